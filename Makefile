@@ -1,0 +1,57 @@
+# `make` or `make help` lists the targets. Every target sets up what it needs in a fresh clone.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Extra arguments for pip, for instance an index with torch's CPU build:
+#   make venv PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_ARGS ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-all lint bench wheel-check clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## create .venv with the pinned versions (again only when the pins change)
+
+# torch goes first and alone: resolving it together with the rest may pick a CUDA build.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "eqsynth needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(PIP_ARGS) -c constraints.txt torch
+	$(PIP) install $(PIP_ARGS) -c constraints.txt hatchling
+	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev,onnx]'
+	@touch $@
+
+demo: $(STAMP)  ## optimize the example models and print one table (under 5 minutes)
+	@$(BIN)/python -m benchmarks.demo $(ARGS)
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint  ## lint, then the quick tests (ARGS="-k proof" selects)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: lint wheel-check  ## lint, then every test
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(STAMP)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/
+	@for f in benchmarks/bench_*.py; do \
+		$(BIN)/python -m benchmarks.$$(basename $$f .py) $(ARGS) || exit 1; done
+
+wheel-check: $(STAMP)  ## build the wheel, install it apart, and see that it finds its rules
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	$(BIN)/python -m hatchling build -t wheel -d "$$tmp" && \
+	$(PIP) install --no-deps --no-index --target "$$tmp/site" "$$tmp"/*.whl && \
+	cd "$$tmp" && PYTHONPATH="$$tmp/site" $(CURDIR)/$(BIN)/python -c \
+	'from eqsynth.rules.location import rules_directory as d; n = len(list(d().rglob("*.egg"))); \
+	print(f"{n} rule files in", d()); raise SystemExit(n == 0 or "_rules" not in str(d()))'
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

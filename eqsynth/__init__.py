@@ -1,0 +1,1 @@
+"""eqsynth: an equality-saturation optimizer for tensor programs."""

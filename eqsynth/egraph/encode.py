@@ -1,0 +1,130 @@
+"""IR terms as the nested tuples that the engine takes, and back.
+
+A sum of an index is a chain ``(IAdd x (IAdd y …))`` with larger coefficients first, so that the rules
+on ``//`` and ``%`` meet the divisible part at the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eqsynth.egraph.snapshot import Handle
+from eqsynth.ir.index import Atom, Index, It, atom_key
+from eqsynth.ir.operators import Attr, operator
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
+from eqsynth.ir.types import TensorType
+
+Term = tuple[Any, ...]
+
+
+def encode_tensor(term: Tensor, parts: Mapping[Tensor, Any]) -> Any:
+    """One term over ``parts``, the encodings of its arguments."""
+    if isinstance(term, ClassRef):
+        return Handle(term.handle)
+    if isinstance(term, Input | Weight):
+        return (type(term).__name__, term.name, list(term.shape), term.dtype)
+    if isinstance(term, Op):
+        args: list[Any] = [parts[arg] for arg in term.args]
+        if operator(term.name).arity is None:
+            args = [args]
+        return (term.name, *args, *(encode_attr(attr) for attr in term.attrs))
+    assert isinstance(term, Scope)
+    body = encode_scalar(term.body, parts)
+    return ("Scope", list(term.traversal), list(term.reduction), term.reducer, body)
+
+
+def encode_attr(attr: Attr) -> Any:
+    return list(attr) if isinstance(attr, tuple) else attr
+
+
+def encode_scalar(scalar: Scalar, parts: Mapping[Tensor, Any]) -> Term:
+    match scalar:
+        case Num(value=value):
+            return ("Num", value)
+        case Read(tensor=tensor, index=index, fill=fill):
+            return ("Read", parts[tensor], [encode_index(i) for i in index], fill)
+        case Prod(factors=operands) | Sum(terms=operands):
+            name = type(scalar).__name__
+            return (name, [encode_scalar(part, parts) for part in operands])
+        case Call(fn=fn, args=operands):
+            return ("Call", fn, [encode_scalar(part, parts) for part in operands])
+        case Value(index=index):
+            return ("Value", encode_index(index))
+    assert isinstance(scalar, Cast)
+    return ("Convert", scalar.dtype, encode_scalar(scalar.arg, parts))
+
+
+def encode_index(index: Index) -> Term:
+    chain: list[Term] = [
+        _atom(atom) if c == 1 else ("IMul", c, _atom(atom))
+        for atom, c in sorted(index.terms, key=lambda term: (-abs(term[1]), atom_key(term[0])))
+    ]
+    if index.const or not chain:
+        chain.append(("INum", index.const))
+    result = chain.pop()
+    while chain:
+        result = ("IAdd", chain.pop(), result)
+    return result
+
+
+def _atom(atom: Atom) -> Term:
+    if isinstance(atom, It):
+        return ("It", atom.slot, atom.extent)
+    name = "IMod" if type(atom).__name__ == "Mod" else "IDiv"
+    return (name, encode_index(atom.value), atom.divisor)
+
+
+# ---- back: from a constructor and decoded arguments --------------------------
+
+
+def decode_index(name: str, args: Sequence[Any]) -> Index:
+    """An index from its constructor, child indices decoded already."""
+    match name, tuple(args):
+        case "It", (slot, extent):
+            return Index(0, ((It(slot, extent), 1),))
+        case "INum", (value,):
+            return Index(value)
+        case "IAdd", (left, right):
+            return left + right  # type: ignore[no-any-return]
+        case "IMul", (factor, index):
+            return index * factor  # type: ignore[no-any-return]
+        case "IDiv", (index, divisor):
+            return index // divisor  # type: ignore[no-any-return]
+    index, divisor = args
+    return index % divisor  # type: ignore[no-any-return]
+
+
+def decode_scalar(name: str, args: Sequence[Any]) -> Scalar:
+    """A scalar from its constructor, children decoded already."""
+    match name, tuple(args):
+        case "Num", (value,):
+            return Num(value)
+        case "Read", (tensor, index, fill):
+            return Read(tensor, tuple(index), fill)
+        case "Prod", (parts,):
+            return Prod(tuple(parts))
+        case "Sum", (parts,):
+            return Sum(tuple(parts))
+        case "Call", (fn, parts):
+            return Call(fn, tuple(parts))
+        case "Value", (index,):
+            return Value(index)
+    dtype, arg = args
+    return Cast(dtype, arg)
+
+
+def decode_tensor(name: str, args: Sequence[Any]) -> Tensor:
+    """A tensor from its constructor, children decoded already."""
+    if name in ("Input", "Weight"):
+        kind = Input if name == "Input" else Weight
+        return kind(args[0], TensorType(tuple(args[1]), args[2]))
+    if name == "Scope":
+        traversal, reduction, reducer, body = args
+        return Scope(tuple(traversal), tuple(reduction), body, reducer)
+    row = operator(name)
+    count = 1 if row.arity is None else row.arity
+    tensors = args[0] if row.arity is None else args[:count]
+    attrs = tuple(tuple(a) if isinstance(a, list) else a for a in args[count:])
+    return Op(name, tuple(tensors), attrs)

@@ -1,0 +1,317 @@
+"""The e-graph engine: egglog behind a few steps that cannot crash it.
+
+Terms go in as nested tuples, plain data comes out. What the constructors mean is unknown here,
+but for `Tok`, the name of a class; when to run which rule is `schedule.py`'s. An engine belongs
+to the thread that made it, and after a `SaturationError` from a step it is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from egglog import bindings as egg
+
+from eqsynth.egraph.commands import SPAN, Actions, run, throwaway_rule
+from eqsynth.egraph.snapshot import EClass, ENode, Handle, Snapshot, smallest_terms
+from eqsynth.errors import SaturationError
+from eqsynth.rules.load import RuleSet
+from eqsynth.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a bounded run did: `saturated` if nothing was left to do."""
+
+    saturated: bool
+    rounds: int
+    tuples: int
+
+
+class Engine:
+    """An e-graph with the rules of a `RuleSet`; single steps, no schedule."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.dead = False
+        self._egraph = egg.EGraph()
+        self._handles = 0
+        self._throwaways = 0
+        # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
+        self._suspects: list[str] = []
+        # Rows of match relations already returned, good until a class changes its number.
+        self._seen: dict[str, set[tuple[Any, ...]]] = {}
+        self._frozen: egg.FrozenEGraph | None = None
+        for text in rules.declarations:
+            self._egraph.run_program(*self._egraph.parse_program(text))
+        for rule in rules.rules:
+            for text in rule.program:
+                self._egraph.run_program(*self._egraph.parse_program(text))
+        self._analyses = tuple(
+            dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
+        )
+
+    # ---- putting in ------------------------------------------------------
+
+    def insert(
+        self,
+        terms: Sequence[Any] = (),
+        *,
+        facts: Iterable[tuple[Any, ...]] = (),
+        values: Iterable[tuple[tuple[Any, ...], Any]] = (),
+    ) -> list[Handle]:
+        """Adds Tensor terms, facts `("relation", args...)` and values `(("function", args...),
+        value)`; returns a handle for every term.
+
+        A term is `("Constructor", args...)`, its arguments terms, handles, ints, floats, strings
+        and lists. Parts that are one Python object are built once.
+
+        Raises:
+            SaturationError: a term that does not fit the schema (nothing was done), or a value
+                that contradicts another.
+        """
+        actions = Actions(self.rules)
+        handles = [Handle(self._handles + index) for index in range(len(terms))]
+        for handle, term in zip(handles, terms, strict=True):
+            actions.add_union(handle, term)
+        for fact in facts:
+            actions.add_fact(fact)
+        for call, value in values:
+            actions.add_value(call, value)
+        self._handles += len(handles)
+        for batch in filter(None, actions.batches):
+            self._throwaways += 1
+            self._step("insert", *throwaway_rule(f"insert/{self._throwaways}", batch))
+        self._changed()
+        return handles
+
+    def name(self, eclasses: Iterable[EClass], snapshot: Snapshot) -> dict[EClass, Handle]:
+        """Handles for Tensor classes of a snapshot that is still current."""
+        wanted = list(dict.fromkeys(eclasses))
+        missing = [eclass for eclass in wanted if eclass not in snapshot.named]
+        handles: dict[EClass, Handle] = {}
+        if missing:
+            terms = smallest_terms(snapshot)
+            new = self.insert([terms[eclass] for eclass in missing])
+            handles = dict(zip(missing, new, strict=True))
+        return {
+            eclass: handles[eclass] if eclass in handles else snapshot.named[eclass]
+            for eclass in wanted
+        }
+
+    # ---- running ---------------------------------------------------------
+
+    def analyse(self, *, rounds: int = 100, tuple_limit: int = 1_000_000) -> Step:
+        """Runs the analysis rulesets until they have nothing to add, or to a bound."""
+        done = 0
+        while done < rounds:
+            updated = [self._step("analyse", run(ruleset)).updated for ruleset in self._analyses]
+            done += 1
+            tuples = self.tuples()
+            if any(updated):
+                self._changed()
+            if not any(updated) or tuples > tuple_limit:
+                if not any(updated):
+                    self._suspects.clear()
+                return Step(not any(updated), done, tuples)
+        return Step(False, done, self.tuples())
+
+    def match(self, rule: Rule) -> list[tuple[Any, ...]]:
+        """Runs a rule's match phase; the rows that are new in its relation, in `rule.columns`'
+        order. They stay pending until `apply`, so leaving `apply` out is back-off.
+        """
+        if not rule.match_ruleset:
+            raise ValueError(f"{rule.name} has no match phase")
+        if rule.name not in self._seen:
+            self._seen[rule.name] = self._raw_rows(rule.relation)
+        report = self._step(rule.name, run(rule.match_ruleset))
+        if not report.updated:
+            return []
+        self._frozen = None
+        rows = self._raw_rows(rule.relation)
+        new = rows - self._seen[rule.name]
+        self._seen[rule.name] = rows
+        decoders = [self._decoder(sort) for _, sort in rule.columns]
+        # By number: the order of a hash table would make runs differ.
+        return [
+            tuple(decode(value) for decode, value in zip(decoders, row, strict=True))
+            for row in sorted(new, key=lambda row: [_number(value) for value in row])
+        ]
+
+    def apply(self, rule: Rule) -> bool:
+        """Runs a rule's apply phase on all that is pending; whether anything changed."""
+        if not rule.apply_ruleset:
+            raise ValueError(f"{rule.name} has no apply phase")
+        self._suspects.append(rule.name)
+        updated = bool(self._step(rule.name, run(rule.apply_ruleset)).updated)
+        if updated:
+            self._changed()
+        else:
+            self._suspects.pop()
+        return updated
+
+    # ---- taking out ------------------------------------------------------
+
+    def tuples(self) -> int:
+        """Rows of all tables: what memory and time go with. Costs microseconds."""
+        return sum(self._sizes().values())
+
+    def enodes(self) -> int:
+        """E-nodes, handles left out."""
+        known = self.rules.known
+        return sum(
+            count
+            for name, count in self._sizes().items()
+            if name != "Tok" and known.is_constructor(name)
+        )
+
+    def eclasses(self) -> int:
+        """E-classes, of all sorts."""
+        functions, known = self._freeze().functions, self.rules.known
+        return len(
+            {
+                (function.output_sort, row.output)
+                for name, function in functions.items()
+                if known.is_constructor(name)
+                for row in function.rows
+            }
+        )
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """Rows of one relation, or of one function with its value."""
+        signature = self.rules.known.signatures[name]
+        sorts = signature.inputs
+        if signature.kind == "function":
+            sorts = (*sorts, signature.output)
+        decoders = [self._decoder(sort) for sort in sorts]
+        return [
+            tuple(
+                decode(value)
+                for decode, value in zip(decoders, (*row.inputs, row.output), strict=False)
+            )
+            for row in self._freeze().functions[name].rows
+        ]
+
+    def snapshot(self) -> Snapshot:
+        """The whole e-graph as plain data; match relations are left out."""
+        classes: dict[EClass, list[ENode]] = {}
+        rows: dict[str, list[tuple[Any, ...]]] = {}
+        handles: dict[Handle, EClass] = {}
+        functions = self._freeze().functions
+        decoder = cache(self._decoder)
+        for name, signature in self.rules.known.signatures.items():
+            if signature.kind != "constructor":
+                rows[name] = self.rows(name)
+                continue
+            to_class = decoder(signature.output)
+            decoders = [decoder(sort) for sort in signature.inputs]
+            for row in functions[name].rows:
+                args = tuple(
+                    decode(value) for decode, value in zip(decoders, row.inputs, strict=True)
+                )
+                eclass = to_class(row.output)
+                if name == "Tok":
+                    handles[Handle(args[0])] = eclass
+                    classes.setdefault(eclass, [])
+                else:
+                    classes.setdefault(eclass, []).append(ENode(name, args))
+        return Snapshot(classes, rows, handles)
+
+    # ---- within ----------------------------------------------------------
+
+    def _step(self, doing: str, *commands: Any) -> Any:
+        """Runs commands, the last of them a run; its report."""
+        self._alive(doing)
+        try:
+            output: Any = self._egraph.run_program(*commands)[-1]
+            return output.report
+        except egg.EggSmolError as error:
+            self.dead = True
+            raise self._failure(doing, str(error)) from None
+        except BaseException as error:
+            # A Rust panic is no Exception; an interrupt is not ours to keep.
+            self.dead = True
+            if type(error).__name__ != "PanicException":
+                raise
+            raise self._failure(doing, f"panic: {error}") from None
+
+    def _alive(self, doing: str) -> None:
+        if self.dead:
+            raise SaturationError(
+                "the engine is dead", where=doing, hint="An earlier step failed; make a new one."
+            )
+
+    def _failure(self, doing: str, message: str) -> SaturationError:
+        applying = [doing] if doing in self.rules.names else []
+        suspects = tuple(dict.fromkeys(applying + self._suspects))
+        if "Illegal merge" in message:
+            analysis = message.rsplit(" ", 1)[-1]
+            return SaturationError(
+                f"a class got two values of {analysis}: some rule is unsound",
+                where=doing,
+                got=message,
+                rules=suspects,
+                hint="Check the rules named by `rules`, or the inserted values if there are none.",
+            )
+        return SaturationError(
+            "the engine failed",
+            where=doing,
+            got=message,
+            rules=suspects,
+            hint="The rule named by `where` computes a value that does not exist.",
+        )
+
+    def _changed(self) -> None:
+        self._frozen = None
+        self._seen.clear()
+
+    def _freeze(self) -> egg.FrozenEGraph:
+        self._alive("read")
+        if self._frozen is None:
+            self._frozen = self._egraph.freeze()
+        return self._frozen
+
+    def _sizes(self) -> Mapping[str, int]:
+        self._alive("read")
+        (output,) = self._egraph.run_program(egg.PrintSize(SPAN, None))
+        return dict(output.sizes)  # type: ignore[union-attr]
+
+    def _raw_rows(self, relation: str) -> set[tuple[Any, ...]]:
+        return {tuple(row.inputs) for row in self._freeze().functions[relation].rows}
+
+    def _decoder(self, sort: str) -> Callable[[Any], Any]:
+        egraph, known = self._egraph, self.rules.known
+        if sort in known.vecs:
+            element = self._decoder(known.vecs[sort])
+            seen: dict[Any, tuple[Any, ...]] = {}
+
+            def decode(value: Any) -> tuple[Any, ...]:
+                found = seen.get(value)
+                if found is None:
+                    found = seen[value] = tuple(map(element, egraph.value_to_vec(value)))
+                return found
+
+            return decode
+        if sort in known.eq_sorts:
+            classes: dict[Any, EClass] = {}
+
+            def to_class(value: Any) -> EClass:
+                found = classes.get(value)
+                if found is None:
+                    found = classes[value] = EClass(sort, _number(value))
+                return found
+
+            return to_class
+        return {
+            "i64": egraph.value_to_i64,
+            "f64": egraph.value_to_f64,
+            "String": egraph.value_to_string,
+            "bool": egraph.value_to_bool,
+        }[sort]
+
+
+def _number(value: Any) -> int:
+    """egglog shows a value's number only in its text, `Value(17)`."""
+    return int(str(value)[6:-1])

@@ -1,0 +1,205 @@
+"""EinNet's intra-expression derivations: summation splitting, variable substitution, boundaries.
+
+Each function is one law of Table 1 (papers: EinNet §4.1) on one scope; it yields scopes that are equal
+to the one given. Traversal merging stands in ``merging.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from eqsynth.egraph.laws.closing import (
+    bare,
+    close,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.egraph.laws.merging import is_product
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.scalar import (
+    Read,
+    Value,
+    factors_of,
+    iterators,
+    leaves,
+    reads,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Scope
+
+# Reduction iterators that are mixed with others in an index: all subsets of them are tried.
+MAX_MIXED = 4
+
+
+def mixed_iterators(scope: Scope) -> set[It]:
+    """Iterators that share an index with another iterator, as ``h`` and ``r`` in ``x[h + r]``."""
+    return {
+        it
+        for read in reads(scope.body)
+        for index in read.index
+        if len(set(index.iterators())) > 1
+        for it in index.iterators()
+    }
+
+
+def sum_split(scope: Scope) -> Iterator[Scope]:
+    """``L_x sum_{s1,s2} f = L_x sum_{s1} {L_{x,s1} sum_{s2} f}[x, s1]`` [EinNet §4.1].
+
+    The outer sum takes iterators that are mixed with others in an index: summing over what is left
+    is nearer to a matrix product, whose indices are bare.
+    """
+    if not is_product(scope) or scope.reducer != "sum":
+        return
+    reduced = reduction_iterators(scope)
+    mixed = sorted(set(reduced) & mixed_iterators(scope), key=lambda it: it.slot)[:MAX_MIXED]
+    for size in range(1, len(mixed) + 1):
+        for outer in itertools.combinations(mixed, size):
+            if len(outer) == len(reduced):
+                continue
+            inner = close(scope.body, {*traversal_iterators(scope), *outer})
+            if inner.tensor != scope:
+                yield same_scope(scope, inner)
+
+
+def variable_substitution(scope: Scope) -> Iterator[Scope]:
+    """``L_x f(a*h + d*r + c) = L_x {L_y f(t + c)}[a*h + d*r]``: one iterator for a mixed index.
+
+    ``h`` may occur nowhere but in multiples of that one expression; then (h, r) -> (t, r) is injective. The
+    inner traversal of ``t`` is relaxed to the smallest box around the image [EinNet §4.1,
+    boundary relaxing]: what it computes outside of the image is never read.
+    """
+    if not is_product(scope) or not scope.reduction:
+        return
+    traversal = traversal_iterators(scope)
+    seen = set()
+    for read in reads(scope.body):
+        for index in read.index:
+            own = [it for it in set(index.iterators()) if it in traversal]
+            if not index.is_affine or len(own) < 2:
+                continue
+            slots = {it.slot for it in own}
+            mixed = Index(0, tuple((a, c) for a, c in index.terms if a in own))
+            for old in sorted(own, key=lambda it: it.slot):
+                key = (old, mixed)
+                if key in seen or index.coefficient(old.slot) <= 0:
+                    continue
+                seen.add(key)
+                if _only_inside(scope, old, mixed, slots):
+                    yield _substituted(scope, old, mixed)
+
+
+def _only_inside(scope: Scope, old: It, mixed: Index, slots: set[int]) -> bool:
+    """Every index that uses ``old`` uses exactly ``mixed`` of the iterators in ``slots``."""
+    for read in reads(scope.body):
+        for index in read.index:
+            if old in set(index.iterators()):
+                own = tuple((a, c) for a, c in index.terms if isinstance(a, It) and a.slot in slots)
+                if not index.is_affine or own != mixed.terms:
+                    return False
+    return all(it != old for leaf in _values(scope) for it in leaf.iterators())
+
+
+def _values(scope: Scope) -> list[Index]:
+    return [leaf.index for leaf in leaves(scope.body) if isinstance(leaf, Value)]
+
+
+def _substituted(scope: Scope, old: It, mixed: Index) -> Scope:
+    low, high = mixed.range()
+    fresh = It(len(scope.extents), high - low + 1)
+
+    def rewrite(index: Index) -> Index:
+        if old not in set(index.iterators()):
+            return index
+        return index - mixed + Index(low, ((fresh, 1),))
+
+    body = rewrite_leaves(
+        scope.body,
+        lambda leaf: Read(leaf.tensor, tuple(map(rewrite, leaf.index)), leaf.fill)
+        if isinstance(leaf, Read)
+        else leaf,
+    )
+    kept = [fresh if it == old else it for it in traversal_iterators(scope)]
+    order = canonical_order(body, kept, reduction_iterators(scope))
+    inner = scope_over(order, reduction_iterators(scope), body)
+    at = tuple(mixed - low if it == fresh else bare(it) for it in order)
+    return same_scope(scope, Read(inner, at), [])
+
+
+def tighten(scope: Scope) -> Scope | None:
+    """``L_X f = {L_X' f}[x - lo]``, f = 0 on X \\ X' [EinNet §4.1, boundary tightening].
+
+    Only in a product is a part that reads outside zero; the strictest boundary of all factors is
+    taken. Reduction iterators are narrowed in place: what they lose is zero in the sum.
+    """
+    if not is_product(scope):
+        return None
+    bounds = {it: _support(scope, it) for it in iterators(scope.body)}
+    narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}
+    if not narrow:
+        return None
+
+    def image(it: It) -> Index:
+        if it not in narrow:
+            return bare(it)
+        low, high = narrow[it]
+        return Index.iterator(it.slot, high - low) + low
+
+    body = substitute(scope.body, image)
+
+    def resized(it: It) -> It:
+        low, high = narrow.get(it, (0, it.extent))
+        return It(it.slot, high - low)
+
+    traversal = traversal_iterators(scope)
+    reduced = [resized(it) for it in reduction_iterators(scope)]
+    if not any(it in narrow for it in traversal):
+        return same_scope(scope, body, reduced)
+    if any(it.extent == 1 and it in narrow for it in traversal):
+        return None
+    kept = [resized(it) for it in traversal]
+    order = canonical_order(body, kept, reduced)
+    inner = scope_over(order, reduced, body)
+    origin = {it.slot: it for it in traversal}
+    at = tuple(
+        bare(origin[it.slot]) - narrow.get(origin[it.slot], (0, 0))[0] for it in order
+    )
+    return same_scope(scope, Read(inner, at), [])
+
+
+def _support(scope: Scope, it: It) -> tuple[int, int]:
+    """The range of an iterator outside of which some factor of the product is zero."""
+    low, high = 0, it.extent
+    for factor in factors_of(scope.body):
+        if not isinstance(factor, Read) or factor.fill != 0:
+            continue
+        for index, size in zip(factor.index, factor.tensor.shape, strict=True):
+            step = index.coefficient(it.slot)
+            if step <= 0 or not index.is_affine:
+                continue
+            rest = index - Index.iterator(it.slot, it.extent) * step
+            rest_low, rest_high = rest.range()
+            # step*it + rest in [0, size) for some value of the rest.
+            low = max(low, -(rest_high // step))
+            high = min(high, (size - 1 - rest_low) // step + 1)
+    return low, high
+
+
+def traversal_order(scope: Scope) -> Scope | None:
+    """``L_x f = {L_p(x) f}[p(x)]`` with p(x) the canonical order of the axes.
+
+    So scopes that differ in the order of their axes only meet in one class.
+    """
+    traversal = traversal_iterators(scope)
+    if len(traversal) < 2 or not scope.reduction:
+        return None
+    read = close(scope.body, set(traversal), scope.reducer)
+    if len(read.index) != len([it for it in traversal if it.extent != 1]):
+        return None
+    if tuple(index.bare() for index in read.index) == tuple(traversal):
+        return None
+    return same_scope(scope, read, []) if read.tensor.dtype == scope.dtype else None

@@ -1,0 +1,131 @@
+"""Traversal merging: a read of a scope becomes the scope's body (EinNet §4.1, §4.2 fusion).
+
+    L_x f({L_z g(z)}[phi(x)])  =  L_x f(g(phi(x)))
+    L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
+
+valid where phi stays inside the inner traversal, or the body gives the read's fill outside of it
+by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks that.
+"""
+
+from __future__ import annotations
+
+from eqsynth.egraph.laws.closing import same_scope
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    dtype_of,
+    factors_of,
+    leaves,
+    product,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Scope
+
+# A body with more reads than this isn't grown any further.
+MAX_READS = 16
+
+
+def is_product(scope: Scope) -> bool:
+    """True for ``L sum . read * read * … * number`` with at least one read."""
+    factors = factors_of(scope.body)
+    return (
+        scope.reducer == "sum"
+        and all(isinstance(f, Read | Num) for f in factors)
+        and any(isinstance(f, Read) for f in factors)
+    )
+
+
+def is_view(scope: Scope) -> bool:
+    """True for ``L . tensor[phi]``: elements are moved, nothing is computed."""
+    return not scope.reduction and isinstance(scope.body, Read)
+
+
+def vanishes_outside(scope: Scope, axis: int, fill: float) -> bool:
+    """True if the body is ``fill`` wherever traversal iterator ``axis`` leaves its extent.
+
+    A read whose index along some axis is ``a*z + rest`` leaves its tensor as soon as ``z`` leaves
+    [0, extent); in a product one such factor with fill 0 is enough.
+    """
+    if scope.reducer != "sum" and scope.reduction:
+        return False
+    factors = [f for f in factors_of(scope.body) if isinstance(f, Read)]
+    if not is_product(scope) or (fill != 0 and not is_view(scope)):
+        return False
+    extent = scope.traversal[axis]
+    return any(
+        factor.fill == fill and _leaves(index, axis, extent, size)
+        for factor in factors
+        for index, size in zip(factor.index, factor.tensor.shape, strict=True)
+    )
+
+
+def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
+    """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent)."""
+    a = index.coefficient(axis)
+    if a <= 0 or not index.is_affine or extent == 1:
+        return False
+    rest = index - Index.iterator(axis, extent) * a
+    low, high = rest.range()
+    return high - a < 0 and a * extent + low >= size
+
+
+def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
+    """``outer`` with ``read`` replaced by the body of ``inner``, which is equal to what is read.
+
+    None where that isn't an equality, or the body would grow too large.
+    """
+    if inner.dtype != (dtype_of(inner.body) or inner.dtype):
+        return None
+    outside = [
+        axis
+        for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
+        if not (index.range()[0] >= 0 and index.range()[1] < extent)
+    ]
+    if len(outside) > 1 and not _independent(inner, outside):
+        return None
+    if not all(vanishes_outside(inner, axis, read.fill) for axis in outside):
+        return None
+    if inner.reduction and not (
+        inner.reducer == "sum"
+        and (outer.reducer == "sum" or not outer.reduction)
+        and sum(factor == read for factor in factors_of(outer.body)) == 1
+        and all(isinstance(f, Read | Num) for f in factors_of(inner.body))
+    ):
+        return None
+    size = len(outer.extents)
+    width = len(inner.traversal)
+
+    def image(it: It) -> Index:
+        if it.slot < width:
+            return read.index[it.slot]
+        return Index.iterator(size + it.slot - width, it.extent)
+
+    body = substitute(inner.body, image)
+    replaced = _replace(outer.body, read, body)
+    if sum(1 for _ in leaves(replaced)) > MAX_READS:
+        return None
+    added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
+    before = [It(len(outer.traversal) + j, e) for j, e in enumerate(outer.reduction)]
+    return same_scope(outer, replaced, [*before, *added])
+
+
+def _independent(inner: Scope, outside: list[int]) -> bool:
+    """No index mixes two iterators that may both be outside: then each is judged alone."""
+    return not any(
+        sum(index.coefficient(axis) != 0 for axis in outside) > 1
+        for factor in factors_of(inner.body)
+        if isinstance(factor, Read)
+        for index in factor.index
+    )
+
+
+def _replace(scalar: Scalar, read: Read, body: Scalar) -> Scalar:
+    if isinstance(scalar, Prod) and read in scalar.factors:
+        # Only the first occurrence: the square of a sum isn't the sum of squares.
+        at = scalar.factors.index(read)
+        return product([*scalar.factors[:at], body, *scalar.factors[at + 1 :]])
+    return rewrite_leaves(scalar, lambda leaf: body if leaf == read else leaf)

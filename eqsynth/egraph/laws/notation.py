@@ -1,0 +1,215 @@
+"""Tensor comprehensions: the text in which rule files define operators, made concrete.
+
+    (a, b) [*n, i, j] = sum(k) a[*n, i, k] * b[*n, k, j]
+    (x, w; s, t) [n, f, h, w] = sum(c, r) x[n, c, s*h + r - t] * w[f, c, r]
+
+Tensors and integer attributes are named in parentheses. ``*n`` stands for any number of axes; ``^n`` in a read is
+``*n`` aligned at the right, with index 0 where the tensor's extent is 1 (broadcasting), ``*n:r`` in
+the head for exactly ``r`` axes. The extents of the head are those of the operator's result,
+extents of reduction iterators those of the axis that they index bare. The right side is scalar arithmetic: ``+ - * /``, functions by name, ``x[…]`` or ``x[… else v]`` with a fill, ``(i)`` an index
+as a number. Python's own parser reads the right side, after the stars are expanded.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eqsynth.errors import RuleError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.ir.types import Shape
+
+_FORM = re.compile(
+    r"^\s*\((?P<names>[^)]*)\)\s*\[(?P<head>[^\]]*)\]\s*="
+    r"\s*(?:(?P<reducer>sum|max|min|prod|mean)\((?P<reduced>[\w\s,*]*)\))?\s*(?P<body>.*)$",
+    re.S,
+)
+_READ = re.compile(r"(\w+)\[([^\]]*)\]")
+
+
+@dataclass
+class _Scope:
+    """What the names of one comprehension mean."""
+
+    text: str
+    tensors: dict[str, Tensor]
+    numbers: dict[str, int]
+    iterators: dict[str, Index]
+    stars: dict[str, list[str]]
+
+    def wrong(self, what: str) -> RuleError:
+        return RuleError(
+            f"a definition can't be read: {what}",
+            got=self.text,
+            expected="(a, b; p) [*i, j] = sum(k) a[*i, k] * b[k, j]",
+            hint="see rules/README.md on definitions",
+        )
+
+
+def instantiate(
+    text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape
+) -> Scope:
+    """The scope that ``text`` defines for these arguments and this result shape.
+
+    Raises:
+        RuleError: the text isn't a comprehension over these arguments.
+    """
+    form = _FORM.match(text)
+    scope = _Scope(text, {}, {}, {}, {})
+    if form is None:
+        raise scope.wrong("no (names) [head] = body")
+    left, _, right = form["names"].partition(";")
+    names, parameters = _split(left), _split(right)
+    if len(names) != len(tensors) or len(parameters) != len(numbers):
+        raise scope.wrong(f"{len(tensors)} tensors and {len(numbers)} numbers are given")
+    scope.tensors = dict(zip(names, tensors, strict=True))
+    scope.numbers = dict(zip(parameters, numbers, strict=True))
+    head = _head(scope, _split(form["head"]), len(shape))
+    for slot, (name, extent) in enumerate(zip(head, shape, strict=True)):
+        scope.iterators[name] = Index.iterator(slot, extent)
+    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
+    reduced = _split(form["reduced"] or "")
+    if len(reduced) == 1 and reduced[0].startswith("*"):
+        reduced = scope.stars.get(reduced[0][1:], [])
+    extents = [_extent(scope, name, body) for name in reduced]
+    for j, (name, extent) in enumerate(zip(reduced, extents, strict=True)):
+        scope.iterators[name] = Index.iterator(len(shape) + j, extent)
+    try:
+        tree = ast.parse(body.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise scope.wrong(str(error)) from error
+    value, reducer = _scalar(scope, tree), form["reducer"] or "sum"
+    if reducer == "mean":
+        value, reducer = product([Num(1 / max(math.prod(extents), 1)), value]), "sum"
+    return canonical(Scope(shape, tuple(extents), value, reducer))
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _head(scope: _Scope, items: list[str], rank: int) -> list[str]:
+    """Names of the result's axes, stars expanded to ``n_0, n_1, …``."""
+    fixed = sum(not item.startswith("*") for item in items)
+    known = [item.partition(":") for item in items if item.startswith("*")]
+    exact = {name[1:]: scope.numbers[count] for name, _, count in known if count}
+    free = rank - fixed - sum(exact.values())
+    result: list[str] = []
+    for item in items:
+        if not item.startswith("*"):
+            result.append(item)
+            continue
+        name = item[1:].partition(":")[0]
+        length = exact.get(name, free)
+        scope.stars[name] = [f"{name}_{n}" for n in range(length)]
+        result += scope.stars[name]
+    if len(result) != rank:
+        raise scope.wrong(f"the head has {len(result)} axes, the result {rank}")
+    return result
+
+
+def _expand(scope: _Scope, tensor: str, inside: str) -> str:
+    """One read with its stars expanded."""
+    index, _, fill = inside.partition(" else ")
+    items = _split(index)
+    shape = scope.tensors[tensor].shape if tensor in scope.tensors else ()
+    result: list[str] = []
+    for position, item in enumerate(items):
+        if item.startswith("*"):
+            result += scope.stars.setdefault(item[1:], _new_star(scope, item[1:], items, shape))
+        elif item.startswith("^"):
+            length = len(shape) - (len(items) - 1)
+            axes = scope.stars[item[1:]][-length:] if length else []
+            extents = shape[position : position + length]
+            result += ["0" if e == 1 else axis for axis, e in zip(axes, extents, strict=True)]
+        else:
+            result.append(item)
+    suffix = f", _fill({fill.strip()})" if fill else ""
+    return f"{tensor}[{', '.join(result)}{suffix}]" if result or suffix else f"{tensor}[()]"
+
+
+def _new_star(scope: _Scope, name: str, items: list[str], shape: Shape) -> list[str]:
+    """Axes that occur in a read only: they are reduced."""
+    others = sum(len(scope.stars.get(i[1:], [i])) for i in items if i[1:] != name)
+    return [f"{name}_{n}" for n in range(len(shape) - others)]
+
+
+def _extent(scope: _Scope, name: str, body: str) -> int:
+    """The extent of the axis that a reduction iterator indexes by itself."""
+    for tensor, inside in _READ.findall(body):
+        items = [item for item in _split(inside) if not item.startswith("_fill")]
+        if tensor in scope.tensors and name in items:
+            return scope.tensors[tensor].shape[items.index(name)]
+    if name in scope.numbers:
+        return scope.numbers[name]
+    raise scope.wrong(f"no read is indexed by {name} alone, so its extent isn't known")
+
+
+def _index(scope: _Scope, node: ast.expr) -> Index:
+    match node:
+        case ast.Constant(value=int() as value):
+            return Index(value)
+        case ast.Name(id=name) if name in scope.iterators:
+            return scope.iterators[name]
+        case ast.Name(id=name) if name in scope.numbers:
+            return Index(scope.numbers[name])
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_index(scope, operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _index(scope, left), _index(scope, right)
+            if isinstance(op, ast.Add):
+                return a + b
+            if isinstance(op, ast.Sub):
+                return a - b
+            if isinstance(op, ast.Mult) and not (a.terms and b.terms):
+                return b * a.const if not a.terms else a * b.const
+            if isinstance(op, ast.FloorDiv) and not b.terms:
+                return a // b.const
+            if isinstance(op, ast.Mod) and not b.terms:
+                return a % b.const
+    raise scope.wrong(f"not an index: {ast.unparse(node)}")
+
+
+def _scalar(scope: _Scope, node: ast.expr) -> Scalar:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return Num(value)
+        case ast.Name(id=name) if name in scope.numbers:
+            return Num(scope.numbers[name])
+        case ast.Name(id=name) if name in scope.iterators:
+            return Value(scope.iterators[name])
+        case ast.Subscript(value=ast.Name(id=name), slice=inside) if name in scope.tensors:
+            return _read(scope, name, inside)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return product([Num(-1), _scalar(scope, operand)])
+        case ast.Call(func=ast.Name(id=fn), args=args) if fn.rstrip("_") in FUNCTIONS:
+            # `and_`, `or_` and `not_`, since Python keeps the plain words for itself.
+            return Call(fn.rstrip("_"), tuple(_scalar(scope, arg) for arg in args))
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _scalar(scope, left), _scalar(scope, right)
+            if isinstance(op, ast.Add):
+                return total([a, b])
+            if isinstance(op, ast.Sub):
+                return total([a, product([Num(-1), b])])
+            if isinstance(op, ast.Mult):
+                return product([a, b])
+            if isinstance(op, ast.Div):
+                return Call("div", (a, b))
+    raise scope.wrong(f"not a scalar: {ast.unparse(node)}")
+
+
+def _read(scope: _Scope, name: str, inside: ast.expr) -> Read:
+    items = list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
+    fill = 0.0
+    if items and isinstance(items[-1], ast.Call):
+        # A fill is a number or ±inf, which Python's literals lack.
+        fill = float(ast.unparse(items[-1].args[0]).replace(" ", ""))
+        items = items[:-1]
+    return Read(scope.tensors[name], tuple(_index(scope, item) for item in items), fill)

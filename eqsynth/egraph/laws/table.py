@@ -1,0 +1,298 @@
+"""Which law answers which request relation of the rule files.
+
+A law gets a view of the e-graph and the row that the rule filed, and returns terms equal to the
+row's first class. What is looked up in the view decides only what is worth deriving (the normal
+form); that each answer is an equality follows from the law's own function alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, merging
+from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.egraph.laws.views import defining_scope
+from eqsynth.egraph.view import View
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.operators import operator
+from eqsynth.ir.scalar import Num, Read, factors_of, product, reads
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+
+Law = Callable[[View, Sequence[Any]], Iterable[Tensor]]
+
+
+class Later(Exception):
+    """Raised by a law whose answer waits for others: the request is asked again."""
+
+
+def _scope(row: Sequence[Any]) -> Scope:
+    """The scope that a request is about: (e, t, s[, reducer], body)."""
+    reducer = row[3] if len(row) == 5 else "sum"
+    reduction = row[2] if len(row) > 3 else ()
+    return Scope(row[1], reduction, row[-1], reducer)
+
+
+def _settled(view: View, row: Sequence[Any]) -> Scope | None:
+    """The request's scope if it is in canonical form; laws wait for that form."""
+    scope = _scope(row)
+    return scope if canonical(scope) == scope else None
+
+
+def is_contraction(scope: Scope) -> bool:
+    """A product of reads under a sum, or of two or more reads."""
+    return merging.is_product(scope) and (
+        bool(scope.reduction) or sum(isinstance(f, Read) for f in factors_of(scope.body)) > 1
+    )
+
+
+def flats(view: View, ref: ClassRef) -> list[Scope]:
+    """The flat scopes of a class: products that aren't derived and read no other product."""
+    return [
+        scope
+        for scope in view.scopes(ref)
+        if scope not in view.derived
+        and merging.is_product(scope)
+        and canonical(scope) == scope
+        and _inlinable(view, scope) is None
+    ]
+
+
+def _products(view: View, ref: ClassRef) -> list[Scope]:
+    """Flat products of a class that are no bare reads of itself."""
+    return [
+        scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))
+    ]
+
+
+def _inlinable(view: View, scope: Scope) -> Scope | None:
+    """The scope with its first read of a product inlined, if there is one."""
+    for factor in factors_of(scope.body):
+        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
+            for inner in _members_to_inline(view, factor.tensor):
+                merged = merging.merge(scope, factor, inner)
+                if merged is not None and merged != scope:
+                    return merged
+    return None
+
+
+def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
+    return [
+        scope
+        for scope in view.scopes(ref)
+        if scope not in view.derived
+        and merging.is_product(scope)
+        and all(r.tensor != ref for r in reads(scope.body))
+    ]
+
+
+def _definition(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    e, tensors, numbers, text = row
+    if view.eclass(e) in view.instantiated:
+        return []
+    return [instantiate(text, tensors, numbers, e.shape)]
+
+
+def _view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    e, name, args = row
+    if view.eclass(e) in view.instantiated:
+        return []
+    ops = [op for op in view.operators(e) if op.name == name and op.args == args]
+    return [defining_scope(op) for op in ops]
+
+
+def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    e, x, axes, keepdim, reducer = row
+    at: list[Index] = []
+    place, rank = 0, len(e.shape)
+    for axis, extent in enumerate(x.shape):
+        if axis in axes:
+            at.append(Index.iterator(rank + axes.index(axis), extent))
+            place += bool(keepdim)
+        else:
+            at.append(Index.iterator(place, extent))
+            place += 1
+    extents = tuple(x.shape[axis] for axis in axes)
+    body = Read(x, tuple(at))
+    if reducer == "mean":
+        count = max(1, x.type.size // max(e.type.size, 1))
+        return [canonical(Scope(e.shape, extents, product([Num(1 / count), body])))]
+    assert reducer in REDUCERS
+    return [canonical(Scope(e.shape, extents, body, reducer))]
+
+
+def _canonical_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _scope(row)
+    form = canonical(scope)
+    return [] if form == scope else [form]
+
+
+def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None or scope in view.derived or not merging.is_product(scope):
+        raise Later
+    merged = _inlinable(view, scope)
+    if merged is None:
+        raise Later
+    return [merged]
+
+
+def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None or scope not in view.derived:
+        raise Later
+    found = []
+    for read in reads(scope.body):
+        assert isinstance(read.tensor, ClassRef)
+        for inner in view.scopes(read.tensor):
+            if inner in view.derived and merging.is_view(inner):
+                merged = merging.merge(scope, read, inner)
+                if merged is not None and merged != scope:
+                    found.append(merged)
+    if not found:
+        raise Later
+    return found
+
+
+def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    """Maps into maps, and into reductions of one operand; a product keeps its operands as reads."""
+    scope = _settled(view, row)
+    if scope is None or scope in view.derived or merging.is_product(scope):
+        raise Later
+    found = []
+    for read in dict.fromkeys(reads(scope.body)):
+        assert isinstance(read.tensor, ClassRef)
+        for inner in view.scopes(read.tensor):
+            if inner.reduction or inner in view.derived or canonical(inner) != inner:
+                continue
+            if any(r.tensor == read.tensor for r in reads(inner.body)):
+                continue
+            merged = merging.merge(scope, read, inner)
+            if merged is not None and merged != scope:
+                found.append(merged)
+    if not found:
+        raise Later
+    return found
+
+
+def _flat(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope if it is flat, canonical and not derived."""
+    scope = _settled(view, row)
+    if scope is None or scope in view.derived or not merging.is_product(scope):
+        raise Later
+    if _inlinable(view, scope) is not None:
+        raise Later
+    return scope
+
+
+def _factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return list(contraction.factor(_flat(view, row)))
+
+
+def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+    hoisted = contraction.hoist(scope)
+    return [] if hoisted is None else [hoisted]
+
+
+def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None:
+        raise Later
+
+    def flat_scopes(read: Read) -> list[Scope]:
+        assert isinstance(read.tensor, ClassRef)
+        return _products(view, read.tensor)
+
+    return list(contraction.common_factor(scope, flat_scopes))
+
+
+def _sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _flat(view, row)
+    # What a split has made mixes iterators of its traversal: it is substituted, not split again.
+    traversal = set(range(len(scope.traversal)))
+    for read in reads(scope.body):
+        for index in read.index:
+            if len({it.slot for it in index.iterators()} & traversal) > 1:
+                return []
+    return list(derivation.sum_split(scope))
+
+
+def _variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return list(derivation.variable_substitution(_flat(view, row)))
+
+
+def _boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    tightened = derivation.tighten(_flat(view, row))
+    return [] if tightened is None else [tightened]
+
+
+def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _flat(view, row)
+    ordered = derivation.traversal_order(scope)
+    return [] if ordered is None else [ordered]
+
+
+def _match_matmul(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    matched = matching.match_matmul(scope) if scope else None
+    return [] if matched is None else [matched]
+
+
+def _match_conv2d(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    matched = matching.match_conv2d(scope) if scope else None
+    return [] if matched is None else [matched]
+
+
+def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None:
+        return []
+
+    def nodes(tensor: Tensor) -> list[Op]:
+        """Products in a class, also behind a reshape."""
+        assert isinstance(tensor, ClassRef)
+        found: list[Op] = []
+        for op in view.operators(tensor):
+            if op.name == "Reshape":
+                inner = op.args[0]
+                assert isinstance(inner, ClassRef)
+                found += [
+                    Op("Reshape", (o,), op.attrs)
+                    for o in view.operators(inner)
+                    if operator(o.name).kind == "contraction"
+                ]
+            else:
+                found.append(op)
+        return found
+
+    found = list(epilogue.match_epilogue(scope, nodes))
+    if not found:
+        raise Later
+    return found
+
+
+LAWS: Final[dict[str, Law]] = {
+    "definition": _definition,
+    "view": _view,
+    "reduction": _reduction,
+    "canonical-form": _canonical_form,
+    "traversal-merge": _traversal_merge,
+    "view-merge": _view_merge,
+    "expression-fusion": _expression_fusion,
+    "factor": _factor,
+    "hoist": _hoist,
+    "common-factor": _common_factor,
+    "sum-split": _sum_split,
+    "variable-substitution": _variable_substitution,
+    "boundary-tighten": _boundary_tighten,
+    "traversal-order": _traversal_order,
+    "match-matmul": _match_matmul,
+    "match-conv2d": _match_conv2d,
+    "match-epilogue": _match_epilogue,
+}

@@ -1,0 +1,335 @@
+"""An e-graph of tensor programs: terms in, rounds of rules, classes out.
+
+The session joins the engine (which knows no tensors) to the IR: it types and names classes, lets laws answer
+requests, and keeps the log of ground equalities from which ``explain`` is made. Which rulesets run
+when, and for how long, is ``schedule.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eqsynth.egraph.encode import encode_tensor
+from eqsynth.egraph.engine import Engine
+from eqsynth.egraph.laws.table import LAWS, Later
+from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
+from eqsynth.egraph.view import View
+from eqsynth.errors import RuleError, SaturationError
+from eqsynth.ir.tensor import ClassRef, Op, Tensor, topological
+from eqsynth.ir.types import TensorType
+from eqsynth.rules import Rule, RuleSet
+
+# Laws that look into the classes that a scope reads: new members there give new answers.
+_ASKED_AGAIN = ("traversal-merge", "view-merge", "expression-fusion", "match-epilogue")
+# Rules whose apply phase marks or unites what the laws of the same name answered.
+_MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
+
+
+@dataclass(frozen=True)
+class Equality:
+    """One logged union: both sides as nested tuples over handles, and the rule's name."""
+
+    left: Any
+    right: Any
+    rule: str
+
+
+@dataclass
+class Session:
+    """See the module. ``matches`` counts the instances of each rule that were united."""
+
+    rules: RuleSet
+    log_matches: bool = True
+    matches: Counter[str] = field(default_factory=Counter)
+    log: list[Equality] = field(default_factory=list)
+    definitions: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.rules)
+        self._handles: dict[Tensor, int] = {}
+        self._digests: dict[int, bytes] = {}
+        self._constant: dict[int, bool] = {}
+        self._answered: set[tuple[str, Any]] = set()
+        self._view: View | None = None
+        self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
+        unknown = [law for law in self._requests if law not in LAWS]
+        if unknown:
+            raise RuleError(
+                f"nothing answers requests of the law {unknown[0]}",
+                got=unknown[0],
+                expected=", ".join(sorted(LAWS)),
+                hint="a rule file can request the laws of eqsynth/egraph/laws/table.py only",
+            )
+
+    # ---- terms in ----------------------------------------------------------
+
+    def add(self, roots: Sequence[Tensor]) -> list[int]:
+        """Adds terms with all their subterms; the handles of the roots."""
+        self._insert(roots)
+        return [self._handles[root] for root in roots]
+
+    def _insert(self, roots: Sequence[Tensor], facts: Iterable[tuple[Any, ...]] = ()) -> list[int]:
+        """Inserts what is new among the subterms; handles that were made."""
+        parts: dict[Tensor, Any] = {}
+        new: list[Tensor] = []
+        for term in topological(roots):
+            if isinstance(term, ClassRef):
+                parts[term] = Handle(term.handle)
+                self._handles.setdefault(term, term.handle)
+            elif term in self._handles:
+                parts[term] = Handle(self._handles[term])
+            else:
+                parts[term] = encode_tensor(term, parts)
+                new.append(term)
+        handles = self.engine.insert([parts[term] for term in new])
+        made = dict(zip(new, handles, strict=True))
+        by_object = {id(parts[t]): h for t, h in made.items()}
+        for term, handle in made.items():
+            self._handles[term] = handle.n
+            self._digests[handle.n] = term.digest
+            self._constant[handle.n] = term.constant
+            self.definitions[handle.n] = _with_handles(parts[term], by_object)
+        self.engine.insert(
+            facts=[*facts, *(("constant", h) for t, h in made.items() if t.constant)],
+            values=[
+                value
+                for t, h in made.items()
+                for value in ((("shape", h), list(t.shape)), (("dtype", h), t.dtype))
+            ],
+        )
+        self._view = None
+        return [handle.n for handle in handles]
+
+    # ---- the view ------------------------------------------------------------
+
+    def view(self) -> View:
+        """The e-graph as it is, every Tensor class named and typed."""
+        if self._view is None:
+            snapshot = self.engine.snapshot()
+            unnamed = [c for c in snapshot.classes if c.sort == "Tensor" and c not in snapshot.named]
+            if unnamed:
+                terms = smallest_terms(snapshot)
+                for eclass, handle in self.engine.name(unnamed, snapshot).items():
+                    self.definitions[handle.n] = terms[eclass]
+                snapshot = self.engine.snapshot()
+            self._view = View(snapshot, self._references(snapshot))
+        return self._view
+
+    def _references(self, snapshot: Snapshot) -> dict[EClass, ClassRef]:
+        shapes = {row[0]: row[1] for row in snapshot.rows["shape"]}
+        dtypes = {row[0]: row[1] for row in snapshot.rows["dtype"]}
+        handles: dict[EClass, list[int]] = {}
+        for handle, eclass in snapshot.handles.items():
+            handles.setdefault(eclass, []).append(handle.n)
+        refs: dict[EClass, ClassRef] = {}
+        untyped: list[EClass] = []
+        for eclass, numbers in handles.items():
+            if eclass in shapes and eclass in dtypes:
+                refs[eclass] = self._reference(
+                    numbers, TensorType(shapes[eclass], dtypes[eclass])
+                )
+            else:
+                untyped.append(eclass)
+        self._type(snapshot, untyped, handles, refs)
+        return refs
+
+    def _reference(self, numbers: list[int], type_: TensorType) -> ClassRef:
+        digest = min((self._digests[n] for n in numbers if n in self._digests), default=b"")
+        constant = any(self._constant.get(n, False) for n in numbers)
+        return ClassRef(min(numbers), type_, constant, digest)
+
+    def _type(
+        self,
+        snapshot: Snapshot,
+        untyped: list[EClass],
+        handles: dict[EClass, list[int]],
+        refs: dict[EClass, ClassRef],
+    ) -> None:
+        """Types of what rewrites made, from the operator table, arguments first."""
+        values: list[tuple[tuple[Any, ...], Any]] = []
+        view = View(snapshot, refs)
+        while untyped:
+            waiting = []
+            for eclass in untyped:
+                term = self._first_typed(view, snapshot, eclass)
+                if term is None:
+                    waiting.append(eclass)
+                    continue
+                number = min(handles[eclass])
+                self._digests[number], self._constant[number] = term.digest, term.constant
+                refs[eclass] = self._reference(handles[eclass], term.type)
+                handle = Handle(number)
+                values.append((("shape", handle), list(term.shape)))
+                values.append((("dtype", handle), term.dtype))
+            if len(waiting) == len(untyped):
+                raise SaturationError(
+                    "a class has no type",
+                    got=str([snapshot.classes[c] for c in waiting][:3]),
+                    expected="a member whose arguments are typed",
+                    hint="a rule makes a term that contains itself only",
+                )
+            untyped = waiting
+        if values:
+            self.engine.insert(values=values)
+
+    @staticmethod
+    def _first_typed(view: View, snapshot: Snapshot, eclass: EClass) -> Tensor | None:
+        for node in snapshot.classes[eclass]:
+            try:
+                return view.term(node)
+            except KeyError:
+                continue
+        return None
+
+    # ---- a round ---------------------------------------------------------------
+
+    def round(self, ruleset: str, budget: int) -> tuple[bool, list[str]]:
+        """Every rule of a ruleset once, on the e-graph as it is now.
+
+        Args:
+            budget: matches of one rule that are united at most.
+
+        Returns:
+            Whether anything was united, and the rules that were over budget (their other matches
+            wait).
+        """
+        self.view()
+        changed, over = False, []
+        rules = self.rules.of(ruleset)
+        rewrites: list[tuple[Rule, list[tuple[Any, ...]]]] = []
+        for rule in rules:
+            if rule.kind == "rewrite":
+                rewrites.append((rule, self.engine.match(rule)))
+            elif rule.kind == "law-request":
+                self.engine.match(rule)
+        view = self.view() if not rewrites else self._fresh_view()
+        for rule, rows in rewrites:
+            if len(rows) > budget:
+                over.append(rule.name)
+                continue
+            if rows:
+                self._log_rewrites(view, rule, rows)
+                changed |= self.engine.apply(rule)
+        answers, exhausted = self._answers(ruleset, budget)
+        over += exhausted
+        changed |= self._unite(ruleset, answers)
+        if changed:
+            self._view = None
+            self.engine.analyse()
+        return changed, over
+
+    def _fresh_view(self) -> View:
+        self._view = None
+        return self.view()
+
+    def _log_rewrites(self, view: View, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
+        self.matches[rule.name] += len(rows)
+        if not self.log_matches:
+            return
+        terms = smallest_terms(view.snapshot)
+        for row in rows:
+            left, right = rule.instance(row)
+            self.log.append(
+                Equality(_grounded(left, terms), _grounded(right, terms), rule.name)
+            )
+
+    def _answers(self, ruleset: str, budget: int) -> tuple[list[tuple[str, Any, Tensor]], list[str]]:
+        """(law, e-class's handle, answer) of every request that is new."""
+        view = self._fresh_view()
+        found: list[tuple[str, Any, Tensor]] = []
+        over = []
+        laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
+        for law, relation in laws.items():
+            count = 0
+            for row in sorted(view.snapshot.rows[relation], key=repr):
+                decoded = [view.value(value) for value in row]
+                key = (law, tuple(decoded))
+                if key in self._answered:
+                    continue
+                if count >= budget:
+                    over.append(law)
+                    break
+                try:
+                    answers = list(LAWS[law](view, decoded))
+                except Later:
+                    continue
+                if law not in _ASKED_AGAIN:
+                    self._answered.add(key)
+                fresh = [answer for answer in answers if self._is_new(law, key, answer)]
+                count += len(fresh)
+                found += [(law, row, answer) for answer in fresh]
+        return found, over
+
+    def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
+        mark = (law, ("answer", key, answer))
+        if mark in self._answered:
+            return False
+        self._answered.add(mark)
+        return True
+
+    def _unite(self, ruleset: str, answers: list[tuple[str, Any, Tensor]]) -> bool:
+        if not answers:
+            return False
+        view = self.view()
+        terms = smallest_terms(view.snapshot) if self.log_matches else {}
+        before = self.engine._handles
+        self._insert([answer for _, _, answer in answers])
+        facts: list[tuple[Any, ...]] = []
+        for law, row, answer in answers:
+            e = Handle(view.refs[row[0]].handle)
+            result = Handle(self._handles[answer])
+            facts.append((f"{law}-answer", e, result))
+            self.matches[law] += 1
+            if law in _MAKES_OPERATORS:
+                facts += self._interiors(answer, before)
+            if self.log_matches:
+                self.log.append(Equality(_request(law, row, e, terms), result, law))
+        self.engine.insert(facts=facts)
+        changed = False
+        for rule in self.rules.of(ruleset):
+            if rule.kind == "law-apply":
+                changed |= self.engine.apply(rule)
+        return changed
+
+    def _interiors(self, answer: Tensor, before: int) -> list[tuple[Any, ...]]:
+        """Marks for the operators that a match has made inside of its answer."""
+        return [
+            ("instantiated", Handle(self._handles[term]))
+            for term in topological([answer])
+            if isinstance(term, Op) and term != answer and self._handles[term] >= before
+        ]
+
+
+def _with_handles(term: Any, by_object: dict[int, Handle]) -> Any:
+    """A term's encoding with its tensor arguments as handles."""
+    if not isinstance(term, tuple):
+        return term
+
+    def part(value: Any) -> Any:
+        if isinstance(value, tuple):
+            handle = by_object.get(id(value))
+            return handle if handle is not None else _with_handles(value, by_object)
+        return [part(v) for v in value] if isinstance(value, list) else value
+
+    return (term[0], *(part(value) for value in term[1:]))
+
+
+def _grounded(tree: Any, terms: Any) -> Any:
+    """A tree over e-classes as a tree over handles and structural terms."""
+    if isinstance(tree, EClass):
+        return terms[tree]
+    if isinstance(tree, tuple):
+        return tuple(_grounded(part, terms) for part in tree)
+    return [_grounded(part, terms) for part in tree] if isinstance(tree, list) else tree
+
+
+def _request(law: str, row: Sequence[Any], e: Handle, terms: Any) -> Any:
+    """The left side of a law's equality: the scope that was asked about, or its class."""
+    if law in ("definition", "view", "reduction"):
+        return e
+    reducer = row[3] if len(row) == 5 else "sum"
+    reduction = row[2] if len(row) > 3 else ()
+    return ("Scope", list(row[1]), list(reduction), reducer, terms[row[-1]])

@@ -1,0 +1,138 @@
+"""A snapshot read as IR: the terms that derivations work on.
+
+Tensor classes are leaves (:class:`ClassRef`); of each index and scalar class the smallest member is
+taken. Every operator's type is inferred again and held against its class: two answers mean that
+some rule is unsound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor
+from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
+from eqsynth.errors import SaturationError
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Scalar
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+
+
+class View:
+    """Read access to a snapshot in which every Tensor class has a handle and a type."""
+
+    def __init__(self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef]) -> None:
+        self.snapshot = snapshot
+        self.refs = refs
+        self._by_handle = {handle.n: eclass for handle, eclass in snapshot.handles.items()}
+        self._scalars: dict[EClass, Scalar] = {}
+        self._indices: dict[EClass, Index] = {}
+        self._members: dict[EClass, tuple[Tensor, ...]] = {}
+
+    def eclass(self, ref: ClassRef) -> EClass:
+        return self._by_handle[ref.handle]
+
+    def current(self, ref: ClassRef) -> ClassRef:
+        """The reference by which the class goes in this view."""
+        return self.refs[self.eclass(ref)]
+
+    def members(self, ref: ClassRef) -> tuple[Tensor, ...]:
+        """The e-nodes of a class, as terms over references.
+
+        Raises:
+            SaturationError: a member has another type than its class.
+        """
+        eclass = self.eclass(ref)
+        if eclass not in self._members:
+            terms = dict.fromkeys(self.term(node) for node in self.snapshot.classes[eclass])
+            known = self.refs[eclass]
+            for term in terms:
+                if term.type != known.type:
+                    raise SaturationError(
+                        "a class has members of two types: some rule is unsound",
+                        got=f"{term} : {term.type}",
+                        expected=str(known.type),
+                        hint="look at the rules that fired last; the report names them",
+                    )
+            self._members[eclass] = tuple(terms)
+        return self._members[eclass]
+
+    def scopes(self, ref: ClassRef) -> list[Scope]:
+        return [term for term in self.members(ref) if isinstance(term, Scope)]
+
+    def operators(self, ref: ClassRef) -> list[Op]:
+        return [term for term in self.members(ref) if isinstance(term, Op)]
+
+    @cached_property
+    def derived(self) -> frozenset[Scope]:
+        """The scopes marked derived."""
+        rows = self.snapshot.rows.get("derived", [])
+        return frozenset(Scope(t, s, self.scalar(b), r) for t, s, r, b in rows)
+
+    @cached_property
+    def instantiated(self) -> frozenset[EClass]:
+        return frozenset(row[0] for row in self.snapshot.rows.get("instantiated", []))
+
+    # ---- decoding ----------------------------------------------------------
+
+    def value(self, value: Any) -> Any:
+        """Any value of a row: classes become terms."""
+        if isinstance(value, EClass):
+            if value.sort == "Tensor":
+                return self.refs[value]
+            return self.scalar(value) if value.sort == "Scalar" else self.index(value)
+        return tuple(map(self.value, value)) if isinstance(value, tuple) else value
+
+    def term(self, node: ENode) -> Tensor:
+        return decode_tensor(node.function, [self.value(arg) for arg in node.args])
+
+    def scalar(self, eclass: EClass) -> Scalar:
+        if eclass not in self._scalars:
+            node = self._best[eclass]
+            self._scalars[eclass] = decode_scalar(node.function, list(map(self.value, node.args)))
+        return self._scalars[eclass]
+
+    def index(self, eclass: EClass) -> Index:
+        if eclass not in self._indices:
+            node = self._best[eclass]
+            self._indices[eclass] = decode_index(node.function, list(map(self.value, node.args)))
+        return self._indices[eclass]
+
+    @cached_property
+    def _best(self) -> dict[EClass, ENode]:
+        """The smallest member of each index and scalar class; ties by its own structure."""
+        classes = {c: n for c, n in self.snapshot.classes.items() if c.sort != "Tensor"}
+        users: dict[EClass, list[tuple[EClass, ENode]]] = {}
+        for eclass, nodes in classes.items():
+            for node in nodes:
+                for child in children(node.args):
+                    users.setdefault(child, []).append((eclass, node))
+        cost: dict[EClass, tuple[int, str]] = {}
+        best: dict[EClass, ENode] = {}
+        work = [(c, n) for c, nodes in classes.items() for n in nodes]
+        while work:
+            again: list[tuple[EClass, ENode]] = []
+            for eclass, node in work:
+                parts = list(children(node.args))
+                if any(part not in cost for part in parts):
+                    continue
+                size = 1 + sum(cost[part][0] for part in parts)
+                key = (size, node.function)
+                if eclass not in cost or key < cost[eclass]:
+                    cost[eclass], best[eclass] = key, node
+                    again.extend(users.get(eclass, ()))
+            work = again
+        return best
+
+
+def children(args: tuple[Any, ...]) -> list[EClass]:
+    """The index and scalar classes among (nested) arguments."""
+    found: list[EClass] = []
+    for arg in args:
+        if isinstance(arg, EClass):
+            if arg.sort != "Tensor":
+                found.append(arg)
+        elif isinstance(arg, tuple):
+            found.extend(children(arg))
+    return found

@@ -1,0 +1,1 @@
+"""Cost and extraction: which of the equal programs is run."""

@@ -1,0 +1,82 @@
+"""A kernel: one way to run one term at given layouts. The unit that is costed, timed and built.
+
+Extraction knows kernels and backends through this interface only; ``lower/`` implements it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.types import Shape
+
+if TYPE_CHECKING:
+    import torch
+
+Layout = tuple[int, ...]
+"""Axes from the outermost to the innermost in memory; the tensor is dense in that order."""
+
+
+def contiguous(rank: int) -> Layout:
+    return tuple(range(rank))
+
+
+def channels_last(rank: int) -> Layout:
+    """(n, h, w, c) in memory for a logical (n, c, h, w)."""
+    return (0, *range(2, rank), 1)
+
+
+def strides(shape: Shape, layout: Layout) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor of ``shape`` in ``layout``.
+
+    >>> strides((1, 3, 2, 2), (0, 2, 3, 1))
+    (12, 1, 6, 3)
+    """
+    result, step = [0] * len(shape), 1
+    for axis in reversed(layout):
+        result[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One implementation of one term.
+
+    Attributes:
+        term: an Op or Scope whose arguments are ``Input("0", …)``, ``Input("1", …)``, … in the
+            order of ``args_of``; so equal computations are equal kernels.
+        constants: for each argument, whether it is known at compile time (it is then packed once).
+        implementation: the backend's name for the way, such as ``onednn.conv`` or ``tvm``.
+        inputs, output: layouts that it takes and gives.
+        schedule: the point of the backend's schedule space, as text.
+    """
+
+    term: Tensor
+    constants: tuple[bool, ...]
+    implementation: str
+    inputs: tuple[Layout, ...]
+    output: Layout
+    schedule: str = ""
+
+
+Runner = Callable[..., "torch.Tensor"]
+"""Takes the arguments that are not constant, in order, and returns the result (a new tensor)."""
+
+
+class Backend(Protocol):
+    """Something that can run terms."""
+
+    name: str
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterable[Kernel]:
+        """Every way this backend has of running ``term``; none if it can't."""
+        ...
+
+    def build(
+        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
+    ) -> list[Runner | None]:
+        """Runners, with constant arguments (by position) packed in; None where a build failed."""
+        ...

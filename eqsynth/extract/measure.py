@@ -1,0 +1,215 @@
+"""Measuring this machine's CPU: bandwidth of every cache level, peak FLOPs, cost of a call.
+
+Peaks are the best that was seen, not the median: a roofline is a bound. Measured once per machine
+and library versions, and kept in the profile. torch is imported when something is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.target import Device, MemoryLevel, Target, target_key
+
+if TYPE_CHECKING:
+    import torch
+
+KERNEL_DISPATCH_S = 0.3e-6
+"""A cached TVM kernel called with torch tensors. Not measured here: only ``lower/`` knows TVM."""
+
+_SYS_CPU = Path("/sys/devices/system/cpu")
+_ISA_FLAGS = ("amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni",
+              "avx512f", "avx2", "fma", "sve", "asimd")  # fmt: skip
+_DEFAULT_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 8 << 20}
+_DOCUMENT = "target"
+
+
+def measure_cpu_target(profile_path: Path | None = None, again: bool = False) -> Target:
+    """The CPU with torch's present number of threads; from the profile if it is known there.
+
+    Takes one to three seconds the first time. ``again`` measures in any case.
+    """
+    import torch
+
+    device, threads = describe_cpu(), torch.get_num_threads()
+    numerics = torch.get_float32_matmul_precision()
+    profile = Profile(target_key("cpu", device, threads, numerics), path=profile_path)
+    try:
+        stored = None if again else profile.load_document(_DOCUMENT)
+        if stored is not None:
+            with suppress(ValueError):
+                return Target.from_json(stored)
+        with torch.inference_mode():
+            target = Target(
+                "cpu", device, threads, _measure_levels(threads), _measure_flops(),
+                _dispatch_s(), KERNEL_DISPATCH_S, numerics,
+            )  # fmt: skip
+        # A stored text that could not be read is replaced; otherwise the first writer wins.
+        replace = again or stored is not None
+        return Target.from_json(profile.store_document(_DOCUMENT, target.to_json(), replace))
+    finally:
+        profile.close()
+
+
+def describe_cpu() -> Device:
+    """Model, usable cores and instruction sets, without running anything."""
+    model, flags = platform.processor() or platform.machine(), set[str]()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                model = value.strip()
+            elif name.strip() in ("flags", "Features"):
+                flags = set(value.split())
+                break
+    isa = tuple(flag for flag in _ISA_FLAGS if flag in flags)
+    return Device(model, len(usable_cpus()), isa or (platform.machine(),))
+
+
+def usable_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cache_capacities(threads: int) -> dict[int, int]:
+    """Bytes of data cache by level that ``threads`` threads have together."""
+    instances: dict[int, dict[str, int]] = {}
+    for cpu in usable_cpus()[:threads]:
+        for cache in sorted((_SYS_CPU / f"cpu{cpu}" / "cache").glob("index*")):
+            with suppress(OSError, ValueError):
+                if (cache / "type").read_text().strip() == "Instruction":
+                    continue
+                level = int((cache / "level").read_text())
+                shared = (cache / "shared_cpu_list").read_text().strip()
+                instances.setdefault(level, {})[shared] = _bytes((cache / "size").read_text())
+    if not instances:
+        return dict(_DEFAULT_CACHES)
+    return {level: sum(sizes.values()) for level, sizes in sorted(instances.items())}
+
+
+def _bytes(size: str) -> int:
+    """Of the kernel's text.
+
+    >>> _bytes("48K")
+    49152
+    """
+    size = size.strip()
+    shift = {"K": 10, "M": 20, "G": 30}.get(size[-1])
+    return int(size) if shift is None else int(size[:-1]) << shift
+
+
+def _best_s(call: Callable[[], object], budget_s: float, calls: int = 1) -> float:
+    """The shortest time of a call within a budget; at least two tries after a warm-up."""
+    call()
+    best, end, tries = float("inf"), time.perf_counter() + budget_s, 0
+    while tries < 2 or time.perf_counter() < end:
+        begin = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        best = min(best, max(time.perf_counter_ns() - begin, 1) * 1e-9 / calls)
+        tries += 1
+    return best
+
+
+def _measure_levels(threads: int) -> tuple[MemoryLevel, ...]:
+    caches = cache_capacities(threads)
+    call_s = _triad_s(1)
+    levels = []
+    for level, capacity in caches.items():
+        # Two sizes that fit, the larger near the edge: the better one counts.
+        rate = max(_bandwidth(capacity * part, call_s) for part in (0.35, 0.7))
+        levels.append((f"L{level}", float(capacity), rate))
+    # Well beyond the last cache, but bounded: some caches are as large as small memories.
+    beyond = min(4 * max(caches.values()), 256 << 20)
+    levels.append(("DRAM", float("inf"), _bandwidth(beyond, call_s)))
+    # Noise must not make an outer level faster than an inner one: more bytes never take less.
+    return tuple(
+        MemoryLevel(name, capacity, max(rate for _, _, rate in levels[index:]))
+        for index, (name, capacity, _) in enumerate(levels)
+    )
+
+
+def _bandwidth(working_set_bytes: float, call_s: float) -> float:
+    """Bytes per second of a triad on three float32 buffers, the call itself not counted."""
+    elements = max(int(working_set_bytes / 12), 64)
+    spent_s = _triad_s(elements)
+    # In a small cache the call is most of the time; never take it for more than nine tenths.
+    return 12 * elements / max(spent_s - call_s, 0.1 * spent_s)
+
+
+def _triad_s(elements: int) -> float:
+    import torch
+
+    a, b, c = (torch.ones(elements) for _ in range(3))
+    return _best_s(lambda: torch.add(a, b, alpha=2.0, out=c), 0.06, calls=_batch(elements))
+
+
+def _batch(elements: int) -> int:
+    """Calls between two looks at the clock, about 100,000 elements' worth."""
+    return max(1, min(200, 100_000 // elements))
+
+
+def _measure_flops() -> tuple[tuple[str, float], ...]:
+    import torch
+
+    dtypes = {
+        "float32": torch.float32,
+        "float64": torch.float64,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }
+    return tuple((name, _peak_flops_per_s(dtype)) for name, dtype in dtypes.items())
+
+
+def _peak_flops_per_s(dtype: torch.dtype) -> float:
+    """The faster of a matrix product and elementwise arithmetic.
+
+    A CPU without float16 arithmetic multiplies matrices slower than it adds elements.
+    """
+    import torch
+
+    elements = 4096
+    u, v = (torch.ones(elements, dtype=dtype) for _ in range(2))
+    elementwise_s = _best_s(lambda: torch.add(u, v, alpha=2.0, out=u), 0.01, calls=10)
+    # Small first: where the product is a fallback, a large one takes seconds.
+    small, large = 128, 768
+    product = 2 * small**3 / _product_s(small, dtype)
+    if 2 * large**3 / product < 0.1:
+        product = max(product, 2 * large**3 / _product_s(large, dtype))
+    return max(product, 2 * elements / elementwise_s)
+
+
+def _product_s(extent: int, dtype: torch.dtype) -> float:
+    """(extent, extent) @ (extent, extent): by oneDNN with a packed weight, or by torch."""
+    import torch
+
+    x = torch.ones(extent, extent, dtype=dtype)
+    weight = torch.ones(extent, extent, dtype=dtype)
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, extent)
+
+        def product() -> object:
+            return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+        product()
+    except (RuntimeError, AttributeError):  # this build or this CPU has none for the dtype
+
+        def product() -> object:
+            return torch.mm(x, weight)
+
+    return _best_s(product, 0.08)
+
+
+def _dispatch_s() -> float:
+    """One torch operator on one element, its result allocated as in a program."""
+    import torch
+
+    x = torch.ones(1)
+    return _best_s(lambda: torch.add(x, x), 0.05, calls=200)

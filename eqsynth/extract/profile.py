@@ -1,0 +1,267 @@
+"""The profile: measured times of kernels, in a SQLite file that processes share.
+
+Lives here: what a time is filed under, the table, looking up, recording, importing from another
+machine. Not here: what is done when the file is broken or cannot be written (``store.py``),
+measuring (``timing.py``), and what a target is (``target.py``).
+
+    profile = Profile(target.key())
+    key = MeasurementKey("onednn.linear", ((1, 512), (512, 64)), ((512, 1), (1, 512)),
+                         ("float32", "float32"))
+    profile.record(key, time_one(call), roofline_s=target.roofline_s(...))
+    profile.lookup(key)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from eqsynth.errors import EqsynthError
+from eqsynth.extract.store import Store, open_read_only, profile_path
+from eqsynth.extract.timing import Timing
+
+OPTIMISM = 0.1
+"""Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
+be good must look good enough to be timed."""
+
+_COLUMNS = (
+    "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
+)
+# The newer measurement of the same kernel wins, whatever order the writers come in.
+_UPSERT = f"""
+INSERT INTO times ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)
+ON CONFLICT (hash) DO UPDATE SET median_s = excluded.median_s, q1_s = excluded.q1_s,
+    q3_s = excluded.q3_s, samples = excluded.samples, roofline_s = excluded.roofline_s,
+    measured_at = excluded.measured_at
+WHERE excluded.measured_at >= times.measured_at
+"""
+_LOOKUP_BATCH = 500  # SQLite allows 999 parameters a statement in its oldest builds
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementKey:
+    """What was timed.
+
+    Attributes:
+        implementation: the backend's name for the kernel, ``family`` or ``family:variant``, such
+            as ``onednn.linear:relu``. Kernels of one family share their ratio to the roofline.
+        shapes, strides, dtypes: of the arguments and then the result; strides in elements.
+        term: canonical text of what is computed, where the implementation does not say it all
+            (attributes of a convolution, the scope of a generated kernel).
+        schedule: the point in the backend's schedule space.
+    """
+
+    implementation: str
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    term: str = ""
+    schedule: str = ""
+
+    @property
+    def family(self) -> str:
+        return family_of(self.implementation)
+
+    def text(self) -> str:
+        """One canonical line: equal keys have equal text, in every process and on every machine."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A time from the profile, and the roofline it is compared with (both in seconds)."""
+
+    timing: Timing
+    roofline_s: float
+    measured_at: str
+
+
+def family_of(implementation: str) -> str:
+    return implementation.partition(":")[0]
+
+
+@cache
+def library_versions() -> str:
+    """Versions of the libraries whose kernels are timed; found without importing them."""
+    found = []
+    for name in ("torch", "apache-tvm", "apache-tvm-ffi"):
+        try:
+            found.append(f"{name}={metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name}=none")
+    return " ".join(found)
+
+
+class Profile:
+    """Measured times on one target with one set of library versions.
+
+    Usable from several threads and processes. A broken or unwritable file costs a warning and the
+    times in it, never an exception.
+    """
+
+    def __init__(
+        self, target_key: str, versions: str | None = None, path: Path | None = None
+    ) -> None:
+        self.target_key = target_key
+        self.versions = library_versions() if versions is None else versions
+        self._store = Store(profile_path() if path is None else path)
+
+    @property
+    def path(self) -> Path:
+        return self._store.path
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the times are lost at the end, because the file cannot be written."""
+        return self._store.in_memory
+
+    def lookup(self, key: MeasurementKey) -> Measurement | None:
+        return self.lookup_many([key]).get(key)
+
+    def lookup_many(self, keys: Iterable[MeasurementKey]) -> dict[MeasurementKey, Measurement]:
+        """The keys that have been measured, with their times."""
+        by_hash = {self._hash(key): key for key in keys}
+        hashes = list(by_hash)
+
+        def read(db: sqlite3.Connection) -> dict[MeasurementKey, Measurement]:
+            found = {}
+            for start in range(0, len(hashes), _LOOKUP_BATCH):
+                batch = hashes[start : start + _LOOKUP_BATCH]
+                rows = db.execute(
+                    "SELECT hash, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
+                    f" FROM times WHERE hash IN ({','.join('?' * len(batch))})",
+                    batch,
+                )
+                for digest, median_s, q1_s, q3_s, samples, roofline_s, date in rows:
+                    timing = Timing(median_s, q1_s, q3_s, samples)
+                    found[by_hash[digest]] = Measurement(timing, roofline_s, date)
+            return found
+
+        return self._store.run(read, default={})
+
+    def record(self, key: MeasurementKey, timing: Timing, roofline_s: float) -> None:
+        self.record_many({key: (timing, roofline_s)})
+
+    def record_many(self, times: Mapping[MeasurementKey, tuple[Timing, float]]) -> None:
+        """Stores times with their rooflines, all or none.
+
+        Raises:
+            ValueError: a time or a roofline is not a positive number.
+        """
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        rows = []
+        for key, (timing, roofline_s) in times.items():
+            seconds = (timing.median_s, timing.q1_s, timing.q3_s, roofline_s)
+            if not all(_is_time(value) for value in seconds):
+                raise ValueError(f"not a time: {timing} with roofline {roofline_s} s, of {key}")
+            rows.append(
+                (self._hash(key), self.target_key, self.versions, key.family, key.text(),
+                 timing.median_s, timing.q1_s, timing.q3_s, timing.samples, roofline_s, now)
+            )  # fmt: skip
+        self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
+
+    def family_ratio(self, implementation: str, default: float = 1.0) -> float:
+        """How far kernels of this family stay from the roofline, seen optimistically.
+
+        The low quantile (``OPTIMISM``) of time / roofline over what is measured; ``default``, at
+        the roofline itself, when nothing is.
+        """
+        arguments = (self.target_key, self.versions, family_of(implementation))
+
+        def read(db: sqlite3.Connection) -> list[float]:
+            rows = db.execute(
+                "SELECT median_s / roofline_s FROM times"
+                " WHERE target = ? AND versions = ? AND family = ? ORDER BY 1",
+                arguments,
+            )
+            return [ratio for (ratio,) in rows]
+
+        ratios: list[float] = self._store.run(read, default=[])
+        return ratios[int(OPTIMISM * (len(ratios) - 1))] if ratios else default
+
+    def load_document(self, kind: str) -> str | None:
+        """Text stored about the target itself, such as its measured peaks."""
+        arguments = (self.target_key, self.versions, kind)
+
+        def read(db: sqlite3.Connection) -> str | None:
+            row = db.execute(
+                "SELECT body FROM documents WHERE target = ? AND versions = ? AND kind = ?",
+                arguments,
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+        return self._store.run(read, default=None)
+
+    def store_document(self, kind: str, body: str, replace: bool = False) -> str:
+        """Stores text about the target unless there is one; the one that now stands is returned.
+
+        The first writer wins, so that processes that measure at once agree afterwards.
+        """
+        verb = "REPLACE" if replace else "IGNORE"
+        arguments = (self.target_key, self.versions, kind, body)
+        self._store.run(
+            lambda db: db.execute(f"INSERT OR {verb} INTO documents VALUES (?,?,?,?)", arguments),
+            default=None,
+        )
+        return self.load_document(kind) or body
+
+    def import_from(self, path: Path) -> int:
+        """Takes over the times of another profile file, for every target in it.
+
+        Of two times of one kernel the newer stays. Rows that could not have been
+        recorded here are left out. Returns how many were not.
+
+        Raises:
+            EqsynthError: the file is missing, or is no profile.
+        """
+        try:
+            with closing(open_read_only(Path(path))) as db:
+                rows = db.execute(f"SELECT {_COLUMNS} FROM times").fetchall()
+                texts = db.execute("SELECT target, versions, kind, body FROM documents").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise EqsynthError(
+                "a profile could not be imported",
+                where=str(path),
+                got=str(error),
+                expected="a profile file of this version of eqsynth",
+                hint="copy the file from the other machine again, while nothing writes to it",
+            ) from error
+        rows = [row for row in rows if _is_sound(row)]
+
+        def write(db: sqlite3.Connection) -> int:
+            db.executemany(_UPSERT, rows)
+            db.executemany("INSERT OR IGNORE INTO documents VALUES (?,?,?,?)", texts)
+            return len(rows)
+
+        return self._store.run(write, default=0)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _hash(self, key: MeasurementKey) -> str:
+        text = "\n".join((self.target_key, self.versions, key.text()))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_sound(row: tuple[Any, ...]) -> bool:
+    """Whether a row of another file could have been recorded here."""
+    *texts, median_s, q1_s, q3_s, samples, roofline_s, date = row
+    return (
+        all(isinstance(text, str) for text in (*texts, date))
+        and all(_is_time(value) for value in (median_s, q1_s, q3_s, roofline_s))
+        and isinstance(samples, int)
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value > 0

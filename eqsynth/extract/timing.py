@@ -1,0 +1,123 @@
+"""Timing callables on this machine: one alone, or several side by side.
+
+What is measured, and what is kept of it, is decided elsewhere (``profile.py`` stores).
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds a call: median and quartiles over blocks of calls.
+
+    Attributes:
+        samples: number of blocks. A block is many calls, so one stall spoils one sample.
+    """
+
+    median_s: float
+    q1_s: float
+    q3_s: float
+    samples: int
+
+    @staticmethod
+    def of(seconds: list[float]) -> Timing:
+        """Summary of at least one sample.
+
+        >>> Timing.of([3.0, 1.0, 2.0])
+        Timing(median_s=2.0, q1_s=1.5, q3_s=2.5, samples=3)
+        """
+        if len(seconds) == 1:
+            return Timing(seconds[0], seconds[0], seconds[0], 1)
+        q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
+        return Timing(median, q1, q3, len(seconds))
+
+
+def time_interleaved(
+    callables: Mapping[str, Callable[[], object]],
+    repeats: int = 10,
+    block: int = 10,
+    pause_s: float = 0.05,
+) -> dict[str, Timing]:
+    """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
+
+    A turn is a pause, one call that is not counted, and ``block`` calls that are. Engines keep
+    idle threads spinning after a call, which slows whoever comes next; the pause lets them sleep.
+    The first place rotates, so that no callable always follows the same one.
+
+    Raises:
+        ValueError: ``repeats`` or ``block`` is less than 1.
+    """
+    if repeats < 1 or block < 1:
+        raise ValueError(f"repeats and block must be at least 1, got {repeats} and {block}")
+    names = list(callables)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    with _no_garbage_collection():
+        for turn in range(repeats):
+            first = turn % len(names) if names else 0
+            for name in names[first:] + names[:first]:
+                time.sleep(pause_s)
+                callables[name]()
+                samples[name].append(_block_s(callables[name], block))
+    return {name: Timing.of(seconds) for name, seconds in samples.items()}
+
+
+def time_one(
+    call: Callable[[], object], min_time_s: float = 0.02, blocks: int = 7, warmup: int = 2
+) -> Timing:
+    """A quick time of one operator: ``blocks`` blocks that together take about ``min_time_s``.
+
+    A call that takes longer than its share makes a block by itself, and once three blocks have
+    taken ten times ``min_time_s``, no more are made.
+
+    Raises:
+        ValueError: ``blocks`` is less than 1.
+    """
+    if blocks < 1:
+        raise ValueError(f"blocks must be at least 1, got {blocks}")
+    for _ in range(warmup):
+        call()
+    with _no_garbage_collection():
+        calls = _calls_for(call, min_time_s / blocks)
+        samples: list[float] = []
+        while len(samples) < blocks:
+            samples.append(_block_s(call, calls))
+            if len(samples) >= 3 and sum(samples) * calls > 10 * min_time_s:
+                break
+    return Timing.of(samples)
+
+
+def _calls_for(call: Callable[[], object], block_s: float) -> int:
+    """How many calls take about ``block_s``; doubling, since one short call can't be timed."""
+    calls = 1
+    while True:
+        spent_s = _block_s(call, calls) * calls
+        if spent_s >= block_s / 4 or calls >= 1 << 20:
+            return max(1, min(1 << 20, round(calls * block_s / spent_s)))
+        calls *= 2
+
+
+def _block_s(call: Callable[[], object], calls: int) -> float:
+    begin_ns = time.perf_counter_ns()
+    for _ in range(calls):
+        call()
+    # A clock tick is the least that anything takes: zero would make ratios meaningless.
+    return max(time.perf_counter_ns() - begin_ns, 1) * 1e-9 / calls
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collecting a heap full of e-nodes takes longer than what is timed."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

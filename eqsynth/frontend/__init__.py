@@ -1,0 +1,1 @@
+"""Ways in: torch modules, the expression builder."""

@@ -1,0 +1,202 @@
+"""A captured program: the IR, what stays outside of it, and how it is called.
+
+The same for every frontend, so that what comes after capture knows no frontend. Not here: how
+a torch module becomes one (``torch_export.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eqsynth.errors import DtypeError, EqsynthError, ShapeError
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import program_of
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Input
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that was not a tensor when the program was captured, and stays as it was."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a program is called: its arguments and results as the user sees them.
+
+    Attributes:
+        parameters: the signature that arguments are bound to; None if they are positional.
+        spec: the structure of the arguments' pytree; None if they are tensors in a row.
+        arguments: for each leaf of the arguments, an input's position or a constant.
+        out_spec: the structure of the result; None for a single tensor.
+        results: for each leaf of the result, an output's position or a constant.
+    """
+
+    arguments: tuple[int | Constant, ...]
+    results: tuple[int | Constant, ...]
+    parameters: inspect.Signature | None = None
+    spec: Any = None
+    out_spec: Any = None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A program with the arrays and functions that it needs besides its inputs.
+
+    Attributes:
+        program: inputs are those of the user, then one for each of ``buffers``; outputs are
+            those of the user, then the new values of what the program mutates.
+        weights: the arrays of the program's weights, by name.
+        opaque: what runs an ``Opaque`` operator, by its attribute ``target``: takes the tensors of
+            the operator's arguments and gives the result.
+        buffers: live tensors of the module that the program mutates.
+        mutations: position of an output -> position of the input that it is written back to.
+    """
+
+    program: Program
+    weights: Mapping[str, torch.Tensor]
+    convention: Convention
+    opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
+    buffers: tuple[torch.Tensor, ...] = ()
+    mutations: Mapping[int, int] = field(default_factory=dict)
+
+    def bind(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        """The tensors for ``program.inputs``, from the arguments of a call.
+
+        Raises:
+            ShapeError, DtypeError: an argument isn't what the program was captured with.
+            EqsynthError: the number or the structure of the arguments differs.
+        """
+        leaves = self._leaves(args, kwargs)
+        inputs = self.program.inputs
+        tensors: list[Any] = [None] * (len(inputs) - len(self.buffers))
+        for leaf, place in zip(leaves, self.convention.arguments, strict=True):
+            if isinstance(place, Constant):
+                _check_constant(leaf, place.value)
+            else:
+                _check_tensor(leaf, inputs[place])
+                tensors[place] = leaf
+        return [*tensors, *self.buffers]
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        convention = self.convention
+        leaves, spec = args, None
+        if convention.parameters is not None:
+            from torch.utils._pytree import tree_flatten
+
+            leaves, spec = tree_flatten(bound(convention.parameters, args, kwargs))
+        elif kwargs:
+            raise _wrong_arguments(f"keywords {', '.join(kwargs)}", "positional arguments")
+        if spec != convention.spec or len(leaves) != len(convention.arguments):
+            raise _wrong_arguments(
+                f"{len(leaves)} values: {spec}" if spec else f"{len(leaves)} values",
+                f"{len(convention.arguments)} values"
+                + (f": {convention.spec}" if convention.spec else ""),
+            )
+        return leaves
+
+    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """The result as the user knows it, from the values of ``program.outputs``."""
+        leaves = [
+            place.value if isinstance(place, Constant) else outputs[place]
+            for place in self.convention.results
+        ]
+        if self.convention.out_spec is None:
+            return leaves[0]
+        from torch.utils._pytree import tree_unflatten
+
+        return tree_unflatten(leaves, self.convention.out_spec)
+
+
+def bound(
+    parameters: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in the one way that the signature gives them, however they were passed.
+
+    Raises:
+        EqsynthError: too many, too few, or unknown ones.
+    """
+    try:
+        call = parameters.bind(*args, **kwargs)
+    except TypeError as error:
+        given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
+        raise _wrong_arguments(f"{given} ({error})", str(parameters)) from None
+    return call.args, call.kwargs
+
+
+def _wrong_arguments(got: str, expected: str) -> EqsynthError:
+    return EqsynthError(
+        "the arguments don't fit the program's inputs",
+        got=got,
+        expected=expected,
+        hint="give the inputs that the module's forward takes, as a tuple",
+    )
+
+
+def _check_tensor(value: Any, kind: Input) -> None:
+    shape = getattr(value, "shape", None)
+    if shape is None or tuple(shape) != kind.shape:
+        raise ShapeError(
+            what=f"input {kind.name!r} has another shape than the program was captured with",
+            where=kind.name,
+            got=type(value).__name__ if shape is None else str(tuple(shape)),
+            expected=str(kind.shape),
+            hint="shapes are fixed: optimize once more for this one",
+        )
+    if str(value.dtype) != "torch." + kind.dtype:
+        raise DtypeError(
+            what=f"input {kind.name!r} has another dtype than the program was captured with",
+            where=kind.name,
+            got=str(value.dtype),
+            expected=f"torch.{kind.dtype}",
+            hint="cast it, or optimize once more for this dtype",
+        )
+
+
+def _check_constant(value: Any, expected: Any) -> None:
+    if type(value) is not type(expected) or value != expected:
+        raise EqsynthError(
+            "an argument that is no tensor has another value than at capture",
+            got=repr(value),
+            expected=repr(expected),
+            hint="such arguments are constants of the program: optimize once more for this value",
+        )
+
+
+def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Captured:
+    """An expression (or several) as a captured program, called with its inputs in a row.
+
+    Weights without a value get random ones of unit scale, the same for the same seed.
+    """
+    import torch
+
+    program, values = program_of(outputs)
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for weight in program.weights():
+        dtype = getattr(torch, weight.dtype)
+        value = values.get(weight.name)
+        if value is not None:
+            weights[weight.name] = torch.as_tensor(value).detach().to(dtype)
+        elif dtype.is_floating_point:
+            weights[weight.name] = torch.randn(weight.shape, generator=generator).to(dtype)
+        else:
+            weights[weight.name] = torch.randint(0, 2, weight.shape, generator=generator).to(dtype)
+    count = len(program.outputs)
+    out_spec = None
+    if not isinstance(outputs, Expr):
+        from torch.utils._pytree import tree_flatten
+
+        _, out_spec = tree_flatten((0,) * count)
+    convention = Convention(
+        tuple(range(len(program.inputs))), tuple(range(count)), out_spec=out_spec
+    )
+    return Captured(program, weights, convention)

@@ -1,0 +1,101 @@
+"""Operators that eqsynth has no term for: they stay in the program and run through torch.
+
+A :class:`Foreign` is a call of torch whose result the IR can't hold yet: a tuple, or a tensor of a
+dtype such as complex. Calls of calls stay foreign; where a plain tensor comes out, the whole tree
+of calls becomes one ``Opaque`` operator over the terms that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from eqsynth.frontend.expr import Expr, make
+from eqsynth.ir.types import Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """``target(*args, **kwargs)``; terms and other foreign values are leaves of the arguments."""
+
+    target: Any
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """A value that is not a term (a subgraph, a complex weight), known by its name."""
+
+    name: str
+    value: Any
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Argument:
+    """The place of an argument in a :class:`TorchCall`."""
+
+    position: int
+
+    def __repr__(self) -> str:
+        return f"${self.position}"
+
+
+@dataclass(frozen=True, eq=False)
+class TorchCall:
+    """A function of tensors: torch operators, composed, with their other arguments fixed.
+
+    >>> TorchCall(torch.ops.aten.add.Tensor, "add", (Argument(0), 1), {})(torch.tensor(2))
+    tensor(3)
+    """
+
+    target: Any
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Argument):
+                return tensors[leaf.position]
+            return leaf(*tensors) if isinstance(leaf, TorchCall) else leaf.value
+
+        kinds = (Argument, TorchCall, Named)
+        args, kwargs = tree_map_only(kinds, value, (self.args, self.kwargs))
+        return self.target(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        parts = [repr(arg) for arg in self.args]
+        parts += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(parts)})"
+
+
+def close(foreign: Foreign) -> tuple[TorchCall, list[Expr]]:
+    """The call as a function of the terms that it reads, and these terms, each once."""
+    terms: dict[bytes, tuple[int, Expr]] = {}
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Foreign):
+            return function(value)
+        position, _ = terms.setdefault(value.tensor.digest, (len(terms), value))
+        return Argument(position)
+
+    def function(call: Foreign) -> TorchCall:
+        args, kwargs = tree_map_only((Expr, Foreign), leaf, (call.args, call.kwargs))
+        return TorchCall(call.target, call.name, args, kwargs)
+
+    closed = function(foreign)
+    return closed, [expr for _, expr in terms.values()]
+
+
+def opaque(call: TorchCall, terms: Sequence[Expr], shape: Shape, dtype: str) -> Expr:
+    """The ``Opaque`` operator; equal calls of equal terms are equal operators."""
+    return make("Opaque", terms, repr(call), shape, dtype)

@@ -1,0 +1,263 @@
+"""Linear operators under torch's names: matrix products, convolutions, interpolation, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from eqsynth.errors import ShapeError
+from eqsynth.frontend.expr import Expr, as_tensor, make, merge_values
+from eqsynth.frontend.ops import pointwise, reduction, views
+from eqsynth.frontend.promotion import Number
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read, product
+from eqsynth.ir.tensor import Scope
+
+Size = int | Sequence[int]
+
+
+def _sizes(value: Size, rank: int) -> tuple[int, ...]:
+    """One number an axis; a single number counts for all."""
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    return sizes * rank if len(sizes) == 1 else sizes
+
+
+# -- matrix products ------------------------------------------------------------------------
+
+
+def matmul(input: Expr, other: Expr) -> Expr:
+    """``(*b, m, k) @ (*b, k, n) -> (*b, m, n)``; vectors as in torch, batch axes broadcast.
+
+    Raises:
+        ShapeError, DtypeError: the operands don't fit; dtypes aren't promoted.
+    """
+    left = views.reshape(input, (1, *input.shape)) if input.ndim == 1 else input
+    right = views.reshape(other, (*other.shape, 1)) if other.ndim == 1 else other
+    result = make("Matmul", (left, right))
+    shape = list(result.shape)
+    if other.ndim == 1:
+        del shape[-1]
+    if input.ndim == 1:
+        del shape[-1 if other.ndim == 1 else -2]
+    return views.reshape(result, shape)
+
+
+def linear(input: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
+    """``input @ weight.T + bias``: (*b, k), (n, k) -> (*b, n)"""
+    result = matmul(input, views.t(weight))
+    return result if bias is None else pointwise.add(result, bias)  # type: ignore[no-any-return]
+
+
+def addmm(input: Expr, mat1: Expr, mat2: Expr, beta: Number = 1, alpha: Number = 1) -> Expr:
+    """``beta * input + alpha * (mat1 @ mat2)``; with batches it is torch's baddbmm."""
+    result: Expr = pointwise.mul_if(matmul(mat1, mat2), alpha)
+    # beta = 0 means that input isn't read at all, NaN or not.
+    return result if beta == 0 else pointwise.add(result, pointwise.mul_if(input, beta))  # type: ignore[no-any-return]
+
+
+def einsum(equation: str, *operands: Expr) -> Expr:
+    """One scope for the whole equation: ``einsum("ij,jk->ik", a, b)``; no ellipsis.
+
+    Raises:
+        ShapeError: the equation doesn't fit the operands.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    letters = left.replace(",", "")
+    if not arrow:
+        right = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    extents: dict[str, int] = {}
+    fits = len(terms) == len(operands) and len(set(right)) == len(right) and set(right) <= set(letters)
+    for term, operand in zip(terms, operands, strict=False):
+        fits = fits and term.isalpha() | (term == "") and len(term) == operand.ndim
+        for letter, extent in zip(term, operand.shape, strict=False):
+            fits = fits and extents.setdefault(letter, extent) == extent
+    if not fits:
+        raise ShapeError(
+            what="the einsum equation doesn't fit its operands",
+            got=f"{equation} of {', '.join(str(o.tensor.type) for o in operands)}",
+            expected="one letter an axis, one extent a letter, output letters from the inputs",
+            hint="write ellipses out as letters",
+        )
+    summed = [letter for letter in extents if letter not in right]
+    order = [*right, *summed]
+    at = {letter: Index.iterator(slot, extents[letter]) for slot, letter in enumerate(order)}
+    reads = [
+        Read(o.tensor, tuple(at[x] for x in term)) for term, o in zip(terms, operands, strict=True)
+    ]
+    scope = Scope(
+        tuple(extents[x] for x in right), tuple(extents[x] for x in summed), product(reads)
+    )
+    return Expr(scope, merge_values(operands))
+
+
+def scaled_dot_product_attention(
+    query: Expr,
+    key: Expr,
+    value: Expr,
+    attn_mask: Expr | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Expr:
+    """``softmax(query @ key.T * scale + mask) @ value``, as products and a softmax.
+
+    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e); inference only, ``dropout_p`` is not applied.
+    A query that may attend to nothing gives 0, as in torch.
+    """
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores: Expr = pointwise.mul(matmul(query, views.transpose(key, -2, -1)), factor)
+    if is_causal:
+        grid = scores.shape[-2:]
+        seen = pointwise.ge(views.iota(grid, 0), views.iota(grid, 1))
+        scores = _masked(scores, seen)
+    if attn_mask is None:
+        return matmul(reduction.softmax(scores, -1), value)
+    if attn_mask.dtype == "bool":
+        scores = _masked(scores, attn_mask)
+    else:
+        scores = pointwise.add(scores, attn_mask)
+    nothing = pointwise.eq(reduction.amax(scores, -1, keepdim=True), -math.inf)
+    weights = reduction.softmax(scores, -1)
+    return matmul(pointwise.where(nothing, as_tensor(0.0, weights.dtype), weights), value)
+
+
+def _masked(scores: Expr, seen: Expr) -> Expr:
+    return pointwise.where(seen, scores, as_tensor(-math.inf, scores.dtype))  # type: ignore[no-any-return]
+
+
+def _repeat_heads(x: Expr, times: int) -> Expr:
+    """Each head ``times`` times in a row (axis -3)."""
+    *batch, heads, length, width = x.shape
+    split = views.reshape(x, (*batch, heads, 1, length, width))
+    tiled = views.expand(split, (*batch, heads, times, length, width))
+    return views.reshape(tiled, (*batch, heads * times, length, width))
+
+
+# -- convolutions -----------------------------------------------------------------------------
+
+
+def _with_bias(result: Expr, bias: Expr | None) -> Expr:
+    if bias is None:
+        return result
+    column = views.reshape(bias, (bias.shape[0], *(1,) * (result.ndim - 2)))
+    return pointwise.add(result, column)  # type: ignore[no-any-return]
+
+
+def conv2d(
+    input: Expr,
+    weight: Expr,
+    bias: Expr | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Expr:
+    """``(n, g*c, h, w), (f, c, r, s) -> (n, f, h', w')``; the batch axis may be left out."""
+    if input.ndim == 3:
+        batched = conv2d(
+            views.unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups
+        )
+        return views.squeeze(batched, 0)
+    dilation = _sizes(dilation, 2)
+    if isinstance(padding, str):
+        total = [d * (k - 1) if padding == "same" else 0
+                 for d, k in zip(dilation, weight.shape[2:], strict=True)]  # fmt: skip
+        padding = [t // 2 for t in total]
+        # An odd amount has one more after than before, which the operator can't say.
+        input = views.pad(input, (0, total[1] % 2, 0, total[0] % 2))
+    attrs = (_sizes(stride, 2), _sizes(padding, 2), dilation, groups)
+    return _with_bias(make("Conv2d", (input, weight), *attrs), bias)
+
+
+def conv1d(
+    input: Expr,
+    weight: Expr,
+    bias: Expr | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Expr:
+    """``(n, g*c, l), (f, c, k) -> (n, f, l')``, as a conv2d of height 1."""
+    spread = [(1, *_sizes(stride, 1)), (1, *_sizes(dilation, 1))]
+    flat = padding if isinstance(padding, str) else (0, *_sizes(padding, 1))
+    result = conv2d(
+        views.unsqueeze(input, -2), views.unsqueeze(weight, 2), bias, spread[0], flat, spread[1], groups
+    )
+    return views.squeeze(result, -2)
+
+
+def conv_transpose2d(
+    input: Expr,
+    weight: Expr,
+    bias: Expr | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Expr:
+    """``(n, g*c, h, w), (g*c, f, r, s) -> (n, g*f, h', w')``; the batch axis may be left out."""
+    if input.ndim == 3:
+        batched = views.unsqueeze(input, 0)
+        rest = (stride, padding, output_padding, groups, dilation)
+        return views.squeeze(conv_transpose2d(batched, weight, bias, *rest), 0)
+    sizes = [_sizes(v, 2) for v in (stride, padding, output_padding, dilation)]
+    return _with_bias(make("ConvTranspose2d", (input, weight), *sizes, groups), bias)
+
+
+def conv_transpose1d(
+    input: Expr,
+    weight: Expr,
+    bias: Expr | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+) -> Expr:
+    """``(n, g*c, l), (g*c, f, k) -> (n, g*f, l')``, as a conv_transpose2d of height 1."""
+    result = conv_transpose2d(
+        views.unsqueeze(input, -2),
+        views.unsqueeze(weight, 2),
+        bias,
+        (1, *_sizes(stride, 1)),
+        (0, *_sizes(padding, 1)),
+        (0, *_sizes(output_padding, 1)),
+        groups,
+        (1, *_sizes(dilation, 1)),
+    )
+    return views.squeeze(result, -2)
+
+
+# -- interpolation ----------------------------------------------------------------------------
+
+
+def upsample_bilinear2d(input: Expr, size: Sequence[int], align_corners: bool = False) -> Expr:
+    """``(n, c, h, w) -> (n, c, *size)``, by torch's linear interpolation on both axes."""
+    if tuple(size) == input.shape[2:]:
+        return input
+    return make("UpsampleBilinear2d", (input,), tuple(size), int(align_corners))
+
+
+def upsample_nearest2d(input: Expr, size: Sequence[int]) -> Expr:
+    """``(n, c, h, w) -> (n, c, *size)``, each element repeated.
+
+    Raises:
+        ShapeError: the size isn't a multiple of the input's.
+    """
+    n, c, h, w = input.shape
+    if size[0] % h or size[1] % w:
+        raise ShapeError(
+            what="nearest-neighbour upsampling to a size that is no multiple",
+            got=f"({h}, {w}) to {tuple(size)}",
+            expected="whole factors",
+            hint="use bilinear upsampling, or a multiple",
+        )
+    rows, columns = size[0] // h, size[1] // w
+    split = views.reshape(input, (n, c, h, 1, w, 1))
+    return views.reshape(views.expand(split, (n, c, h, rows, w, columns)), (n, c, *size))

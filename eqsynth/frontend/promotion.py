@@ -1,0 +1,52 @@
+"""torch's type promotion, numbers and rank-0 tensors included.
+
+A tensor decides before a rank-0 tensor, and that before a Python number, unless the lower one is of
+a higher category (bool < integer < float). Promotion of two dtypes is ``ir/types.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+from eqsynth.ir.types import TensorType, is_float, promote
+
+Number = bool | int | float
+
+_NUMBER_DTYPE = {bool: "bool", int: "int64", float: "float32"}
+
+
+def number_dtype(value: Number) -> str:
+    """The dtype of a Python number on its own; torch's default float is float32."""
+    return _NUMBER_DTYPE[type(value)]
+
+
+def _combine(higher: str | None, lower: str | None) -> str | None:
+    """The dtype where ``higher`` has precedence; ``lower`` counts if its category is higher."""
+    if higher is None or lower is None:
+        return higher or lower
+    if is_float(higher):
+        return higher
+    if higher == "bool" or is_float(lower):
+        return promote(higher, lower)
+    return higher
+
+
+def common_dtype(operands: Iterable[TensorType | Number]) -> str:
+    """The dtype in which torch computes on these operands.
+
+    >>> common_dtype([TensorType((2,), "float16"), TensorType((), "float64"), 3.0])
+    'float16'
+    >>> common_dtype([TensorType((2,), "int32"), 2.5])
+    'float32'
+    """
+    groups: dict[str, list[str]] = {"tensor": [], "rank 0": [], "number": []}
+    for operand in operands:
+        if isinstance(operand, TensorType):
+            groups["tensor" if operand.shape else "rank 0"].append(operand.dtype)
+        else:
+            groups["number"].append(number_dtype(operand))
+    tensors, zeros, numbers = (reduce(promote, g) if g else None for g in groups.values())
+    result = _combine(tensors, _combine(zeros, numbers))
+    assert result is not None, "promotion needs an operand"
+    return result

@@ -1,0 +1,428 @@
+"""From a torch module to a captured program, through ``torch.export``.
+
+Export gives a graph of ATen operators that is functional; each becomes operators of the IR by the
+table in ``aten.py``. One that has no entry is decomposed by torch where torch knows how, else it
+stays opaque (``opaque.py``). No module is refused for an operator; only export itself may refuse.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+
+from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.frontend import aten
+from eqsynth.frontend.captured import Captured, Constant, Convention, bound
+from eqsynth.frontend.expr import Expr, origin
+from eqsynth.frontend.opaque import Foreign, Named, close, opaque
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Input, Weight
+from eqsynth.ir.types import DTYPES, TensorType
+
+# Operators that say something of their arguments and compute nothing.
+_ASSERTIONS: Final = frozenset(
+    {
+        "aten::_assert_async",
+        "aten::_assert_scalar",
+        "aten::_assert_tensor_metadata",
+        "aten::sym_constrain_range",
+        "aten::sym_constrain_range_for_size",
+    }
+)
+
+# Decompositions that torch has outside of its default table.
+_MORE_DECOMPOSITIONS: Final = (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten._native_batch_norm_legit.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+)
+
+
+def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """What the caller got wrong, before anything is exported.
+
+    Raises:
+        EqsynthError: the number or names of the inputs don't fit ``forward``.
+        CaptureError: the module, or a part of it, is in training mode.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise CaptureError(
+            "this is no torch module",
+            got=type(module).__name__,
+            expected="a torch.nn.Module, or an expression of eqsynth",
+            hint="wrap a function into a module",
+        )
+    bound(inspect.signature(module.forward), args, kwargs)
+    for name, part in module.named_modules():
+        if part.training:
+            raise CaptureError(
+                "the module is in training mode",
+                where=name,
+                got=type(part).__name__,
+                expected="evaluation mode",
+                hint="call .eval() on the module first",
+            )
+
+
+def capture(
+    module: torch.nn.Module,
+    example_inputs: tuple[Any, ...],
+    example_kwargs: Mapping[str, Any] | None = None,
+) -> Captured:
+    """The program that the module computes for inputs of these shapes and dtypes.
+
+    Raises:
+        EqsynthError: the inputs don't fit, or the module isn't in evaluation mode (``validate``).
+        CaptureError: torch.export refuses the module, or its result can't be expressed.
+    """
+    kwargs = dict(example_kwargs or {})
+    validate(module, example_inputs, kwargs)
+    parameters = inspect.signature(module.forward)
+    args, kwargs = bound(parameters, example_inputs, kwargs)
+    _, spec = tree_flatten((args, kwargs))
+    exported = _export(module, args, kwargs)
+    table = _decompositions()
+    tried: dict[Any, Any] = {}
+    while True:
+        translation = _Translation(exported)
+        program = translation.program()
+        more = {t: table[t] for t in translation.missing if t in table and t not in tried}
+        if not more:
+            break
+        tried |= more
+        exported = exported.run_decompositions(dict(tried))
+    if translation.refusal is not None:
+        raise translation.refusal
+    arguments, results, mutations = translation.places()
+    weights = {w.name: translation.weights[w.name] for w in program.weights()}
+    return Captured(
+        program=program,
+        weights=weights,
+        convention=Convention(
+            arguments, results, parameters, spec, exported.call_spec.out_spec
+        ),
+        opaque=translation.opaque,
+        buffers=tuple(translation.live.values()),
+        mutations=mutations,
+    )
+
+
+def _export(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, args, kwargs).run_decompositions({})
+    except Exception as error:  # torch.export raises whatever went wrong anywhere below it
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise CaptureError(
+            "torch.export refuses the module",
+            where=type(module).__name__,
+            got=f"{type(error).__name__}: {lines[0] if lines else ''}"[:300],
+            expected="a module whose control flow doesn't depend on the values of tensors",
+            hint="the original runs as it is; see torch.export's documentation to change it",
+        ) from error
+
+
+def _decompositions() -> dict[Any, Any]:
+    return {
+        **torch.export.default_decompositions(),
+        **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
+    }
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _origin_of(node: torch.fx.Node) -> str:
+    """``layer1.0.conv1, resnet.py:60``: the place in the user's model."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    own = str(Path(torch.__file__).parent)
+    line = ""
+    for text in (node.meta.get("stack_trace") or "").splitlines():
+        if text.strip().startswith('File "') and own not in text:
+            file, number = text.split('"')[1], text.split("line ")[1].split(",")[0]
+            line = f"{Path(file).name}:{number}"
+    return ", ".join(part for part in (path, line) if part) or node.name
+
+
+class _Translation:
+    """One pass over an exported graph: values of its nodes as terms.
+
+    Attributes:
+        missing: operators that had no entry, or whose entry refused.
+        refusal: why the graph as it is can't be captured.
+        live: tensors of the module that the program mutates, by the name of their input.
+    """
+
+    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+        self.exported = exported
+        self.signature = exported.graph_signature
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.weights: dict[str, torch.Tensor] = {}
+        self.live: dict[str, torch.Tensor] = {}
+        self.opaque: dict[str, Any] = {}
+        self.missing: set[Any] = set()
+        self.refusal: CaptureError | None = None
+        self._inputs: dict[str, Input] = {}  # by placeholder
+        self._weight_names: dict[tuple[object, ...], str] = {}
+        self._names: set[str] = set()
+        self._outputs: list[Any] = []
+
+    # -- inputs and outputs ---------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The program, with everything else of the translation filled in."""
+        graph = self.exported.graph
+        # Inputs first, so that they keep their names where a weight has the same.
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        specs = list(zip(placeholders, self.signature.input_specs, strict=True))
+        specs.sort(key=lambda pair: pair[1].kind != InputKind.USER_INPUT)
+        for node, spec in specs:
+            self.env[node] = self._placeholder(node, spec)
+        self._run(graph)
+        outputs = []
+        for value, spec in zip(self._outputs, self.signature.output_specs, strict=True):
+            if isinstance(value, Foreign | Named):
+                raise CaptureError(
+                    "a result has a dtype that eqsynth can't hold",
+                    where=str(spec.arg),
+                    got=value.name,
+                    expected=", ".join(DTYPES),
+                    hint="convert the result inside the module, e.g. by torch.view_as_real",
+                )
+            if isinstance(value, Expr):
+                outputs.append((spec.kind != OutputKind.USER_OUTPUT, value.tensor))
+        outputs.sort(key=lambda pair: pair[0])
+        return Program(tuple(self._inputs.values()), tuple(term for _, term in outputs))
+
+    def places(
+        self,
+    ) -> tuple[tuple[int | Constant, ...], tuple[int | Constant, ...], dict[int, int]]:
+        """Where the leaves of arguments and results are, and what is written back to where."""
+        position = {name: i for i, name in enumerate(self._inputs)}
+        arguments = tuple(
+            position[spec.arg.name] if spec.arg.name in position else Constant(spec.arg.value)
+            for spec in self.signature.input_specs
+            if spec.kind == InputKind.USER_INPUT
+        )
+        by_target = {spec.target: spec.arg.name for spec in self.signature.input_specs}
+        results: list[int | Constant] = []
+        written = []
+        for value, spec in zip(self._outputs, self.signature.output_specs, strict=True):
+            if spec.kind != OutputKind.USER_OUTPUT:
+                name = spec.target if spec.target in position else by_target[spec.target]
+                written.append(position[name])
+            elif isinstance(value, Expr):
+                results.append(sum(isinstance(r, int) for r in results))
+            else:
+                results.append(Constant(value))
+        first = sum(isinstance(r, int) for r in results)
+        return arguments, tuple(results), {first + i: at for i, at in enumerate(written)}
+
+    def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
+        value = node.meta.get("val")
+        if spec.kind == InputKind.USER_INPUT:
+            if not isinstance(value, torch.Tensor):
+                return spec.arg.value
+            return self._input(node, self._unique(node.name), value)
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            tensor = self._stored(spec)
+            if spec.target in {s.target for s in self.signature.output_specs if s.target}:
+                name = self._unique(spec.target)
+                self.live[name] = tensor
+                return self._input(node, name, tensor)
+            return self._weight(spec.target, tensor, spec.kind == InputKind.CONSTANT_TENSOR)
+        raise CaptureError(
+            "the module holds something that is neither a tensor nor a plain value",
+            where=str(spec.target),
+            got=str(spec.kind),
+            expected="parameters, buffers and tensors",
+            hint="the original runs as it is",
+        )
+
+    def _stored(self, spec: Any) -> torch.Tensor:
+        exported = self.exported
+        stored = exported.state_dict.get(spec.target)
+        found = exported.constants.get(spec.target) if stored is None else stored
+        assert isinstance(found, torch.Tensor)
+        return found.detach()
+
+    def _input(self, node: torch.fx.Node, name: str, value: torch.Tensor) -> Expr:
+        dtype = _dtype_name(value.dtype)
+        if dtype not in DTYPES:
+            raise CaptureError(
+                "an input has a dtype that eqsynth can't hold",
+                where=name,
+                got=dtype,
+                expected=", ".join(DTYPES),
+                hint="the original runs as it is",
+            )
+        term = Input(name, TensorType(tuple(map(int, value.shape)), dtype))
+        self._inputs[node.name] = term
+        return Expr(term)
+
+    def _unique(self, name: str) -> str:
+        base, count = name, 1
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+    def _weight(self, name: str, tensor: torch.Tensor, lifted: bool = False) -> Expr | Named:
+        """A weight; tensors that share memory are one, and so are lifted constants of one value."""
+        dtype = _dtype_name(tensor.dtype)
+        if dtype not in DTYPES or tensor.layout != torch.strided:
+            return Named(name, tensor)
+        shape = tuple(tensor.shape)
+        key: tuple[object, ...] = (shape, dtype)
+        if lifted and tensor.numel() <= 1024:
+            key += (tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                    if tensor.ndim else repr(tensor.item()),)  # fmt: skip
+        else:
+            key += (tensor.data_ptr(), tensor.stride()) if tensor.numel() else (name,)
+        known = self._weight_names.get(key)
+        if known is None:
+            known = self._weight_names[key] = self._unique(name)
+            self.weights[known] = tensor
+        return Expr(Weight(known, TensorType(shape, dtype)))
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _run(self, graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "call_function":
+                with origin(_origin_of(node)):
+                    self.env[node] = self._call(node)
+            elif node.op == "get_attr":
+                self.env[node] = self._attribute(node)
+            elif node.op == "output":
+                self._outputs = list(self._values(node.args[0]))
+
+    def _values(self, tree: Any) -> Any:
+        return tree_map_only(torch.fx.Node, lambda node: self.env[node], tree)
+
+    def _attribute(self, node: torch.fx.Node) -> Any:
+        assert isinstance(node.target, str)
+        value = operator.attrgetter(node.target)(self.exported.graph_module)
+        if isinstance(value, torch.Tensor):
+            return self._weight(node.target, value.detach(), lifted=True)
+        return Named(node.target, value)
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        args = tuple(self._values(list(node.args)))
+        kwargs = dict(self._values(dict(node.kwargs)))
+        if node.target is operator.getitem and not isinstance(args[0], Foreign | Expr):
+            part = args[0][args[1]]
+            return self._foreign_part(node) if part is None else part
+        name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+        if name.partition(".")[0] in _ASSERTIONS:
+            return None
+        if name.startswith("aten::as_strided"):
+            source = node.args[0]
+            if not (isinstance(source, torch.fx.Node) and source.meta["val"].is_contiguous()):
+                self._refuse(node, "a view by the strides in memory", "a contiguous tensor")
+        translated = self._by_table(node, name, args, kwargs)
+        return self._foreign(node, args, kwargs) if translated is None else translated
+
+    def _by_table(
+        self, node: torch.fx.Node, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The operator by its entry; None if it has none, or refuses."""
+        entry = aten.entry(name)
+        if entry is not None and not any(
+            isinstance(leaf, Foreign | Named) for leaf in tree_leaves((args, kwargs))
+        ):
+            kept = {k: v for k, v in kwargs.items() if k not in aten.STORAGE_ARGUMENTS}
+            args, kept = tree_map_only(torch.dtype, _dtype_name, (args, kept))
+            try:
+                result = entry(*args, **kept)
+            except (EqsynthError, TypeError):
+                result = None
+            if result is not None and _as_exported(result, node.meta.get("val")):
+                return result
+        if isinstance(node.target, torch._ops.OpOverload):
+            self.missing.add(node.target)
+        return None
+
+    def _refuse(self, node: torch.fx.Node, what: str, expected: str) -> None:
+        """Notes why the module can't be captured; it counts if no decomposition helps."""
+        self.refusal = self.refusal or CaptureError(
+            what,
+            where=_origin_of(node),
+            got=str(node.target),
+            expected=expected,
+            hint="the original runs as it is",
+        )
+
+    def _foreign_part(self, node: torch.fx.Node) -> Any:
+        """A result of a multi-output operator that its entry doesn't give."""
+        producer = node.args[0]
+        assert isinstance(producer, torch.fx.Node)
+        args, kwargs = self._values(list(producer.args)), self._values(dict(producer.kwargs))
+        whole = self._foreign(producer, tuple(args), kwargs)
+        return self._foreign(node, (whole, node.args[1]), {})
+
+    def _foreign(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call through torch: an ``Opaque`` operator if its result is a tensor of the IR."""
+        target, value = node.target, node.meta.get("val")
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+            self._refuse(
+                node,
+                "the module draws random numbers",
+                "a result that is determined by the inputs",
+            )
+        elif any(map(_is_dynamic, tree_leaves(value))):
+            self._refuse(
+                node,
+                "a shape depends on the values of tensors",
+                "shapes that are known when the module is captured",
+            )
+        label = "item" if target is operator.getitem else str(target)
+        foreign = Foreign(target, label, args, kwargs)
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return foreign
+        if _is_dynamic(value):
+            return foreign
+        dtype = _dtype_name(value.dtype)
+        if dtype not in DTYPES:
+            return foreign
+        call, terms = close(foreign)
+        if all(isinstance(term.tensor, Weight) for term in terms):
+            with torch.no_grad():
+                result = call(*(self.weights[term.tensor.label] for term in terms))
+            return self._weight(node.name, result.detach().contiguous(), lifted=True)
+        result = opaque(call, terms, tuple(map(int, value.shape)), dtype)
+        self.opaque[repr(call)] = call
+        return result
+
+
+def _is_dynamic(value: Any) -> bool:
+    """True if the value, or an extent of it, isn't known at capture."""
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(extent, torch.SymInt) for extent in value.shape)
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _as_exported(result: Any, value: Any) -> bool:
+    """True if shapes and dtypes are what torch says they are."""
+    if isinstance(result, Expr):
+        return (
+            isinstance(value, torch.Tensor)
+            and result.shape == tuple(value.shape)
+            and result.dtype == _dtype_name(value.dtype)
+        )
+    if not isinstance(value, Sequence) or len(result) != len(value):
+        return False
+    return all(r is None or _as_exported(r, v) for r, v in zip(result, value, strict=True))

@@ -1,0 +1,1 @@
+"""Terms: operators, scopes and views, their types, canonical forms and values."""

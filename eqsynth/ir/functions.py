@@ -1,0 +1,96 @@
+"""Scalar functions by name: the vocabulary of a scope's body besides sums and products.
+
+One table: name -> arity, value in NumPy, what its result's dtype is, and what kernels and proofs need
+to know of it. Elementwise operators are these functions mapped over tensors (``operators.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+Result = Literal["float", "same", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function.
+
+    Attributes:
+        result: ``float`` (an integer argument becomes float32), ``same`` (promotion of the
+            arguments) or ``bool``.
+        keeps_zero: f(0, …, 0) = 0 for every argument at zero; then padding stays padding.
+    """
+
+    name: str
+    arity: int
+    evaluate: Callable[..., Any]
+    result: Result = "float"
+    keeps_zero: bool = False
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x)
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+_TABLE: Final = (
+    Function("relu", 1, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)), "same", True),
+    Function("exp", 1, np.exp),
+    Function("log", 1, np.log),
+    Function("sqrt", 1, np.sqrt, "float", True),
+    Function("rsqrt", 1, lambda x: 1 / np.sqrt(x)),
+    Function("reciprocal", 1, lambda x: 1 / np.asarray(x, np.float64)),
+    Function("abs", 1, np.abs, "same", True),
+    Function("sign", 1, np.sign, "same", True),
+    Function("floor", 1, np.floor, "same", True),
+    Function("ceil", 1, np.ceil, "same", True),
+    Function("sin", 1, np.sin, "float", True),
+    Function("cos", 1, np.cos),
+    Function("tanh", 1, np.tanh, "float", True),
+    Function("erf", 1, _erf, "float", True),
+    Function("sigmoid", 1, _sigmoid),
+    Function("silu", 1, lambda x: x * _sigmoid(x), "float", True),
+    Function("gelu", 1, lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "float", True),
+    Function("gelu_tanh", 1, _gelu_tanh, "float", True),
+    Function("not", 1, np.logical_not, "bool"),
+    Function("div", 2, lambda x, y: np.true_divide(x, y)),
+    Function("pow", 2, lambda x, y: np.power(np.asarray(x, np.float64), y), "same"),
+    Function("floordiv", 2, np.floor_divide, "same"),
+    Function("mod", 2, np.mod, "same"),
+    Function("max", 2, np.maximum, "same", True),
+    Function("min", 2, np.minimum, "same", True),
+    Function("eq", 2, np.equal, "bool"),
+    Function("ne", 2, np.not_equal, "bool"),
+    Function("lt", 2, np.less, "bool"),
+    Function("le", 2, np.less_equal, "bool"),
+    Function("gt", 2, np.greater, "bool"),
+    Function("ge", 2, np.greater_equal, "bool"),
+    Function("and", 2, np.logical_and, "bool"),
+    Function("or", 2, np.logical_or, "bool"),
+    Function("where", 3, np.where, "same"),
+)
+
+FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in _TABLE}
+
+COMMUTATIVE: Final = frozenset({"max", "min", "eq", "ne", "and", "or"})
+
+# The identity of each reducer: what an empty reduction gives, and the fill that changes nothing.
+REDUCERS: Final[dict[str, float]] = {
+    "sum": 0.0,
+    "prod": 1.0,
+    "max": -math.inf,
+    "min": math.inf,
+}

@@ -1,0 +1,217 @@
+"""Index expressions of a scope: an affine value over iterators, ``//`` and ``%``.
+
+An :class:`Index` is kept in canonical affine form: a constant and a sum of integer multiples of
+atoms, sorted. ``//`` and ``%`` floor, and are atoms; what is known about them from ranges is
+stated in ``rules/index.egg``, not here. An iterator carries its extent and runs over [0, extent).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class It:
+    """Iterator number ``slot`` of the scope around, over [0, ``extent``)."""
+
+    slot: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """``value // divisor``, rounded down."""
+
+    value: Index
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """``value % divisor``, in [0, divisor)."""
+
+    value: Index
+    divisor: int
+
+
+Atom = It | FloorDiv | Mod
+
+
+@lru_cache(maxsize=65536)
+def atom_key(atom: Atom) -> tuple[object, ...]:
+    """A total order on atoms that depends on structure only."""
+    if isinstance(atom, It):
+        return (0, atom.slot, atom.extent)
+    return (1 if isinstance(atom, FloorDiv) else 2, index_key(atom.value), atom.divisor)
+
+
+def index_key(index: Index) -> tuple[object, ...]:
+    """A total order on indices that depends on structure only."""
+    return (len(index.terms), tuple((atom_key(a), c) for a, c in index.terms), index.const)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """``const + sum(coefficient * atom)``, canonical.
+
+    >>> h, r = Index.iterator(0, 8), Index.iterator(1, 3)
+    >>> str(2 * h + r - 1), (2 * h + r - 1).range()
+    ('2*i0 + i1 - 1', (-1, 15))
+    """
+
+    const: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    @staticmethod
+    def iterator(slot: int, extent: int) -> Index:
+        """The iterator itself; an extent of 1 has one value, 0."""
+        return Index(0) if extent == 1 else Index(0, ((It(slot, extent), 1),))
+
+    @staticmethod
+    def _from(const: int, terms: Mapping[Atom, int]) -> Index:
+        kept = [(atom, c) for atom, c in terms.items() if c]
+        return Index(const, tuple(sorted(kept, key=lambda term: atom_key(term[0]))))
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.const + other, self.terms)
+        if not other.terms:
+            return Index(self.const + other.const, self.terms)
+        terms = dict(self.terms)
+        for atom, c in other.terms:
+            terms[atom] = terms.get(atom, 0) + c
+        return Index._from(self.const + other.const, terms)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: int) -> Index:
+        if factor == 0:
+            return Index(0)
+        return Index(self.const * factor, tuple((a, c * factor) for a, c in self.terms))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + (-other)
+
+    def __rsub__(self, other: int) -> Index:
+        return (-self) + other
+
+    def __floordiv__(self, divisor: int) -> Index:
+        if divisor <= 0:
+            raise ValueError(f"an index is divided by {divisor}; divisors are positive")
+        if not self.terms:
+            return Index(self.const // divisor)
+        return self if divisor == 1 else Index(0, ((FloorDiv(self, divisor), 1),))
+
+    def __mod__(self, divisor: int) -> Index:
+        if divisor <= 0:
+            raise ValueError(f"an index is taken modulo {divisor}; moduli are positive")
+        if not self.terms:
+            return Index(self.const % divisor)
+        return Index(0) if divisor == 1 else Index(0, ((Mod(self, divisor), 1),))
+
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest value, both included; exact for affine indices, else a bound."""
+        low = high = self.const
+        for atom, c in self.terms:
+            a, b = _atom_range(atom)
+            low += min(a * c, b * c)
+            high += max(a * c, b * c)
+        return low, high
+
+    def iterators(self) -> Iterator[It]:
+        """Every iterator that occurs, also under ``//`` and ``%`` (with repetitions)."""
+        for atom, _ in self.terms:
+            if isinstance(atom, It):
+                yield atom
+            else:
+                yield from atom.value.iterators()
+
+    @property
+    def is_affine(self) -> bool:
+        return all(isinstance(atom, It) for atom, _ in self.terms)
+
+    def bare(self) -> It | None:
+        """The iterator, if the index is one and nothing else."""
+        if self.const == 0 and len(self.terms) == 1 and self.terms[0][1] == 1:
+            atom = self.terms[0][0]
+            return atom if isinstance(atom, It) else None
+        return None
+
+    def coefficient(self, slot: int) -> int:
+        return sum(c for atom, c in self.terms if isinstance(atom, It) and atom.slot == slot)
+
+    def substitute(self, image: Callable[[It], Index]) -> Index:
+        """The index with every iterator replaced by its image."""
+        result = Index(self.const)
+        for atom, c in self.terms:
+            if isinstance(atom, It):
+                result = result + image(atom) * c
+            elif isinstance(atom, FloorDiv):
+                result = result + (atom.value.substitute(image) // atom.divisor) * c
+            else:
+                result = result + (atom.value.substitute(image) % atom.divisor) * c
+        return result
+
+    def evaluate(self, values: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+        """The values at given values of the iterators (slot -> broadcastable array)."""
+        total: npt.NDArray[np.int64] = np.asarray(self.const, dtype=np.int64)
+        for atom, c in self.terms:
+            if isinstance(atom, It):
+                part = values[atom.slot]
+            elif isinstance(atom, FloorDiv):
+                part = atom.value.evaluate(values) // atom.divisor
+            else:
+                part = atom.value.evaluate(values) % atom.divisor
+            total = total + c * part
+        return total
+
+    def __str__(self) -> str:
+        return self.render(lambda it: f"i{it.slot}")
+
+    def render(self, name: Callable[[It], str]) -> str:
+        """The index as text, with iterators named by ``name``."""
+        parts: list[str] = []
+        for atom, c in self.terms:
+            if isinstance(atom, It):
+                text = name(atom)
+            else:
+                sign = "//" if isinstance(atom, FloorDiv) else "%"
+                text = f"(({atom.value.render(name)}) {sign} {atom.divisor})"
+            text = text if abs(c) == 1 else f"{abs(c)}*{text}"
+            parts.append((" - " if c < 0 else " + ") + text)
+        if self.const or not parts:
+            parts.append((" - " if self.const < 0 else " + ") + str(abs(self.const)))
+        line = "".join(parts)
+        return line[3:] if line.startswith(" + ") else "-" + line[3:]
+
+
+@lru_cache(maxsize=65536)
+def _atom_range(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, It):
+        return 0, max(atom.extent - 1, 0)
+    low, high = atom.value.range()
+    if isinstance(atom, FloorDiv):
+        return low // atom.divisor, high // atom.divisor
+    if low // atom.divisor == high // atom.divisor:
+        return low % atom.divisor, high % atom.divisor
+    return 0, atom.divisor - 1
+
+
+def row_major(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous tensor.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(math.prod(extents[axis + 1 :]) for axis in range(len(extents)))

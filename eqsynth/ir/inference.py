@@ -1,0 +1,360 @@
+"""Shape and dtype inference of the operators, and the index map of the views.
+
+One function an operator: types of the arguments and attributes in, type of the result out, or an error that
+names the operator, its place in the user's model, and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from eqsynth.errors import DtypeError, ShapeError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.types import Shape, TensorType, broadcast_shapes, is_float, promote
+
+Types = Sequence[TensorType]
+Ints = tuple[int, ...]
+
+
+def shape_error(what: str, got: object, expected: str, hint: str) -> NoReturn:
+    raise ShapeError(what=what, got=str(got), expected=expected, hint=hint)
+
+
+def _same_dtype(operator: str, types: Types) -> str:
+    dtypes = {t.dtype for t in types}
+    if len(dtypes) != 1:
+        raise DtypeError(
+            what=f"{operator}: the arguments have different dtypes",
+            got=" and ".join(t.dtype for t in types),
+            expected="one dtype",
+            hint="cast the arguments to the same dtype first",
+        )
+    return dtypes.pop()
+
+
+def _require_rank(operator: str, what: str, t: TensorType, rank: int) -> None:
+    if t.rank != rank:
+        shape_error(f"{operator}: {what} has the wrong rank", t, f"rank {rank}", "reshape it")
+
+
+def _axis(operator: str, axis: int, rank: int) -> int:
+    if not 0 <= axis < rank:
+        shape_error(
+            f"{operator}: no such axis", axis, f"0 to {rank - 1}", "count axes from 0, not from -1"
+        )
+    return axis
+
+
+def elementwise(fn: str) -> Callable[..., TensorType]:
+    """Inference of a scalar function mapped over broadcast tensors."""
+
+    def infer(types: Types) -> TensorType:
+        shape = broadcast_shapes(fn, *(t.shape for t in types))
+        result = FUNCTIONS[fn].result if fn in FUNCTIONS else "same"
+        dtype = types[-1].dtype
+        for t in types[1 if fn == "where" else 0 :]:
+            dtype = promote(dtype, t.dtype)
+        if result == "bool":
+            dtype = "bool"
+        elif result == "float" and not is_float(dtype):
+            dtype = "float32"
+        return TensorType(shape, dtype)
+
+    return infer
+
+
+def cast(types: Types, dtype: str) -> TensorType:
+    return TensorType(types[0].shape, dtype)
+
+
+def matmul(types: Types) -> TensorType:
+    """``(*b, m, k) @ (*b, k, n) -> (*b, m, n)``; batch axes broadcast, both ranks at least 2."""
+    a, b = types
+    dtype = _same_dtype("matmul", types)
+    if a.rank < 2 or b.rank < 2:
+        shape_error(
+            "matmul: a matrix is needed", f"{a} @ {b}", "ranks of 2 or more", "unsqueeze vectors"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        shape_error(
+            "matmul: inner extents differ",
+            f"{a} @ {b}",
+            f"the second matrix to have {a.shape[-1]} rows",
+            "transpose or reshape one of them",
+        )
+    batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+    return TensorType((*batch, a.shape[-2], b.shape[-1]), dtype)
+
+
+def window(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Positions of a sliding window; 0 or less if the window doesn't fit."""
+    return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _windows(
+    operator: str, spatial: Shape, kernel: Shape, stride: Ints, padding: Ints, dilation: Ints
+) -> Shape:
+    out = tuple(map(window, spatial, kernel, stride, padding, dilation))
+    if any(extent < 1 for extent in out) and 0 not in spatial:
+        shape_error(
+            f"{operator}: the window doesn't fit",
+            f"input {spatial}, window {kernel}, padding {padding}, dilation {dilation}",
+            "a window no larger than the padded input",
+            "pad more or use a smaller window",
+        )
+    return tuple(max(extent, 0) for extent in out)
+
+
+def conv2d(types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> TensorType:
+    """``(n, g*c, h, w), (f, c, r, s) -> (n, f, h', w')``."""
+    x, w = types
+    dtype = _same_dtype("conv2d", types)
+    _require_rank("conv2d", "the input", x, 4)
+    _require_rank("conv2d", "the weight", w, 4)
+    if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+        shape_error(
+            "conv2d: channels don't fit",
+            f"input {x}, weight {w}, groups {groups}",
+            f"{w.shape[1] * groups} input channels, output channels a multiple of {groups}",
+            "check the weight's shape and groups",
+        )
+    spatial = _windows("conv2d", x.shape[2:], w.shape[2:], stride, padding, dilation)
+    return TensorType((x.shape[0], w.shape[0], *spatial), dtype)
+
+
+def conv_transpose2d(
+    types: Types, stride: Ints, padding: Ints, output_padding: Ints, dilation: Ints, groups: int
+) -> TensorType:
+    """``(n, g*c, h, w), (g*c, f, r, s) -> (n, g*f, h', w')``."""
+    x, w = types
+    dtype = _same_dtype("conv_transpose2d", types)
+    _require_rank("conv_transpose2d", "the input", x, 4)
+    _require_rank("conv_transpose2d", "the weight", w, 4)
+    if x.shape[1] != w.shape[0] or x.shape[1] % groups:
+        shape_error(
+            "conv_transpose2d: channels don't fit",
+            f"input {x}, weight {w}, groups {groups}",
+            f"{w.shape[0]} input channels, a multiple of {groups}",
+            "check the weight's shape and groups",
+        )
+    spatial = tuple(
+        max((e - 1) * s - 2 * p + d * (k - 1) + o + 1, 0)
+        for e, k, s, p, o, d in zip(
+            x.shape[2:], w.shape[2:], stride, padding, output_padding, dilation, strict=True
+        )
+    )
+    return TensorType((x.shape[0], w.shape[1] * groups, *spatial), dtype)
+
+
+def fused_conv2d(
+    types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int, post: str
+) -> TensorType:
+    """A convolution, a bias over its channels, perhaps a residual, then ``post``."""
+    out = conv2d(types[:2], stride, padding, dilation, groups)
+    return _fused("fused_conv2d", out, 1, types)
+
+
+def fused_matmul(types: Types, post: str) -> TensorType:
+    """``(*b, m, k) @ (k, n)``, a bias over n, perhaps a residual, then ``post``."""
+    return _fused("fused_matmul", matmul(types[:2]), -1, types)
+
+
+def _fused(operator: str, out: TensorType, channel: int, types: Types) -> TensorType:
+    if types[2].shape != (out.shape[channel],):
+        shape_error(
+            f"{operator}: the bias doesn't fit", types[2], f"[{out.shape[channel]}]", "reshape it"
+        )
+    if len(types) > 3 and types[3].shape != out.shape:
+        shape_error(f"{operator}: the residual doesn't fit", types[3], str(out), "expand it")
+    return TensorType(out.shape, _same_dtype(operator, types))
+
+
+def pool2d(types: Types, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> TensorType:
+    """``(n, c, h, w) -> (n, c, h', w')``, a window on each spatial axis."""
+    _require_rank("pool2d", "the input", types[0], 4)
+    spatial = _windows("pool2d", types[0].shape[2:], kernel, stride, padding, dilation)
+    return TensorType((*types[0].shape[:2], *spatial), types[0].dtype)
+
+
+def reduction(reducer: str) -> Callable[..., TensorType]:
+    def infer(types: Types, axes: Ints, keepdim: int) -> TensorType:
+        (x,) = types
+        gone = {_axis(reducer, axis, x.rank) for axis in axes}
+        kept = [
+            1 if axis in gone else extent
+            for axis, extent in enumerate(x.shape)
+            if keepdim or axis not in gone
+        ]
+        summed = reducer in ("sum", "prod") and not is_float(x.dtype)
+        dtype = "int64" if summed else x.dtype
+        if reducer == "mean" and not is_float(x.dtype):
+            raise DtypeError(
+                what="mean of integers", got=x.dtype, expected="floats", hint="cast to a float"
+            )
+        if reducer in ("max", "min") and any(x.shape[axis] == 0 for axis in gone):
+            shape_error(f"{reducer} over nothing", x, "a non-empty axis", "it has no value")
+        return TensorType(tuple(kept), dtype)
+
+    return infer
+
+
+def along_axis(types: Types, axis: int) -> TensorType:
+    """Softmax: the shape stays; integers aren't allowed."""
+    _axis("softmax", axis, max(types[0].rank, 1))
+    return elementwise("exp")(types)
+
+
+def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
+    """Normalizes the last ``axes`` axes; scale and shift have their shape."""
+    x = types[0]
+    normalized = x.shape[x.rank - axes :]
+    for t in types[1:]:
+        if t.shape != normalized:
+            shape_error("layer_norm: scale or shift doesn't fit", t, str(normalized), "reshape it")
+    return TensorType(x.shape, _same_dtype("layer_norm", types))
+
+
+def permute(types: Types, order: Ints) -> TensorType:
+    """``result.shape[i] = x.shape[order[i]]``."""
+    if sorted(order) != list(range(types[0].rank)):
+        shape_error("permute: no permutation", order, f"each of 0 to {types[0].rank - 1}", "")
+    return TensorType(tuple(types[0].shape[axis] for axis in order), types[0].dtype)
+
+
+def reshape(types: Types, shape: Ints) -> TensorType:
+    result = TensorType(shape, types[0].dtype)
+    if result.size != types[0].size:
+        shape_error(
+            "reshape: sizes differ", f"{types[0]} to {shape}", f"{types[0].size} elements", ""
+        )
+    return result
+
+
+def expand(types: Types, shape: Ints) -> TensorType:
+    if broadcast_shapes("expand", types[0].shape, shape) != shape:
+        shape_error("expand: an axis would shrink", f"{types[0]} to {shape}", "larger extents", "")
+    return TensorType(shape, types[0].dtype)
+
+
+def slice_(types: Types, axis: int, start: int, stop: int, step: int) -> TensorType:
+    """``x[start:stop:step]`` on one axis, 0 <= start <= stop <= extent, step >= 1."""
+    (x,) = types
+    extent = x.shape[_axis("slice", axis, x.rank)]
+    if not (0 <= start <= stop <= extent and step >= 1):
+        shape_error(
+            "slice: out of range",
+            f"{start}:{stop}:{step} of {extent}",
+            "0 <= start <= stop <= extent and step >= 1",
+            "clamp the bounds first",
+        )
+    length = -(-(stop - start) // step)
+    return TensorType((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
+
+
+def pad(types: Types, before: Ints, after: Ints, value: float) -> TensorType:
+    (x,) = types
+    if not len(before) == len(after) == x.rank:
+        shape_error("pad: wrong rank", f"{before}, {after}", f"{x.rank} amounts each", "")
+    extents = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
+    if min((*before, *after), default=0) < 0:
+        shape_error("pad: negative amount", f"{before}, {after}", "0 or more", "slice instead")
+    return TensorType(extents, x.dtype)
+
+
+def concat(types: Types, axis: int) -> TensorType:
+    first = types[0]
+    _axis("concat", axis, first.rank)
+    rests = {(*t.shape[:axis], *t.shape[axis + 1 :]) for t in types}
+    if len(rests) != 1:
+        shape_error(
+            "concat: extents differ",
+            " and ".join(map(str, types)),
+            f"equal extents but on axis {axis}",
+            "",
+        )
+    dtype = first.dtype
+    for t in types[1:]:
+        dtype = promote(dtype, t.dtype)
+    joined = sum(t.shape[axis] for t in types)
+    return TensorType((*first.shape[:axis], joined, *first.shape[axis + 1 :]), dtype)
+
+
+def same(types: Types, *_attrs: Any) -> TensorType:
+    return types[0]
+
+
+def shift(types: Types, axis: int, amount: int) -> TensorType:
+    _axis("shift", axis, types[0].rank)
+    return types[0]
+
+
+def unfold(types: Types, axis: int, size: int) -> TensorType:
+    """Syno's Unfold: axis i becomes (i, w), reading x[i + w - size // 2], 0 outside."""
+    (x,) = types
+    _axis("unfold", axis, x.rank)
+    return TensorType((*x.shape[: axis + 1], size, *x.shape[axis + 1 :]), x.dtype)
+
+
+def stride(types: Types, axis: int, step: int) -> TensorType:
+    """Syno's Stride: every ``step``-th element of an axis whose extent ``step`` divides."""
+    (x,) = types
+    extent = x.shape[_axis("stride", axis, x.rank)]
+    if step < 1 or extent % step:
+        shape_error("stride: doesn't divide", f"{step} of {extent}", "a divisor", "slice instead")
+    return TensorType((*x.shape[:axis], extent // step, *x.shape[axis + 1 :]), x.dtype)
+
+
+def full(_types: Types, shape: Ints, value: float, dtype: str) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def iota(_types: Types, shape: Ints, axis: int, dtype: str) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def interpolation(_types: Types, extents: Ints, align: int, dtype: str) -> TensorType:
+    """The matrix (out, in) of linear interpolation between ``extents = (out, in)`` points."""
+    return TensorType(extents, dtype)
+
+
+def upsample(types: Types, size: Ints, align: int) -> TensorType:
+    _require_rank("upsample_bilinear2d", "the input", types[0], 4)
+    return TensorType((*types[0].shape[:2], *size), types[0].dtype)
+
+
+def embedding(types: Types) -> TensorType:
+    """``(v, d), (*i) -> (*i, d)``."""
+    _require_rank("embedding", "the table", types[0], 2)
+    if is_float(types[1].dtype):
+        raise DtypeError(
+            what="embedding: the indices are floats",
+            got=types[1].dtype,
+            expected="integers",
+            hint="cast them",
+        )
+    return TensorType((*types[1].shape, types[0].shape[1]), types[0].dtype)
+
+
+def gather(types: Types, axis: int) -> TensorType:
+    """``result[.., i, ..] = x[.., index[.., i, ..], ..]``, as torch.gather."""
+    _axis("gather", axis, types[0].rank)
+    _require_rank("gather", "the index", types[1], types[0].rank)
+    return TensorType(types[1].shape, types[0].dtype)
+
+
+def opaque(_types: Types, _target: str, shape: Ints, dtype: str) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def flops_conv(types: Types, out: TensorType) -> int:
+    return 2 * out.size * math.prod(types[1].shape[1:])
+
+
+def flops_conv_transpose(types: Types, out: TensorType) -> int:
+    return 2 * types[0].size * math.prod(types[1].shape[1:])
+
+
+def flops_matmul(types: Types, out: TensorType) -> int:
+    return 2 * out.size * types[0].shape[-1]

@@ -1,0 +1,157 @@
+"""The NumPy interpreter: the one oracle for what a term means.
+
+Floats are computed in float64, whatever their dtype, so that an equality is judged without
+rounding; integers and bools in their own dtype. Scopes are evaluated point by point (vectorized),
+whole or at sampled output points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eqsynth.errors import ShapeError
+from eqsynth.ir.functions import FUNCTIONS, REDUCERS
+from eqsynth.ir.reference import Array, evaluate_operator, rounded, storage
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.ir.types import is_float
+
+# Points of an iteration space that are evaluated at a time: bounds memory, not results.
+_CHUNK = 1 << 21
+
+_COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+Points = Sequence[npt.NDArray[np.int64]]
+
+
+def evaluate(term: Tensor, env: Mapping[str, Array]) -> Array:
+    """The value of ``term``; ``env`` gives inputs and weights by name, ``%n`` for e-classes.
+
+    >>> from eqsynth.ir.types import TensorType
+    >>> x = Input("x", TensorType((2,), "float32"))
+    >>> evaluate(Op("Relu", (x,)), {"x": np.array([-1.0, 2.0])})
+    array([0., 2.])
+    """
+    return evaluate_all([term], env)[term]
+
+
+def evaluate_all(terms: Sequence[Tensor], env: Mapping[str, Array]) -> dict[Tensor, Array]:
+    """The values of all terms and of their subterms; what they share is computed once."""
+    values: dict[Tensor, Array] = {}
+    for term in topological(terms):
+        values[term] = evaluate_one(term, values, env)
+    return values
+
+
+def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str, Array]) -> Array:
+    """The value of a term whose arguments' values are known."""
+    if isinstance(term, Op):
+        args = [values[arg] for arg in term.args]
+        return evaluate_operator(term.name, args, term.attrs, term.type)
+    if isinstance(term, Scope):
+        return evaluate_scope(term, values)
+    assert isinstance(term, Input | Weight | ClassRef)
+    value = np.asarray(env[term.label])
+    if value.shape != term.shape:
+        raise ShapeError(
+            what=f"the array given for {term.label} has another shape",
+            got=str(value.shape),
+            expected=str(term.type),
+            hint="give an array of the declared shape",
+        )
+    return value.astype(storage(term.dtype))
+
+
+def evaluate_scope(
+    scope: Scope, values: Mapping[Tensor, Array], points: Points | None = None
+) -> Array:
+    """The value of a scope, whole, or a vector of its values at ``points``.
+
+    Args:
+        points: one vector of coordinates a traversal iterator, all of the same length.
+    """
+    if points is not None:
+        return _block(scope, values, list(points), len(scope.traversal) > 0)
+    size = int(np.prod(scope.extents, dtype=np.int64))
+    axes: list[Any] = [np.arange(extent) for extent in scope.traversal]
+    if size <= _CHUNK or not scope.traversal or scope.traversal[0] <= 1:
+        return _block(scope, values, axes, False)
+    step = max(1, _CHUNK * scope.traversal[0] // size)
+    starts = range(0, scope.traversal[0], step)
+    return np.concatenate(
+        [_block(scope, values, [axes[0][s : s + step], *axes[1:]], False) for s in starts]
+    )
+
+
+def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: bool) -> Array:
+    """Values on a box of the traversal (or along a list of points), reduced fully."""
+    front = 1 if flat else len(axes)
+    rank = front + len(scope.reduction)
+
+    def lay(line: Array, axis: int) -> Array:
+        return line.reshape([-1 if a == axis else 1 for a in range(rank)])
+
+    grid = {slot: lay(line, 0 if flat else slot) for slot, line in enumerate(axes)}
+    for j, extent in enumerate(scope.reduction):
+        grid[len(scope.traversal) + j] = lay(np.arange(extent), front + j)
+    lengths = (len(axes[0]),) if flat else tuple(len(line) for line in axes)
+    with np.errstate(all="ignore"):
+        body = _scalar(scope.body, grid, values)
+        full = np.broadcast_to(body, (*lengths, *scope.reduction))
+        if scope.reduction:
+            over = tuple(range(front, rank))
+            combine = _COMBINE[scope.reducer]
+            full = full.astype(storage(scope.dtype))
+            full = combine.reduce(full, axis=over, initial=_identity(scope))
+    return np.array(full, dtype=storage(scope.dtype))
+
+
+def _identity(scope: Scope) -> Any:
+    value = REDUCERS[scope.reducer]
+    if is_float(scope.dtype) or np.isfinite(value):
+        return storage(scope.dtype).type(value)
+    if scope.dtype == "bool":
+        return value > 0
+    limits = np.iinfo(scope.dtype)
+    return limits.max if value > 0 else limits.min
+
+
+def _scalar(scalar: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, Array]) -> Array:
+    match scalar:
+        case Num(value=value):
+            return np.asarray(int(value) if float(value).is_integer() else value)
+        case Value(index=index):
+            return index.evaluate(grid)
+        case Cast(dtype=dtype, arg=arg):
+            return rounded(_scalar(arg, grid, values), dtype)
+        case Call(fn=fn, args=args):
+            return np.asarray(FUNCTIONS[fn].evaluate(*(_scalar(a, grid, values) for a in args)))
+        case Prod(factors=parts) | Sum(terms=parts):
+            combine = np.multiply if isinstance(scalar, Prod) else np.add
+            result = _scalar(parts[0], grid, values)
+            for part in parts[1:]:
+                result = combine(result, _scalar(part, grid, values))
+            return result
+    assert isinstance(scalar, Read)
+    return _read(scalar, grid, values[scalar.tensor])
+
+
+def _read(read: Read, grid: Mapping[int, Array], array: Array) -> Array:
+    at = [index.evaluate(grid) for index in read.index]
+    if read.in_range():
+        return np.asarray(array[tuple(at)])
+    inside = np.asarray(True)
+    for position, extent in zip(at, array.shape, strict=True):
+        inside = inside & (position >= 0) & (position < extent)
+    fill = np.asarray(read.fill if np.isfinite(read.fill) or array.dtype.kind == "f" else 0)
+    if array.dtype.kind != "f" and not np.isfinite(read.fill):
+        limits = np.iinfo(array.dtype)
+        fill = np.asarray(limits.max if read.fill > 0 else limits.min)
+    if array.size == 0:
+        return np.broadcast_to(fill.astype(array.dtype), inside.shape)
+    safe = [np.where(inside, position, 0) for position in np.broadcast_arrays(*at, inside)[:-1]]
+    return np.where(inside, array[tuple(safe)], fill.astype(array.dtype))

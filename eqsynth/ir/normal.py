@@ -1,0 +1,200 @@
+"""The canonical form of a scope: equal up to names, equal term.
+
+Canonical are the names of iterators (slots), the order of the reduction, the order of operands of sums,
+products and commutative functions; iterators of extent 1 and reductions that the body doesn't
+use are gone; a read that is always in range has fill 0. The traversal's order is the order of the
+result's axes and stays. Ties are broken by structure: by the digests of what is read.
+
+Nothing here is a law of algebra that a rule could state (``rules/``); this is one name for one thing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from eqsynth.ir.functions import COMMUTATIVE
+from eqsynth.ir.index import Atom, Index, It
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    children,
+    digest_of,
+    iterators,
+    product,
+    rebuild,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+
+# More orders than this of iterators that nothing distinguishes are not all tried: the form is
+# then still correct, only perhaps not unique.
+_MAX_ORDERS = 720
+
+Colour = Callable[[It], object]
+
+
+@lru_cache(maxsize=1 << 15)
+def canonical(scope: Scope) -> Scope:
+    """The canonical form of a scope (over the tensors that it reads, as they are).
+
+    >>> from eqsynth.ir.types import TensorType
+    >>> from eqsynth.ir.tensor import Input
+    >>> a, b = (Input(n, TensorType((2, 2), "float32")) for n in "ab")
+    >>> i, k = Index.iterator(0, 2), Index.iterator(1, 2)
+    >>> p = Scope((2,), (2,), Prod((Read(a, (i, k)), Read(b, (k, i)))))
+    >>> q = Scope((2,), (2,), Prod((Read(b, (k, i)), Read(a, (i, k)))))
+    >>> canonical(p) == canonical(q)
+    True
+    """
+    scope = _without_idle(scope)
+    width = len(scope.traversal)
+    slots = range(width, len(scope.extents))
+    colours: dict[int, object] = {s: ("r", scope.extents[s]) for s in slots}
+    for _ in range(2 if len(slots) > 1 else 0):
+        colours = {
+            s: (scope.extents[s], _key(scope.body, _marked(s, width, colours))) for s in slots
+        }
+    ordered = sorted(slots, key=lambda s: repr(colours[s]))
+    groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda s: repr(colours[s]))]
+    if math.prod(math.factorial(len(g)) for g in groups) <= _MAX_ORDERS:
+        orders: Iterable[list[int]] = (
+            [s for part in parts for s in part]
+            for parts in itertools.product(*(itertools.permutations(g) for g in groups))
+        )
+    else:
+        orders = [ordered]
+    best = min(orders, key=lambda order: _key(scope.body, _numbered(order, width)))
+    place = {slot: width + k for k, slot in enumerate(best)}
+
+    def rename(it: It) -> Index:
+        return Index(0, ((It(place.get(it.slot, it.slot), it.extent), 1),))
+
+    body = sort_operands(substitute(scope.body, rename))
+    return Scope(scope.traversal, tuple(scope.extents[s] for s in best), body, scope.reducer)
+
+
+def canonical_term(root: Tensor) -> Tensor:
+    """The term with every scope in canonical form, from the inside out."""
+    done: dict[Tensor, Tensor] = {}
+    for term in topological([root]):
+        if isinstance(term, Op):
+            args = tuple(done[arg] for arg in term.args)
+            done[term] = Op(term.name, args, term.attrs, term.origin)
+        elif isinstance(term, Scope):
+
+            def leaf(part: Scalar) -> Scalar:
+                return Read(done[part.tensor], part.index, part.fill) if isinstance(part, Read) else part
+
+            body = rewrite_leaves(term.body, leaf)
+            done[term] = canonical(Scope(term.traversal, term.reduction, body, term.reducer))
+        else:
+            done[term] = term
+    return done[root]
+
+
+def sort_operands(scalar: Scalar) -> Scalar:
+    """Operands of commutative nodes in the order of their structure; sums and products flat."""
+    if isinstance(scalar, Read):
+        fill = 0.0 if scalar.fill and scalar.in_range() else scalar.fill
+        return Read(scalar.tensor, scalar.index, fill)
+    parts = [sort_operands(part) for part in children(scalar)]
+    if isinstance(scalar, Prod | Sum) or (isinstance(scalar, Call) and scalar.fn in COMMUTATIVE):
+        parts.sort(key=lambda part: _key(part, _plain))
+    return rebuild(scalar, parts)
+
+
+def _without_idle(scope: Scope) -> Scope:
+    """Iterators of extent 1 are 0; a reduction that the body doesn't use is carried out."""
+    width = len(scope.traversal)
+    body = substitute(scope.body, lambda it: Index.iterator(it.slot, it.extent))
+    used = {it.slot for it in iterators(body)}
+    kept, factor = [], 1
+    for slot in range(width, len(scope.extents)):
+        extent = scope.extents[slot]
+        if slot in used or extent == 0 or (scope.reducer == "prod" and extent > 1):
+            kept.append(slot)
+        elif scope.reducer == "sum":
+            factor *= extent
+    if len(kept) == len(scope.reduction) and body == scope.body:
+        return scope
+    place = {slot: width + k for k, slot in enumerate(kept)}
+    body = substitute(
+        body, lambda it: Index(0, ((It(place.get(it.slot, it.slot), it.extent), 1),))
+    )
+    if factor != 1:
+        body = product([Num(factor), body])
+    result = Scope(scope.traversal, tuple(scope.extents[s] for s in kept), body, scope.reducer)
+    return result if result.type == scope.type else scope
+
+
+def _plain(it: It) -> object:
+    return ("i", it.slot, it.extent)
+
+
+def _marked(marked: int, width: int, colours: dict[int, object]) -> Colour:
+    def colour(it: It) -> object:
+        if it.slot == marked:
+            return "*"
+        return it.slot if it.slot < width else colours[it.slot]
+
+    return colour
+
+
+def _numbered(order: list[int], width: int) -> Colour:
+    place = {slot: width + k for k, slot in enumerate(order)}
+    return lambda it: ("i", place.get(it.slot, it.slot), it.extent)
+
+
+def _key(scalar: Scalar, colour: Colour) -> bytes:
+    """A digest of the expression that sees iterators by colour and not the order of operands."""
+    match scalar:
+        case Num(value=value):
+            return digest_of("0num", value)
+        case Read(tensor=tensor, index=index, fill=fill):
+            return digest_of("read", tensor.digest, [_index(i, colour) for i in index], fill)
+        case Value(index=index):
+            return digest_of("value", _index(index, colour))
+        case Cast(dtype=dtype, arg=arg):
+            return digest_of("cast", dtype, _key(arg, colour))
+    parts = [_key(part, colour) for part in children(scalar)]
+    fn = scalar.fn if isinstance(scalar, Call) else ""
+    if not fn or fn in COMMUTATIVE:
+        parts.sort()
+    return digest_of(type(scalar).__name__, fn, *parts)
+
+
+def _index(index: Index, colour: Colour) -> tuple[object, ...]:
+    return (index.const, sorted((repr(_atom(a, colour)), c) for a, c in index.terms))
+
+
+def _atom(atom: Atom, colour: Colour) -> object:
+    if isinstance(atom, It):
+        return colour(atom)
+    return (type(atom).__name__, _index(atom.value, colour), atom.divisor)
+
+
+def canonical_order(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]:
+    """The kept iterators in an order that depends on the structure of the body only.
+
+    For scopes that a derivation makes: the order of their axes is free, so it is chosen once and
+    layouts are left to extraction.
+    """
+    colours: dict[int, object] = {it.slot: ("k", it.extent) for it in kept}
+    colours |= {it.slot: ("r", it.extent) for it in reduced}
+    for _ in range(2):
+        colours = {
+            it.slot: (group, it.extent, _key(body, _marked(it.slot, 0, colours)))
+            for group, its in enumerate((kept, reduced))
+            for it in its
+        }
+    return sorted(kept, key=lambda it: (repr(colours[it.slot]), it.slot))

@@ -1,0 +1,215 @@
+"""The operator table: every operator and view that eqsynth knows, once.
+
+A row says the operator's attributes, how its type is inferred, and its class. ``rules/schema.egg``
+declares the same operators to the e-graph (a contract test holds the two together), ``reference.py``
+evaluates them, ``lower/`` runs them. An operator that isn't here stays in a program as ``Opaque``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from eqsynth.errors import EqsynthError, UnsupportedOperatorError
+from eqsynth.ir import inference
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.types import TensorType
+
+Attr = int | float | str | tuple[int, ...]
+AttrKind = Literal["int", "float", "str", "ints"]
+Kind = Literal["elementwise", "contraction", "reduction", "view", "constant", "data", "opaque"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of the table.
+
+    Attributes:
+        arity: number of tensor arguments; None if any number.
+        attrs: (name, kind) of each attribute, in order.
+        kind: ``elementwise`` maps a scalar function over broadcast arguments; ``view`` only
+            moves elements; ``data`` reads at indices that are data.
+        vendor: made by matching, for the libraries' fused entry points; never captured.
+    """
+
+    name: str
+    arity: int | None
+    infer_type: Callable[..., TensorType]
+    attrs: tuple[tuple[str, AttrKind], ...] = ()
+    kind: Kind = "elementwise"
+    function: str = ""
+    flops: Callable[[Sequence[TensorType], TensorType], int] | None = None
+    vendor: bool = False
+
+    def infer(
+        self, types: Sequence[TensorType], attrs: Sequence[Attr], origin: str = ""
+    ) -> TensorType:
+        """The type of the result.
+
+        Raises:
+            ShapeError, DtypeError: the arguments don't fit; ``where`` names ``origin``.
+        """
+        try:
+            if self.arity is not None and len(types) != self.arity:
+                inference.shape_error(
+                    f"{self.name}: wrong number of arguments", len(types), str(self.arity), ""
+                )
+            return self.infer_type(types, *attrs)
+        except EqsynthError as error:
+            if origin and not error.where:
+                error.where = origin
+            raise
+
+
+_CONV: Final[tuple[tuple[str, AttrKind], ...]] = (
+    ("stride", "ints"),
+    ("padding", "ints"),
+    ("dilation", "ints"),
+    ("groups", "int"),
+)
+_POST: Final[tuple[tuple[str, AttrKind], ...]] = (("post", "str"),)
+_REDUCE: Final[tuple[tuple[str, AttrKind], ...]] = (("axes", "ints"), ("keepdim", "int"))
+_POOL: Final[tuple[tuple[str, AttrKind], ...]] = (
+    ("kernel", "ints"),
+    ("stride", "ints"),
+    ("padding", "ints"),
+    ("dilation", "ints"),
+)
+
+
+def _named(function: str) -> str:
+    return {"gelu_tanh": "GeluTanh", "floordiv": "FloorDivide"}.get(function, function.capitalize())
+
+
+# Scalar functions whose operator goes by another name than the function's.
+_ELEMENTWISE_NAMES: Final = {
+    "max": "Maximum", "min": "Minimum", "eq": "Equal", "ne": "NotEqual", "lt": "Less",
+    "le": "LessEqual", "gt": "Greater", "ge": "GreaterEqual", "and": "LogicalAnd",
+    "or": "LogicalOr", "not": "LogicalNot", "mod": "Remainder",
+}  # fmt: skip
+
+
+def _elementwise() -> list[Operator]:
+    rows = [Operator(n, 2, inference.elementwise(n), function=n) for n in ("Add", "Sub", "Mul")]
+    rows.append(Operator("Neg", 1, inference.elementwise("neg"), function="Neg"))
+    for name, function in FUNCTIONS.items():
+        operator_name = _ELEMENTWISE_NAMES.get(name, _named(name))
+        infer = inference.elementwise(name)
+        rows.append(Operator(operator_name, function.arity, infer, function=name))
+    rows.append(Operator("Cast", 1, inference.cast, (("dtype", "str"),)))
+    return rows
+
+
+_OTHERS: Final = (
+    Operator("Matmul", 2, inference.matmul, (), "contraction", flops=inference.flops_matmul),
+    Operator("Conv2d", 2, inference.conv2d, _CONV, "contraction", flops=inference.flops_conv),
+    Operator(
+        "ConvTranspose2d",
+        2,
+        inference.conv_transpose2d,
+        (
+            ("stride", "ints"),
+            ("padding", "ints"),
+            ("output_padding", "ints"),
+            ("dilation", "ints"),
+            ("groups", "int"),
+        ),
+        "contraction",
+        flops=inference.flops_conv_transpose,
+    ),
+    Operator("FusedMatmul", 3, inference.fused_matmul, _POST, "contraction", vendor=True),
+    Operator("FusedMatmulAdd", 4, inference.fused_matmul, _POST, "contraction", vendor=True),
+    Operator("FusedConv2d", 3, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True),
+    Operator(
+        "FusedConv2dAdd", 4, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True
+    ),
+    *(
+        Operator(f"Reduce{reducer.capitalize()}", 1, inference.reduction(reducer), _REDUCE, "reduction")
+        for reducer in ("sum", "max", "min", "prod", "mean")
+    ),
+    Operator("Softmax", 1, inference.along_axis, (("axis", "int"),), "reduction"),
+    Operator("MaxPool2d", 1, inference.pool2d, _POOL, "reduction"),
+    Operator("AvgPool2d", 1, inference.pool2d, _POOL, "reduction"),
+    Operator(
+        "LayerNorm", 3, inference.layer_norm, (("axes", "int"), ("eps", "float")), "reduction"
+    ),
+    Operator("Permute", 1, inference.permute, (("order", "ints"),), "view"),
+    Operator("Reshape", 1, inference.reshape, (("shape", "ints"),), "view"),
+    Operator("Expand", 1, inference.expand, (("shape", "ints"),), "view"),
+    Operator(
+        "Slice",
+        1,
+        inference.slice_,
+        (("axis", "int"), ("start", "int"), ("stop", "int"), ("step", "int")),
+        "view",
+    ),
+    Operator(
+        "Pad", 1, inference.pad, (("before", "ints"), ("after", "ints"), ("value", "float")), "view"
+    ),
+    Operator("Concat", None, inference.concat, (("axis", "int"),), "view"),
+    Operator("Shift", 1, inference.shift, (("axis", "int"), ("amount", "int")), "view"),
+    Operator("Unfold", 1, inference.unfold, (("axis", "int"), ("size", "int")), "view"),
+    Operator("Stride", 1, inference.stride, (("axis", "int"), ("step", "int")), "view"),
+    Operator(
+        "UpsampleBilinear2d",
+        1,
+        inference.upsample,
+        (("size", "ints"), ("align_corners", "int")),
+        "contraction",
+    ),
+    Operator(
+        "Full",
+        0,
+        inference.full,
+        (("shape", "ints"), ("value", "float"), ("dtype", "str")),
+        "constant",
+    ),
+    Operator(
+        "Iota",
+        0,
+        inference.iota,
+        (("shape", "ints"), ("axis", "int"), ("dtype", "str")),
+        "constant",
+    ),
+    Operator(
+        "Interpolation",
+        0,
+        inference.interpolation,
+        (("extents", "ints"), ("align_corners", "int"), ("dtype", "str")),
+        "constant",
+    ),
+    Operator("Embedding", 2, inference.embedding, (), "data"),
+    Operator("Gather", 2, inference.gather, (("axis", "int"),), "data"),
+    Operator(
+        "Opaque",
+        None,
+        inference.opaque,
+        (("target", "str"), ("shape", "ints"), ("dtype", "str")),
+        "opaque",
+    ),
+)
+
+OPERATORS: Final[dict[str, Operator]] = {row.name: row for row in (*_elementwise(), *_OTHERS)}
+
+# Activations that the libraries apply while the result is still in registers.
+POST_FUNCTIONS: Final = ("none", "relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")
+
+
+def operator(name: str) -> Operator:
+    """The row of an operator.
+
+    Raises:
+        UnsupportedOperatorError: no such row.
+    """
+    row = OPERATORS.get(name)
+    if row is None:
+        raise UnsupportedOperatorError(
+            what=f"no operator {name!r} in the table",
+            got=name,
+            expected="an operator of eqsynth/ir/operators.py",
+            hint="operators that eqsynth doesn't know are captured as Opaque",
+        )
+    return row
+
+

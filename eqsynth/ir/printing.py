@@ -1,0 +1,94 @@
+"""Terms as text, for people: a line a term, shared terms named once.
+
+    t0 = L[i0<4, i1<8] sum[k0<16] . x[i0, k0] * w[k0, i1]
+"""
+
+from __future__ import annotations
+
+import string
+
+from eqsynth.ir.index import It
+from eqsynth.ir.program import Program
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
+
+_TRAVERSAL = "ijlmnopqtuvwxyz"
+
+
+def iterator_name(scope: Scope, it: It) -> str:
+    """Letters for traversal iterators (``i j l …``), ``k0 k1 …`` for reduction iterators."""
+    if it.slot >= len(scope.traversal):
+        return f"k{it.slot - len(scope.traversal)}"
+    if it.slot < len(_TRAVERSAL):
+        return _TRAVERSAL[it.slot]
+    return f"{string.ascii_lowercase[0]}{it.slot}"
+
+
+def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str:
+    """A scope's body as text, tensors by their names."""
+
+    def text(part: Scalar, tight: bool = False) -> str:
+        match part:
+            case Num(value=value):
+                return f"{value:g}"
+            case Value(index=index):
+                return f"({index.render(lambda it: iterator_name(scope, it))})"
+            case Cast(dtype=dtype, arg=arg):
+                return f"{dtype}({text(arg)})"
+            case Call(fn=fn, args=args):
+                return f"{fn}({', '.join(map(text, args))})"
+            case Prod(factors=parts):
+                return " * ".join(text(p, True) for p in parts)
+            case Sum(terms=parts):
+                joined = " + ".join(text(p) for p in parts)
+                return f"({joined})" if tight else joined
+        assert isinstance(part, Read)
+        index = ", ".join(i.render(lambda it: iterator_name(scope, it)) for i in part.index)
+        fill = "" if part.fill == 0 or part.in_range() else f" else {part.fill:g}"
+        return f"{names.get(part.tensor, part.tensor.label)}[{index}{fill}]"
+
+    return text(scalar)
+
+
+def render_term(term: Tensor, names: dict[Tensor, str]) -> str:
+    """One term over the names of its arguments."""
+    if isinstance(term, Op):
+        parts = [names.get(arg, arg.label) for arg in term.args]
+        parts += [str(attr) for attr in term.attrs]
+        return f"{term.name}({', '.join(parts)})"
+    if isinstance(term, Scope):
+        traversal = ", ".join(
+            f"{iterator_name(term, It(slot, e))}<{e}" for slot, e in enumerate(term.traversal)
+        )
+        line = f"L[{traversal}] "
+        if term.reduction:
+            reduced = ", ".join(f"k{j}<{e}" for j, e in enumerate(term.reduction))
+            line += f"{term.reducer}[{reduced}] "
+        return line + ". " + render_scalar(term.body, term, names)
+    return f"{term.label}: {term.type}"
+
+
+def render(root: Tensor) -> str:
+    """A term with its subterms, a line each."""
+    return "\n".join(_lines((root,)))
+
+
+def render_program(program: Program) -> str:
+    """A program: its inputs, a line a term, its outputs."""
+    names: dict[Tensor, str] = {}
+    lines = _lines(program.outputs, names)
+    outputs = ", ".join(names[term] for term in program.outputs)
+    return "\n".join([*lines, f"return {outputs}"])
+
+
+def _lines(roots: tuple[Tensor, ...], names: dict[Tensor, str] | None = None) -> list[str]:
+    names = {} if names is None else names
+    lines = []
+    for term in topological(roots):
+        if isinstance(term, Input | Weight | ClassRef):
+            names[term] = term.label
+        else:
+            line = render_term(term, names)
+            names[term] = f"t{len(lines)}"
+            lines.append(f"{names[term]} = {line}  # {term.type}")
+    return lines or [root.label for root in roots]

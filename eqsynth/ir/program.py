@@ -1,0 +1,31 @@
+"""A program: named inputs, and the output terms that are computed from them.
+
+Arrays of weights stay outside (by name), so a program is small, picklable and hashable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
+
+
+@dataclass(frozen=True)
+class Program:
+    """``outputs`` as functions of ``inputs``; every :class:`Input` that occurs is listed."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Tensor, ...]
+
+    def terms(self) -> Iterator[Tensor]:
+        """Every distinct term once, arguments before users."""
+        return topological(self.outputs)
+
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(term for term in self.terms() if isinstance(term, Weight))
+
+    def __str__(self) -> str:
+        from eqsynth.ir.printing import render_program
+
+        return render_program(self)

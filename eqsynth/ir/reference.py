@@ -1,0 +1,241 @@
+"""What each operator means, in NumPy: one function an operator, floats in float64.
+
+Written for clarity, not speed; nothing here is shared with the code that lowers operators, so the
+two check each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.inference import window
+from eqsynth.ir.operators import Attr, operator
+from eqsynth.ir.types import TensorType, is_float, numpy_dtype
+
+Array = npt.NDArray[Any]
+
+
+def storage(dtype: str) -> np.dtype:
+    """The dtype in which the oracle keeps values: float64 for every float."""
+    return np.dtype(np.float64) if is_float(dtype) else np.dtype(dtype)
+
+
+def rounded(array: Array, dtype: str) -> Array:
+    """The array rounded to ``dtype`` and kept in the oracle's storage for it."""
+    with np.errstate(all="ignore"):
+        return np.asarray(array).astype(numpy_dtype(dtype)).astype(storage(dtype))
+
+
+def _patches(
+    x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float
+) -> Array:
+    """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside."""
+    n, c, h, w = x.shape
+    (kr, ks), (sh, sw), (ph, pw), (dr, ds) = kernel, stride, padding, dilation
+    padded = np.full((n, c, h + 2 * ph, w + 2 * pw), fill, dtype=x.dtype)
+    padded[:, :, ph : ph + h, pw : pw + w] = x
+    oh, ow = window(h, kr, sh, ph, dr), window(w, ks, sw, pw, ds)
+    rows = (np.arange(oh) * sh)[:, None] + np.arange(kr) * dr
+    columns = (np.arange(ow) * sw)[:, None] + np.arange(ks) * ds
+    return padded[:, :, rows[:, None, :, None], columns[None, :, None, :]]
+
+
+def conv2d(x: Array, w: Array, stride: Any, padding: Any, dilation: Any, groups: int) -> Array:
+    n, f = x.shape[0], w.shape[0]
+    p = _patches(x, w.shape[2:], stride, padding, dilation, 0.0)
+    p = p.reshape(n, groups, w.shape[1], *p.shape[2:])
+    grouped = w.reshape(groups, f // groups, *w.shape[1:])
+    out = np.einsum("ngchwrs,gfcrs->ngfhw", p, grouped, optimize=True)
+    return out.reshape(n, f, *out.shape[3:])
+
+
+def conv_transpose2d(
+    x: Array,
+    w: Array,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Array:
+    """Scatters each input element times the kernel, then crops the padding."""
+    (n, c, h, width), (_, f, kr, ks) = x.shape, w.shape
+    (sh, sw), (ph, pw), (oh, ow), (dr, ds) = stride, padding, output_padding, dilation
+    rows, columns = (h - 1) * sh + dr * (kr - 1) + 1 + oh, (width - 1) * sw + ds * (ks - 1) + 1 + ow
+    out = np.zeros((n, groups, f, max(rows, 0), max(columns, 0)))
+    xg = x.reshape(n, groups, c // groups, h, width)
+    wg = w.reshape(groups, c // groups, f, kr, ks)
+    for r in range(kr):
+        for s in range(ks):
+            part = np.einsum("ngchw,gcf->ngfhw", xg, wg[..., r, s], optimize=True)
+            out[
+                ...,
+                r * dr : r * dr + (h - 1) * sh + 1 : sh,
+                s * ds : s * ds + (width - 1) * sw + 1 : sw,
+            ] += part
+    cropped = out[..., ph : rows - ph, pw : columns - pw]
+    return cropped.reshape(n, groups * f, *cropped.shape[3:])
+
+
+def _post(y: Array, post: str) -> Array:
+    return y if post == "none" else np.asarray(FUNCTIONS[post].evaluate(y))
+
+
+def fused_conv2d(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
+    residual, attrs = (rest[0], rest[1:]) if isinstance(rest[0], np.ndarray) else (0.0, rest)
+    *window_attrs, post = attrs
+    y = conv2d(x, w, *window_attrs) + bias[:, None, None] + residual
+    return _post(y, post)
+
+
+def fused_matmul(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
+    residual, post = rest if len(rest) == 2 else (0.0, rest[0])
+    return _post(np.matmul(x, w) + bias + residual, post)
+
+
+def _reduce(ufunc: Callable[..., Any]) -> Callable[..., Array]:
+    return lambda x, axes, keepdim: np.asarray(ufunc(x, axis=tuple(axes), keepdims=bool(keepdim)))
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    if x.size == 0:
+        return x
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def _max_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
+    return np.asarray(
+        _patches(x, kernel, stride, padding, dilation, -np.inf).max(axis=(-2, -1))
+    )
+
+
+def _avg_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
+    return np.asarray(_patches(x, kernel, stride, padding, dilation, 0.0).mean(axis=(-2, -1)))
+
+
+def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> Array:
+    over = tuple(range(x.ndim - axes, x.ndim))
+    centred = x - x.mean(axis=over, keepdims=True)
+    variance = (centred**2).mean(axis=over, keepdims=True)
+    return np.asarray(centred / np.sqrt(variance + eps) * scale + shift)
+
+
+def _slice(x: Array, axis: int, start: int, stop: int, step: int) -> Array:
+    return x[(slice(None),) * axis + (slice(start, stop, step),)]
+
+
+def _pad(x: Array, before: Any, after: Any, value: float) -> Array:
+    return np.pad(x, list(zip(before, after, strict=True)), constant_values=x.dtype.type(value))
+
+
+def _unfold(x: Array, axis: int, size: int) -> Array:
+    extent = x.shape[axis]
+    at = np.arange(extent)[:, None] + np.arange(size) - size // 2
+    inside = (at >= 0) & (at < extent)
+    taken = np.take(x, np.where(inside, at, 0), axis=axis) if extent else x.repeat(size, axis)
+    shape = (1,) * axis + inside.shape + (1,) * (x.ndim - axis - 1)
+    return np.where(inside.reshape(shape), taken.reshape(*x.shape[: axis + 1], size, *x.shape[axis + 1 :]), 0)
+
+
+def interpolation(extents: Any, align_corners: int, dtype: str) -> Array:
+    """The (out, in) matrix of torch's linear interpolation."""
+    out, size = extents
+    at = np.arange(out, dtype=np.float64)
+    if align_corners:
+        source = at * ((size - 1) / (out - 1) if out > 1 else 0.0)
+    else:
+        source = np.maximum((at + 0.5) * (size / out) - 0.5, 0.0)
+    low = np.minimum(np.floor(source).astype(np.int64), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    weight = source - low
+    matrix = np.zeros((out, size))
+    np.add.at(matrix, (np.arange(out), low), 1 - weight)
+    np.add.at(matrix, (np.arange(out), high), weight)
+    return matrix
+
+
+def _upsample(x: Array, size: Any, align_corners: int) -> Array:
+    rows = interpolation((size[0], x.shape[2]), align_corners, "float64")
+    columns = interpolation((size[1], x.shape[3]), align_corners, "float64")
+    return np.asarray(np.einsum("nchw,ih,jw->ncij", x, rows, columns, optimize=True))
+
+
+def _iota(shape: Any, axis: int, dtype: str) -> Array:
+    line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return np.broadcast_to(line, shape).astype(storage(dtype))
+
+
+_REFERENCE: Final[dict[str, Callable[..., Any]]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Cast": lambda x, dtype: rounded(x, dtype),
+    "Matmul": np.matmul,
+    "Conv2d": conv2d,
+    "ConvTranspose2d": conv_transpose2d,
+    "FusedConv2d": fused_conv2d,
+    "FusedConv2dAdd": fused_conv2d,
+    "FusedMatmul": fused_matmul,
+    "FusedMatmulAdd": fused_matmul,
+    "ReduceSum": _reduce(np.sum),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod),
+    "ReduceMean": _reduce(np.mean),
+    "Softmax": _softmax,
+    "MaxPool2d": _max_pool,
+    "AvgPool2d": _avg_pool,
+    "LayerNorm": _layer_norm,
+    "Permute": lambda x, order: x.transpose(order),
+    "Reshape": lambda x, shape: x.reshape(shape),
+    "Expand": lambda x, shape: np.broadcast_to(x, shape),
+    "Slice": _slice,
+    "Pad": _pad,
+    "Shift": lambda x, axis, amount: np.roll(x, -amount, axis),
+    "Unfold": _unfold,
+    "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),
+    "UpsampleBilinear2d": _upsample,
+    "Full": lambda shape, value, dtype: np.full(shape, value, dtype=storage(dtype)),
+    "Iota": _iota,
+    "Interpolation": interpolation,
+    "Embedding": lambda table, ids: table[ids],
+    "Gather": lambda x, index, axis: np.take_along_axis(
+        x[tuple(slice(0, e) if a != axis else slice(None) for a, e in enumerate(index.shape))],
+        index,
+        axis,
+    ),
+}
+
+
+def evaluate_operator(
+    name: str, args: Sequence[Array], attrs: Sequence[Attr], result: TensorType
+) -> Array:
+    """The value of one operator.
+
+    Raises:
+        UnsupportedOperatorError: the operator is opaque, so its meaning isn't known here.
+    """
+    row = operator(name)
+    with np.errstate(all="ignore"):
+        if name == "Concat":
+            value = np.concatenate(args, axis=int(attrs[0]))  # type: ignore[arg-type]
+        elif name in _REFERENCE:
+            value = _REFERENCE[name](*args, *attrs)
+        elif row.function in FUNCTIONS:
+            value = FUNCTIONS[row.function].evaluate(*args)
+        else:
+            raise UnsupportedOperatorError(
+                what="an opaque operator has no value in the interpreter",
+                got=str(attrs[0] if attrs else name),
+                expected="an operator of the table",
+                hint="evaluate the original program through torch instead",
+            )
+        return np.asarray(value).astype(storage(result.dtype))

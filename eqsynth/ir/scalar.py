@@ -1,0 +1,304 @@
+"""The body of a scope: a scalar expression that reads closed tensors.
+
+Sums and products are n-ary. A :class:`Read` outside its tensor gives its ``fill``. Terms are immutable
+and know their digest, so equality and hashing cost the same for a large term as for a small one.
+Not here: the order of operands and of iterators (``normal.py``), values (``interpret.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eqsynth.errors import DtypeError, ShapeError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.types import is_float, promote
+
+if TYPE_CHECKING:
+    from eqsynth.ir.tensor import Tensor
+
+
+def digest_of(*parts: object) -> bytes:
+    """A structural hash; parts are digests or have a faithful ``repr``."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        h.update(len(data).to_bytes(4, "little"))
+        h.update(data)
+    return h.digest()
+
+
+class Scalar:
+    """Base of scalar expressions: compares and hashes by digest."""
+
+    __slots__ = ()
+    digest: bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scalar) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def _seal(term: Scalar, *parts: object) -> None:
+    object.__setattr__(term, "digest", digest_of(type(term).__name__, *parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Num(Scalar):
+    """A number. It takes the dtype of what it meets, as a Python number does in torch."""
+
+    value: float
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))
+        _seal(self, self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Read(Scalar):
+    """``tensor[index]``, or ``fill`` where the index lies outside."""
+
+    tensor: Tensor
+    index: tuple[Index, ...]
+    fill: float = 0.0
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.index) != len(self.tensor.shape):
+            raise ShapeError(
+                what="a read has the wrong number of indices",
+                where=str(self.tensor.label),
+                got=f"{len(self.index)} indices",
+                expected=f"{len(self.tensor.shape)}, one an axis of {self.tensor.type}",
+                hint="index every axis of the tensor",
+            )
+        object.__setattr__(self, "fill", float(self.fill))
+        _seal(self, self.tensor.digest, self.index, self.fill)
+
+    def in_range(self) -> bool:
+        """True if no value of the iterators lies outside the tensor (sound, not complete)."""
+        return all(
+            low >= 0 and high < extent
+            for (low, high), extent in zip(
+                (i.range() for i in self.index), self.tensor.shape, strict=True
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Prod(Scalar):
+    """The product of two or more factors."""
+
+    factors: tuple[Scalar, ...]
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, *(f.digest for f in self.factors))
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Scalar):
+    """The sum of two or more terms."""
+
+    terms: tuple[Scalar, ...]
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, *(t.digest for t in self.terms))
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Scalar):
+    """A scalar function of ``functions.py`` by name."""
+
+    fn: str
+    args: tuple[Scalar, ...]
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, self.fn, *(a.digest for a in self.args))
+
+
+@dataclass(frozen=True, eq=False)
+class Value(Scalar):
+    """An index as a number (int64)."""
+
+    index: Index
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, self.index)
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Scalar):
+    """The argument converted to ``dtype``."""
+
+    dtype: str
+    arg: Scalar
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, self.dtype, self.arg.digest)
+
+
+def product(factors: Sequence[Scalar]) -> Scalar:
+    """The product, flat, with its numbers folded into one."""
+    number, rest = 1.0, list[Scalar]()
+    for factor in factors:
+        for part in factor.factors if isinstance(factor, Prod) else (factor,):
+            if isinstance(part, Num):
+                number *= part.value
+            else:
+                rest.append(part)
+    if number != 1.0 or not rest:
+        rest.insert(0, Num(number))
+    return rest[0] if len(rest) == 1 else Prod(tuple(rest))
+
+
+def total(terms: Sequence[Scalar]) -> Scalar:
+    """The sum, flat, with its numbers folded into one."""
+    number, rest = 0.0, list[Scalar]()
+    for term in terms:
+        for part in term.terms if isinstance(term, Sum) else (term,):
+            if isinstance(part, Num):
+                number += part.value
+            else:
+                rest.append(part)
+    if number != 0.0 or not rest:
+        rest.insert(0, Num(number))
+    return rest[0] if len(rest) == 1 else Sum(tuple(rest))
+
+
+def children(scalar: Scalar) -> tuple[Scalar, ...]:
+    match scalar:
+        case Prod(factors=parts) | Sum(terms=parts) | Call(args=parts):
+            return parts
+        case Cast(arg=arg):
+            return (arg,)
+    return ()
+
+
+def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
+    """The same node over other children; sums and products stay flat."""
+    match scalar:
+        case Prod():
+            return product(parts)
+        case Sum():
+            return total(parts)
+        case Call(fn=fn):
+            return Call(fn, tuple(parts))
+        case Cast(dtype=dtype):
+            return Cast(dtype, parts[0])
+    return scalar
+
+
+def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
+    """The expression with ``leaf`` applied to every read, number and value."""
+    parts = children(scalar)
+    if not parts:
+        return leaf(scalar)
+    return rebuild(scalar, [rewrite_leaves(part, leaf) for part in parts])
+
+
+def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
+    """The expression with every iterator replaced by its image."""
+
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read):
+            return Read(part.tensor, tuple(i.substitute(image) for i in part.index), part.fill)
+        return Value(part.index.substitute(image)) if isinstance(part, Value) else part
+
+    return rewrite_leaves(scalar, leaf)
+
+
+def leaves(scalar: Scalar) -> Iterator[Scalar]:
+    """Reads, numbers and values, from left to right, with repetitions."""
+    parts = children(scalar)
+    if not parts:
+        yield scalar
+    for part in parts:
+        yield from leaves(part)
+
+
+def reads(scalar: Scalar) -> Iterator[Read]:
+    """The reads, from left to right, with repetitions."""
+    return (leaf for leaf in leaves(scalar) if isinstance(leaf, Read))
+
+
+def iterators(scalar: Scalar) -> set[It]:
+    """The iterators that occur."""
+    found: set[It] = set()
+    for leaf in leaves(scalar):
+        if isinstance(leaf, Read):
+            found.update(it for index in leaf.index for it in index.iterators())
+        elif isinstance(leaf, Value):
+            found.update(leaf.index.iterators())
+    return found
+
+
+def factors_of(scalar: Scalar) -> tuple[Scalar, ...]:
+    """The factors of a product; anything else is a product of one."""
+    return scalar.factors if isinstance(scalar, Prod) else (scalar,)
+
+
+def terms_of(scalar: Scalar) -> tuple[Scalar, ...]:
+    """The terms of a sum; anything else is a sum of one."""
+    return scalar.terms if isinstance(scalar, Sum) else (scalar,)
+
+
+def operations(scalar: Scalar) -> int:
+    """Floating-point operations of one evaluation; a function counts as one."""
+    parts = children(scalar)
+    own = len(parts) - 1 if isinstance(scalar, Prod | Sum) else int(bool(parts))
+    return own + sum(map(operations, parts))
+
+
+def dtype_of(scalar: Scalar) -> str | None:
+    """The dtype of the value; None for a number, which takes that of what it meets.
+
+    Raises:
+        DtypeError: an unknown function.
+    """
+    match scalar:
+        case Num():
+            return None
+        case Value():
+            return "int64"
+        case Read(tensor=tensor):
+            return tensor.dtype
+        case Cast(dtype=dtype):
+            return dtype
+        case Call(fn=fn, args=args):
+            function = FUNCTIONS.get(fn)
+            if function is None or function.arity != len(args):
+                raise DtypeError(
+                    what=f"no scalar function {fn!r} of {len(args)} arguments",
+                    got=fn,
+                    expected=", ".join(sorted(FUNCTIONS)),
+                    hint="see eqsynth/ir/functions.py",
+                )
+            if function.result == "bool":
+                return "bool"
+            joined = _joined(args[1:] if fn == "where" else args)
+            if function.result == "float" and joined is not None and not is_float(joined):
+                return "float32"
+            return joined
+    return _joined(children(scalar))
+
+
+def _joined(parts: Sequence[Scalar]) -> str | None:
+    known = [dtype for part in parts if (dtype := dtype_of(part)) is not None]
+    if not known:
+        return None
+    joined = known[0]
+    for dtype in known[1:]:
+        joined = promote(joined, dtype)
+    fractional = any(isinstance(p, Num) and p.value % 1 != 0 for p in parts)
+    return "float32" if fractional and not is_float(joined) else joined

@@ -1,0 +1,207 @@
+"""Tensor terms: inputs, weights, operators and views, scopes.
+
+A term is closed: it means a tensor value as soon as its inputs are given. Terms are immutable DAGs; each
+knows its digest, its type and whether it is constant (depends on weights only), so a shared
+subterm is never walked twice. Not here: what an operator is (``operators.py``), canonical
+forms (``normal.py``), values (``interpret.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from eqsynth.errors import ShapeError
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.operators import Attr, operator
+from eqsynth.ir.scalar import Scalar, digest_of, dtype_of, iterators, reads
+from eqsynth.ir.types import Shape, TensorType
+
+
+class Tensor:
+    """Base of tensor terms: compares and hashes by digest."""
+
+    __slots__ = ()
+    digest: bytes
+    type: TensorType
+    constant: bool
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def label(self) -> str:
+        """A short name for messages."""
+        return type(self).__name__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tensor) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __str__(self) -> str:
+        from eqsynth.ir.printing import render
+
+        return render(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Tensor):
+    """A tensor given at each call."""
+
+    name: str
+    type: TensorType
+    digest: bytes = field(init=False)
+    constant: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of("Input", self.name, self.type))
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Weight(Tensor):
+    """A tensor known at compile time; its array is kept beside the program, by name."""
+
+    name: str
+    type: TensorType
+    digest: bytes = field(init=False)
+    constant: bool = field(init=False, default=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of("Weight", self.name, self.type))
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Op(Tensor):
+    """An operator or view of the table applied to tensors.
+
+    Attributes:
+        origin: the operator's place in the user's model, for messages; not part of the value.
+    """
+
+    name: str
+    args: tuple[Tensor, ...]
+    attrs: tuple[Attr, ...] = ()
+    origin: str = ""
+    digest: bytes = field(init=False)
+    type: TensorType = field(init=False)
+    constant: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        inferred = operator(self.name).infer([a.type for a in self.args], self.attrs, self.origin)
+        object.__setattr__(self, "type", inferred)
+        parts = (a.digest for a in self.args)
+        object.__setattr__(self, "digest", digest_of("Op", self.name, self.attrs, *parts))
+        known = self.name != "Opaque" and all(a.constant for a in self.args)
+        object.__setattr__(self, "constant", known)
+
+    @property
+    def label(self) -> str:
+        return f"{self.origin} ({self.name})" if self.origin else self.name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scope(Tensor):
+    """``L traversal . reducer reduction . body`` (EinNet §3).
+
+    Traversal iterator ``i`` is ``It(i, traversal[i])``; reduction iterator ``j`` is
+    ``It(len(traversal) + j, reduction[j])``. Axes of the result follow the traversal.
+    """
+
+    traversal: tuple[int, ...]
+    reduction: tuple[int, ...]
+    body: Scalar
+    reducer: str = "sum"
+    digest: bytes = field(init=False)
+    type: TensorType = field(init=False)
+    constant: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        extents = self.traversal + self.reduction
+        if self.reducer not in REDUCERS:
+            raise ShapeError(
+                what=f"no reducer {self.reducer!r}",
+                got=self.reducer,
+                expected=", ".join(REDUCERS),
+                hint="reduce by one of these",
+            )
+        for it in iterators(self.body):
+            if it.slot >= len(extents) or extents[it.slot] != it.extent:
+                raise ShapeError(
+                    what="a scope's body uses an iterator that the scope doesn't have",
+                    got=f"slot {it.slot} with extent {it.extent}",
+                    expected=f"slots 0 to {len(extents) - 1} with extents {extents}",
+                    hint="number traversal iterators first, then reduction iterators",
+                )
+        reducer = self.reducer if self.reduction else "sum"
+        object.__setattr__(self, "reducer", reducer)
+        dtype = dtype_of(self.body) or "float32"
+        if dtype == "bool" and reducer in ("sum", "prod") and self.reduction:
+            dtype = "int64"
+        object.__setattr__(self, "type", TensorType(self.traversal, dtype))
+        object.__setattr__(
+            self,
+            "digest",
+            digest_of("Scope", self.traversal, self.reduction, reducer, self.body.digest),
+        )
+        object.__setattr__(self, "constant", all(r.tensor.constant for r in reads(self.body)))
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return self.traversal + self.reduction
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassRef(Tensor):
+    """An e-class as a leaf, in the terms that derivations work on.
+
+    Attributes:
+        handle: the number of the ``Tok`` that names the class in the e-graph.
+        digest: a structural digest of the class, stable while classes merge.
+    """
+
+    handle: int
+    type: TensorType
+    constant: bool
+    digest: bytes
+
+    @property
+    def label(self) -> str:
+        return f"%{self.handle}"
+
+
+def args_of(term: Tensor) -> tuple[Tensor, ...]:
+    """The tensors that a term reads directly, each once, in order."""
+    if isinstance(term, Op):
+        return tuple(dict.fromkeys(term.args))
+    if isinstance(term, Scope):
+        return tuple(dict.fromkeys(r.tensor for r in reads(term.body)))
+    return ()
+
+
+def topological(roots: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Every distinct subterm once, arguments before users; iterative, so depth is no matter."""
+    seen: set[Tensor] = set()
+    stack: list[tuple[Tensor, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        term, done = stack.pop()
+        if done:
+            yield term
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            stack.extend((arg, False) for arg in reversed(args_of(term)) if arg not in seen)

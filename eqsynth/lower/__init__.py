@@ -1,0 +1,1 @@
+"""Lowering: terms become runnable kernels, kernels a compiled program."""

@@ -1,0 +1,421 @@
+"""The body of a scope as TIR: scalar expressions, one binding per distinct subexpression.
+
+Floats of 16 bits are computed in float32 and rounded where the term says so (a cast, the result).
+Functions that libm would compute one element at a time (exp, tanh, erf and what is made of them)
+are polynomials in float32, so that LLVM vectorizes them. Not here: loops and addresses
+(``eoperators.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from tvm import tirx
+
+from eqsynth.errors import LoweringError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
+from eqsynth.ir.types import INTEGERS, is_float
+
+Expr = Any
+"""A TIR expression; tvm has no annotations."""
+
+_EXP: Final = (0.499999996, 0.166665773, 0.0416668535, 0.00836314634, 0.00139012814)
+_TANH: Final = (-0.333333284, 0.133327192, -0.0538433095, 0.0209615132, -0.00604539406)
+_ERF: Final = (
+    1.12837917, -0.376126258, 0.112835851, -0.0268538118, 0.0051883275, -0.000801019197,
+    7.8538559e-05,
+)  # fmt: skip
+_LOG_ERFC: Final = (
+    0.000291026183, -1.13011972, -0.632013439, -0.109909731, 0.0263275243, -0.00472768877,
+    0.000590203334, -4.52981092e-05, 1.59981997e-06,
+)  # fmt: skip
+
+
+def arithmetic(dtype: str) -> str:
+    """The dtype that a value of ``dtype`` is computed in."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def number(value: float, dtype: str) -> Expr:
+    """A constant; infinities and what lies outside an integer's range as the interpreter has it."""
+    if is_float(dtype):
+        if math.isnan(value):
+            return tirx.reinterpret(dtype, _bits(dtype, np.array(np.nan, dtype)))
+        if math.isinf(value):
+            return tirx.reinterpret(dtype, _bits(dtype, np.array(value, dtype)))
+        return tirx.const(value, dtype)
+    if dtype == "bool":
+        return tirx.const(bool(value), "bool")
+    limits = np.iinfo(dtype)
+    if not math.isfinite(value):
+        return tirx.const(int(limits.max if value > 0 else limits.min), dtype)
+    wrapped = (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
+    return tirx.const(wrapped, dtype)
+
+
+def _bits(dtype: str, value: Any) -> Expr:
+    integer = "int32" if dtype == "float32" else "int64"
+    return tirx.const(int(value.view(integer)), integer)
+
+
+def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
+    """An index as TIR; ``//`` and ``%`` floor."""
+    total: Expr = tirx.const(index.const, dtype)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, It):
+            part = iterators[atom.slot]
+        else:
+            value = index_code(atom.value, iterators, dtype)
+            divisor = tirx.const(atom.divisor, dtype)
+            floor = tirx.floordiv if isinstance(atom, FloorDiv) else tirx.floormod
+            part = floor(value, divisor)
+        total = total + part * tirx.const(coefficient, dtype)
+    return total
+
+
+class ScalarCode:
+    """Emits one evaluation of a body; ``statements`` bind what the result refers to.
+
+    Args:
+        load: the value of a read, in the dtype of its tensor.
+        iterators: the value of each iterator of the scope.
+        index_dtype: the dtype of ``iterators``.
+    """
+
+    def __init__(
+        self, load: Callable[[Read], Expr], iterators: Mapping[int, Expr], index_dtype: str
+    ) -> None:
+        self.statements: list[Any] = []
+        self._load = load
+        self._iterators = iterators
+        self._index_dtype = index_dtype
+        self._known: dict[tuple[bytes, str], Expr] = {}
+
+    def bind(self, value: Expr) -> Expr:
+        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+            return value
+        var = tirx.Var("v", str(value.ty.dtype) if hasattr(value.ty, "dtype") else value.dtype)
+        self.statements.append(tirx.Bind(var, value))
+        return var
+
+    def value(self, scalar: Scalar, dtype: str) -> Expr:
+        """The value in ``arithmetic(dtype)``; numbers take it, all else is converted to it."""
+        key = (scalar.digest, dtype)
+        if key not in self._known:
+            self._known[key] = self.bind(self._value(scalar, dtype))
+        return self._known[key]
+
+    def _value(self, scalar: Scalar, dtype: str) -> Expr:
+        if isinstance(scalar, Num):
+            return number(scalar.value, arithmetic(dtype))
+        own = dtype_of(scalar) or dtype
+        if arithmetic(own) != arithmetic(dtype):
+            return self.convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
+        match scalar:
+            case Read():
+                return self.convert(self.bind(self._load(scalar)), own, arithmetic(own))
+            case Value(index=index):
+                return index_code(index, self._iterators, self._index_dtype).astype("int64")
+            case Cast(arg=arg):
+                source = arithmetic(dtype_of(arg) or own)
+                value = self.convert(self.value(arg, source), source, own)
+                return self.convert(self.bind(value), own, arithmetic(own))
+            case Call(fn=fn, args=args):
+                return self._call(fn, args, own)
+            case Sum(terms=parts) | Prod(factors=parts):
+                return self._fold(isinstance(scalar, Sum), parts, own)
+        raise LoweringError(
+            what=f"no kernel code for {type(scalar).__name__}",
+            got=type(scalar).__name__,
+            expected="a scalar of eqsynth/ir/scalar.py",
+            hint="lower the term through torch",
+        )
+
+    def _fold(self, is_sum: bool, parts: Sequence[Scalar], dtype: str) -> Expr:
+        if dtype == "bool" and any(isinstance(part, Num) for part in parts):
+            return tirx.NE(self._fold(is_sum, parts, "int64"), number(0, "int64"))
+        values = [self.value(part, dtype) for part in parts]
+        result = values[0]
+        for value in values[1:]:
+            if dtype == "bool":
+                result = tirx.Or(result, value) if is_sum else tirx.And(result, value)
+            else:
+                result = result + value if is_sum else result * value
+        return result
+
+    def convert(self, value: Expr, source: str, target: str) -> Expr:
+        """A cast as torch does it: to bool by comparing with 0, to narrow integers by wrapping."""
+        if source == target:
+            return value
+        if target == "bool":
+            return tirx.NE(value, number(0, source))
+        if source == "bool":
+            return tirx.Select(value, number(1, target), number(0, target))
+        if source in ("float16", "bfloat16") or target in ("float16", "bfloat16"):
+            value = value if "float32" in (source, target) else value.astype("float32")
+        if is_float(source) and target in ("uint8", "int8", "int16"):
+            value = value.astype("int32")
+        return value.astype(target)
+
+    def _call(self, fn: str, args: Sequence[Scalar], own: str) -> Expr:
+        if fn == "where":
+            test = self._truth(args[0])
+            return tirx.Select(test, self.value(args[1], own), self.value(args[2], own))
+        if fn in ("not", "and", "or"):
+            return _LOGIC[fn](*map(self._truth, args))
+        joined = self._joined(args)
+        if fn in _COMPARE:
+            return _COMPARE[fn](*(self.value(arg, joined) for arg in args))
+        if fn == "pow" and isinstance(args[1], Num):
+            power = self._small_power(args[0], args[1].value, own)
+            if power is not None:
+                return power
+        dtype = arithmetic(own)
+        values = [self.value(arg, dtype) for arg in args]
+        if is_float(dtype):
+            return _FLOAT[fn](self, dtype, *values)
+        return _INTEGER[fn](self, dtype, *values)
+
+    def _truth(self, arg: Scalar) -> Expr:
+        dtype = arithmetic(dtype_of(arg) or "float32")
+        value = self.value(arg, dtype)
+        return value if dtype == "bool" else tirx.NE(value, number(0, dtype))
+
+    def _joined(self, args: Sequence[Scalar]) -> str:
+        """The dtype that arguments are compared in: wide enough for every number among them."""
+        dtype = arithmetic(dtype_of(Sum(tuple(args))) or "float32")
+        if dtype in INTEGERS or dtype == "bool":
+            if any(isinstance(a, Num) and not math.isfinite(a.value) for a in args):
+                return "float64"
+            low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            if any(isinstance(a, Num) and not low <= a.value <= high for a in args):
+                return "int64"
+        return dtype
+
+    def _small_power(self, base: Scalar, exponent: float, own: str) -> Expr | None:
+        if exponent not in (1.0, 2.0, 3.0, 4.0, 0.5) or (exponent == 0.5 and not is_float(own)):
+            return None
+        x = self.value(base, own)
+        if exponent == 0.5:
+            return tirx.sqrt(x)
+        square = x if exponent == 1.0 else self.bind(x * x)
+        return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[exponent]
+
+
+def maximum(dtype: str, x: Expr, y: Expr) -> Expr:
+    """The larger, or NaN if one is; a comparison alone would drop one of two NaNs."""
+    if dtype == "bool":
+        return tirx.Or(x, y)
+    if not is_float(dtype):
+        return tirx.max(x, y)
+    larger = x < y
+    return tirx.Select(larger if _number(y) else tirx.Or(larger, is_nan(dtype, y)), y, x)
+
+
+def minimum(dtype: str, x: Expr, y: Expr) -> Expr:
+    """The smaller, or NaN if one is."""
+    if dtype == "bool":
+        return tirx.And(x, y)
+    if not is_float(dtype):
+        return tirx.min(x, y)
+    smaller = y < x
+    return tirx.Select(smaller if _number(y) else tirx.Or(smaller, is_nan(dtype, y)), y, x)
+
+
+def _number(value: Expr) -> bool:
+    return isinstance(value, tirx.FloatImm)
+
+
+def is_nan(dtype: str, x: Expr) -> Expr:
+    """By its bits: ``x != x`` may be simplified away."""
+    if dtype == "float32":
+        bits, mask, infinity = "int32", 0x7FFFFFFF, 0x7F800000
+    else:
+        bits, mask, infinity = "int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000
+    masked = tirx.bitwise_and(tirx.reinterpret(bits, x), tirx.const(mask, bits))
+    return masked > tirx.const(infinity, bits)
+
+
+def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    result: Expr = tirx.const(coefficients[-1], "float32")
+    for coefficient in reversed(coefficients[:-1]):
+        result = result * x + tirx.const(coefficient, "float32")
+    return result
+
+
+def _exp(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    """e^x = 2^n e^r, |r| <= ln 2 / 2, with e^r = 1 + r + r² q(r); q fitted at Chebyshev points."""
+    if dtype != "float32":
+        return tirx.exp(x)
+    f = lambda value: tirx.const(value, "float32")  # noqa: E731
+    x = code.bind(tirx.Select(x > f(89.0), f(89.0), x))
+    x = code.bind(tirx.Select(x < f(-104.0), f(-104.0), x))
+    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits. The halves
+    # of n are exponents that exist, also where the result overflows or is subnormal.
+    shifted = code.bind(x * f(1.44269504) + f(12582912.0))
+    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
+    whole = code.bind(n.astype("float32"))
+    r = code.bind(x - whole * f(0.693359375) - whole * f(-2.12194440e-4))
+    value = code.bind(_polynomial(r, _EXP) * (r * r) + r + f(1.0))
+    half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
+    return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
+
+
+def _power_of_two(n: Expr) -> Expr:
+    bits = tirx.shift_left(n + tirx.const(127, "int32"), tirx.const(23, "int32"))
+    return tirx.reinterpret("float32", bits)
+
+
+def _tanh(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    if dtype != "float32":
+        return tirx.tanh(x)
+    f = lambda value: tirx.const(value, "float32")  # noqa: E731
+    size = code.bind(tirx.abs(x))
+    square = code.bind(x * x)
+    near = code.bind(_polynomial(square, _TANH) * square * x + x)
+    far = code.bind(f(1.0) - f(2.0) / (_exp(code, dtype, code.bind(size * f(2.0))) + f(1.0)))
+    return tirx.Select(size < f(0.625), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
+
+
+def _erf(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    """x p(x²) up to 1, and beyond it 1 - e^q(x), q fitted to log erfc; 1 from 4 on in float32."""
+    if dtype != "float32":
+        return _libm("erf", dtype, x)
+    f = lambda value: tirx.const(value, "float32")  # noqa: E731
+    size = code.bind(tirx.abs(x))
+    size = code.bind(tirx.Select(size > f(4.0), f(4.0), size))
+    near = code.bind(x * _polynomial(code.bind(x * x), _ERF))
+    far = code.bind(f(1.0) - _exp(code, dtype, code.bind(_polynomial(size, _LOG_ERFC))))
+    return tirx.Select(size < f(1.0), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
+
+
+def _sigmoid(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    one = tirx.const(1.0, dtype)
+    return one / (one + _exp(code, dtype, code.bind(tirx.const(0.0, dtype) - x)))
+
+
+def _gelu(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
+    inner = code.bind(x * tirx.const(math.sqrt(0.5), dtype))
+    return half * x * (one + _erf(code, dtype, inner))
+
+
+def _gelu_tanh(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    c = lambda value: tirx.const(value, dtype)  # noqa: E731
+    inner = code.bind(c(math.sqrt(2 / math.pi)) * (x + c(0.044715) * x * x * x))
+    return c(0.5) * x * (c(1.0) + _tanh(code, dtype, inner))
+
+
+def _sign(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    zero = number(0, dtype)
+    negative = x if dtype == "uint8" else tirx.Select(x < zero, number(-1, dtype), x)
+    return tirx.Select(x > zero, number(1, dtype), negative)
+
+
+def _libm(name: str, dtype: str, *args: Expr) -> Expr:
+    return tirx.call_pure_extern(dtype, name if dtype == "float64" else name + "f", *args)
+
+
+def _remainder(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
+    """fmod with the divisor's sign, as NumPy and torch have it."""
+    zero = number(0, dtype)
+    rest = code.bind(_libm("fmod", dtype, x, y))
+    other_side = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
+    return tirx.Select(other_side, rest + y, rest)
+
+
+def _floor_quotient(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
+    """From the remainder, since x / y may round up to an integer that is too large."""
+    rest = code.bind(_remainder(code, dtype, x, y))
+    quotient = code.bind((x - rest) / y)
+    floored = code.bind(tirx.floor(quotient))
+    above = quotient - floored > number(0.5, dtype)
+    nearest = tirx.Select(above, floored + number(1, dtype), floored)
+    return tirx.Select(tirx.EQ(y, number(0, dtype)), x / y, nearest)
+
+
+def _integer_division(
+    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr], Expr]
+) -> Callable[..., Expr]:
+    """Division that never traps: by 0 it gives 0 (NumPy), by -1 it wraps.
+
+    Only `if_then_else` keeps the division from being executed; a `Select` evaluates both sides.
+    """
+
+    def emit(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
+        result = operation(x, y)
+        if dtype != "uint8":
+            minus_one = tirx.EQ(y, number(-1, dtype))
+            result = tirx.if_then_else(minus_one, at_minus_one(x), result)
+        zero = number(0, dtype)
+        return tirx.if_then_else(tirx.EQ(y, zero), zero, result)
+
+    return emit
+
+
+def _integer_power(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
+    power = tirx.pow(code.convert(x, dtype, "float64"), code.convert(y, dtype, "float64"))
+    return code.convert(code.bind(power), "float64", dtype)
+
+
+_COMPARE: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {
+    "eq": tirx.EQ,
+    "ne": tirx.NE,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+}
+
+_LOGIC: Final[dict[str, Callable[..., Expr]]] = {"not": tirx.Not, "and": tirx.And, "or": tirx.Or}
+
+_BOTH: Final[dict[str, Callable[..., Expr]]] = {
+    "sign": _sign,
+    "max": lambda code, dtype, x, y: maximum(dtype, x, y),
+    "min": lambda code, dtype, x, y: minimum(dtype, x, y),
+}
+
+_FLOAT: Final[dict[str, Callable[..., Expr]]] = {
+    **_BOTH,
+    "relu": lambda code, dtype, x: tirx.Select(x < number(0, dtype), number(0, dtype), x),
+    "exp": _exp,
+    "log": lambda code, dtype, x: tirx.log(x),
+    "sqrt": lambda code, dtype, x: tirx.sqrt(x),
+    "rsqrt": lambda code, dtype, x: number(1, dtype) / tirx.sqrt(x),
+    "reciprocal": lambda code, dtype, x: number(1, dtype) / x,
+    "abs": lambda code, dtype, x: tirx.abs(x),
+    "floor": lambda code, dtype, x: tirx.floor(x),
+    "ceil": lambda code, dtype, x: tirx.ceil(x),
+    "sin": lambda code, dtype, x: tirx.sin(x),
+    "cos": lambda code, dtype, x: tirx.cos(x),
+    "tanh": _tanh,
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "silu": lambda code, dtype, x: x * _sigmoid(code, dtype, x),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "div": lambda code, dtype, x, y: x / y,
+    "pow": lambda code, dtype, x, y: tirx.pow(x, y),
+    "floordiv": _floor_quotient,
+    "mod": _remainder,
+}
+
+_INTEGER: Final[dict[str, Callable[..., Expr]]] = {
+    **_BOTH,
+    "relu": lambda code, dtype, x: maximum(dtype, x, number(0, dtype)),
+    "abs": lambda code, dtype, x: (
+        x if dtype in ("uint8", "bool") else tirx.Select(x < number(0, dtype), -x, x)
+    ),
+    "floor": lambda code, dtype, x: x,
+    "ceil": lambda code, dtype, x: x,
+    "floordiv": _integer_division(tirx.floordiv, lambda x: -x),
+    "mod": _integer_division(tirx.floormod, lambda x: x * 0),
+    "pow": _integer_power,
+}
+
+assert set(FUNCTIONS) == {*_FLOAT, *_COMPARE, *_LOGIC, "where"}, "a scalar function has no code"

@@ -1,0 +1,229 @@
+"""The TVM backend: which scopes it takes, kernels compiled together, runners, exported libraries.
+
+Not here: loop nests and schedules (``eoperators.py``), scalar code (``scalar_code.py``),
+threads and loading (``tvm_runtime.py``).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from subprocess import CalledProcessError
+from typing import TYPE_CHECKING, Any, Final
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
+from eqsynth.ir.scalar import factors_of, operations
+from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.lower import tvm_runtime
+
+if TYPE_CHECKING:
+    import torch
+
+# Scopes with fewer operations an element moved are memory-bound (EinNet §5).
+MEMORY_BOUND: Final = 4.0
+# A reduction with fewer operations than this takes microseconds however it is computed.
+SMALL: Final = 1 << 16
+
+
+class TvmBackend:
+    """eOperators on TVM kernels. Implements ``Backend`` of ``extract/kernel.py``."""
+
+    name = "tvm"
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        """Every layout and schedule point for a memory-bound scope; nothing for other terms."""
+        if not isinstance(term, Scope) or not is_memory_bound(term):
+            return
+        from eqsynth.lower.eoperators import loop_nest, schedules
+
+        for inputs, output in _layouts(term):
+            for point in schedules(loop_nest(term, inputs, output)):
+                yield Kernel(term, constants, self.name, inputs, output, point)
+
+    def build(
+        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
+    ) -> list[Runner | None]:
+        """Runners, from one compilation for all; None where a kernel did not compile."""
+        distinct = list(dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size))
+        functions = _functions(distinct)
+        runners: list[Runner | None] = []
+        for kernel, packed in kernels:
+            function = functions.get(kernel)
+            needed = kernel.term.type.size > 0
+            runners.append(None if needed and function is None else runner(kernel, function, packed))
+        return runners
+
+
+def is_memory_bound(scope: Scope) -> bool:
+    """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
+    if not scope.reduction or len(factors_of(scope.body)) == 1:
+        return True
+    from eqsynth.lower.eoperators import flops_per_element
+
+    work = operations(scope.body) * scope.type.size
+    for extent in scope.reduction:
+        work *= extent
+    return work <= SMALL or flops_per_element(scope, operations) < MEMORY_BOUND
+
+
+def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    ranks = [len(arg.shape) for arg in args_of(scope)]
+    rank = len(scope.traversal)
+    yield tuple(map(contiguous, ranks)), contiguous(rank)
+    if 4 in (rank, *ranks):
+        last = [channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank)]
+        yield tuple(last[:-1]), last[-1]
+
+
+def runner(
+    kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor], name: str = ""
+) -> Runner:
+    """Calls a compiled function on torch tensors, with constants bound and a new result.
+
+    Args:
+        function: what was compiled; unused where the result has no elements.
+        packed: constant arguments by position; laid out here as the kernel takes them.
+    """
+    import torch
+
+    shape, dtype = kernel.term.shape, getattr(torch, kernel.term.dtype)
+    steps = strides(shape, kernel.output)
+    empty = torch.empty_strided
+    if not kernel.term.type.size:
+        return lambda *_: empty(shape, steps, dtype=dtype)
+    slots: list[Any] = []
+    varying: list[int] = []
+    position = 0
+    for k, arg in enumerate(args_of(kernel.term)):
+        used = arg.type.size > 0
+        if k in packed:
+            if used:
+                slots.append(_laid_out(packed[k], arg, kernel.inputs[k]))
+        else:
+            if used:
+                varying.append(position)
+                slots.append(None)
+            position += 1
+    if len(varying) == position == len(slots):
+
+        def direct(*args: torch.Tensor) -> torch.Tensor:
+            result = empty(shape, steps, dtype=dtype)
+            function(*args, result)
+            return result
+
+        return direct
+    holes = [k for k, slot in enumerate(slots) if slot is None]
+
+    def bound(*args: torch.Tensor) -> torch.Tensor:
+        result = empty(shape, steps, dtype=dtype)
+        values = slots.copy()
+        for hole, source in zip(holes, varying, strict=True):
+            values[hole] = args[source]
+        function(*values, result)
+        return result
+
+    return bound
+
+
+def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> Any:
+    """A constant as the kernel reads it, converted once; it keeps the memory alive."""
+    import torch
+    import tvm_ffi
+
+    dense = torch.empty_strided(arg.shape, strides(arg.shape, layout), dtype=value.dtype)
+    dense.copy_(value.detach())
+    return tvm_ffi.from_dlpack(dense)
+
+
+def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]:
+    """A shared library with all kernels, and the name of each in it.
+
+    ``tvm_runtime.load_library`` loads it without the compiler.
+
+    Raises:
+        LoweringError: a kernel does not compile, or there is no C compiler to link with.
+    """
+    names = _names(kernels)
+    executable = _compile(names)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.so"
+
+        def linked(target: str, units: Sequence[str], **_: Any) -> None:
+            tvm_runtime.link([Path(unit) for unit in units], Path(target))
+
+        try:
+            executable.export_library(str(path), fcompile=linked)
+        except (OSError, CalledProcessError, RuntimeError) as error:
+            raise LoweringError(
+                what="the kernels could not be linked into a library",
+                got=str(error)[:500],
+                expected="a working C compiler",
+                hint="install a C compiler, or set CC",
+            ) from error
+        return path.read_bytes(), names
+
+
+def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
+    return {
+        kernel: f"eoperator_{k}_{kernel.term.digest.hex()[:12]}"
+        for k, kernel in enumerate(dict.fromkeys(kernels))
+        if kernel.term.type.size
+    }
+
+
+def _functions(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
+    """Compiled functions; a batch that fails is compiled one by one, and the failing left out."""
+    if not kernels:
+        return {}
+    names = _names(kernels)
+    try:
+        executable = _compile(names)
+        return {kernel: executable[name] for kernel, name in names.items()}
+    except LoweringError as error:
+        if len(kernels) == 1:
+            warnings.warn(f"a kernel was left out: {error}", RuntimeWarning, stacklevel=2)
+            return {}
+    return {k: f for kernel in kernels for k, f in _functions([kernel]).items()}
+
+
+def _compile(names: Mapping[Kernel, str]) -> Any:
+    import tvm
+
+    from eqsynth.lower.eoperators import loop_nest, prim_func
+
+    tvm_runtime.ensure_runtime()
+    functions = {}
+    try:
+        for kernel, name in names.items():
+            assert isinstance(kernel.term, Scope)
+            nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
+            functions[name] = prim_func(nest, kernel.schedule, name)
+        return tvm.compile(tvm.IRModule(functions), _target())
+    # TVM's errors have no common root but Exception.
+    except Exception as error:
+        raise LoweringError(
+            what="TVM could not compile a kernel",
+            where=", ".join(str(kernel.term.type) for kernel in list(names)[:4]),
+            got=f"{type(error).__name__}: {error}"[:2000],
+            expected="code for this machine",
+            hint="the term still runs through torch",
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _target_for(threads: int) -> Any:
+    import tvm
+    from tvm.target import codegen
+
+    cpu = codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+
+
+def _target() -> Any:
+    import torch
+
+    return _target_for(torch.get_num_threads())

@@ -1,0 +1,191 @@
+"""What a compiled TVM kernel needs to run: torch's threads, and loading without the compiler.
+
+A kernel library finds its runtime through symbols registered with ``tvm_ffi``; calling one
+before any are registered is a crash, so no library is loaded before :func:`ensure_runtime`.
+Not here: making kernels (``eoperators.py``, ``tvm_backend.py``). ``tvm`` itself is never imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from eqsynth.errors import LoweringError
+
+Threads = Literal["torch", "tvm"]
+
+_SOURCE = Path(__file__).with_name("threads.c")
+_OPENMP = ("libgomp", "libomp", "libiomp")
+
+
+def ensure_runtime() -> Threads:
+    """Registers a runtime for the libraries loaded next: torch's threads, else TVM's own pool.
+
+    Registration is for the whole process, and importing ``tvm`` registers TVM's own runtime;
+    so this is called before each load, and takes microseconds after the first time.
+
+    Raises:
+        LoweringError: neither a C compiler nor ``libtvm_runtime`` is there.
+    """
+    library, reason = _torch_threads()
+    if library is not None and library.eqsynth_install() == 0:
+        return "torch"
+    _tvm_threads(reason)
+    return "tvm"
+
+
+@lru_cache(maxsize=1)
+def _torch_threads() -> tuple[Any, str]:
+    """The library of ``threads.c``, or None and why not."""
+    try:
+        return ctypes.CDLL(str(_built())), "it did not register"
+    except subprocess.CalledProcessError as error:
+        return None, f"threads.c did not compile: {error.stderr.strip()[-500:]}"
+    except OSError as error:
+        return None, str(error)
+
+
+@lru_cache(maxsize=1)
+def _tvm_threads(reason: str) -> None:
+    spec = importlib.util.find_spec("tvm")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    found = [path for folder in folders for path in Path(folder).glob("lib/libtvm_runtime.*")]
+    if not found:
+        raise LoweringError(
+            what="nothing can run TVM kernels here",
+            got=reason,
+            expected="a C compiler, or libtvm_runtime of the apache-tvm package",
+            hint="install a C compiler (or set CC), or `pip install apache-tvm`",
+        )
+    import tvm_ffi  # noqa: F401  the runtime links against its library
+
+    ctypes.CDLL(str(found[0]), mode=ctypes.RTLD_GLOBAL)
+    warnings.warn(
+        f"TVM kernels run on TVM's own threads, which compete with torch's: {reason}. "
+        "Install a C compiler, or set CC, to run them on torch's.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _built() -> Path:
+    """Compiles ``threads.c`` against the OpenMP that torch uses; kept by the hash of its inputs.
+
+    Raises:
+        OSError: no compiler, or torch has no OpenMP that is known here.
+        subprocess.CalledProcessError: the compiler failed.
+    """
+    import tvm_ffi.libinfo
+
+    compiler, openmp = c_compiler(), _torch_openmp()
+    ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi())
+    key = hashlib.blake2b(digest_size=12)
+    for part in (_SOURCE.read_bytes(), compiler, openmp, ffi):
+        key.update(str(part).encode() + b"\0")
+    target = cache_directory() / f"threads-{key.hexdigest()}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            unit = Path(folder) / "threads.o"
+            # Two steps: linking with -fopenmp would add the compiler's own OpenMP.
+            run_compiler("-O2", "-fPIC", "-fopenmp", "-c", _SOURCE, "-o", unit)
+            made = link([unit, openmp, ffi], Path(folder) / target.name)
+            os.replace(made, target)  # atomic: another process sees all of it or nothing
+    return target
+
+
+def _torch_openmp() -> Path:
+    """The OpenMP library that torch has loaded (a wheel brings its own, under its own name)."""
+    import torch
+
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        loaded = {line.split(maxsplit=5)[-1].strip() for line in maps.read_text().splitlines()}
+        found = [Path(p) for p in sorted(loaded) if Path(p).name.startswith(_OPENMP)]
+    else:
+        found = []
+    home = Path(torch.__file__).parent
+    # With two of them in a process (scikit-learn brings one too), torch's own is the one.
+    found.sort(key=lambda path: home not in path.parents and "torch" not in path.parent.name)
+    if not found:
+        raise OSError("torch uses no OpenMP library that is known here")
+    return found[0]
+
+
+def c_compiler() -> str:
+    """The system's C compiler: ``$CC``, else cc, gcc or clang.
+
+    Raises:
+        OSError: there is none.
+    """
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise OSError("no C compiler")
+
+
+def run_compiler(*arguments: str | Path) -> None:
+    command = [c_compiler(), *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+
+
+def link(units: list[Path], target: Path) -> Path:
+    """A shared library of object files (and of the libraries that it needs)."""
+    run_compiler("-shared", "-o", target, *units)
+    return target
+
+
+def cache_directory() -> Path:
+    """Where native code is kept, per user; a folder for this process if that can't be written."""
+    import platformdirs
+
+    path = Path(platformdirs.user_cache_dir("eqsynth")) / "native"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.access(path, os.W_OK):
+            return path
+    except OSError:
+        pass
+    return _own_folder()
+
+
+@lru_cache(maxsize=1)
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="eqsynth-"))
+
+
+def load_library(data: bytes) -> Any:
+    """The module of a library that ``export_library`` made; ``module[name]`` is a kernel.
+
+    Needs ``apache-tvm-ffi`` and a runtime, not the compiler.
+
+    Raises:
+        LoweringError: the library can't be loaded, or nothing can run it.
+    """
+    import tvm_ffi
+
+    ensure_runtime()
+    name = f"kernels-{hashlib.blake2b(data, digest_size=12).hexdigest()}.so"
+    folder = Path(tempfile.mkdtemp(dir=cache_directory()))
+    try:
+        # The file's name goes with the mapping, so no other library can come to share it.
+        path = folder / name
+        path.write_bytes(data)
+        return tvm_ffi.load_module(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LoweringError(
+            what="a library of kernels could not be loaded",
+            got=str(error)[:500],
+            expected="a library made for this kind of machine",
+            hint="build the program again on this machine",
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the mapping outlives its file

@@ -1,0 +1,18 @@
+"""Rule files: reading them as data, and the catalogue of what was read."""
+
+from eqsynth.rules.load import DEFAULT_FILES, RuleSet, load_rules, load_text, rules_dir
+from eqsynth.rules.rule import Rule
+from eqsynth.rules.tree import Tree, Var, instantiate, render
+
+__all__ = [
+    "DEFAULT_FILES",
+    "Rule",
+    "RuleSet",
+    "Tree",
+    "Var",
+    "instantiate",
+    "load_rules",
+    "load_text",
+    "render",
+    "rules_dir",
+]

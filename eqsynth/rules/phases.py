@@ -1,0 +1,329 @@
+"""How an author's rule becomes what the engine runs: two phases, and actions that cannot fail.
+
+    (rewrite (Add a (Neg a)) (Zero (shape a)) :ruleset r :name "n")
+    ->  (relation M_n (Tensor Tensor Ints))
+        (rule ((= root (Add a (Neg a))) (= p1 (shape a))) ((M_n root a p1)))
+        (rule ((M_n root a p1)) ((union root (Zero p1))))
+
+Between the two, Python reads the new rows: budgets by match, and the log for explain. Primitive
+and function calls of the action move into the query of the match phase: there a division by zero
+or a missing value is no match, in an action it is an error that leaves the step half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from eqsynth.rules.rule import Kind
+from eqsynth.rules.sorts import Declarations, SortMismatch, infer_sorts
+from eqsynth.rules.tree import (
+    VEC_BUILDERS,
+    Tree,
+    Var,
+    is_call,
+    render,
+    replace_vars,
+    size,
+    variables,
+)
+
+# An action's lets are written out; doubling lets of a hostile file would never end.
+MAX_TREE = 4000
+
+
+class Unusable(Exception):
+    """Raised here, made a RuleError by the loader: (what, hint)."""
+
+
+@dataclass(frozen=True)
+class RawRule:
+    """A rule or one direction of a rewrite, as parsed: facts and actions as trees.
+
+    Facts are calls, `("=", a, b)` among them; actions are `("let", Var, e)`, `("union", a, b)`,
+    `("set", call, e)` and calls.
+    """
+
+    name: str
+    ruleset: str
+    body: tuple[Tree, ...]
+    head: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Phased:
+    """The parts of a Rule that this file computes."""
+
+    kind: Kind
+    equality: tuple[Tree, Tree] | None
+    conditions: tuple[str, ...]
+    relation: str
+    columns: tuple[tuple[str, str], ...]
+    match_ruleset: str
+    apply_ruleset: str
+    program: tuple[str, ...]
+
+
+@dataclass
+class _Lifter:
+    """Moves primitive and function calls out of an action; `facts` go into the query."""
+
+    known: Declarations
+    taken: set[str]
+    facts: list[Tree] = field(default_factory=list)
+    names: dict[str, Var] = field(default_factory=dict)
+
+    def lift(self, tree: Tree) -> Tree:
+        if not is_call(tree):
+            return tree
+        head = tree[0]
+        builds = self.known.is_constructor(head) or head in VEC_BUILDERS
+        movable = not builds or head in ("vec-append", "vec-push")
+        if movable and not self._constructs(tree):
+            key = render(tree)
+            if key not in self.names:
+                self.names[key] = _fresh("p", self.taken)
+                self.facts.append(("=", self.names[key], tree))
+            return self.names[key]
+        if not builds:
+            raise Unusable(
+                f"{head} of a term that is being built",
+                f"Match the term in the rule's body first; the action cannot look up {head}.",
+            )
+        return (head, *map(self.lift, tree[1:]))
+
+    def _constructs(self, tree: Tree) -> bool:
+        return is_call(tree) and (
+            self.known.is_constructor(tree[0]) or any(map(self._constructs, tree[1:]))
+        )
+
+
+def rewrite_to_rule(
+    name: str, ruleset: str, left: Tree, right: Tree, conditions: Iterable[Tree]
+) -> RawRule:
+    conditions = tuple(conditions)
+    taken = set(variables(("", left, right, *conditions)))
+    root = _fresh("root", taken)
+    return RawRule(name, ruleset, (("=", root, left), *conditions), (("union", root, right),))
+
+
+def two_phase(raw: RawRule, known: Declarations) -> Phased:
+    """The phases of a rule.
+
+    Raises:
+        Unusable: the rule cannot be run, for the reason in the exception.
+    """
+    taken = {name for tree in (*raw.body, *raw.head) for name in variables(tree)}
+    body = tuple(_name_wildcards(fact, taken) for fact in raw.body)
+    bound = {name for fact in body for name in variables(fact)}
+    head = _write_out_lets(raw.head, bound)
+    unions = [action for action in head if action[0] == "union"]
+    others = [action for action in head if action[0] != "union"]
+    if len(unions) > 1:
+        raise Unusable("rule unites twice", "Write one rule for each equality.")
+    lifter = _Lifter(known, taken)
+    answers = [fact for fact in body if fact[0].endswith("-answer")]
+    if not unions or answers:
+        return _one_phase(raw, body, unions, others, answers, lifter)
+    definitions = _definitions(body, known)
+    _, first, second = unions[0]
+    if not isinstance(first, Var) and isinstance(second, Var):
+        first, second = second, first
+    left = lifter.lift(_expand(first, definitions))
+    right = lifter.lift(_expand(second, definitions))
+    extra = [_lift_action(action, lifter) for action in others]
+    root = [first] if isinstance(first, Var) else []
+    columns = list(dict.fromkeys(variables(("", *root, left, right, *extra))))
+    matching = (*_take_vectors_apart(body, taken), *lifter.facts)
+    union = ("union", root[0] if root else left, right)
+    sorts = _sorts(columns, (*matching, ("=", left, right), *map(_as_fact, extra)), known)
+    relation = f"M_{raw.name}"
+    row = (relation, *map(Var, columns))
+    match_ruleset = f"{raw.ruleset}/{raw.name}/match"
+    apply_ruleset = f"{raw.ruleset}/{raw.name}/apply"
+    program = (
+        f"(ruleset {match_ruleset})",
+        f"(ruleset {apply_ruleset})",
+        f"(relation {relation} ({' '.join(sorts)}))",
+        _rule_text(f"{raw.name}/match", matching, (row,), match_ruleset),
+        _rule_text(f"{raw.name}/apply", (row,), (union, *extra), apply_ruleset),
+    )
+    used = {render(definition) for definition in definitions.values()}
+    conditions = tuple(
+        render(fact)
+        for fact in body
+        if not (fact[0] == "=" and any(render(side) in used for side in fact[1:]))
+    )
+    columns_with_sorts = tuple(zip(columns, sorts, strict=True))
+    return Phased(
+        "rewrite",
+        (left, right),
+        conditions,
+        relation,
+        columns_with_sorts,
+        match_ruleset,
+        apply_ruleset,
+        program,
+    )
+
+
+def _one_phase(
+    raw: RawRule,
+    body: tuple[Tree, ...],
+    unions: list[Tree],
+    others: list[Tree],
+    answers: list[Tree],
+    lifter: _Lifter,
+) -> Phased:
+    """Analyses, requests and answers: what they say is not logged by match, so one step does."""
+    actions = [_lift_action(action, lifter) for action in (*unions, *others)]
+    matching = (*_take_vectors_apart(body, lifter.taken), *lifter.facts)
+    _sorts([], (*matching, *map(_as_fact, actions)), lifter.known)
+    requests = [action for action in others if action[0].endswith("-request")]
+    kind: Kind = "law-apply" if unions else "law-request" if requests else "analysis"
+    match_ruleset = f"{raw.ruleset}/{raw.name}/match" if kind == "law-request" else ""
+    apply_ruleset = {
+        "law-request": "",
+        "law-apply": f"{raw.ruleset}/{raw.name}/apply",
+        "analysis": f"{raw.ruleset}/all",
+    }[kind]
+    relation, columns = "", tuple[tuple[str, str], ...]()
+    if requests or unions:
+        relation = (answers if unions else requests)[0][0]
+        inputs = lifter.known.signatures[relation].inputs
+        columns = tuple((f"c{index}", sort) for index, sort in enumerate(inputs))
+    own = match_ruleset or apply_ruleset
+    declare = () if kind == "analysis" else (f"(ruleset {own})",)
+    return Phased(
+        kind,
+        None,
+        tuple(map(render, body)),
+        relation,
+        columns,
+        match_ruleset,
+        apply_ruleset,
+        (*declare, _rule_text(raw.name, matching, actions, own)),
+    )
+
+
+def _fresh(stem: str, taken: set[str]) -> Var:
+    name, number = stem, 1
+    while name in taken:
+        name, number = f"{stem}{number}", number + 1
+    taken.add(name)
+    return Var(name)
+
+
+def _name_wildcards(tree: Tree, taken: set[str]) -> Tree:
+    # egglog's parser has made each _ a variable of its own, under a name that it reserves.
+    return replace_vars(
+        tree, lambda var: _fresh("any", taken) if var.name.startswith(("@", "_")) else var
+    )
+
+
+def _take_vectors_apart(body: Iterable[Tree], taken: set[str]) -> list[Tree]:
+    """egglog computes vec-of in a query but does not match it: a pattern `(Prod (vec-of x y))`
+    becomes `(Prod v)` with `v` of length 2, `x` and `y` its elements.
+    """
+    facts: list[Tree] = []
+
+    def visit(tree: Tree) -> Tree:
+        if not is_call(tree):
+            return tree
+        if tree[0] != "vec-of" or not any(variables(tree)):
+            return (tree[0], *map(visit, tree[1:]))
+        vec = _fresh("v", taken)
+        facts.append(("=", len(tree) - 1, ("vec-length", vec)))
+        for index, element in enumerate(tree[1:]):
+            facts.append(("=", visit(element), ("vec-get", vec, index)))
+        return vec
+
+    return [*map(visit, body), *facts]
+
+
+def _write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
+    lets: dict[str, Tree] = {}
+    sizes: dict[str, int] = {}
+
+    def resolve(var: Var) -> Tree:
+        if var.name not in lets and var.name not in bound:
+            raise Unusable(
+                f"variable {var.name} is not bound",
+                "Bind it on the left-hand side, in a condition or with let.",
+            )
+        return lets.get(var.name, var)
+
+    actions: list[Tree] = []
+    for action in head:
+        grown = size(action) + sum(sizes.get(name, 0) for name in variables(action))
+        if grown > MAX_TREE:
+            raise Unusable("action is too large", "Its lets grow out of hand; simplify it.")
+        if action[0] == "let":
+            _, var, value = action
+            if var.name in bound or var.name in lets:
+                raise Unusable(f"let {var.name} hides another variable", "Use another name.")
+            lets[var.name] = replace_vars(value, resolve)
+            sizes[var.name] = size(lets[var.name])
+        else:
+            actions.append(replace_vars(action, resolve))
+    return actions
+
+
+def _definitions(body: Iterable[Tree], known: Declarations) -> dict[str, Tree]:
+    """Variables that a fact `(= x (Constructor ...))` defines; the first one counts."""
+    definitions: dict[str, Tree] = {}
+    for fact in body:
+        if fact[0] != "=":
+            continue
+        for var, term in ((fact[1], fact[2]), (fact[2], fact[1])):
+            if isinstance(var, Var) and is_call(term) and known.is_constructor(term[0]):
+                definitions.setdefault(var.name, term)
+    return definitions
+
+
+def _expand(tree: Tree, definitions: dict[str, Tree], active: frozenset[str] = frozenset()) -> Tree:
+    """Writes definitions out, so that the equality holds as it stands, without the body."""
+
+    def definition(var: Var) -> Tree:
+        if var.name not in definitions or var.name in active:
+            return var
+        return _expand(definitions[var.name], definitions, active | {var.name})
+
+    expanded = replace_vars(tree, definition)
+    if size(expanded) > MAX_TREE:
+        raise Unusable("pattern is too large", "Its definitions grow out of hand; simplify it.")
+    return expanded
+
+
+def _lift_action(action: Tree, lifter: _Lifter) -> Tree:
+    if action[0] == "set":
+        _, call, value = action
+        return ("set", (call[0], *map(lifter.lift, call[1:])), lifter.lift(value))
+    return (action[0], *map(lifter.lift, action[1:]))
+
+
+def _as_fact(action: Tree) -> Tree:
+    """An action as a fact of the same sorts, for inference."""
+    return ("=", *action[1:]) if action[0] in ("set", "union") else action
+
+
+def _sorts(columns: Iterable[str], trees: Iterable[Tree], known: Declarations) -> list[str]:
+    try:
+        domains = infer_sorts(trees, known)
+    except SortMismatch as mismatch:
+        raise Unusable(f"sorts do not fit: {mismatch}", "Compare with the declarations.") from None
+    sorts: list[str] = []
+    for name in columns:
+        if len(domains[name]) != 1:
+            choices = " or ".join(sorted(domains[name])[:6])
+            raise Unusable(
+                f"sort of variable {name} is open: {choices}", "Use it where its sort is known."
+            )
+        sorts.extend(domains[name])
+    return sorts
+
+
+def _rule_text(name: str, facts: Iterable[Tree], actions: Iterable[Tree], ruleset: str) -> str:
+    body = " ".join(map(render, facts))
+    head = " ".join(map(render, actions))
+    return f'(rule ({body}) ({head}) :ruleset {ruleset} :name "{name}")'

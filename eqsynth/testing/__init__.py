@@ -1,0 +1,1 @@
+"""Checks that other test suites can use too."""

@@ -1,0 +1,94 @@
+"""Timing: order, counts and sanity; never how long something takes."""
+
+import gc
+import time
+
+import pytest
+
+from eqsynth.extract.timing import Timing, time_interleaved, time_one
+
+
+def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
+    calls: list[str] = []
+    timings = time_interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
+        repeats=3, block=2, pause_s=0.0,
+    )  # fmt: skip
+    # One call that is not counted and two that are, in every turn.
+    assert "".join(calls) == "aaabbb" + "bbbaaa" + "aaabbb"
+    assert {name: timing.samples for name, timing in timings.items()} == {"a": 3, "b": 3}
+
+
+def test_every_turn_begins_with_a_pause() -> None:
+    ends: list[float] = []
+    starts: list[float] = []
+
+    def call() -> None:
+        starts.append(time.perf_counter())
+        ends.append(time.perf_counter())
+
+    time_interleaved({"a": call, "b": call}, repeats=2, block=1, pause_s=0.02)
+    # Every turn is two calls; between turns lies at least the pause.
+    gaps = [starts[i] - ends[i - 1] for i in range(2, len(starts), 2)]
+    assert len(gaps) == 3 and min(gaps) >= 0.02
+
+
+def test_one_stall_does_not_move_the_median() -> None:
+    count = 0
+
+    def stalls_once() -> None:
+        nonlocal count
+        count += 1
+        if count == 8:
+            time.sleep(0.3)
+
+    timing = time_interleaved({"a": stalls_once}, repeats=9, block=4, pause_s=0.0)["a"]
+    assert count == 9 * 5
+    assert timing.q3_s < 0.3 / 4
+
+
+def test_timings_are_positive_and_ordered() -> None:
+    for timing in (
+        time_one(lambda: None, min_time_s=0.001),
+        time_one(lambda: time.sleep(0.002), min_time_s=0.001),
+        time_interleaved({"a": lambda: None}, repeats=5, block=1, pause_s=0.0)["a"],
+    ):
+        assert 0 < timing.q1_s <= timing.median_s <= timing.q3_s
+        assert timing.samples >= 3
+
+
+def test_a_slow_call_is_not_made_more_often_than_needed() -> None:
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.01)
+
+    timing = time_one(slow, min_time_s=0.001, blocks=50, warmup=1)
+    assert calls <= 6 and timing.samples == 3
+
+
+def test_quartiles() -> None:
+    assert Timing.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Timing(3.0, 2.0, 4.0, 5)
+    assert Timing.of([2.0]) == Timing(2.0, 2.0, 2.0, 1)
+
+
+def test_garbage_collection_rests_and_returns_even_after_an_error() -> None:
+    seen: list[bool] = []
+    time_interleaved({"a": lambda: seen.append(gc.isenabled())}, 1, 1, 0.0)
+
+    def fails() -> None:
+        raise KeyError("from the callable")
+
+    with pytest.raises(KeyError):
+        time_interleaved({"a": fails}, 1, 1, 0.0)
+    assert not any(seen) and gc.isenabled()
+
+
+@pytest.mark.parametrize(("repeats", "block"), [(0, 1), (1, 0)])
+def test_counts_must_be_positive(repeats: int, block: int) -> None:
+    with pytest.raises(ValueError):
+        time_interleaved({"a": lambda: None}, repeats, block)
+    with pytest.raises(ValueError):
+        time_one(lambda: None, blocks=0)

@@ -1,0 +1,142 @@
+"""The house rules that a program can check: layers, heavy imports, length of files."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "eqsynth"
+
+LAYERS = {
+    "errors": 0, "ir": 1, "rules": 2, "egraph": 3, "extract": 4, "lower": 5, "optimize": 6,
+    "frontend": 7, "testing": 7, "cli": 8,
+}  # fmt: skip
+# The public face: they hand on what lives in the layers, and nothing imports them.
+FACES = {"__init__", "__main__"}
+HOMES = {
+    "egglog": {"egraph", "rules"}, "tvm": {"lower"}, "tvm_ffi": {"lower"}, "z3": {"rules"},
+}  # fmt: skip
+HEAVY = ("torch", "tvm", "tvm_ffi", "egglog")
+MAX_LINES = 450
+MAX_RULE_LINES = 300
+
+
+def imported_modules(tree: ast.AST, module: tuple[str, ...], is_package: bool) -> Iterator[str]:
+    """Absolute names that a module imports, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = node.level - is_package
+            base = module[: len(module) - up] if node.level else ()
+            prefix = ".".join((*base, *filter(None, [node.module])))
+            # `from eqsynth import ir` imports eqsynth.ir: name the member, not only the package.
+            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+def violations(path: Path, source: str) -> list[str]:
+    """Imports of the module at `path` (relative to the repository) that the layers forbid."""
+    module = path.with_suffix("").parts
+    is_package = module[-1] == "__init__"
+    if is_package:
+        module = module[:-1]
+    layer = module[1] if len(module) > 1 else "__init__"
+    if layer not in LAYERS and layer not in FACES:
+        return [f"{path}: {layer} has no place in the layers"]
+    found = []
+    for name in imported_modules(ast.parse(source), module, is_package):
+        top, _, rest = name.partition(".")
+        if layer not in HOMES.get(top, {layer}):
+            found.append(f"{path}: {top} is imported in {', '.join(sorted(HOMES[top]))} only")
+        if top != "eqsynth" or layer in FACES:
+            continue
+        target = rest.split(".")[0]
+        if target not in LAYERS:
+            found.append(f"{path}: imports the public face ({name})")
+        elif target != layer and LAYERS[target] >= LAYERS[layer]:
+            found.append(f"{path}: {layer} imports {target}")
+    return found
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def test_imports_run_one_way() -> None:
+    files = python_files()
+    assert files
+    found = [
+        line
+        for path in files
+        for line in violations(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("eqsynth/ir/tensor.py", "from eqsynth.egraph import session"),
+        ("eqsynth/ir/tensor.py", "from eqsynth import egraph"),
+        ("eqsynth/ir/tensor.py", "from ..egraph.session import run"),
+        ("eqsynth/ir/__init__.py", "from .. import egraph"),
+        ("eqsynth/ir/tensor.py", "def f():\n    import eqsynth.lower.vendor"),
+        ("eqsynth/ir/tensor.py", "import eqsynth"),
+        ("eqsynth/frontend/torch.py", "from eqsynth.testing import strategies"),
+        ("eqsynth/extract/cost.py", "import egglog.bindings"),
+        ("eqsynth/optimize.py", "from tvm import te"),
+        ("eqsynth/__init__.py", "import tvm"),
+        ("eqsynth/utils.py", ""),
+    ],
+)
+def test_a_planted_import_is_found(path: str, source: str) -> None:
+    assert violations(Path(path), source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("eqsynth/egraph/session.py", "import egglog.bindings\nfrom eqsynth.ir import tensor"),
+        ("eqsynth/lower/kernels.py", "from tvm import te\nfrom .vendor import call"),
+        ("eqsynth/lower/__init__.py", "from .vendor import call\nfrom ..extract import target"),
+        ("eqsynth/__init__.py", "from eqsynth.errors import EqsynthError"),
+    ],
+)
+def test_an_allowed_import_is_not_reported(path: str, source: str) -> None:
+    assert violations(Path(path), source) == []
+
+
+def heavy_modules_after(statement: str) -> list[str]:
+    code = f"import sys\n{statement}\nprint(*(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_importing_eqsynth_is_light() -> None:
+    assert heavy_modules_after("import eqsynth") == []
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert heavy_modules_after("import egglog.bindings") == ["egglog"]
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_files_stay_short() -> None:
+    code = [p for top in ("eqsynth", "tests", "benchmarks") for p in (ROOT / top).rglob("*.py")]
+    rules = list((ROOT / "rules").glob("*.egg"))
+    limits = [(p, MAX_LINES) for p in code] + [(p, MAX_RULE_LINES) for p in rules]
+    found = [
+        f"{path.relative_to(ROOT)}: {lines(path)} lines, at most {limit}"
+        for path, limit in limits
+        if lines(path) > limit
+    ]
+    assert not found, "\n".join(found)
