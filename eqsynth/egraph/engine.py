@@ -7,7 +7,7 @@ to the thread that made it, and after a `SaturationError` from a step it is dead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -181,6 +181,9 @@ class Engine:
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """Rows of one relation, or of one function with its value."""
+        return self._decoded_rows(name, self._freeze().functions)
+
+    def _decoded_rows(self, name: str, functions: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         signature = self.rules.known.signatures[name]
         sorts = signature.inputs
         if signature.kind == "function":
@@ -191,19 +194,18 @@ class Engine:
                 decode(value)
                 for decode, value in zip(decoders, (*row.inputs, row.output), strict=False)
             )
-            for row in self._freeze().functions[name].rows
+            for row in functions[name].rows
         ]
 
     def snapshot(self) -> Snapshot:
         """The whole e-graph as plain data; match relations are left out."""
         classes: dict[EClass, list[ENode]] = {}
-        rows: dict[str, list[tuple[Any, ...]]] = {}
         handles: dict[Handle, EClass] = {}
         functions = self._freeze().functions
         decoder = cache(self._decoder)
+        rows = _Rows(self._decoded_rows, functions, self.rules.known.signatures)
         for name, signature in self.rules.known.signatures.items():
             if signature.kind != "constructor":
-                rows[name] = self.rows(name)
                 continue
             to_class = decoder(signature.output)
             decoders = [decoder(sort) for sort in signature.inputs]
@@ -310,6 +312,36 @@ class Engine:
             "String": egraph.value_to_string,
             "bool": egraph.value_to_bool,
         }[sort]
+
+
+class _Rows(Mapping[str, list[tuple[Any, ...]]]):
+    """Rows of one frozen e-graph, decoded when they are asked for: most of them never are."""
+
+    def __init__(
+        self,
+        decode: Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]],
+        functions: Mapping[str, Any],
+        signatures: Mapping[str, Any],
+    ) -> None:
+        self._decode, self._functions = decode, functions
+        self._names = [n for n, s in signatures.items() if s.kind != "constructor"]
+        self._done: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
+        if name not in self._done:
+            if name not in self._names:
+                raise KeyError(name)
+            self._done[name] = self._decode(name, self._functions)
+        return self._done[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dict, (dict(self),))
 
 
 def _number(value: Any) -> int:

@@ -363,9 +363,8 @@ class ProofForest:
     def _frame(self, goals: Iterable[Pair]) -> _Frame:
         """Split congruent pairs down to the pairs that need a rule at their own root."""
         frame = _Frame([], {}, {})
-        forced = set(goals)
         seen: set[Pair] = set()
-        stack = [(goal, False) for goal in forced]
+        stack = [(goal, False) for goal in goals]
         while stack:
             pair, done = stack.pop()
             if done:
@@ -374,13 +373,12 @@ class ProofForest:
             if pair in seen:
                 continue
             seen.add(pair)
-            if pair not in forced:
-                path = self._path(*pair)
-                if len(path) != 1 or path[0].edge.justification is not None:
-                    frame.now[pair] = pair[0]
-                    if path:
-                        frame.todo[pair] = deque(path)
-                    continue
+            path = self._path(*pair)
+            if len(path) != 1 or path[0].edge.justification is not None:
+                frame.now[pair] = pair[0]
+                if path:
+                    frame.todo[pair] = deque(path)
+                continue
             stack.append((pair, True))
             stack += [(p, False) for p in self._arguments(pair)]
         return frame

@@ -14,6 +14,7 @@ from typing import Any
 
 from eqsynth.egraph.encode import encode_tensor
 from eqsynth.egraph.engine import Engine
+from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.laws.table import LAWS, Later
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
@@ -22,19 +23,12 @@ from eqsynth.ir.tensor import ClassRef, Op, Tensor, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
 
+# Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
+_MEANING = ("definition", "view", "reduction", "canonical-form")
 # Laws that look into the classes that a scope reads: new members there give new answers.
 _ASKED_AGAIN = ("traversal-merge", "view-merge", "expression-fusion", "match-epilogue")
 # Rules whose apply phase marks or unites what the laws of the same name answered.
 _MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
-
-
-@dataclass(frozen=True)
-class Equality:
-    """One logged union: both sides as nested tuples over handles, and the rule's name."""
-
-    left: Any
-    right: Any
-    rule: str
 
 
 @dataclass
@@ -112,9 +106,12 @@ class Session:
             unnamed = [c for c in snapshot.classes if c.sort == "Tensor" and c not in snapshot.named]
             if unnamed:
                 terms = smallest_terms(snapshot)
-                for eclass, handle in self.engine.name(unnamed, snapshot).items():
+                new = self.engine.name(unnamed, snapshot)
+                for eclass, handle in new.items():
                     self.definitions[handle.n] = terms[eclass]
-                snapshot = self.engine.snapshot()
+                # Naming adds rows of `Tok` and changes no class.
+                handles = {**snapshot.handles, **{h: c for c, h in new.items()}}
+                snapshot = Snapshot(snapshot.classes, snapshot.rows, handles)
             self._view = View(snapshot, self._references(snapshot))
         return self._view
 
@@ -184,6 +181,21 @@ class Session:
                 continue
         return None
 
+    def graph(self, roots: Sequence[int], stop: str, seconds: float) -> EGraph:
+        """The e-graph as plain data; ``roots`` are handles."""
+        view = self.view()
+        classes = {ref: view.members(ref) for ref in view.refs.values()}
+        return EGraph(
+            classes=classes,
+            roots=tuple(view.refs[view.snapshot.handles[Handle(n)]] for n in roots),
+            enodes=self.engine.enodes(),
+            eclasses=len(view.snapshot.classes),
+            matches=dict(self.matches),
+            stop=stop,
+            seconds=seconds,
+            log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
+        )
+
     # ---- a round ---------------------------------------------------------------
 
     def round(self, ruleset: str, budget: int) -> tuple[bool, list[str]]:
@@ -196,23 +208,26 @@ class Session:
             Whether anything was united, and the rules that were over budget (their other matches
             wait).
         """
-        self.view()
         changed, over = False, []
-        rules = self.rules.of(ruleset)
-        rewrites: list[tuple[Rule, list[tuple[Any, ...]]]] = []
-        for rule in rules:
+        matched: list[tuple[Rule, list[tuple[Any, ...]]]] = []
+        asked = False
+        for rule in self.rules.of(ruleset):
             if rule.kind == "rewrite":
-                rewrites.append((rule, self.engine.match(rule)))
+                matched.append((rule, self.engine.match(rule)))
             elif rule.kind == "law-request":
                 self.engine.match(rule)
-        view = self.view() if not rewrites else self._fresh_view()
-        for rule, rows in rewrites:
+                asked = True
+        for rule, rows in matched:
             if len(rows) > budget:
                 over.append(rule.name)
-                continue
-            if rows:
-                self._log_rewrites(view, rule, rows)
+            elif rows:
+                self._log_rewrites(rule, rows)
                 changed |= self.engine.apply(rule)
+        if not asked:
+            if changed:
+                self._view = None
+                self.engine.analyse()
+            return changed, over
         answers, exhausted = self._answers(ruleset, budget)
         over += exhausted
         changed |= self._unite(ruleset, answers)
@@ -225,11 +240,11 @@ class Session:
         self._view = None
         return self.view()
 
-    def _log_rewrites(self, view: View, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
+    def _log_rewrites(self, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
         self.matches[rule.name] += len(rows)
         if not self.log_matches:
             return
-        terms = smallest_terms(view.snapshot)
+        terms = smallest_terms(self.view().snapshot)
         for row in rows:
             left, right = rule.instance(row)
             self.log.append(
@@ -246,6 +261,8 @@ class Session:
             count = 0
             for row in sorted(view.snapshot.rows[relation], key=repr):
                 decoded = [view.value(value) for value in row]
+                if decoded[0].constant and law not in _MEANING:
+                    continue
                 key = (law, tuple(decoded))
                 if key in self._answered:
                     continue

@@ -90,9 +90,7 @@ def _call(fn: Callable[..., Any], arguments: list[IndexExpr], names: Sequence[st
         raise
 
 
-def _close(
-    traversal: Sequence[It], reduction: Sequence[It], body: Scalar, reducer: str
-) -> Tensor:
+def _close(traversal: Sequence[It], reduction: Sequence[It], body: Scalar, reducer: str) -> Tensor:
     """The scope over these open iterators, renumbered."""
     slots = {it.slot: slot for slot, it in enumerate((*traversal, *reduction))}
     stray = sorted(it.slot for it in iterators(body) if it.slot not in slots)

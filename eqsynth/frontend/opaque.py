@@ -84,15 +84,15 @@ def close(foreign: Foreign) -> tuple[TorchCall, list[Expr]]:
 
     def leaf(value: Any) -> Any:
         if isinstance(value, Foreign):
-            return function(value)
+            return as_call(value)
         position, _ = terms.setdefault(value.tensor.digest, (len(terms), value))
         return Argument(position)
 
-    def function(call: Foreign) -> TorchCall:
+    def as_call(call: Foreign) -> TorchCall:
         args, kwargs = tree_map_only((Expr, Foreign), leaf, (call.args, call.kwargs))
         return TorchCall(call.target, call.name, args, kwargs)
 
-    closed = function(foreign)
+    closed = as_call(foreign)
     return closed, [expr for _, expr in terms.values()]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -88,17 +89,20 @@ def capture(
     parameters = inspect.signature(module.forward)
     args, kwargs = bound(parameters, example_inputs, kwargs)
     _, spec = tree_flatten((args, kwargs))
-    exported = _export(module, args, kwargs)
-    table = _decompositions()
-    tried: dict[Any, Any] = {}
-    while True:
-        translation = _Translation(exported)
-        program = translation.program()
-        more = {t: table[t] for t in translation.missing if t in table and t not in tried}
-        if not more:
-            break
-        tried |= more
-        exported = exported.run_decompositions(dict(tried))
+    with warnings.catch_warnings():
+        # torch warns of how torch.export itself copies its specs.
+        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+        exported = _export(module, args, kwargs)
+        table = _decompositions()
+        tried: dict[Any, Any] = {}
+        while True:
+            translation = _Translation(exported)
+            program = translation.program()
+            more = {t: table[t] for t in translation.missing if t in table and t not in tried}
+            if not more:
+                break
+            tried |= more
+            exported = exported.run_decompositions(dict(tried))
     if translation.refusal is not None:
         raise translation.refusal
     arguments, results, mutations = translation.places()
@@ -106,9 +110,7 @@ def capture(
     return Captured(
         program=program,
         weights=weights,
-        convention=Convention(
-            arguments, results, parameters, spec, exported.call_spec.out_spec
-        ),
+        convention=Convention(arguments, results, parameters, spec, exported.call_spec.out_spec),
         opaque=translation.opaque,
         buffers=tuple(translation.live.values()),
         mutations=mutations,
@@ -120,7 +122,8 @@ def _export(
 ) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad():
-            return torch.export.export(module, args, kwargs).run_decompositions({})
+            exported = torch.export.export(module, args, kwargs)
+            return exported.run_decompositions({})  # type: ignore[no-any-return]
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CaptureError(
@@ -194,7 +197,7 @@ class _Translation:
         outputs = []
         for value, spec in zip(self._outputs, self.signature.output_specs, strict=True):
             if isinstance(value, Foreign | Named):
-                raise CaptureError(
+                self.refusal = self.refusal or CaptureError(
                     "a result has a dtype that eqsynth can't hold",
                     where=str(spec.arg),
                     got=value.name,

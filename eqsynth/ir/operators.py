@@ -39,7 +39,6 @@ class Operator:
     attrs: tuple[tuple[str, AttrKind], ...] = ()
     kind: Kind = "elementwise"
     function: str = ""
-    flops: Callable[[Sequence[TensorType], TensorType], int] | None = None
     vendor: bool = False
 
     def infer(
@@ -102,8 +101,8 @@ def _elementwise() -> list[Operator]:
 
 
 _OTHERS: Final = (
-    Operator("Matmul", 2, inference.matmul, (), "contraction", flops=inference.flops_matmul),
-    Operator("Conv2d", 2, inference.conv2d, _CONV, "contraction", flops=inference.flops_conv),
+    Operator("Matmul", 2, inference.matmul, (), "contraction"),
+    Operator("Conv2d", 2, inference.conv2d, _CONV, "contraction"),
     Operator(
         "ConvTranspose2d",
         2,
@@ -116,7 +115,6 @@ _OTHERS: Final = (
             ("groups", "int"),
         ),
         "contraction",
-        flops=inference.flops_conv_transpose,
     ),
     Operator("FusedMatmul", 3, inference.fused_matmul, _POST, "contraction", vendor=True),
     Operator("FusedMatmulAdd", 4, inference.fused_matmul, _POST, "contraction", vendor=True),

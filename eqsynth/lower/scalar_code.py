@@ -118,13 +118,13 @@ class ScalarCode:
             return self.convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
         match scalar:
             case Read():
-                return self.convert(self.bind(self._load(scalar)), own, arithmetic(own))
+                return self.convert(self._load(scalar), own, arithmetic(own))
             case Value(index=index):
                 return index_code(index, self._iterators, self._index_dtype).astype("int64")
             case Cast(arg=arg):
                 source = arithmetic(dtype_of(arg) or own)
                 value = self.convert(self.value(arg, source), source, own)
-                return self.convert(self.bind(value), own, arithmetic(own))
+                return self.convert(value, own, arithmetic(own))
             case Call(fn=fn, args=args):
                 return self._call(fn, args, own)
             case Sum(terms=parts) | Prod(factors=parts):
@@ -340,7 +340,7 @@ def _floor_quotient(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
 
 
 def _integer_division(
-    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr], Expr]
+    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr, Expr], Expr]
 ) -> Callable[..., Expr]:
     """Division that never traps: by 0 it gives 0 (NumPy), by -1 it wraps.
 
@@ -348,11 +348,10 @@ def _integer_division(
     """
 
     def emit(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
-        result = operation(x, y)
+        result, zero = operation(x, y), number(0, dtype)
         if dtype != "uint8":
             minus_one = tirx.EQ(y, number(-1, dtype))
-            result = tirx.if_then_else(minus_one, at_minus_one(x), result)
-        zero = number(0, dtype)
+            result = tirx.if_then_else(minus_one, at_minus_one(zero, x), result)
         return tirx.if_then_else(tirx.EQ(y, zero), zero, result)
 
     return emit
@@ -409,12 +408,12 @@ _INTEGER: Final[dict[str, Callable[..., Expr]]] = {
     **_BOTH,
     "relu": lambda code, dtype, x: maximum(dtype, x, number(0, dtype)),
     "abs": lambda code, dtype, x: (
-        x if dtype in ("uint8", "bool") else tirx.Select(x < number(0, dtype), -x, x)
+        x if dtype in ("uint8", "bool") else tirx.Select(x < number(0, dtype), number(0, dtype) - x, x)
     ),
     "floor": lambda code, dtype, x: x,
     "ceil": lambda code, dtype, x: x,
-    "floordiv": _integer_division(tirx.floordiv, lambda x: -x),
-    "mod": _integer_division(tirx.floormod, lambda x: x * 0),
+    "floordiv": _integer_division(tirx.floordiv, lambda zero, x: zero - x),
+    "mod": _integer_division(tirx.floormod, lambda zero, x: zero),
     "pow": _integer_power,
 }
 

@@ -28,6 +28,10 @@ MEMORY_BOUND: Final = 4.0
 # A reduction with fewer operations than this takes microseconds however it is computed.
 SMALL: Final = 1 << 16
 
+# TVM's elimination of common subexpressions takes divisions and loads out of the conditions
+# that guard them. LLVM does the same job, and knows what may trap.
+_PASSES: Final = {"tirx.disable_cse_tir": True}
+
 
 class TvmBackend:
     """eOperators on TVM kernels. Implements ``Backend`` of ``extract/kernel.py``."""
@@ -202,7 +206,8 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
             assert isinstance(kernel.term, Scope)
             nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
             functions[name] = prim_func(nest, kernel.schedule, name)
-        return tvm.compile(tvm.IRModule(functions), _target())
+        with tvm.transform.PassContext(config=_PASSES):
+            return tvm.compile(tvm.IRModule(functions), _target())
     # TVM's errors have no common root but Exception.
     except Exception as error:
         raise LoweringError(

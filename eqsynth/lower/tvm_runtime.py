@@ -144,10 +144,11 @@ def link(units: list[Path], target: Path) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where native code is kept, per user; a folder for this process if that can't be written."""
+    """``$EQSYNTH_CACHE`` or the user's cache, and in it native code; a folder of this process's
+    own where that can't be written."""
     import platformdirs
 
-    path = Path(platformdirs.user_cache_dir("eqsynth")) / "native"
+    path = Path(os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")) / "native"
     try:
         path.mkdir(parents=True, exist_ok=True)
         if os.access(path, os.W_OK):

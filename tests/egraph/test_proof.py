@@ -157,6 +157,43 @@ def test_a_term_inside_its_equal() -> None:
     assert explained(forest, forest.add("h", (a, ga)), forest.add("h", (ga, a)))
 
 
+def test_where_some_occurrences_stay_all_are_replaced_and_some_restored() -> None:
+    forest = ProofForest()
+    a, b = forest.add("a"), forest.add("b")
+    forest.union(a, b, Justification("a-is-b"))
+    aab, bbb, bab = (forest.add("k", args) for args in ((a, a, b), (b, b, b), (b, a, b)))
+    assert explained(forest, aab, bab) == [
+        Step(aab, bbb, "a-is-b", True, (a, b)),
+        Step(bbb, bab, "a-is-b", False, (b, a)),
+    ]
+
+
+def test_some_occurrences_stay_of_a_term_inside_its_equal() -> None:
+    """The larger term goes first: replacing a by g(a) would never make the ends meet."""
+    forest = ProofForest()
+    a = forest.add("a")
+    ga = forest.add("g", (a,))
+    forest.union(a, ga, Justification("a-is-ga"))
+    start, middle, end = (forest.add("k", x) for x in ((a, a, ga), (a, a, a), (ga, a, ga)))
+    assert explained(forest, start, end) == [
+        Step(start, middle, "a-is-ga", False, (ga, a)),
+        Step(middle, end, "a-is-ga", True, (a, ga)),
+    ]
+
+
+def test_replacing_makes_new_occurrences() -> None:
+    """g(b) = b, and g(g(g(b))) -> g(g(b)) beside arguments that are to stay as they are."""
+    forest = ProofForest()
+    towers = [forest.add("b")]
+    for _ in range(3):
+        towers.append(forest.add("g", (towers[-1],)))
+    forest.union(towers[1], towers[0], Justification("gb-is-b"))
+    others = (towers[1], towers[0], towers[2])
+    start = forest.add("k", (towers[3], *others))
+    steps = explained(forest, start, forest.add("k", (towers[2], *others)))
+    assert [step.forward for step in steps] == [True, True, True, False, False]
+
+
 def test_an_equality_is_not_explained_by_itself() -> None:
     """a = f(a), b = f(b), a = b: f(a) = f(b) is congruence, and also a way around to a = b."""
     forest = ProofForest()
@@ -177,6 +214,39 @@ def test_a_later_shortcut_is_taken() -> None:
     forest.union(chain[0], chain[-1], Justification("shortcut"))
     ends = forest.add("f", (chain[0],)), forest.add("f", (chain[-1],))
     assert rules(explained(forest, *ends)) == ["shortcut"]
+
+
+def test_explanations_follow_the_log() -> None:
+    """A path that was explained before is not kept where a later equality is shorter."""
+    forest = ProofForest()
+    a, b, c = (forest.add(head) for head in "abc")
+    forest.union(a, b, Justification("a-is-b"))
+    forest.union(b, c, Justification("b-is-c"))
+    assert rules(explained(forest, a, c)) == ["a-is-b", "b-is-c"]
+    forest.union(a, c, Justification("a-is-c"))
+    assert rules(explained(forest, a, c)) == ["a-is-c"]
+
+
+def test_neighbouring_congruences_are_one() -> None:
+    """f(b) = f(a) = f(c) is recorded; the shorter f(b) = f(c) is found."""
+    forest = ProofForest()
+    a, b, c = (forest.add(head) for head in "abc")
+    _, fb, fc = (forest.add("f", (term,)) for term in (a, b, c))
+    forest.union(a, b, Justification("a-is-b"))
+    forest.union(b, c, Justification("b-is-c"))
+    forest.union(a, c, Justification("a-is-c"))
+    assert rules(explained(forest, fb, fc)) == ["b-is-c"]
+
+
+@given(st.integers(0, 5), st.lists(st.integers(0, 5), max_size=20))
+def test_no_whole_term_is_visited_twice(start: int, walk: list[int]) -> None:
+    wholes = [start, *walk]
+    steps = [Step(a, b, "r", True, (a, b)) for a, b in zip(wholes, walk, strict=False)]
+    kept = proof._without_detours(start, steps)
+    assert all(step in steps for step in kept)
+    assert [step.before for step in kept] == [start, *(step.after for step in kept)][:-1]
+    visited = [start, *(step.after for step in kept)]
+    assert len(set(visited)) == len(visited) and visited[-1] == wholes[-1]
 
 
 def test_a_long_chain() -> None:

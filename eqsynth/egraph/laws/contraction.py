@@ -45,7 +45,7 @@ def factor(scope: Scope) -> Iterator[Scope]:
     factors, becomes a scope over the iterators that it still needs.
     """
     factors = factors_of(scope.body)
-    if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS:
+    if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
         return
     reduced = set(reduction_iterators(scope))
     links = [[_linked(f, g, reduced) for g in factors] for f in factors]
@@ -66,6 +66,32 @@ def factor(scope: Scope) -> Iterator[Scope]:
             result = same_scope(scope, product(sides))
             if result != scope:
                 yield result
+
+
+def fold_constants(scope: Scope) -> Scope | None:
+    """``sum a * w * s = sum a * {w * s}``, w and s constant, s over iterators of w only.
+
+    The product is no larger than w and computed once, so this never loses; it comes before
+    factoring.
+    """
+    found = _foldable(scope) if is_product(scope) else None
+    if found is None:
+        return None
+    rest = [f for f in factors_of(scope.body) if f not in found]
+    if not rest or len(rest) + len(found) != len(factors_of(scope.body)):
+        return None
+    outside = {it for f in found for it in iterators(f)}
+    return same_scope(scope, product([*rest, close(product(found), outside)]))
+
+
+def _foldable(scope: Scope) -> list[Scalar] | None:
+    """A constant factor and the constant factors over iterators of it alone, if any."""
+    constants = [f for f in factors_of(scope.body) if _constant(f)]
+    for w in constants:
+        small = [f for f in constants if f is not w and iterators(f) <= iterators(w)]
+        if small and isinstance(w, Read):
+            return [w, *small]
+    return None
 
 
 def _side(part: Sequence[Scalar], used: set[It], outside: set[It]) -> Scalar:

@@ -66,56 +66,69 @@ def sum_split(scope: Scope) -> Iterator[Scope]:
                 yield same_scope(scope, inner)
 
 
-def variable_substitution(scope: Scope) -> Iterator[Scope]:
-    """``L_x f(a*h + d*r + c) = L_x {L_y f(t + c)}[a*h + d*r]``: one iterator for a mixed index.
+def distance(split: Scope) -> int:
+    """Iterators of a split's inner sum that no column of the matrix product takes as they are.
 
-    ``h`` may occur nowhere but in multiples of that one expression; then (h, r) -> (t, r) is injective. The
-    inner traversal of ``t`` is relaxed to the smallest box around the image [EinNet §4.1,
-    boundary relaxing]: what it computes outside of the image is never read.
+    The expression distance of EinNet §6.1 to Matmul: mixed indices over what is still summed.
     """
-    if not is_product(scope) or not scope.reduction:
-        return
-    traversal = traversal_iterators(scope)
-    seen = set()
+    (read,) = reads(split.body)
+    inner = read.tensor
+    assert isinstance(inner, Scope)
+    return len(mixed_iterators(inner) & set(reduction_iterators(inner)))
+
+
+def variable_substitution(scope: Scope) -> Scope | None:
+    """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
+
+    Every index that mixes iterators of the traversal gets an iterator of its own, all in one change of
+    variables. The iterator that goes (``h``) may occur nowhere but in that one expression, so
+    (h, r) -> (t, r) is injective. The box of ``t`` is relaxed to the smallest around the image
+    [EinNet §4.1, boundary relaxing]: what is computed outside of the image is never read.
+    """
+    if not is_product(scope):
+        return None
+    traversal = set(traversal_iterators(scope))
+    image: dict[It, Index] = {}
     for read in reads(scope.body):
         for index in read.index:
-            own = [it for it in set(index.iterators()) if it in traversal]
-            if not index.is_affine or len(own) < 2:
+            own = {it for it in index.iterators() if it in traversal}
+            if not index.is_affine or len(own) < 2 or own & set(image):
                 continue
-            slots = {it.slot for it in own}
             mixed = Index(0, tuple((a, c) for a, c in index.terms if a in own))
-            for old in sorted(own, key=lambda it: it.slot):
-                key = (old, mixed)
-                if key in seen or index.coefficient(old.slot) <= 0:
-                    continue
-                seen.add(key)
-                if _only_inside(scope, old, mixed, slots):
-                    yield _substituted(scope, old, mixed)
+            olds = [
+                it
+                for it in sorted(own, key=lambda it: it.slot)
+                if index.coefficient(it.slot) > 0 and _only_inside(scope, it, mixed)
+            ]
+            if olds:
+                image[olds[0]] = mixed
+    return _substituted(scope, image) if image else None
 
 
-def _only_inside(scope: Scope, old: It, mixed: Index, slots: set[int]) -> bool:
-    """Every index that uses ``old`` uses exactly ``mixed`` of the iterators in ``slots``."""
+def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
+    """Every index that uses ``old`` uses it within the expression ``mixed``."""
+    slots = {it.slot for it in mixed.iterators()}
     for read in reads(scope.body):
         for index in read.index:
             if old in set(index.iterators()):
                 own = tuple((a, c) for a, c in index.terms if isinstance(a, It) and a.slot in slots)
                 if not index.is_affine or own != mixed.terms:
                     return False
-    return all(it != old for leaf in _values(scope) for it in leaf.iterators())
+    values = [leaf.index for leaf in leaves(scope.body) if isinstance(leaf, Value)]
+    return all(it != old for index in values for it in index.iterators())
 
 
-def _values(scope: Scope) -> list[Index]:
-    return [leaf.index for leaf in leaves(scope.body) if isinstance(leaf, Value)]
-
-
-def _substituted(scope: Scope, old: It, mixed: Index) -> Scope:
-    low, high = mixed.range()
-    fresh = It(len(scope.extents), high - low + 1)
+def _substituted(scope: Scope, image: dict[It, Index]) -> Scope:
+    """The scope through one over t = image(old), for each old iterator."""
+    fresh = {
+        old: It(len(scope.extents) + n, mixed.range()[1] - mixed.range()[0] + 1)
+        for n, (old, mixed) in enumerate(image.items())
+    }
 
     def rewrite(index: Index) -> Index:
-        if old not in set(index.iterators()):
-            return index
-        return index - mixed + Index(low, ((fresh, 1),))
+        for old in set(index.iterators()) & set(image):
+            index = index - image[old] + Index(image[old].range()[0], ((fresh[old], 1),))
+        return index
 
     body = rewrite_leaves(
         scope.body,
@@ -123,11 +136,11 @@ def _substituted(scope: Scope, old: It, mixed: Index) -> Scope:
         if isinstance(leaf, Read)
         else leaf,
     )
-    kept = [fresh if it == old else it for it in traversal_iterators(scope)]
+    kept = [fresh.get(it, it) for it in traversal_iterators(scope)]
     order = canonical_order(body, kept, reduction_iterators(scope))
     inner = scope_over(order, reduction_iterators(scope), body)
-    at = tuple(mixed - low if it == fresh else bare(it) for it in order)
-    return same_scope(scope, Read(inner, at), [])
+    at = {new: image[old] - image[old].range()[0] for old, new in fresh.items()}
+    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in order)), [])
 
 
 def tighten(scope: Scope) -> Scope | None:

@@ -8,7 +8,7 @@ wants are brought there by views, or by a scope that gathers them (im2col, as an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.laws.closing import reduction_iterators, scope_over, traversal_iterators
@@ -54,12 +54,18 @@ class Groups:
             return None
         if any(it not in in_a & in_b for it in reduced):
             return None
+        # Within a group any order will do: that of the operand's axes, so that views suffice.
         return Groups(
-            tuple(it for it in traversal if it in in_a and it in in_b),
-            tuple(it for it in traversal if it in in_a and it not in in_b),
-            tuple(it for it in traversal if it not in in_a and it in in_b),
-            tuple(reduced),
+            _ordered((it for it in traversal if it in in_a and it in in_b), a),
+            _ordered((it for it in traversal if it in in_a and it not in in_b), a),
+            _ordered((it for it in traversal if it not in in_a and it in in_b), b),
+            _ordered(reduced, a),
         )
+
+
+def _ordered(its: Iterable[It], read: Read) -> tuple[It, ...]:
+    place = {it: axis for axis, index in enumerate(read.index) for it in index.iterators()}
+    return tuple(sorted(its, key=lambda it: (place[it], it.slot)))
 
 
 def operands(scope: Scope) -> tuple[Read, Read] | None:

@@ -9,6 +9,8 @@ by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks tha
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from eqsynth.egraph.laws.closing import same_scope
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
@@ -73,6 +75,7 @@ def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
     return high - a < 0 and a * extent + low >= size
 
 
+@lru_cache(maxsize=1 << 15)
 def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
     """``outer`` with ``read`` replaced by the body of ``inner``, which is equal to what is read.
 

@@ -79,11 +79,13 @@ def _inlinable(view: View, scope: Scope) -> Scope | None:
 
 
 def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
+    """Products of a class; scaled weights stay folded (a constant without a sum of its own)."""
     return [
         scope
         for scope in view.scopes(ref)
         if scope not in view.derived
         and merging.is_product(scope)
+        and (not ref.constant or bool(scope.reduction) or merging.is_view(scope))
         and all(r.tensor != ref for r in reads(scope.body))
     ]
 
@@ -169,8 +171,15 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
                 continue
             if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
+            if read.tensor.constant and not merging.is_view(inner):
+                # Computed once as it is; fused, it would be computed for every element.
+                continue
             merged = merging.merge(scope, read, inner)
             if merged is not None and merged != scope:
+                if merging.is_view(inner):
+                    # Views first, and one at a time: which views are inlined makes no difference
+                    # to a kernel, and all subsets of them would be many.
+                    return [merged]
                 found.append(merged)
     if not found:
         raise Later
@@ -189,6 +198,14 @@ def _flat(view: View, row: Sequence[Any]) -> Scope:
 
 def _factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return list(contraction.factor(_flat(view, row)))
+
+
+def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+    folded = contraction.fold_constants(scope)
+    return [] if folded is None else [folded]
 
 
 def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -212,22 +229,44 @@ def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _flat(view, row)
-    # What a split has made mixes iterators of its traversal: it is substituted, not split again.
-    traversal = set(range(len(scope.traversal)))
-    for read in reads(scope.body):
-        for index in read.index:
-            if len({it.slot for it in index.iterators()} & traversal) > 1:
-                return []
-    return list(derivation.sum_split(scope))
+    scope = _pair(view, row)
+    if _mixes_traversal(scope):
+        # What a split has made: it is substituted, not split again.
+        return []
+    splits = list(derivation.sum_split(scope))
+    # Converging derivation [EinNet §6.1]: only what is nearest to a product of matrices.
+    distance = {split: derivation.distance(split) for split in splits}
+    return [split for split in splits if distance[split] == min(distance.values())]
+
+
+def _mixes_traversal(scope: Scope) -> bool:
+    width = len(scope.traversal)
+    return any(
+        len({it.slot for it in index.iterators() if it.slot < width}) > 1
+        for read in reads(scope.body)
+        for index in read.index
+    )
+
+
+def _pair(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope if it is a product of two reads, neither of which can be inlined."""
+    scope = _settled(view, row)
+    if scope is None or not merging.is_product(scope) or contraction.fold_constants(scope):
+        raise Later
+    if len(factors_of(scope.body)) != 2 or not scope.reduction:
+        raise Later
+    if scope not in view.derived and _inlinable(view, scope) is not None:
+        raise Later
+    return scope
 
 
 def _variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    return list(derivation.variable_substitution(_flat(view, row)))
+    substituted = derivation.variable_substitution(_pair(view, row))
+    return [] if substituted is None else [substituted]
 
 
 def _boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    tightened = derivation.tighten(_flat(view, row))
+    tightened = derivation.tighten(_pair(view, row))
     return [] if tightened is None else [tightened]
 
 
@@ -240,6 +279,9 @@ def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 def _match_matmul(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _settled(view, row)
     matched = matching.match_matmul(scope) if scope else None
+    if scope is not None and _mixes_traversal(scope):
+        # Gathering for an index that a substitution makes bare would only copy more.
+        return []
     return [] if matched is None else [matched]
 
 
@@ -286,6 +328,7 @@ LAWS: Final[dict[str, Law]] = {
     "view-merge": _view_merge,
     "expression-fusion": _expression_fusion,
     "factor": _factor,
+    "fold-constants": _fold_constants,
     "hoist": _hoist,
     "common-factor": _common_factor,
     "sum-split": _sum_split,

@@ -2,8 +2,9 @@
 
     ops.relu(ops.matmul(a, b)),  ops.conv2d(x, w, bias=None, stride=1, padding=0)
 
-Elementwise operators also take the scalars of a scope. What torch computes, they compute: promotion,
-negative axes, broadcasting. Composite operators are built from those of ``ir/operators.py``.
+Elementwise operators also take the scalars of a scope. What torch computes, they compute:
+promotion, negative axes, broadcasting. Composite operators are built from those of the table in
+``ir/operators.py``.
 """
 
 from eqsynth.frontend.ops.contraction import (

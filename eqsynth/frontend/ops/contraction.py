@@ -45,14 +45,14 @@ def matmul(input: Expr, other: Expr) -> Expr:
 def linear(input: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
     """``input @ weight.T + bias``: (*b, k), (n, k) -> (*b, n)"""
     result = matmul(input, views.t(weight))
-    return result if bias is None else pointwise.add(result, bias)  # type: ignore[no-any-return]
+    return result if bias is None else pointwise.add(result, bias)
 
 
 def addmm(input: Expr, mat1: Expr, mat2: Expr, beta: Number = 1, alpha: Number = 1) -> Expr:
     """``beta * input + alpha * (mat1 @ mat2)``; with batches it is torch's baddbmm."""
     result: Expr = pointwise.mul_if(matmul(mat1, mat2), alpha)
     # beta = 0 means that input isn't read at all, NaN or not.
-    return result if beta == 0 else pointwise.add(result, pointwise.mul_if(input, beta))  # type: ignore[no-any-return]
+    return result if beta == 0 else pointwise.add(result, pointwise.mul_if(input, beta))
 
 
 def einsum(equation: str, *operands: Expr) -> Expr:
@@ -67,7 +67,9 @@ def einsum(equation: str, *operands: Expr) -> Expr:
     if not arrow:
         right = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
     extents: dict[str, int] = {}
-    fits = len(terms) == len(operands) and len(set(right)) == len(right) and set(right) <= set(letters)
+    fits = (
+        len(terms) == len(operands) and len(set(right)) == len(right) and set(right) <= set(letters)
+    )
     for term, operand in zip(terms, operands, strict=False):
         fits = fits and term.isalpha() | (term == "") and len(term) == operand.ndim
         for letter, extent in zip(term, operand.shape, strict=False):
@@ -158,9 +160,7 @@ def conv2d(
 ) -> Expr:
     """``(n, g*c, h, w), (f, c, r, s) -> (n, f, h', w')``; the batch axis may be left out."""
     if input.ndim == 3:
-        batched = conv2d(
-            views.unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups
-        )
+        batched = conv2d(views.unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups)
         return views.squeeze(batched, 0)
     dilation = _sizes(dilation, 2)
     if isinstance(padding, str):
@@ -186,7 +186,13 @@ def conv1d(
     spread = [(1, *_sizes(stride, 1)), (1, *_sizes(dilation, 1))]
     flat = padding if isinstance(padding, str) else (0, *_sizes(padding, 1))
     result = conv2d(
-        views.unsqueeze(input, -2), views.unsqueeze(weight, 2), bias, spread[0], flat, spread[1], groups
+        views.unsqueeze(input, -2),
+        views.unsqueeze(weight, 2),
+        bias,
+        spread[0],
+        flat,
+        spread[1],
+        groups,
     )
     return views.squeeze(result, -2)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from eqsynth.frontend import expr
 from eqsynth.frontend.expr import Elementwise, Expr, IndexExpr, Operand, ScalarExpr, pointwise
-from eqsynth.frontend.promotion import Number
+from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.types import is_float
 
 
@@ -89,10 +89,10 @@ def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any
     if rounding_mode is None:
         return quotient
     rounded = where(gt(quotient, 0), floor(quotient), ceil(quotient))
+    if not isinstance(rounded, Expr):
+        return rounded
     kinds = [o.tensor.type if isinstance(o, Expr) else o for o in (input, other)]
-    if isinstance(rounded, Expr):
-        return expr.cast(rounded, expr.common_dtype(kinds))  # type: ignore[arg-type]
-    return rounded
+    return expr.cast(rounded, common_dtype(kinds))  # type: ignore[arg-type]
 
 
 def pow(input: Operand, exponent: Operand) -> Any:

@@ -27,7 +27,11 @@ def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None =
     result = _reduce("ReduceSum", input, dim, keepdim)
     if dtype:
         return cast(result, dtype)
-    return cast(result, "int64") if result.dtype in ("bool", "uint8", "int8", "int16", "int32") else result
+    return (
+        cast(result, "int64")
+        if result.dtype in ("bool", "uint8", "int8", "int16", "int32")
+        else result
+    )
 
 
 def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
@@ -36,7 +40,11 @@ def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None 
     result = _reduce("ReduceProd", input, dim, keepdim)
     if dtype:
         return cast(result, dtype)
-    return cast(result, "int64") if result.dtype in ("bool", "uint8", "int8", "int16", "int32") else result
+    return (
+        cast(result, "int64")
+        if result.dtype in ("bool", "uint8", "int8", "int16", "int32")
+        else result
+    )
 
 
 def mean(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
@@ -165,7 +173,7 @@ def _affine(input: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     channels = (input.shape[1], *(1,) * (input.ndim - 2))
     if weight is not None:
         input = pointwise.mul(input, views.reshape(weight, channels))
-    return input if bias is None else pointwise.add(input, views.reshape(bias, channels))  # type: ignore[no-any-return]
+    return input if bias is None else pointwise.add(input, views.reshape(bias, channels))
 
 
 def group_norm(
@@ -219,7 +227,7 @@ def max_pool2d(
     dilation: Size = 1,
     ceil_mode: bool = False,
 ) -> Expr:
-    """``(n, c, h, w) -> (n, c, h', w')``; padding counts as -inf; the batch axis may be left out."""
+    """``(n, c, h, w) -> (n, c, h', w')``; padding is -inf; the batch axis may be left out."""
     if input.ndim == 3:
         rest = (kernel_size, stride, padding, dilation, ceil_mode)
         return views.squeeze(max_pool2d(views.unsqueeze(input, 0), *rest), 0)

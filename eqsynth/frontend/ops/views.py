@@ -317,7 +317,9 @@ def full(size: Sequence[int], fill_value: Number, dtype: str | None = None) -> E
     return make("Full", (), tuple(size), value.tensor.attrs[1], value.dtype)
 
 
-def arange(start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None) -> Expr:
+def arange(
+    start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
+) -> Expr:
     """``start, start + step, …`` up to ``end``, which is left out."""
     if end is None:
         start, end = 0, start
@@ -388,14 +390,16 @@ def _bounds(term: Tensor) -> tuple[float, float]:
                 return value, value
             case "Iota":
                 shape, axis, _ = term.attrs
-                return 0.0, float(max(shape[axis] - 1, 0))  # type: ignore[index]
+                return 0.0, float(max(shape[axis] - 1, 0))  # type: ignore[index,operator]
             case "Add":
                 return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
             case "Sub":
                 return parts[0][0] - parts[1][1], parts[0][1] - parts[1][0]
             case "Mul":
                 ends = [a * b for a in parts[0] for b in parts[1]]
-                return (-math.inf, math.inf) if any(map(math.isnan, ends)) else (min(ends), max(ends))
+                return (
+                    (-math.inf, math.inf) if any(map(math.isnan, ends)) else (min(ends), max(ends))
+                )
             case "Maximum":
                 return max(parts[0][0], parts[1][0]), max(parts[0][1], parts[1][1])
             case "Minimum":

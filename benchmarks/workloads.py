@@ -1,0 +1,255 @@
+"""The workloads that eqsynth is measured on: names, sizes and seeds, once.
+
+``build(batch)`` gives a module in evaluation mode and its inputs; ``reduced()`` the same program at
+small sizes at which the same rules fire, for tests. What a net computes is in ``nets.py`` and
+``algebra.py``. Peers and clocks aren't here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import algebra, nets
+
+Inputs = tuple[Tensor, ...]
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One program to measure.
+
+    Attributes:
+        suite: ``nets`` or ``algebra``.
+        batches: the batch sizes that are measured.
+    """
+
+    name: str
+    suite: str
+    batches: tuple[int, ...]
+    full: Callable[[int], tuple[nn.Module, Shapes]]
+    small: Callable[[], tuple[nn.Module, Shapes]]
+
+    def build(self, batch: int = 1) -> tuple[nn.Module, Inputs]:
+        """The module and its inputs at full size, the same each time."""
+        return _seeded(self.name, lambda: self.full(batch))
+
+    def reduced(self) -> tuple[nn.Module, Inputs]:
+        """The module and its inputs at a size for tests, the same each time."""
+        return _seeded(self.name, self.small)
+
+
+def _seeded(name: str, make: Callable[[], tuple[nn.Module, Shapes]]) -> tuple[nn.Module, Inputs]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(zlib.crc32(name.encode()))
+        module, shapes = make()
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                _unsettle(part)
+        return module.eval().requires_grad_(False), tuple(torch.randn(s) for s in shapes)
+
+
+def _unsettle(norm: nn.BatchNorm2d) -> None:
+    """Statistics as after training; with those of a fresh batch norm, folding it shows nothing."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    with torch.no_grad():
+        norm.running_mean.normal_(0.0, 0.2)
+        norm.running_var.uniform_(0.5, 1.5)
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.normal_(0.0, 0.1)
+
+
+def _longformer(kind: type[nn.Module], batch: int) -> tuple[nn.Module, Shapes]:
+    return kind(), ((8 * batch, 2048, 64),) * 3
+
+
+def _small_longformer(kind: type[nn.Module]) -> tuple[nn.Module, Shapes]:
+    return kind(3, 2), ((2, 16, 4),) * 3
+
+
+def _resnet(blocks: tuple[int, ...], **options: int) -> Callable[[int], tuple[nn.Module, Shapes]]:
+    return lambda b: (nets.ResNet(blocks, **options), ((b, 3, 224, 224),))
+
+
+def _small_resnet(**options: int) -> Callable[[], tuple[nn.Module, Shapes]]:
+    small = {"planes": 8, "classes": 10, **options}
+    return lambda: (nets.ResNet((1, 1, 1, 1), **small), ((2, 3, 32, 32),))
+
+
+_GCN_MAPS: Final = ((2048, 7), (1024, 14), (512, 28), (256, 56))
+_SMALL_GCN_MAPS: Final = ((16, 2), (8, 4), (6, 8), (4, 16))
+
+
+def _gcn(b: int) -> tuple[nn.Module, Shapes]:
+    return nets.GcnHead(), tuple((b, c, e, e) for c, e in _GCN_MAPS)
+
+
+def _small_gcn() -> tuple[nn.Module, Shapes]:
+    channels = [c for c, _ in _SMALL_GCN_MAPS]
+    return nets.GcnHead(channels, 3, 3), tuple((1, c, e, e) for c, e in _SMALL_GCN_MAPS)
+
+
+_INFOGAN: Final = (228, 448, 256, 128, 64, 3)
+_DCGAN: Final = (100, 512, 256, 128, 64, 3)
+_WIDE: Final = (1, 16)
+
+NETS: Final = (
+    Workload("resnet18", "nets", _WIDE, _resnet((2, 2, 2, 2)), _small_resnet()),
+    Workload(
+        "resnet50", "nets", _WIDE, _resnet((3, 4, 6, 3), expansion=4), _small_resnet(expansion=4)
+    ),
+    Workload(
+        "resnext50",
+        "nets",
+        _WIDE,
+        _resnet((3, 4, 6, 3), expansion=4, groups=32, group_width=4),
+        _small_resnet(expansion=4, groups=4, group_width=4),
+    ),
+    Workload(
+        "vgg16",
+        "nets",
+        _WIDE,
+        lambda b: (nets.vgg16_features(), ((b, 3, 224, 224),)),
+        lambda: (nets.vgg16_features(4), ((1, 3, 32, 32),)),
+    ),
+    Workload(
+        "nasnet_a",
+        "nets",
+        _WIDE,
+        lambda b: (nets.NasnetA(), ((b, 640, 28, 28),) * 2),
+        lambda: (nets.NasnetA(4), ((1, 20, 6, 6),) * 2),
+    ),
+    Workload(
+        "nasrnn",
+        "nets",
+        _WIDE,
+        lambda b: (nets.NasRnn(), ((10, b, 512), (b, 512))),
+        lambda: (nets.NasRnn(8), ((2, 1, 8), (1, 8))),
+    ),
+    Workload(
+        "lstm",
+        "nets",
+        _WIDE,
+        lambda b: (nets.Lstm(), ((10, b, 512), (b, 512), (b, 512))),
+        lambda: (nets.Lstm(8), ((2, 1, 8), (1, 8), (1, 8))),
+    ),
+    *(
+        Workload(
+            f"bert{length}",
+            "nets",
+            _WIDE,
+            lambda b, length=length: (nets.bert(), ((b, length, 768),)),  # type: ignore[misc]
+            lambda length=length: (nets.bert(1, 8, 2, 16), ((1, length // 16, 8),)),  # type: ignore[misc]
+        )
+        for length in (128, 64)
+    ),
+    Workload(
+        "infogan",
+        "nets",
+        _WIDE,
+        lambda b: (nets.generator(_INFOGAN, 2, 2), ((b, 228, 1, 1),)),
+        lambda: (nets.generator((12, 10, 8, 6, 4, 3), 2, 2), ((2, 12, 1, 1),)),
+    ),
+    Workload(
+        "dcgan",
+        "nets",
+        _WIDE,
+        lambda b: (nets.generator(_DCGAN, 4, 4), ((b, 100, 1, 1),)),
+        lambda: (nets.generator((10, 12, 8, 6, 4, 3), 4, 4), ((2, 10, 1, 1),)),
+    ),
+    Workload(
+        "fsrcnn",
+        "nets",
+        _WIDE,
+        lambda b: (nets.fsrcnn(), ((b, 1, 64, 64),)),
+        lambda: (nets.fsrcnn(8, 4, 2), ((1, 1, 8, 8),)),
+    ),
+    Workload("gcn", "nets", _WIDE, _gcn, _small_gcn),
+    Workload(
+        "csrnet",
+        "nets",
+        _WIDE,
+        lambda b: (nets.csrnet_back_end(), ((b, 512, 28, 28),)),
+        lambda: (nets.csrnet_back_end((8, 8, 6, 4)), ((1, 8, 6, 6),)),
+    ),
+    Workload(
+        "longformer_gather",
+        "nets",
+        _WIDE,
+        lambda b: _longformer(nets.LongformerGather, b),
+        lambda: _small_longformer(nets.LongformerGather),
+    ),
+    Workload(
+        "longformer_masked",
+        "nets",
+        _WIDE,
+        lambda b: _longformer(nets.LongformerMasked, b),
+        lambda: _small_longformer(nets.LongformerMasked),
+    ),
+)
+
+
+def _algebra(
+    name: str,
+    module: Callable[..., nn.Module],
+    full: tuple[tuple[int, ...], Shapes],
+    small: tuple[tuple[int, ...], Shapes],
+) -> Workload:
+    """A workload of batch 1 from (sizes of the module, shapes of the inputs), full and reduced."""
+    return Workload(
+        name,
+        "algebra",
+        (1,),
+        lambda _b: (module(*full[0]), full[1]),
+        lambda: (module(*small[0]), small[1]),
+    )
+
+
+ALGEBRA: Final = (
+    _algebra(
+        "chain",
+        algebra.Chain,
+        ((), ((512, 512), (512, 512), (512, 32))),
+        ((), ((16, 16), (16, 16), (16, 2))),
+    ),
+    _algebra("factor", algebra.Factor, ((), ((512, 512),) * 3), ((), ((16, 16),) * 3)),
+    _algebra(
+        "bottleneck", algebra.Bottleneck, ((768, 3072), ((128, 768),)), ((12, 48), ((8, 12),))
+    ),
+    _algebra("linear_mean", algebra.LinearMean, ((768,), ((4, 128, 768),)), ((12,), ((2, 8, 12),))),
+    _algebra(
+        "conv_gap", algebra.ConvGap, ((512, 1024), ((1, 512, 14, 14),)), ((6, 8), ((1, 6, 4, 4),))
+    ),
+    _algebra(
+        "transition",
+        algebra.Transition,
+        ((512, 256), ((1, 512, 28, 28),)),
+        ((8, 4), ((1, 8, 6, 6),)),
+    ),
+    _algebra(
+        "einsum4",
+        algebra.Einsum4,
+        ((), ((8, 1024), (1024, 1024), (1024, 1024), (1024, 8))),
+        ((), ((2, 16), (16, 16), (16, 16), (16, 2))),
+    ),
+    _algebra(
+        "gnn",
+        algebra.Gnn,
+        ((1024, 32), ((1024, 1024), (1024, 1024))),
+        ((16, 2), ((16, 16), (16, 16))),
+    ),
+    _algebra(
+        "linear_attention",
+        algebra.LinearAttention,
+        ((), ((8, 2048, 64),) * 3),
+        ((), ((2, 24, 4),) * 3),
+    ),
+)
+
+WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA)}

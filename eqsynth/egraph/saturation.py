@@ -1,0 +1,78 @@
+"""Saturation in a worker process: programs go in, saturated e-graphs come out.
+
+IR without arrays goes in, plain data comes out. A worker that dies or is late costs the optimization of
+its program, not the user's process: the caller gets an e-graph of the program as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
+from eqsynth.egraph.segments import over
+from eqsynth.egraph.session import Session
+from eqsynth.errors import EqsynthError, SaturationError
+from eqsynth.executor import Worker, WorkerError
+from eqsynth.ir.tensor import ClassRef, Tensor, topological
+from eqsynth.rules import RuleSet
+
+# Time past the deadline that a worker may need to end a step and hand over.
+_GRACE_S = 10.0
+
+
+def saturate_terms(
+    roots: Sequence[Tensor],
+    rules: RuleSet,
+    phases: Sequence[Phase],
+    limits: Limits,
+    log_matches: bool,
+) -> EGraph:
+    """The task of the worker: one session from terms to plain data."""
+    session = Session(rules, log_matches)
+    handles = session.add(roots)
+    report = saturate(session, phases, limits)
+    return session.graph(handles, report.stop, report.seconds)
+
+
+def saturate_in_worker(
+    worker: Worker,
+    roots: Sequence[Tensor],
+    rules: RuleSet,
+    *,
+    phases: Sequence[Phase] = DEFAULT_PHASES,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    log_matches: bool = True,
+) -> EGraph:
+    """Saturates ``roots``; without success their e-graph as they are, ``stop`` saying why.
+
+    Raises:
+        SaturationError: a rule is unsound, or the engine failed on it.
+    """
+    try:
+        return worker.run(
+            saturate_terms,
+            tuple(roots),
+            rules,
+            tuple(phases),
+            limits,
+            log_matches,
+            timeout_s=limits.deadline_s + _GRACE_S,
+        )
+    except WorkerError as error:
+        return unsaturated(roots, stop=f"worker {error.reason}")
+    except SaturationError:
+        raise
+    except EqsynthError as error:
+        return unsaturated(roots, stop=error.what)
+
+
+def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:
+    """The e-graph that contains the terms and nothing else."""
+    refs: dict[Tensor, ClassRef] = {}
+    classes: dict[ClassRef, tuple[Tensor, ...]] = {}
+    for term in topological(roots):
+        ref = ClassRef(len(refs), term.type, term.constant, term.digest)
+        refs[term] = ref
+        classes[ref] = (over(term, refs),)
+    return EGraph(classes, tuple(refs[r] for r in roots), len(refs), len(refs), {}, stop, 0.0, None)

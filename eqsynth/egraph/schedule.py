@@ -1,0 +1,105 @@
+"""Saturation control: phases as data, budgets and back-off, limits that end in a result.
+
+A phase runs its rulesets in turn, a round at a time. A rule that is over its budget is left out with its
+pending matches for a growing number of rounds. Node limit and deadline are looked at between rounds:
+reaching one stops the run and is told in the report; it is no error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from eqsynth.egraph.session import Session
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Rulesets that run in turn until none changes anything, or ``rounds`` times.
+
+    Attributes:
+        budget: matches of one rule that one round may unite.
+    """
+
+    name: str
+    rulesets: tuple[str, ...]
+    rounds: int
+    budget: int = 1000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one saturation.
+
+    Attributes:
+        deadline_s: seconds from the start.
+    """
+
+    enodes: int = 100_000
+    deadline_s: float = 60.0
+
+
+@dataclass
+class SaturationReport:
+    """What a run did, and why it stopped: ``saturated``, ``rounds``, ``node_limit`` or ``deadline``."""
+
+    stop: str = "saturated"
+    seconds: float = 0.0
+    rounds: dict[str, int] = field(default_factory=dict)
+    over_budget: dict[str, int] = field(default_factory=dict)
+
+
+# Meaning first, then normal form, contraction algebra, EinNet's derivations, operators. Each phase
+# is bounded by itself; later phases repeat what earlier ones need for terms that are new.
+DEFAULT_PHASES = (
+    Phase("define", ("define", "simplify"), 4),
+    Phase("normalize", ("index", "scalar", "normal"), 24),
+    Phase("contract", ("contract-explore", "index", "normal"), 12),
+    Phase("derive", ("derive-explore", "index", "normal"), 10),
+    Phase("match", ("match", "simplify"), 4),
+)
+
+# The other order of axes is needed only to recognize a given term, not to compute one.
+PROVE_PHASES = (
+    *DEFAULT_PHASES[:2],
+    Phase("axes", ("axes-explore", "normal"), 4),
+    *DEFAULT_PHASES[2:],
+)
+
+
+def saturate(
+    session: Session,
+    phases: Sequence[Phase] = DEFAULT_PHASES,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    done: Callable[[Session], bool] = lambda _session: False,
+) -> SaturationReport:
+    """Runs the phases; ``done`` is asked after each round and ends the run early."""
+    report = SaturationReport()
+    start = time.monotonic()
+    session.engine.analyse()
+    known = set(session.rules.rulesets)
+    for phase in phases:
+        rulesets = [name for name in phase.rulesets if name in known]
+        for number in range(phase.rounds):
+            changed = False
+            for ruleset in rulesets:
+                united, over = session.round(ruleset, phase.budget)
+                changed |= united
+                for rule in over:
+                    report.over_budget[rule] = report.over_budget.get(rule, 0) + 1
+                report.seconds = time.monotonic() - start
+                if report.seconds > limits.deadline_s:
+                    report.stop = "deadline"
+                    return report
+                if session.engine.enodes() > limits.enodes:
+                    report.stop = "node_limit"
+                    return report
+            report.rounds[phase.name] = number + 1
+            if done(session):
+                return report
+            if not changed:
+                break
+        else:
+            report.stop = "rounds"
+    return report

@@ -1,0 +1,173 @@
+"""Cutting a program into segments, saturating equal ones once, stitching the e-graphs together.
+
+A cut goes where exactly one non-constant tensor is live, and where no rule would have looked across: the
+tensor comes out of a function that isn't linear (a contraction keeps it as a read, whatever is done
+on either side) and a contraction takes it (so it is materialized in any case).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.ir.operators import operator
+from eqsynth.ir.program import Program
+from eqsynth.ir.scalar import Read, Scalar, digest_of, rewrite_leaves
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
+
+# Linear in their arguments, so that contractions are pushed through them.
+_LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a program in its own names.
+
+    Attributes:
+        roots: outputs over ``Input("x0")…`` and ``Weight("w0")…``.
+        names: what each of these names stands for in the program: an input, a weight, or the term
+            on the other side of a cut.
+        outputs: the program's terms that the roots stand for.
+    """
+
+    roots: tuple[Tensor, ...]
+    names: Mapping[Tensor, Tensor]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for segments that saturate alike: operators, attributes, shapes, sharing."""
+        return digest_of(*(root.digest for root in self.roots))
+
+
+def cut(program: Program) -> list[Segment]:
+    """The segments of a program, in order; a program that can't be cut is one segment."""
+    order = [term for term in program.terms() if not term.constant]
+    last_use: dict[Tensor, int] = {}
+    users: dict[Tensor, list[Tensor]] = {}
+    for position, term in enumerate(order):
+        for arg in args_of(term):
+            last_use[arg] = position
+            users.setdefault(arg, []).append(term)
+    for term in program.outputs:
+        last_use[term] = len(order)
+    boundaries: list[Tensor] = []
+    live: set[Tensor] = set()
+    for position, term in enumerate(order):
+        live.add(term)
+        live = {t for t in live if last_use.get(t, -1) > position}
+        if live == {term} and _separates(term, users.get(term, [])):
+            boundaries.append(term)
+    segments, done = [], set[Tensor]()
+    for boundary in boundaries:
+        if boundary not in program.outputs:
+            segments.append(_segment((boundary,), done))
+            done.add(boundary)
+    segments.append(_segment(program.outputs, done))
+    return segments
+
+
+def _separates(term: Tensor, users: Sequence[Tensor]) -> bool:
+    if not isinstance(term, Op) or term.name in _LINEAR:
+        return False
+    row = operator(term.name)
+    if row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
+        return False
+    if term.name in ("AvgPool2d", "LayerNorm"):
+        return False
+    return any(isinstance(u, Op) and operator(u.name).kind == "contraction" for u in users)
+
+
+def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
+    """The part of the program between what is done and the outputs."""
+    renamed: dict[Tensor, Tensor] = {}
+    names: dict[Tensor, Tensor] = {}
+    counts = {"x": 0, "w": 0}
+    stack: list[tuple[Tensor, bool]] = [(term, False) for term in reversed(outputs)]
+    while stack:
+        term, visited = stack.pop()
+        if term in renamed:
+            continue
+        leaf = term in done or isinstance(term, Input | Weight)
+        if leaf:
+            kind = "w" if isinstance(term, Weight) else "x"
+            make: Callable[..., Tensor] = Weight if kind == "w" else Input
+            renamed[term] = make(f"{kind}{counts[kind]}", term.type)
+            counts[kind] += 1
+            names[renamed[term]] = term
+        elif visited:
+            renamed[term] = over(term, renamed)
+        else:
+            stack.append((term, True))
+            stack.extend((arg, False) for arg in reversed(args_of(term)))
+    return Segment(tuple(renamed[t] for t in outputs), names, outputs)
+
+
+def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
+    """A term over other arguments."""
+    if isinstance(term, Op):
+        return Op(term.name, tuple(images[arg] for arg in term.args), term.attrs, term.origin)
+    if isinstance(term, Scope):
+
+        def leaf(part: Scalar) -> Scalar:
+            if isinstance(part, Read):
+                return Read(images[part.tensor], part.index, part.fill)
+            return part
+
+        return Scope(
+            term.traversal, term.reduction, rewrite_leaves(term.body, leaf), term.reducer
+        )
+    return term
+
+
+def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGraph]) -> EGraph:
+    """One e-graph of the whole program from those of its segments.
+
+    Extraction is global over it, so layouts cross the cuts.
+    """
+    classes: dict[ClassRef, tuple[Tensor, ...]] = {}
+    of_term: dict[Tensor, ClassRef] = {}
+    for number, (segment, graph) in enumerate(zip(segments, graphs, strict=True)):
+        images: dict[Tensor, Tensor] = {}
+        for ref, members in graph.classes.items():
+            outer = next((segment.names[m] for m in members if m in segment.names), None)
+            if outer is not None and outer in of_term:
+                images[ref] = of_term[outer]
+                continue
+            digest = digest_of("segment", number, ref.digest, ref.handle)
+            new = ClassRef(len(of_term) + len(classes), ref.type, ref.constant, digest)
+            images[ref] = new
+            classes[new] = ()
+            if outer is not None:
+                of_term[outer] = new
+        for ref, members in graph.classes.items():
+            new = images[ref]
+            assert isinstance(new, ClassRef)
+            if classes[new] == ():
+                classes[new] = tuple(over(segment.names.get(m, m), images) for m in members)
+            else:
+                own = [over(m, images) for m in members if m not in segment.names]
+                classes[new] = tuple(dict.fromkeys((*classes[new], *own)))
+        for term, root in zip(segment.outputs, graph.roots, strict=True):
+            image = images[root]
+            assert isinstance(image, ClassRef)
+            of_term[term] = image
+    matches: dict[str, int] = {}
+    for graph in {id(g): g for g in graphs}.values():
+        for rule, count in graph.matches.items():
+            matches[rule] = matches.get(rule, 0) + count
+    stops = [g.stop for g in graphs if g.stop != "saturated"]
+    distinct = {id(g): g for g in graphs}.values()
+    return EGraph(
+        classes=classes,
+        roots=tuple(of_term[term] for term in program.outputs),
+        enodes=sum(g.enodes for g in distinct),
+        eclasses=sum(g.eclasses for g in distinct),
+        matches=matches,
+        stop=stops[0] if stops else "saturated",
+        seconds=sum(g.seconds for g in distinct),
+        log=None,
+    )
+
+

@@ -1,0 +1,277 @@
+"""Extraction: one member of each needed class, with layouts, at the least cost of all together.
+
+A state is (e-class, layout). A member reaches a state through a kernel, or for nothing through a view;
+a state reaches another layout of its class by a copy. Shared work counts once: each state keeps the set of
+choices below it, and a choice is priced over the union of its arguments' sets (greedy DAG
+extraction). Constants cost nothing and come in any layout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import ExtractionError
+from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
+from eqsynth.extract.layout import free_view, normalized
+from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.egraph.segments import over
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.work import flops
+
+# What a view costs to make at run time: a call of torch, no data.
+VIEW_S = 4e-7
+
+Costs = Callable[[Kernel], float]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a member: a kernel over argument classes."""
+
+    member: Tensor
+    kernel: Kernel
+    args: tuple[ClassRef, ...]
+
+
+@dataclass
+class _Choice:
+    candidate: Candidate | None
+    args: tuple[State, ...]
+    cost_s: float
+
+
+@dataclass
+class _Best:
+    total_s: float
+    choices: dict[State, _Choice]
+
+
+def placeholder(member: Tensor) -> tuple[Tensor, tuple[ClassRef, ...]]:
+    """The member over ``Input("0")…``, so that equal computations are equal, and its arguments."""
+    args = args_of(member)
+    images: dict[Tensor, Tensor] = {a: Input(str(n), a.type) for n, a in enumerate(args)}
+    return over(member, images), tuple(a for a in args if isinstance(a, ClassRef))
+
+
+def candidates(graph: EGraph, backends: Sequence[Backend]) -> dict[ClassRef, list[Candidate]]:
+    """Every kernel of every member that isn't constant."""
+    found: dict[ClassRef, list[Candidate]] = {}
+    cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
+    for ref, members in graph.classes.items():
+        found[ref] = []
+        if ref.constant:
+            continue
+        for member in members:
+            if not isinstance(member, Op | Scope) or ref in args_of(member):
+                continue
+            term, args = placeholder(member)
+            constants = tuple(arg.constant for arg in args)
+            key = (term, constants)
+            if key not in cache:
+                cache[key] = [k for b in backends for k in b.kernels(term, constants)]
+            found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
+    return found
+
+
+class Selection:
+    """Greedy DAG extraction over the candidates of one e-graph; see the module."""
+
+    def __init__(self, graph: EGraph, found: Mapping[ClassRef, list[Candidate]]) -> None:
+        self.graph = graph
+        self.found = found
+        self.users: dict[ClassRef, set[ClassRef]] = {}
+        for ref, members in graph.classes.items():
+            for member in members:
+                for arg in args_of(member):
+                    if isinstance(arg, ClassRef):
+                        self.users.setdefault(arg, set()).add(ref)
+
+    def best(self, costs: Costs) -> Plan:
+        """The plan of least cost.
+
+        Raises:
+            ExtractionError: a root has no member that any backend can run.
+        """
+        self._costs = costs
+        self._states: dict[ClassRef, dict[Layout, _Best]] = {}
+        inputs: dict[str, State] = {}
+        work: deque[ClassRef] = deque()
+        for ref, members in self.graph.classes.items():
+            for member in members:
+                if isinstance(member, Input):
+                    layout = contiguous(len(ref.shape))
+                    inputs[member.name] = (ref, layout)
+                    self._states.setdefault(ref, {})[layout] = _Best(
+                        0.0, {(ref, layout): _Choice(None, (), 0.0)}
+                    )
+            work.append(ref)
+        queued = set(work)
+        while work:
+            ref = work.popleft()
+            queued.discard(ref)
+            if ref.constant or not self._improve(ref):
+                continue
+            for user in self.users.get(ref, ()):
+                if user not in queued:
+                    queued.add(user)
+                    work.append(user)
+        return self._plan(inputs)
+
+    # ---- one class ---------------------------------------------------------
+
+    def _improve(self, ref: ClassRef) -> bool:
+        """Tries every candidate of a class; True if some layout got cheaper."""
+        better = False
+        for candidate in self.found[ref]:
+            option = self._option(candidate)
+            if option is not None:
+                better |= self._offer(ref, candidate.kernel.output, *option)
+        for member in self.graph.classes[ref]:
+            for layout, state, choice in self._views(member):
+                below = self._state(state)
+                if below is not None:
+                    better |= self._offer(ref, layout, choice, [below])
+        return better
+
+    def _option(self, candidate: Candidate) -> tuple[_Choice, list[_Best]] | None:
+        states: list[State] = []
+        below: list[_Best] = []
+        for arg, layout in zip(candidate.args, candidate.kernel.inputs, strict=True):
+            if arg.constant:
+                continue
+            state = (arg, normalized(layout, arg.shape))
+            best = self._state(state)
+            if best is None:
+                return None
+            states.append(state)
+            below.append(best)
+        return _Choice(candidate, tuple(states), self._costs(candidate.kernel)), below
+
+    def _views(self, member: Tensor) -> Iterator[tuple[Layout, State, _Choice]]:
+        args = args_of(member)
+        if len(args) != 1 or not isinstance(args[0], ClassRef) or args[0].constant:
+            return
+        arg = args[0]
+        for layout in list(self._states.get(arg, ())):
+            out = free_view(member, layout)
+            if out is not None:
+                term, refs = placeholder(member)
+                kernel = Kernel(term, (False,), "torch.view", (layout,), out)
+                choice = _Choice(Candidate(member, kernel, refs), ((arg, layout),), VIEW_S)
+                yield normalized(out, member.shape), (arg, layout), choice
+
+    def _offer(self, ref: ClassRef, layout: Layout, choice: _Choice, below: list[_Best]) -> bool:
+        state = (ref, normalized(layout, ref.shape))
+        choices: dict[State, _Choice] = {}
+        for best in below:
+            if state in best.choices:
+                return False
+            choices.update(best.choices)
+        choices[state] = choice
+        total = sum(c.cost_s for c in choices.values())
+        known = self._states.setdefault(ref, {}).get(state[1])
+        if known is not None and total >= known.total_s * (1 - 1e-9):
+            return False
+        self._states[ref][state[1]] = _Best(total, choices)
+        return True
+
+    def _state(self, state: State) -> _Best | None:
+        """The best way to a state: made so, or copied from another layout of the class."""
+        ref, layout = state
+        known = self._states.get(ref, {})
+        best = known.get(layout)
+        for other, source in known.items():
+            if other == layout:
+                continue
+            kernel = copy_kernel(ref, other, layout)
+            total = source.total_s + self._costs(kernel)
+            if (best is None or total < best.total_s) and state not in source.choices:
+                choice = _Choice(Candidate(ref, kernel, (ref,)), ((ref, other),), self._costs(kernel))
+                best = _Best(total, {**source.choices, state: choice})
+        return best
+
+    # ---- the result ----------------------------------------------------------
+
+    def _plan(self, inputs: Mapping[str, State]) -> Plan:
+        choices: dict[State, _Choice] = {}
+        outputs: list[State] = []
+        for root in self.graph.roots:
+            state = (root, contiguous(len(root.shape)))
+            outputs.append(state)
+            if root.constant:
+                continue
+            best = self._state(state)
+            if best is None:
+                raise ExtractionError(
+                    what="no backend can run an output of the program",
+                    where=root.label,
+                    got="; ".join(str(m).splitlines()[-1] for m in self.graph.classes[root]),
+                    expected="a member that some backend has a kernel for",
+                    hint="add a backend, or load fewer rules",
+                )
+            choices.update({s: c for s, c in best.choices.items() if s not in choices})
+        steps = tuple(self._steps(outputs, choices))
+        return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
+
+    def _steps(
+        self, outputs: Sequence[State], choices: Mapping[State, _Choice]
+    ) -> Iterator[PlanStep]:
+        done: set[State] = set()
+        stack = [(state, False) for state in reversed(outputs) if not state[0].constant]
+        while stack:
+            state, ready = stack.pop()
+            if state in done:
+                continue
+            choice = choices[state]
+            if ready:
+                done.add(state)
+                if choice.candidate is not None:
+                    yield _step(state, choice)
+            else:
+                stack.append((state, True))
+                stack.extend((arg, False) for arg in reversed(choice.args) if arg not in done)
+
+
+def copy_kernel(ref: ClassRef, source: Layout, target: Layout) -> Kernel:
+    """The same value in another layout."""
+    return Kernel(Input("0", ref.type), (False,), "torch.copy", (source,), target)
+
+
+def _step(state: State, choice: _Choice) -> PlanStep:
+    candidate = choice.candidate
+    assert candidate is not None
+    constants = {n: arg for n, arg in enumerate(candidate.args) if arg.constant}
+    return PlanStep(
+        candidate.kernel, candidate.member, choice.args, constants, state, choice.cost_s
+    )
+
+
+def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, Tensor]:
+    """A term over weights for each wanted constant class, of the least work."""
+    best: dict[ClassRef, tuple[float, Tensor]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for ref, members in graph.classes.items():
+            if not ref.constant:
+                continue
+            for member in members:
+                args = [a for a in args_of(member) if isinstance(a, ClassRef)]
+                if any(arg not in best for arg in args):
+                    continue
+                cost = sum(best[arg][0] for arg in args) + flops(member) + 1
+                if ref not in best or cost < best[ref][0] * (1 - 1e-12):
+                    best[ref] = (cost, over(member, {arg: best[arg][1] for arg in args}))
+                    changed = True
+    missing = [ref for ref in wanted if ref not in best]
+    if missing:
+        raise ExtractionError(
+            what="a constant has no term over weights",
+            where=missing[0].label,
+            got="only members that contain the class itself",
+            hint="this is a fault in a rule; please report it",
+        )
+    return {ref: best[ref][1] for ref in wanted}

@@ -1,0 +1,388 @@
+"""Entries of the ATen table that aren't a function of ``ops/`` as it is.
+
+Each takes the arguments of one ATen operator in its schema's order and builds terms, or refuses a
+case by raising an ``EqsynthError``. Which operator has which entry stands in ``aten.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.frontend import ops
+from eqsynth.frontend.expr import Expr, as_tensor, cast
+from eqsynth.frontend.ops import pointwise, views
+from eqsynth.frontend.promotion import Number
+
+Entry = Callable[..., Any]
+
+
+def refuse(what: str, got: object, expected: str) -> NoReturn:
+    raise UnsupportedOperatorError(
+        what=what, got=str(got), expected=expected, hint="the operator stays opaque"
+    )
+
+
+def identity(input: Expr, *_rest: Any, **_options: Any) -> Expr:
+    return input
+
+
+def dropout(input: Expr, p: float, train: bool = True) -> Expr:
+    if train and p:
+        refuse("dropout in training mode", f"p = {p}", "evaluation mode")
+    return input
+
+
+def native_batch_norm(
+    input: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    mean: Expr,
+    var: Expr,
+    _m: float,
+    eps: float,
+) -> tuple[Expr, None, None]:
+    return ops.batch_norm(input, mean, var, weight, bias, eps), None, None
+
+
+def batch_norm(
+    input: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    mean: Expr | None,
+    var: Expr | None,
+    training: bool,
+    _momentum: float,
+    eps: float,
+    *_cudnn: bool,
+) -> Expr:
+    if training or mean is None or var is None:
+        refuse("batch norm over the batch", "training", "running statistics")
+    return ops.batch_norm(input, mean, var, weight, bias, eps)
+
+
+def native_layer_norm(
+    input: Expr, shape: Sequence[int], weight: Expr | None, bias: Expr | None, eps: float
+) -> tuple[Expr, None, None]:
+    return ops.layer_norm(input, shape, weight, bias, eps), None, None
+
+
+def group_norm(
+    input: Expr,
+    groups: int,
+    weight: Expr | None = None,
+    bias: Expr | None = None,
+    eps: float = 1e-5,
+    _cudnn: bool = True,
+) -> Expr:
+    return ops.group_norm(input, groups, weight, bias, eps)
+
+
+def instance_norm(
+    input: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    mean: Expr | None,
+    var: Expr | None,
+    use_input_stats: bool,
+    _momentum: float,
+    eps: float,
+    _cudnn: bool,
+) -> Expr:
+    if use_input_stats or mean is None or var is None:
+        return ops.instance_norm(input, weight, bias, eps)
+    return ops.batch_norm(input, mean, var, weight, bias, eps)
+
+
+def layer_norm(
+    input: Expr,
+    shape: Sequence[int],
+    weight: Expr | None = None,
+    bias: Expr | None = None,
+    eps: float = 1e-5,
+    _cudnn: bool = True,
+) -> Expr:
+    return ops.layer_norm(input, shape, weight, bias, eps)
+
+
+def convolution(
+    input: Expr,
+    weight: Expr,
+    bias: Expr | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Expr:
+    if weight.ndim not in (3, 4):
+        refuse("convolution over three axes", weight.tensor.type, "one or two spatial axes")
+    if transposed:
+        up = ops.conv_transpose1d if weight.ndim == 3 else ops.conv_transpose2d
+        return up(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    conv = ops.conv1d if weight.ndim == 3 else ops.conv2d
+    return conv(input, weight, bias, stride, padding, dilation, groups)
+
+
+def max_pool2d_with_indices(input: Expr, *args: Any) -> tuple[Expr, None]:
+    return ops.max_pool2d(input, *args), None
+
+
+def avg_pool2d(
+    input: Expr,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Expr:
+    return ops.avg_pool2d(
+        input, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+
+
+def scaled_size(
+    input: Expr, size: Sequence[int] | None, scales: Sequence[float | None] | None
+) -> Sequence[int]:
+    """The size of an interpolation, where it means the same as the scales."""
+    extents = input.shape[2:]
+    if scales is None or None in scales:
+        assert size is not None
+        return size
+    exact = [extent * scale for extent, scale in zip(extents, scales, strict=True)]  # type: ignore[operator]
+    result = [int(extent) for extent in exact] if size is None else list(size)
+    if exact != [float(extent) for extent in result]:
+        refuse("interpolation by a factor that gives no whole size", scales, "whole sizes")
+    return result
+
+
+def upsample_bilinear2d_vec(
+    input: Expr, size: Sequence[int] | None, align: bool, scales: Sequence[float] | None = None
+) -> Expr:
+    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales), align)
+
+
+def upsample_bilinear2d(
+    input: Expr, size: Sequence[int], align: bool, *scales: float | None
+) -> Expr:
+    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales or None), align)
+
+
+def upsample_nearest2d_vec(
+    input: Expr, size: Sequence[int] | None, scales: Sequence[float] | None = None
+) -> Expr:
+    return ops.upsample_nearest2d(input, scaled_size(input, size, scales))
+
+
+def upsample_nearest2d(input: Expr, size: Sequence[int], *scales: float | None) -> Expr:
+    return ops.upsample_nearest2d(input, scaled_size(input, size, scales or None))
+
+
+def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        refuse("indexing by several tensors", len(given), "one index tensor")
+    return views.take_rows(input, *given[0])
+
+
+def gather(input: Expr, dim: int, index: Expr, sparse_grad: bool = False) -> Expr:
+    return ops.gather(input, dim, index)
+
+
+def embedding(weight: Expr, indices: Expr, *_training: Any) -> Expr:
+    return ops.embedding(weight, indices)
+
+
+def squeeze(input: Expr, *dim: Any) -> Expr:
+    return ops.squeeze(input, *dim)
+
+
+def pad(
+    input: Expr, amounts: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Expr:
+    if mode != "constant":
+        refuse("padding that repeats the input", mode, "constant")
+    return ops.pad(input, amounts, value=value)
+
+
+def constant_pad(input: Expr, amounts: Sequence[int], value: float = 0.0) -> Expr:
+    return ops.pad(input, amounts, value=value)
+
+
+# -- overloads that differ in more than their types -------------------------------------------
+
+
+def max_dim(input: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, None]:
+    return ops.amax(input, dim, keepdim), None
+
+
+def min_dim(input: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, None]:
+    return ops.amin(input, dim, keepdim), None
+
+
+def spread(function: Callable[..., Any]) -> dict[str, Entry]:
+    """The overloads of var, std and var_mean: by ``unbiased`` or by ``correction``."""
+
+    def correction(
+        input: Expr,
+        dim: Any = None,
+        *,
+        correction: Number | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        return function(input, dim, 1 if correction is None else correction, keepdim)
+
+    def over(input: Expr, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return function(input, dim, int(unbiased), keepdim)
+
+    def default(input: Expr, unbiased: bool = True) -> Any:
+        return function(input, None, int(unbiased), False)
+
+    name = f"aten::{function.__name__}"
+    return {f"{name}.correction": correction, f"{name}.dim": over, name: default}
+
+
+def to_device(input: Expr, _device: Any, dtype: str, *_rest: Any) -> Expr:
+    return cast(input, dtype)
+
+
+def to_dtype(input: Expr, dtype: str | None = None, *_rest: Any) -> Expr:
+    return cast(input, dtype) if dtype else input
+
+
+def to_other(input: Expr, other: Expr, *_rest: Any) -> Expr:
+    return cast(input, other.dtype)
+
+
+# -- constants --------------------------------------------------------------------------------
+
+
+def full(size: Sequence[int], value: Number, dtype: str | None = None) -> Expr:
+    return views.full(size, value, dtype)
+
+
+def filled(value: Number) -> dict[str, Entry]:
+    def new(_like: Expr, size: Sequence[int], dtype: str | None = None) -> Expr:
+        return views.full(size, value, dtype or _like.dtype)
+
+    def like(input: Expr, dtype: str | None = None) -> Expr:
+        return views.full(input.shape, value, dtype or input.dtype)
+
+    def sized(size: Sequence[int], dtype: str | None = None) -> Expr:
+        return views.full(size, value, dtype or "float32")
+
+    name = "ones" if value else "zeros"
+    entries: dict[str, Entry] = {
+        f"aten::{name}": sized,
+        f"aten::{name}_like": like,
+        f"aten::new_{name}": new,
+    }
+    if not value:
+        # What is empty may hold anything; zeros are as good.
+        entries |= {"aten::empty": sized, "aten::empty_like": like, "aten::new_empty": new}
+    return entries
+
+
+def full_like(input: Expr, value: Number, dtype: str | None = None) -> Expr:
+    return views.full(input.shape, value, dtype or input.dtype)
+
+
+def new_full(input: Expr, size: Sequence[int], value: Number, dtype: str | None = None) -> Expr:
+    return views.full(size, value, dtype or input.dtype)
+
+
+def fill(input: Expr, value: Number | Expr) -> Expr:
+    return views.expand(as_tensor(value, input.dtype), input.shape)
+
+
+def scalar_tensor(value: Number, dtype: str | None = None) -> Expr:
+    return views.full((), value, dtype or "float32")
+
+
+def arange(
+    start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
+) -> Expr:
+    return views.arange(start, end, step, dtype)
+
+
+def eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
+    shape = (n, n if m is None else m)
+    same = pointwise.eq(views.iota(shape, 0), views.iota(shape, 1))
+    return cast(same, dtype or "float32")
+
+
+# -- compositions that keep their operators ---------------------------------------------------
+
+
+def logical(entry: Callable[..., Any], integers: str) -> Entry:
+    """A bitwise operator, which is a logical one on bools."""
+
+    def apply(*operands: Any) -> Any:
+        for operand in operands:
+            if operand.dtype != "bool" if isinstance(operand, Expr) else type(operand) is not bool:
+                refuse(f"bitwise {integers} of integers", operand, "bools")
+        return entry(*operands)
+
+    return apply
+
+
+def mish(input: Expr) -> Expr:
+    return input * ops.tanh(ops.softplus(input))  # type: ignore[no-any-return]
+
+
+def celu(input: Expr, alpha: float = 1.0) -> Expr:
+    return ops.elu(input, alpha, 1.0, 1 / alpha)
+
+
+def vector_norm(
+    input: Expr, order: Number = 2, dim: Any = None, keepdim: bool = False, dtype: str | None = None
+) -> Expr:
+    input = cast(input, dtype) if dtype else input
+    if order == 2:
+        return ops.sqrt(ops.sum(ops.square(input), dim, keepdim))
+    if order not in (1, math.inf):
+        refuse("a vector norm of another order", order, "1, 2 or infinity")
+    size = ops.abs(input)
+    return ops.sum(size, dim, keepdim) if order == 1 else ops.amax(size, dim, keepdim)
+
+
+def glu(input: Expr, dim: int = -1) -> Expr:
+    value, gate = ops.chunk(input, 2, dim)
+    return value * ops.sigmoid(gate)  # type: ignore[no-any-return]
+
+
+def log_sigmoid(input: Expr) -> Expr:
+    return -ops.softplus(-input, threshold=math.inf)  # type: ignore[no-any-return]
+
+
+def threshold(input: Expr, threshold: Number, value: Number) -> Expr:
+    return ops.masked_fill(input, ops.le(input, threshold), value)
+
+
+def scaled(function: Callable[..., Any], inner: float, outer: float) -> Entry:
+    """``outer * function(inner * x)``"""
+    return lambda x: pointwise.mul_if(function(pointwise.mul_if(x, inner)), outer)
+
+
+def log_softmax_half(input: Expr, dim: int, _half_to_float: bool) -> Expr:
+    return ops.log_softmax(input, dim)
+
+
+def softmax_half(input: Expr, dim: int, _half_to_float: bool) -> Expr:
+    return ops.softmax(input, dim)
+
+
+def addcmul(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
+    return input + pointwise.mul_if(a * b, value)
+
+
+def addcdiv(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
+    return input + pointwise.mul_if(a / b, value)
+
+
+def lerp(start: Expr, end: Expr, weight: Expr | Number) -> Any:
+    return start + (end - start) * weight

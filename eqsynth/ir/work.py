@@ -1,0 +1,47 @@
+"""How much work a term is: floating-point operations and bytes, from its type alone."""
+
+from __future__ import annotations
+
+import math
+
+from eqsynth.ir.inference import flops_conv, flops_conv_transpose, flops_matmul
+from eqsynth.ir.operators import operator
+from eqsynth.ir.scalar import operations
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
+
+_PRODUCTS = {
+    "Matmul": flops_matmul,
+    "FusedMatmul": flops_matmul,
+    "FusedMatmulAdd": flops_matmul,
+    "Conv2d": flops_conv,
+    "FusedConv2d": flops_conv,
+    "FusedConv2dAdd": flops_conv,
+    "ConvTranspose2d": flops_conv_transpose,
+}
+
+
+def flops(term: Tensor) -> int:
+    """Floating-point operations of one term, its arguments given (a multiply-add counts as two)."""
+    if isinstance(term, Scope):
+        each = operations(term.body) + bool(term.reduction)
+        return math.prod(term.extents) * each
+    if not isinstance(term, Op):
+        return 0
+    if term.name in _PRODUCTS:
+        product = _PRODUCTS[term.name]([arg.type for arg in term.args], term.type)
+        return product + term.type.size * (len(term.args) - 2)
+    kind = operator(term.name).kind
+    if kind in ("view", "constant", "opaque", "data"):
+        return 0
+    if term.name in ("MaxPool2d", "AvgPool2d"):
+        kernel = term.attrs[0]
+        assert isinstance(kernel, tuple)
+        return term.type.size * math.prod(kernel)
+    if term.name == "UpsampleBilinear2d":
+        return 7 * term.type.size
+    return max((arg.type.size for arg in term.args), default=0)
+
+
+def bytes_moved(term: Tensor) -> int:
+    """Bytes of the arguments, each read once, and of the result."""
+    return sum(arg.type.nbytes for arg in args_of(term)) + term.type.nbytes

@@ -1,0 +1,245 @@
+"""The torch backend: kernels for every operator, view and scope; and how any kernel's function
+becomes a runner.
+
+Lives here: which layouts torch's operators take and give, views that cost nothing, conversions
+between layouts, binding of constants. Not here: what the operators compute (``torch_ops.py``),
+oneDNN's operators (``vendor.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
+from eqsynth.ir.operators import operator
+from eqsynth.ir.tensor import Input, Op, Tensor, args_of
+from eqsynth.ir.types import Shape, TensorType
+from eqsynth.lower.torch_ops import run_term
+from eqsynth.lower.torch_scalars import torch_dtype
+
+VIEW = "torch.view"
+"""Kernels of this implementation return a view of their argument; all others a new tensor."""
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """Every term through torch. Implements ``Backend`` of ``extract/kernel.py``.
+
+    Attributes:
+        opaque: what runs an ``Opaque`` operator, by its target.
+    """
+
+    opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
+    name: str = "torch"
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        """Contiguous in and out for every term; further layouts where torch has them for free."""
+        args = args_of(term)
+        plain = tuple(contiguous(len(arg.shape)) for arg in args)
+        if isinstance(term, Op) and term.name == "Opaque":
+            if str(term.attrs[0]) in self.opaque:
+                yield Kernel(term, constants, self.name, plain, contiguous(len(term.shape)))
+        elif isinstance(term, Op) and len(args) == 1 and _may_view(term):
+            yield from _views(term, constants)
+        elif isinstance(term, Op):
+            for inputs, output in dict.fromkeys(_layouts(term)):
+                yield Kernel(term, constants, self.name, inputs, output)
+        else:
+            yield Kernel(term, constants, self.name, plain, contiguous(len(term.shape)))
+
+    def build(
+        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
+    ) -> list[Runner | None]:
+        return [self._runner(kernel, constants) for kernel, constants in kernels]
+
+    def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner:
+        term = kernel.term
+        function = partial(run_term, term, opaque=self.opaque)
+        runner = route(kernel, lambda *args: function(args), _laid_out(kernel, constants))
+        if kernel.implementation == VIEW:
+            return runner
+        if isinstance(term, Op) and operator(term.name).kind not in ("view", "constant", "opaque"):
+            if term.name != "Cast" and term.attrs[:1] != ((),):
+                return runner
+        return partial(_never_an_argument, runner, tuple(constants.values()))
+
+
+def _never_an_argument(
+    runner: Runner, constants: tuple[torch.Tensor, ...], *args: torch.Tensor
+) -> torch.Tensor:
+    """A copy, where the operator gives back (a part of) what it was given."""
+    result = runner(*args)
+    storage = result.untyped_storage().data_ptr()
+    for arg in (*args, *constants):
+        if arg.untyped_storage().data_ptr() == storage:
+            return result.clone(memory_format=torch.preserve_format)
+    return result
+
+
+# ---- layouts --------------------------------------------------------------------------------
+
+
+def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    args, rank = args_of(term), len(term.shape)
+    plain = tuple(contiguous(len(arg.shape)) for arg in args)
+    yield plain, contiguous(rank)
+    if term.name in ("Matmul", "FusedMatmul", "FusedMatmulAdd"):
+        # Only the matrices: bias and residual are added to what is contiguous.
+        for matrices in itertools.product(*(matrix_layouts(len(arg.shape)) for arg in args[:2])):
+            yield (*matrices, *plain[len(matrices) :]), contiguous(rank)
+    elif operator(term.name).kind == "elementwise" or "2d" in term.name:
+        for layout in (*matrix_layouts(rank), channels_last(rank)) if rank > 1 else ():
+            yield (
+                tuple(layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args),
+                layout,
+            )
+
+
+def matrix_layouts(rank: int) -> tuple[Layout, ...]:
+    """Contiguous, and with the last two axes exchanged."""
+    if rank < 2:
+        return (contiguous(rank),)
+    return contiguous(rank), (*range(rank - 2), rank - 1, rank - 2)
+
+
+def layout_of(shape: Shape, steps: Sequence[int]) -> Layout | None:
+    """The layout of a tensor with these strides; None if it isn't dense.
+
+    An axis of extent 1 may lie anywhere, so the first of contiguous and channels last that fits is
+    given.
+
+    >>> layout_of((2, 3), (1, 2)), layout_of((2, 3), (4, 1))
+    ((1, 0), None)
+    """
+    rank = len(shape)
+    by_stride = tuple(sorted(range(rank), key=lambda axis: (-steps[axis], axis)))
+    for layout in (contiguous(rank), channels_last(rank) if rank > 2 else by_stride, by_stride):
+        if lies_in(shape, steps, layout):
+            return layout
+    # Axes of extent 1 have any stride: try without them, and put them outside.
+    long = [axis for axis in by_stride if shape[axis] != 1]
+    layout = (*(axis for axis in range(rank) if shape[axis] == 1), *long)
+    return layout if lies_in(shape, steps, layout) else None
+
+
+def lies_in(shape: Shape, steps: Sequence[int], layout: Layout) -> bool:
+    """Whether strides are those of a layout, but for axes where strides mean nothing."""
+    if 0 in shape:
+        return True
+    wanted = strides(shape, layout)
+    return all(e == 1 or s == w for e, s, w in zip(shape, steps, wanted, strict=True))
+
+
+def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
+    """The tensor dense in ``layout``: itself if it is, else a copy."""
+    if lies_in(shape, value.stride(), layout):
+        return value
+    dense = torch.empty_strided(
+        shape, strides(shape, layout), dtype=value.dtype, device=value.device
+    )
+    return dense.copy_(value)
+
+
+# ---- views ----------------------------------------------------------------------------------
+
+
+def _may_view(term: Op) -> bool:
+    return operator(term.name).kind == "view" and term.name != "Shift"
+
+
+def _views(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+    """A view where torch has one that is dense; else, from contiguous, a copy."""
+    (arg,) = args_of(term)
+    rank = len(arg.shape)
+    found: set[Layout] = set()
+    for layout in dict.fromkeys((*_useful(arg.shape), *_images(term, rank))):
+        output = _view_layout(term, arg.type, layout)
+        if output is not None:
+            found.add(layout)
+            yield Kernel(term, constants, VIEW, (layout,), output)
+    if contiguous(rank) not in found:
+        yield Kernel(term, constants, "torch", (contiguous(rank),), contiguous(len(term.shape)))
+
+
+def _useful(shape: Shape) -> Iterator[Layout]:
+    yield from matrix_layouts(len(shape))
+    if len(shape) > 2:
+        yield channels_last(len(shape))
+
+
+def _images(term: Op, rank: int) -> Iterator[Layout]:
+    """For a permutation: the layouts that become the useful ones."""
+    if term.name == "Permute":
+        order: Any = term.attrs[0]
+        for layout in _useful(term.shape):
+            yield tuple(order[axis] for axis in layout)
+
+
+@lru_cache(maxsize=4096)
+def _view_layout(term: Op, kind: TensorType, layout: Layout) -> Layout | None:
+    """The layout of the view that torch makes of a tensor in ``layout``; None if it copies."""
+    meta = torch.empty_strided(
+        kind.shape, strides(kind.shape, layout), dtype=torch_dtype(kind.dtype), device="meta"
+    )
+    result = run_term(term, [meta] * len(term.args))
+    if result is not meta and result._base is not meta:
+        return None
+    return layout_of(term.shape, result.stride())
+
+
+def conversion(kind: TensorType, source: Layout, target: Layout) -> Kernel:
+    """The kernel that copies a tensor from one layout to another (a view where they are one)."""
+    identity = Op("Reshape", (Input("0", kind),), (kind.shape,))
+    same = lies_in(kind.shape, strides(kind.shape, source), target)
+    return Kernel(identity, (False,), VIEW if same else "torch", (source,), target)
+
+
+# ---- runners --------------------------------------------------------------------------------
+
+
+def _laid_out(kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Constants as the kernel takes them; converted once."""
+    args = args_of(kernel.term)
+    return {
+        position: lay_out(value.detach(), args[position].shape, kernel.inputs[position])
+        for position, value in constants.items()
+    }
+
+
+def route(
+    kernel: Kernel, function: Callable[..., torch.Tensor], constants: Mapping[int, Any]
+) -> Runner:
+    """A runner from a function of the operator's arguments.
+
+    ``function`` takes the arguments of an operator in their order (repeated ones repeatedly), those
+    of a scope in the order of ``args_of``; what it gives is made dense in the kernel's output layout,
+    should it not be. ``constants`` stand in at their positions in ``args_of``.
+    """
+    term = kernel.term
+    distinct = args_of(term)
+    order = [distinct.index(arg) for arg in (term.args if isinstance(term, Op) else distinct)]
+    names = [f"a{k}" for k in range(len(distinct))]
+    free = ", ".join(name for k, name in enumerate(names) if k not in constants)
+    steps = strides(term.shape, kernel.output)
+    scope: dict[str, Any] = {f"a{k}": value for k, value in constants.items()}
+    scope |= {
+        "function": function,
+        "steps": steps,
+        "repair": lambda value: lay_out(value, term.shape, kernel.output),
+    }
+    # A call that is written out costs half of one that unpacks lists.
+    call = f"function({', '.join(names[k] for k in order)})"
+    source = (
+        f"def runner({free}):\n"
+        f"    result = {call}\n"
+        f"    return result if result.stride() == steps else repair(result)\n"
+    )
+    exec(compile(source, "<eqsynth runner>", "exec"), scope)
+    result: Runner = scope["runner"]
+    return result

@@ -1,0 +1,352 @@
+"""Every term as plain, differentiable torch: operators, views, and constants at compile time.
+
+Not here: scopes (``torch_scopes.py``), which of these are kernels (``torch_backend.py``), the
+vendor's operators (``vendor.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from eqsynth.errors import LoweringError
+from eqsynth.ir.inference import window
+from eqsynth.ir.operators import operator
+from eqsynth.ir.tensor import Op, Scope, Tensor, Weight, args_of, topological
+from eqsynth.ir.types import is_float
+from eqsynth.lower.torch_scalars import apply, kept_dtype, limits, number, torch_dtype
+from eqsynth.lower.torch_scopes import run_scope
+
+Array = torch.Tensor
+Ints = tuple[int, ...]
+Opaque = Mapping[str, Callable[..., torch.Tensor]]
+
+
+def run_term(
+    term: Tensor, args: Sequence[Array], opaque: Opaque | None = None, exact: bool = False
+) -> Array:
+    """The value of one term. It may be a view of an argument; gradients flow through it.
+
+    Args:
+        args: in the order of ``Op.args`` for an operator, of ``args_of`` for a scope.
+        opaque: what runs an ``Opaque`` operator, by its target.
+        exact: floats are float64 throughout (but for casts, which round).
+
+    Raises:
+        LoweringError: an opaque operator without a function, or a term that is no computation.
+    """
+    if isinstance(term, Scope):
+        return run_scope(term, dict(zip(args_of(term), args, strict=True)), exact)
+    if not isinstance(term, Op):
+        raise LoweringError(
+            what="this is no computation",
+            where=term.label,
+            got=type(term).__name__,
+            expected="an operator or a scope",
+            hint="give the values of inputs and weights as arguments",
+        )
+    kept = kept_dtype(term.dtype, exact)
+    row = operator(term.name)
+    if row.kind in ("contraction", "reduction") and 0 in (term.type.size, *map(_size, args)):
+        return _over_nothing(term, args, kept)
+    if term.name == "Opaque":
+        return _opaque(term, opaque or {})(*args)
+    if row.function:
+        return _elementwise(term, row.function, args, exact).to(kept)
+    if term.name == "Cast":
+        return args[0].to(torch_dtype(term.dtype)).to(kept)
+    if term.name == "Concat":
+        return torch.cat([arg.to(kept) for arg in args], int(term.attrs[0]))  # type: ignore[arg-type]
+    return _OPERATORS[term.name](*args, *term.attrs).to(kept)
+
+
+def _size(array: Array) -> int:
+    return array.numel()
+
+
+def _over_nothing(term: Op, args: Sequence[Array], kept: torch.dtype) -> Array:
+    """Products and reductions without elements: torch's kernels refuse some of them."""
+    value = 1.0 if term.name == "ReduceProd" else 0.0
+    if term.name == "ReduceMean":
+        value = float("nan")
+    result = torch.full(term.shape, value, dtype=kept, device=args[0].device)
+    if term.name.startswith("Fused"):
+        bias = args[2][:, None, None] if "Conv" in term.name else args[2]
+        result = _post(result + bias + (args[3] if len(args) > 3 else 0), str(term.attrs[-1]))
+    return result.to(kept)
+
+
+def _opaque(term: Op, opaque: Opaque) -> Callable[..., Array]:
+    function = opaque.get(str(term.attrs[0]))
+    if function is None:
+        raise LoweringError(
+            what="an opaque operator has no function to run it",
+            where=term.origin,
+            got=str(term.attrs[0]),
+            expected="one of the functions that the frontend captured",
+            hint="lower the program with the functions of its capture",
+        )
+    return function
+
+
+# ---- elementwise ---------------------------------------------------------------------------
+
+_ARITHMETIC: Final[dict[str, Callable[..., Array]]] = {
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "Neg": torch.neg,
+}
+
+
+def _elementwise(term: Op, function: str, args: Sequence[Array], exact: bool) -> Array:
+    first = 1 if function == "where" else 0
+    dtypes = {arg.dtype for arg in args[first:]}
+    if len(dtypes) > 1:
+        # torch lets a tensor without axes bow to one with axes; here all count the same.
+        joined = args[first].dtype
+        for arg in args[first + 1 :]:
+            joined = torch.promote_types(joined, arg.dtype)
+        args = [*args[:first], *(arg.to(joined) for arg in args[first:])]
+    if function in _ARITHMETIC:
+        return _ARITHMETIC[function](*args)
+    return apply(function, args, exact)
+
+
+def _post(y: Array, post: str) -> Array:
+    return y if post == "none" else apply(post, [y])
+
+
+# ---- contractions --------------------------------------------------------------------------
+
+
+def _matmul(x: Array, w: Array) -> Array:
+    return torch.matmul(x, w)
+
+
+def _conv2d(x: Array, w: Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Array:
+    if x.is_floating_point():
+        return F.conv2d(x, w, None, stride, padding, dilation, groups)
+    patches = _windows(x, tuple(w.shape[2:]), stride, padding, dilation, 0)
+    parts = patches.unflatten(1, (groups, w.shape[1]))
+    grouped = w.unflatten(0, (groups, w.shape[0] // groups))
+    return torch.einsum("ngchwrs,gfcrs->ngfhw", parts, grouped).flatten(1, 2)
+
+
+def _conv_transpose2d(
+    x: Array,
+    w: Array,
+    stride: Ints,
+    padding: Ints,
+    output_padding: Ints,
+    dilation: Ints,
+    groups: int,
+) -> Array:
+    return F.conv_transpose2d(x, w, None, stride, padding, output_padding, groups, dilation)
+
+
+def _fused_conv2d(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
+    residual, attrs = (rest[0], rest[1:]) if isinstance(rest[0], Array) else (None, rest)
+    y = _conv2d(x, w, *attrs[:4]) + bias[:, None, None]
+    return _post(y if residual is None else y + residual, attrs[4])
+
+
+def _fused_matmul(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
+    y = torch.matmul(x, w) + bias
+    return _post(y if len(rest) == 1 else y + rest[0], rest[-1])
+
+
+# ---- reductions ----------------------------------------------------------------------------
+
+
+def _reduce(reduction: Callable[..., Array]) -> Callable[..., Array]:
+    # With no axes, torch reduces over all of them.
+    return lambda x, axes, keepdim: reduction(x, axes, bool(keepdim)) if axes else x
+
+
+def _prod(x: Array, axes: Ints, keepdim: bool) -> Array:
+    for axis in sorted(axes, reverse=True):
+        x = x.prod(axis, keepdim)
+    return x
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    return torch.softmax(x if x.is_floating_point() else x.float(), axis)
+
+
+def _windows(
+    x: Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, fill: float | int
+) -> Array:
+    """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside."""
+    (rows, columns) = (
+        window(e, k, s, p, d)
+        for e, k, s, p, d in zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
+    )
+    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]), value=fill)
+    n, c, h, w = x.stride()
+    steps = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
+    return x.as_strided((*x.shape[:2], rows, columns, *kernel), steps, x.storage_offset())
+
+
+def _max_pool(x: Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Array:
+    if x.is_floating_point() and all(2 * p <= k for p, k in zip(padding, kernel, strict=True)):
+        return F.max_pool2d(x, kernel, stride, padding, dilation)
+    fill = number(limits(x.dtype)[0], x.dtype)
+    return _windows(x, kernel, stride, padding, dilation, fill).amax((-2, -1))
+
+
+def _avg_pool(x: Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Array:
+    plain = all(2 * p <= k for p, k in zip(padding, kernel, strict=True))
+    if x.is_floating_point() and set(dilation) == {1} and plain:
+        return F.avg_pool2d(x, kernel, stride, padding)
+    windows = _windows(x, kernel, stride, padding, dilation, 0)
+    return (windows if x.is_floating_point() else windows.double()).mean((-2, -1))
+
+
+def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> Array:
+    return F.layer_norm(x, x.shape[x.dim() - axes :], scale, shift, eps)
+
+
+# ---- views ---------------------------------------------------------------------------------
+
+
+def _slice(x: Array, axis: int, start: int, stop: int, step: int) -> Array:
+    return x[(slice(None),) * axis + (slice(start, stop, step),)]
+
+
+def _pad(x: Array, before: Ints, after: Ints, value: float) -> Array:
+    amounts = [a for pair in zip(reversed(before), reversed(after), strict=True) for a in pair]
+    return F.pad(x, amounts, value=number(value, x.dtype)) if any(amounts) else x
+
+
+def _unfold(x: Array, axis: int, size: int) -> Array:
+    amounts = [0, 0] * (x.dim() - axis - 1) + [size // 2, size - 1 - size // 2]
+    if x.shape[axis] == 0:
+        return x.unsqueeze(axis + 1).repeat_interleave(size, axis + 1)
+    return F.pad(x, amounts).unfold(axis, size, 1).movedim(-1, axis + 1)
+
+
+# ---- constants and data --------------------------------------------------------------------
+
+
+def _full(shape: Ints, value: float, dtype: str) -> Array:
+    return torch.full(shape, number(value, torch_dtype(dtype)), dtype=torch_dtype(dtype))
+
+
+def _iota(shape: Ints, axis: int, dtype: str) -> Array:
+    line = torch.arange(shape[axis]).to(torch_dtype(dtype))
+    return line.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape)
+
+
+def _interpolation(extents: Ints, align_corners: int, dtype: str) -> Array:
+    # What interpolation makes of unit vectors are the columns of its matrix.
+    units = torch.eye(extents[1], dtype=torch.float64)[None]
+    aligned = bool(align_corners)
+    return F.interpolate(units, extents[0], mode="linear", align_corners=aligned)[0].T
+
+
+def _upsample(x: Array, size: Ints, align_corners: int) -> Array:
+    return F.interpolate(x, size, mode="bilinear", align_corners=bool(align_corners))
+
+
+_OPERATORS: Final[dict[str, Callable[..., Array]]] = {
+    "Matmul": _matmul,
+    "Conv2d": _conv2d,
+    "ConvTranspose2d": _conv_transpose2d,
+    "FusedConv2d": _fused_conv2d,
+    "FusedConv2dAdd": _fused_conv2d,
+    "FusedMatmul": _fused_matmul,
+    "FusedMatmulAdd": _fused_matmul,
+    "ReduceSum": _reduce(torch.sum),
+    "ReduceMax": _reduce(torch.amax),
+    "ReduceMin": _reduce(torch.amin),
+    "ReduceProd": _reduce(_prod),
+    "ReduceMean": _reduce(torch.mean),
+    "Softmax": _softmax,
+    "MaxPool2d": _max_pool,
+    "AvgPool2d": _avg_pool,
+    "LayerNorm": _layer_norm,
+    "Permute": lambda x, order: x.permute(order),
+    "Reshape": lambda x, shape: x.reshape(shape),
+    "Expand": lambda x, shape: x.expand(shape),
+    "Slice": _slice,
+    "Pad": _pad,
+    "Shift": lambda x, axis, amount: torch.roll(x, -amount, axis),
+    "Unfold": _unfold,
+    "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),
+    "UpsampleBilinear2d": _upsample,
+    "Full": _full,
+    "Iota": _iota,
+    "Interpolation": _interpolation,
+    "Embedding": lambda table, ids: F.embedding(ids.long(), table),
+    "Gather": lambda x, index, axis: torch.gather(x, axis, index.long()),
+}
+
+
+# ---- constants at compile time -------------------------------------------------------------
+
+
+def evaluate_constant(term: Tensor, weights: Mapping[str, Array]) -> Array:
+    """The value of a term over weights only, computed in float64 and rounded once.
+
+    Raises:
+        LoweringError: the term depends on an input.
+    """
+    return evaluate_constants([term], weights)[0]
+
+
+def evaluate_constants(terms: Sequence[Tensor], weights: Mapping[str, Array]) -> list[Array]:
+    """Values of several constant terms; what they share is computed once.
+
+    A weight that is only moved (permuted, sliced, …) isn't widened on the way; a result that is
+    a weight as it stands is that weight, not a copy.
+    """
+    exact: dict[Tensor, Array] = {}
+    moved: dict[Tensor, Array] = {}
+    order = list(topological(terms))
+    users: dict[Tensor, int] = dict.fromkeys(order, 0)
+    for term in order:
+        for arg in args_of(term):
+            users[arg] += 1
+    for term in terms:
+        users[term] += 1
+    with torch.no_grad():
+        for term in order:
+            args = term.args if isinstance(term, Op) else args_of(term)
+            if not term.constant:
+                raise LoweringError(
+                    what="a term that should be constant depends on an input",
+                    where=term.label,
+                    got=str(term.type),
+                    expected="a term over weights",
+                    hint="compute it at run time",
+                )
+            if isinstance(term, Weight):
+                moved[term] = weights[term.name].detach()
+            elif _only_moves(term) and all(arg in moved for arg in args):
+                moved[term] = run_term(term, [moved[arg] for arg in args])
+            else:
+                wide = [_wide(arg, exact, moved) for arg in args]
+                exact[term] = run_term(term, wide, exact=True)
+            for arg in args_of(term):
+                users[arg] -= 1
+                if not users[arg]:
+                    exact.pop(arg, None)
+                    moved.pop(arg, None)
+    return [
+        moved[term] if term in moved else exact[term].to(torch_dtype(term.dtype)) for term in terms
+    ]
+
+
+def _only_moves(term: Tensor) -> bool:
+    """Views of one tensor; a concatenation may also promote."""
+    return isinstance(term, Op) and operator(term.name).kind == "view" and len(term.args) == 1
+
+
+def _wide(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
+    if term in exact:
+        return exact[term]
+    return moved[term].double() if is_float(term.dtype) else moved[term]

@@ -1,0 +1,107 @@
+"""Scalar functions in torch, mapped over tensors; dtypes in torch.
+
+The counterpart of ``ir/functions.py``. Not here: operators (``torch_ops.py``), scopes
+(``torch_scopes.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.types import is_float
+
+Function = Callable[..., torch.Tensor]
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    result = getattr(torch, dtype)
+    assert isinstance(result, torch.dtype)
+    return result
+
+
+def kept_dtype(dtype: str, exact: bool) -> torch.dtype:
+    """The dtype in which a value of ``dtype`` is kept: float64 for every float if ``exact``."""
+    return torch.float64 if exact and is_float(dtype) else torch_dtype(dtype)
+
+
+def arithmetic_dtype(dtype: str, exact: bool) -> torch.dtype:
+    """The dtype that a scope computes in: 16-bit floats are rounded only where the term says so."""
+    if dtype in ("float16", "bfloat16") and not exact:
+        return torch.float32
+    return kept_dtype(dtype, exact)
+
+
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    """Least and largest value; infinities for floats."""
+    if dtype.is_floating_point:
+        return float("-inf"), float("inf")
+    if dtype == torch.bool:
+        return 0, 1
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def number(value: float, dtype: torch.dtype) -> float | int | bool:
+    """A Python number that fits ``dtype``: infinities become the limits of an integer dtype."""
+    if dtype.is_floating_point:
+        return value
+    low, high = limits(dtype)
+    return int(min(max(value, low), high)) if value == value else 0
+
+
+def apply(function: str, args: Sequence[torch.Tensor], exact: bool = False) -> torch.Tensor:
+    """A function of ``ir/functions.py``; integers become floats where it gives floats."""
+    if FUNCTIONS[function].result == "float":
+        wide = torch.float64 if exact else torch.float32
+        args = [a if a.is_floating_point() else a.to(wide) for a in args]
+    return SCALAR_FUNCTIONS[function](*args)
+
+
+def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    if base.is_floating_point() or exponent.is_floating_point():
+        return torch.pow(base, exponent)
+    # torch refuses negative powers of integers.
+    result = torch.pow(base.double(), exponent.double())
+    return result.to(torch.promote_types(base.dtype, exponent.dtype))
+
+
+SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
+    "relu": torch.relu,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tanh": torch.tanh,
+    "erf": torch.erf,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "not": torch.logical_not,
+    "div": torch.true_divide,
+    "pow": _power,
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+    "where": lambda c, x, y: torch.where(c.bool(), x, y),
+}

@@ -1,0 +1,294 @@
+"""Scopes as plain, differentiable torch.
+
+A read becomes a tensor over the scope's iterators: a strided view of its tensor where the index is
+affine (after padding, where it leaves the tensor), a gather where it isn't. A sum of products of
+these is an einsum; everything else is elementwise on broadcast views, then reduced. Large scopes
+are cut along the traversal. Not here: operators (``torch_ops.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    factors_of,
+    iterators,
+)
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.lower.torch_scalars import apply, arithmetic_dtype, kept_dtype, number
+
+# Elements of the largest intermediate tensor; larger scopes are computed in pieces.
+_PIECE: Final = 1 << 24
+# A padded copy may have this many times the elements that are read from it; else gather.
+_PADDING: Final = 4
+
+Values = Mapping[Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A part of a scope's iteration space: for each slot where it starts and how long it is."""
+
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    traversal: int
+    exact: bool
+    device: torch.device
+
+    @property
+    def rank(self) -> int:
+        return len(self.lengths)
+
+    def points(self, slots: set[int]) -> int:
+        return math.prod(self.lengths[slot] for slot in slots)
+
+    def values(self, slot: int) -> torch.Tensor:
+        """The iterator's values, along its own axis."""
+        start, length = self.starts[slot], self.lengths[slot]
+        line = torch.arange(start, start + length, device=self.device)
+        return line.reshape([-1 if axis == slot else 1 for axis in range(self.rank)])
+
+    def halves(self, slot: int) -> tuple[_Box, _Box]:
+        middle = self.lengths[slot] // 2
+        start = self.starts[slot]
+        return (
+            replace(self, lengths=_with(self.lengths, slot, middle)),
+            replace(
+                self,
+                starts=_with(self.starts, slot, start + middle),
+                lengths=_with(self.lengths, slot, self.lengths[slot] - middle),
+            ),
+        )
+
+
+def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def run_scope(scope: Scope, values: Values, exact: bool = False) -> torch.Tensor:
+    """The value of a scope, given those of the tensors that it reads; it may be a view of one."""
+    device = next((value.device for value in values.values()), torch.device("cpu"))
+    kept = kept_dtype(scope.dtype, exact)
+    if 0 in scope.extents:
+        fill = number(REDUCERS[scope.reducer], kept) if 0 in scope.reduction else 0
+        return torch.full(scope.traversal, fill, dtype=kept, device=device)
+    box = _Box((0,) * len(scope.extents), scope.extents, len(scope.traversal), exact, device)
+    return _pieces(scope, values, box).to(kept)
+
+
+def _pieces(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
+    axis = max(range(box.traversal), key=box.lengths.__getitem__, default=None)
+    if axis is None or box.lengths[axis] == 1 or _largest(scope, box) <= _PIECE:
+        return _piece(scope, values, box)
+    return torch.cat([_pieces(scope, values, half) for half in box.halves(axis)], axis)
+
+
+def _largest(scope: Scope, box: _Box) -> int:
+    """Elements of the largest tensor that computing the box makes."""
+    everything = math.prod(box.lengths)
+    if not scope.reduction or scope.reducer != "sum":
+        return everything
+    factors = factors_of(scope.body)
+    if len(factors) > 2:
+        return everything
+    operands = [box.points({it.slot for it in iterators(factor)}) for factor in factors]
+    return max(*operands, math.prod(box.lengths[: box.traversal]))
+
+
+def _piece(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
+    shape = box.lengths[: box.traversal]
+    if not scope.reduction:
+        return _scalar(scope.body, values, box).expand(shape)
+    dtype = arithmetic_dtype(scope.dtype, box.exact)
+    if scope.reducer == "sum":
+        factors = [_scalar(f, values, box).to(dtype) for f in factors_of(scope.body)]
+        return _contract(factors, box).expand(shape)
+    body = _scalar(scope.body, values, box).to(dtype)
+    body = body if body.dim() else body.expand((1,) * box.rank)
+    if scope.reducer == "prod":
+        full = body.expand(*body.shape[: box.traversal], *box.lengths[box.traversal :])
+        return full.flatten(box.traversal).prod(-1, dtype=dtype).expand(shape)
+    reduce = torch.amax if scope.reducer == "max" else torch.amin
+    return reduce(body, tuple(range(box.traversal, box.rank))).expand(shape)
+
+
+def _contract(factors: list[torch.Tensor], box: _Box) -> torch.Tensor:
+    """The sum over the reduction of a product of broadcast tensors, as an einsum."""
+    operands: list[object] = []
+    used: set[int] = set()
+    scale: torch.Tensor | None = None
+    for factor in factors:
+        slots = [axis for axis, extent in enumerate(factor.shape) if extent > 1]
+        used.update(slots)
+        if slots:
+            operands += [factor.reshape([factor.shape[axis] for axis in slots]), slots]
+        else:
+            scale = factor.reshape(()) if scale is None else scale * factor.reshape(())
+    kept = sorted(slot for slot in used if slot < box.traversal)
+    # An iterator that nothing depends on repeats every term.
+    unused = {*range(box.traversal, box.rank)} - used
+    repeats = box.points(unused)
+    ones = [box.lengths[slot] if slot in used else 1 for slot in range(box.traversal)]
+    if not operands:
+        assert scale is not None
+        return (scale * repeats).reshape(ones)
+    letters = {slot: letter for letter, slot in enumerate(sorted(used))}
+    named = [[letters[s] for s in part] if isinstance(part, list) else part for part in operands]
+    result: torch.Tensor = torch.einsum(*named, [letters[slot] for slot in kept])
+    if repeats != 1:
+        result = result * repeats
+    if scale is not None:
+        result = result * scale
+    return result.reshape(ones)
+
+
+def _scalar(scalar: Scalar, values: Values, box: _Box) -> torch.Tensor:
+    """The value over the box: one axis an iterator, of extent 1 where it doesn't matter.
+
+    Numbers have no axes, so that they don't decide the dtype of what they meet.
+    """
+    match scalar:
+        case Num(value=value):
+            whole = value.is_integer() and abs(value) < 1 << 62
+            dtype = torch.int64 if whole else torch.float64
+            return torch.tensor(int(value) if whole else value, dtype=dtype, device=box.device)
+        case Value(index=index):
+            return _position(index, box)
+        case Cast(dtype=dtype_name, arg=arg):
+            rounded = _scalar(arg, values, box).to(kept_dtype(dtype_name, False))
+            return rounded.to(arithmetic_dtype(dtype_name, box.exact))
+        case Call(fn=fn, args=args):
+            return apply(fn, _alike([_scalar(arg, values, box) for arg in args], fn), box.exact)
+        case Prod(factors=parts) | Sum(terms=parts):
+            combine = torch.mul if isinstance(scalar, Prod) else torch.add
+            result = _scalar(parts[0], values, box)
+            for part in parts[1:]:
+                result = combine(result, _scalar(part, values, box))
+            return result
+    assert isinstance(scalar, Read)
+    value = values[scalar.tensor]
+    return _read(scalar, value.to(arithmetic_dtype(scalar.tensor.dtype, box.exact)), box)
+
+
+def _alike(args: list[torch.Tensor], fn: str) -> list[torch.Tensor]:
+    """Arguments of one dtype, for functions that don't promote by themselves."""
+    first = 1 if fn == "where" else 0
+    if len(args) - first < 2:
+        return args
+    dtype = torch.result_type(args[first], args[first + 1])
+    return [*args[:first], *(arg.to(dtype) for arg in args[first:])]
+
+
+def _position(index: Index, box: _Box) -> torch.Tensor:
+    """The values of an index over the box."""
+    total = torch.full((1,) * box.rank, index.const, device=box.device)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, It):
+            part = box.values(atom.slot)
+        elif isinstance(atom, FloorDiv):
+            part = torch.div(_position(atom.value, box), atom.divisor, rounding_mode="floor")
+        else:
+            part = torch.remainder(_position(atom.value, box), atom.divisor)
+        total = total + coefficient * part
+    return total
+
+
+def _read(read: Read, array: torch.Tensor, box: _Box) -> torch.Tensor:
+    fill = number(read.fill, array.dtype)
+    if array.numel() == 0:
+        return torch.full((1,) * box.rank, fill, dtype=array.dtype, device=box.device)
+    if all(index.is_affine for index in read.index):
+        view = _strided(read, array, fill, box)
+        if view is not None:
+            return view
+    at = [_position(index, box) for index in read.index]
+    if read.in_range():
+        return array[tuple(at)] if at else array.expand((1,) * box.rank)
+    inside = torch.ones((1,) * box.rank, dtype=torch.bool, device=box.device)
+    for position, extent in zip(at, array.shape, strict=True):
+        inside = inside & (position >= 0) & (position < extent)
+    safe = [p.clamp(0, extent - 1) for p, extent in zip(at, array.shape, strict=True)]
+    return torch.where(inside, array[tuple(safe)], fill)
+
+
+def _strided(
+    read: Read, array: torch.Tensor, fill: float | int | bool, box: _Box
+) -> torch.Tensor | None:
+    """An affine read as a view of the tensor, padded if needed; None where that wastes memory."""
+    bounds = [_bounds(index, box) for index in read.index]
+    lows, outside = [], []
+    for axis, (low, high) in enumerate(bounds):
+        extent = array.shape[axis]
+        if high < 0 or low >= extent:
+            return torch.full((1,) * box.rank, fill, dtype=array.dtype, device=box.device)
+        outside.append((max(-low, 0), max(high - extent + 1, 0)))
+        lows.append(low)
+    if any(map(any, outside)):
+        padded = math.prod(high - low + 1 for low, high in bounds)
+        slots = {it.slot for index in read.index for it in index.iterators()}
+        if padded > _PADDING * (array.numel() + box.points(slots)):
+            return None
+        for axis, (low, high) in enumerate(bounds):
+            inner = max(low, 0), min(high, array.shape[axis] - 1)
+            array = array.narrow(axis, inner[0], inner[1] - inner[0] + 1)
+        amounts = [amount for pair in reversed(outside) for amount in pair]
+        array = F.pad(array, amounts, value=fill)
+        offset = 0
+    else:
+        offset = sum(low * step for low, step in zip(lows, array.stride(), strict=True))
+    return _view(read, array, offset, lows, box)
+
+
+def _view(read: Read, array: torch.Tensor, offset: int, lows: list[int], box: _Box) -> torch.Tensor:
+    """The view whose element at the box's lowest point is ``offset`` elements into the tensor.
+
+    Args:
+        lows: the least index of each axis; ``offset`` is where these lie.
+    """
+    sizes, steps, reversed_slots = [1] * box.rank, [0] * box.rank, []
+    for index, step in zip(read.index, array.stride(), strict=True):
+        for atom, coefficient in index.terms:
+            assert isinstance(atom, It)
+            sizes[atom.slot] = box.lengths[atom.slot]
+            steps[atom.slot] += coefficient * step
+    # From where every axis is least to where every iterator is least.
+    for index, low, step in zip(read.index, lows, array.stride(), strict=True):
+        first = index.const + sum(c * box.starts[it.slot] for it, c in _affine(index))
+        offset += (first - low) * step
+    for slot, step in enumerate(steps):
+        if step < 0:
+            # torch has no negative strides: read it forwards, then turn it round.
+            offset += step * (sizes[slot] - 1)
+            steps[slot] = -step
+            reversed_slots.append(slot)
+    view = array.as_strided(sizes, steps, array.storage_offset() + offset)
+    return view.flip(reversed_slots) if reversed_slots else view
+
+
+def _affine(index: Index) -> list[tuple[It, int]]:
+    return [(atom, c) for atom, c in index.terms if isinstance(atom, It)]
+
+
+def _bounds(index: Index, box: _Box) -> tuple[int, int]:
+    """Least and largest value of an affine index over the box."""
+    low = high = index.const
+    for it, c in _affine(index):
+        ends = c * box.starts[it.slot], c * (box.starts[it.slot] + box.lengths[it.slot] - 1)
+        low, high = low + min(ends), high + max(ends)
+    return low, high

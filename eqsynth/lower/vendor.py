@@ -1,0 +1,247 @@
+"""The oneDNN backend: matrix products and convolutions with weights packed once.
+
+oneDNN is reached through the operators that torch registers for Inductor (``torch.ops.mkldnn``).
+What they give was found by trying, and a test holds it: a convolution with a packed weight takes
+either memory format and gives channels last; a linear map takes strided matrices as they are.
+Not here: everything else (``torch_backend.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
+from eqsynth.ir.tensor import Op, Tensor, args_of
+from eqsynth.lower.torch_backend import lay_out, matrix_layouts, route
+from eqsynth.lower.torch_scalars import apply, torch_dtype
+
+Array = torch.Tensor
+
+# What oneDNN calls the activations: attribute and algorithm.
+_POSTS: Final = {
+    "none": ("none", ""),
+    "relu": ("relu", ""),
+    "sigmoid": ("sigmoid", ""),
+    "tanh": ("tanh", ""),
+    "silu": ("swish", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+}
+# Below this many operations, a call of oneDNN costs more than the product.
+_MATMULS: Final = ("Matmul", "FusedMatmul", "FusedMatmulAdd")
+_CONVS: Final = ("Conv2d", "FusedConv2d", "FusedConv2dAdd")
+
+
+@dataclass(frozen=True)
+class OneDnnBackend:
+    """Implements ``Backend`` of ``extract/kernel.py``."""
+
+    name: str = "onednn"
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        if not isinstance(term, Op) or not _supported(term):
+            return
+        # A constant that is used twice would have to be packed and plain.
+        if len(args_of(term)) != len(term.args) and any(constants):
+            return
+        if term.name in _MATMULS:
+            yield from _matmul_kernels(term, constants)
+        elif term.name in _CONVS and constants[1]:
+            yield from _conv_kernels(term, constants, "onednn.conv")
+        elif term.name == "ConvTranspose2d" and constants[1]:
+            yield from _conv_kernels(term, constants, "onednn.conv_transpose")
+
+    def build(self, kernels: Sequence[tuple[Kernel, Mapping[int, Array]]]) -> list[Runner | None]:
+        return [_BUILDERS[kernel.implementation](kernel, values) for kernel, values in kernels]
+
+
+def _supported(term: Op) -> bool:
+    if 0 in (term.type.size, *(arg.type.size for arg in term.args)):
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if term.dtype == "bfloat16":
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if term.dtype == "float16":
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return term.dtype == "float32"
+
+
+# ---- matrix products ------------------------------------------------------------------------
+
+
+def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+    x, w = term.args[:2]
+    rest = tuple(contiguous(len(arg.shape)) for arg in term.args[2:])
+    plain = contiguous(len(term.shape))
+    if len(args_of(term)) != len(term.args):
+        # Repeated arguments have one layout.
+        if len(w.shape) == 2 and args_of(term)[0].shape == x.shape:
+            inputs = tuple(contiguous(len(arg.shape)) for arg in args_of(term))
+            yield Kernel(term, constants, "onednn.linear", inputs, plain)
+        return
+
+    def layouts(position: int) -> tuple[Layout, ...]:
+        every = matrix_layouts(len(term.args[position].shape))
+        return every[:1] if constants[position] else every
+
+    if len(w.shape) == 2:
+        lefts = layouts(0) if len(x.shape) == 2 else layouts(0)[:1]
+        for left, right in itertools.product(lefts, layouts(1)):
+            yield Kernel(term, constants, "onednn.linear", (left, right, *rest), plain)
+            if term.name == "Matmul" and len(x.shape) == 2:
+                yield Kernel(term, constants, "onednn.linear_transposed", (left, right), (1, 0))
+    elif term.name == "Matmul" and x.shape[:-2] == w.shape[:-2]:
+        for left, right in itertools.product(_batched(layouts(0)), _batched(layouts(1))):
+            for output in _batched((plain,)):
+                yield Kernel(term, constants, "onednn.batch", (left, right), output)
+
+
+def _batched(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    """Besides, for (b, h, m, k), the heads inside the rows: memory order b, m, h, k."""
+    if len(layouts[0]) != 4 or len(layouts) < 1:
+        return layouts
+    return (*layouts, (0, 2, 1, 3))
+
+
+def _linear(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """``x @ w + bias``, perhaps with a residual, then the activation: (*b, k) @ (k, n)."""
+    term = kernel.term
+    assert isinstance(term, Op)
+    attribute, algorithm = _POSTS[str(term.attrs[0]) if term.attrs else "none"]
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    add = torch.ops.mkldnn._linear_pointwise.binary
+    packed = 1 in constants
+    bound: dict[int, Any] = dict(constants)
+    if packed:
+        rows = term.type.size // term.shape[-1]
+        bound[1] = _packed(constants[1].T, rows)
+
+    def matmul(x: Array, w: Array, bias: Array | None = None) -> Array:
+        # A matrix that isn't packed is taken in either order.
+        return linear(x, w if packed else w.T, bias, attribute, [], algorithm)  # type: ignore[no-any-return]
+
+    def matmul_add(x: Array, w: Array, bias: Array, residual: Array) -> Array:
+        y: Array = add(x, residual, w if packed else w.T, bias, "add")
+        return y if attribute == "none" else apply(str(term.attrs[0]), [y])
+
+    return route(kernel, matmul_add if term.name == "FusedMatmulAdd" else matmul, bound)
+
+
+def _packed(weight: Array, rows: int) -> Array:
+    """A weight (n, k) in the order that oneDNN wants for ``rows`` rows of input."""
+    packed: Array = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
+    return packed
+
+
+def _linear_transposed(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """The transpose of ``w.T @ x.T``: what comes out has its rows inside."""
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    bound = dict(constants)
+    if 0 in constants:
+        bound[0] = _packed(constants[0], kernel.term.shape[1])
+
+    def matmul(x: Array, w: Array) -> Array:
+        y: Array = linear(w.T, x, None, "none", [], "")
+        return y.T
+
+    return route(kernel, matmul, bound)
+
+
+def _batch(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """One product after the other: (*b, m, k) @ (*b, k, n); for few large matrices."""
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    shape, dtype = kernel.term.shape, torch_dtype(kernel.term.dtype)
+    steps = strides(shape, kernel.output)
+    rows = shape[-2]
+    bound: dict[int, Any] = dict(constants)
+    packed = 1 in constants
+    if packed:
+        bound[1] = [_packed(w.T, rows) for w in constants[1].flatten(0, -3)]
+
+    def matmul(x: Array, w: Any) -> Array:
+        result = torch.empty_strided(shape, steps, dtype=dtype)
+        weights = w if packed else _matrices(w.mT)
+        for y, row, matrix in zip(_matrices(result), _matrices(x), weights, strict=True):
+            y.copy_(linear(row, matrix, None, "none", [], ""))
+        return result
+
+    return route(kernel, matmul, bound)
+
+
+def _matrices(value: Array) -> list[Array]:
+    matrices: list[Array] = [value]
+    for _ in range(value.dim() - 2):
+        matrices = [part for matrix in matrices for part in matrix.unbind(0)]
+    return matrices
+
+
+# ---- convolutions ---------------------------------------------------------------------------
+
+
+def _conv_kernels(term: Op, constants: tuple[bool, ...], name: str) -> Iterator[Kernel]:
+    last = channels_last(4)
+    rest = [last if len(arg.shape) == 4 else contiguous(len(arg.shape)) for arg in term.args[2:]]
+    for layout in (last, contiguous(4)):
+        yield Kernel(term, constants, name, (layout, contiguous(4), *rest), last)
+
+
+def _conv(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    term = kernel.term
+    assert isinstance(term, Op)
+    stride, padding, dilation, groups, *post = term.attrs
+    window: tuple[Any, ...] = (padding, stride, dilation, groups)
+    name = str(post[0]) if post else "none"
+    attribute, algorithm = _POSTS[name]
+    bound = dict(constants)
+    bound[1] = torch.ops.mkldnn._reorder_convolution_weight(
+        constants[1].detach().contiguous(), *window, list(term.args[0].shape)
+    )
+    convolve = torch.ops.mkldnn._convolution_pointwise.default
+    add = torch.ops.mkldnn._convolution_pointwise.binary
+    # The operator with a residual has no other activations; and with groups of 16-bit floats
+    # it fails.
+    fused = name in ("none", "relu") and term.dtype == "float32"
+    unary = None if name == "none" else attribute
+
+    def conv(x: Array, w: Array, bias: Array | None = None) -> Array:
+        return convolve(x, w, bias, *window, attribute, [], algorithm)  # type: ignore[no-any-return]
+
+    def conv_add(x: Array, w: Array, bias: Array, residual: Array) -> Array:
+        if fused:
+            return add(x, residual, w, bias, *window, "add", None, unary, [], None)  # type: ignore[no-any-return]
+        y: Array = convolve(x, w, bias, *window, "none", [], "").add_(residual)
+        return y if name == "none" else apply(name, [y])
+
+    return route(kernel, conv_add if term.name == "FusedConv2dAdd" else conv, bound)
+
+
+def _conv_transpose(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    term = kernel.term
+    assert isinstance(term, Op)
+    stride, padding, output_padding, dilation, groups = term.attrs
+    window: tuple[Any, ...] = (padding, output_padding, stride, dilation, groups)
+    bound = dict(constants)
+    bound[1] = torch.ops.mkldnn._reorder_convolution_transpose_weight(
+        constants[1].detach().contiguous(), *window, list(term.args[0].shape)
+    )
+    convolve = torch.ops.mkldnn._convolution_transpose_pointwise.default
+
+    def conv(x: Array, w: Array) -> Array:
+        return convolve(x, w, None, *window, "none", [], "")  # type: ignore[no-any-return]
+
+    return route(kernel, conv, bound)
+
+
+_BUILDERS: Final[dict[str, Callable[[Kernel, Mapping[int, Array]], Runner]]] = {
+    "onednn.linear": _linear,
+    "onednn.linear_transposed": _linear_transposed,
+    "onednn.batch": _batch,
+    "onednn.conv": _conv,
+    "onednn.conv_transpose": _conv_transpose,
+}

@@ -1,0 +1,369 @@
+"""Capture of modules: inputs, weights, buffers, results, opaque operators, refusals."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eqsynth.errors import CaptureError, DtypeError, EqsynthError, ShapeError
+from eqsynth.frontend.captured import Captured
+from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.tensor import Input, Op, Weight
+
+Run = Callable[..., Any]
+
+
+def module(function: Callable[..., Any], **state: Tensor) -> nn.Module:
+    """A module in evaluation mode with ``function(self, …)`` as its forward."""
+
+    class Wrapped(nn.Module):
+        forward = function
+
+    made = Wrapped()
+    for name, value in state.items():
+        if isinstance(value, nn.Parameter):
+            made.register_parameter(name, value)
+        else:
+            made.register_buffer(name, value)
+    return made.eval()
+
+
+def operators(captured: Captured) -> list[str]:
+    return [term.name for term in captured.program.terms() if isinstance(term, Op)]
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+# -- weights and buffers -------------------------------------------------------------------------
+
+
+def test_tied_weights_are_one_weight(run: Run) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x))  # type: ignore[no-any-return]
+
+    tied = Tied().eval()
+    captured = capture(tied, (X,))
+    assert [w.name for w in captured.program.weights()] == ["a.weight"]
+    assert captured.weights.keys() == {"a.weight"}
+    torch.testing.assert_close(run(captured, X), tied(X))
+
+
+def test_parameters_that_are_equal_by_chance_stay_apart() -> None:
+    model = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(4)).eval()
+    assert capture(model, (X,)).weights.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+def test_views_of_one_buffer_are_different_weights(run: Run) -> None:
+    base = torch.arange(8.0)
+    captured = capture(
+        made := module(lambda self, x: x + self.a * self.b, a=base[:4], b=base[4:]), (X,)
+    )
+    assert captured.weights.keys() == {"a", "b"}
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+def test_lifted_constants_of_one_value_are_one_weight(run: Run) -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    captured = capture(made := module(forward), (X,))
+    assert len(captured.weights) == 1
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+def test_a_weight_named_like_an_input_gets_another_name(run: Run) -> None:
+    captured = capture(made := module(lambda self, x: x + self.x, x=torch.ones(4)), (X,))
+    (weight,) = captured.program.weights()
+    assert (captured.program.inputs[0].name, weight.name) == ("x", "x_2")
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+def test_weights_are_the_modules_own_memory() -> None:
+    linear = nn.Linear(4, 4).eval()
+    assert capture(linear, (X,)).weights["weight"].data_ptr() == linear.weight.data_ptr()
+
+
+def test_batch_norm_is_a_scale_and_a_bias_of_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
+    captured = capture(model, (torch.randn(1, 1, 5, 5),))
+    (root,) = captured.program.outputs
+    assert isinstance(root, Op) and root.name == "Add"
+    product, shift = root.args
+    assert isinstance(product, Op) and product.name == "Mul"
+    assert shift.constant and product.args[1].constant
+    assert (shift.shape, product.args[1].shape) == ((2, 1, 1), (2, 1, 1))
+
+
+def test_a_mutated_buffer_is_an_input_and_an_output(run: Run) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.seen.add_(x.sum(0))
+        return x + self.seen  # type: ignore[no-any-return]
+
+    mine, theirs = (module(forward, seen=torch.zeros(4)) for _ in range(2))
+    captured = capture(mine, (X,))
+    assert [i.name for i in captured.program.inputs] == ["x", "seen"]
+    assert captured.mutations == {1: 1}
+    for step in (X, X + 1, X * 2):
+        torch.testing.assert_close(run(captured, step), theirs(step))
+    torch.testing.assert_close(mine.seen, theirs.seen)
+
+
+def test_a_mutated_input_is_written_back(run: Run) -> None:
+    captured = capture(module(lambda self, x: x.mul_(2).sum()), (X.clone(),))
+    assert captured.mutations == {1: 0}
+    mine = X.clone()
+    torch.testing.assert_close(run(captured, mine), (2 * X).sum())
+    torch.testing.assert_close(mine, 2 * X)
+
+
+def test_nan_weights_stay_nan(run: Run) -> None:
+    captured = capture(
+        module(lambda self, x: x * self.w, w=torch.tensor([1.0, math.nan, 2, 3])), (X,)
+    )
+    assert run(captured, X).isnan().sum() == 3
+
+
+# -- arguments and results -----------------------------------------------------------------------
+
+
+def test_arguments_and_results_keep_their_structure(run: Run) -> None:
+    def forward(
+        self: nn.Module, pair: tuple[Tensor, dict[str, Tensor]], scale: int = 2, *, bias: Tensor
+    ) -> dict[str, Any]:
+        return {"y": pair[0] * scale + bias, "rest": [pair[1]["z"], None, 7]}
+
+    made = module(forward)
+    pair = (X, {"z": X + 1})
+    captured = capture(made, (pair,), {"bias": X, "scale": 3})
+    assert len(captured.program.inputs) == 3
+    got = run(captured, pair, bias=X, scale=3)
+    want = made(pair, 3, bias=X)
+    torch.testing.assert_close(got["y"], want["y"])
+    torch.testing.assert_close(got["rest"][0], want["rest"][0])
+    assert got["rest"][1:] == [None, 7]
+    # However the arguments are passed, they are the same arguments.
+    torch.testing.assert_close(run(captured, pair, 3, bias=X)["y"], want["y"])
+    torch.testing.assert_close(run(captured, bias=X, scale=3, pair=pair)["y"], want["y"])
+
+
+def test_an_input_that_is_not_used_is_still_an_input(run: Run) -> None:
+    captured = capture(module(lambda self, x, y: (y, y)), (X, X + 1))
+    assert len(captured.program.inputs) == 2
+    first, second = run(captured, X, X + 1)
+    assert torch.equal(first, X + 1) and torch.equal(second, X + 1)
+
+
+def test_a_result_that_depends_on_nothing(run: Run) -> None:
+    captured = capture(module(lambda self, x: torch.arange(3) + 1), (X,))
+    assert torch.equal(run(captured, X), torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "expected"),
+    [((X[:2],), ShapeError, "(3, 4)"), ((X.double(),), DtypeError, "torch.float32"),
+     ((3.0,), ShapeError, "(3, 4)")],
+)  # fmt: skip
+def test_a_call_with_another_tensor_is_an_error(
+    args: tuple[Any, ...], kind: type[EqsynthError], expected: str
+) -> None:
+    captured = capture(nn.Identity().eval(), (X,))
+    with pytest.raises(kind) as caught:
+        captured.bind(*args)
+    assert caught.value.expected == expected
+    assert caught.value.where == "input"
+
+
+def test_a_call_with_another_constant_is_an_error() -> None:
+    captured = capture(module(lambda self, x, n: x * n), (X, 3))
+    assert len(captured.bind(X, 3)) == 1
+    with pytest.raises(EqsynthError) as caught:
+        captured.bind(X, 4)
+    assert (caught.value.got, caught.value.expected) == ("4", "3")
+
+
+@pytest.mark.parametrize("args", [(), (X, X), ((X,),)])
+def test_a_call_with_another_structure_is_an_error(args: tuple[Any, ...]) -> None:
+    captured = capture(nn.Identity().eval(), (X,))
+    with pytest.raises(EqsynthError):
+        captured.bind(*args)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_extents_of_zero(shape: tuple[int, ...], run: Run) -> None:
+    made = module(lambda self, x: F.softmax(x, 1) @ x.T)
+    x = torch.zeros(shape)
+    torch.testing.assert_close(run(capture(made, (x,)), x), made(x))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_models_of_other_float_dtypes(dtype: str, run: Run) -> None:
+    kind = getattr(torch, dtype)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval().to(kind)
+    captured = capture(model, (X.to(kind),))
+    assert {t.dtype for t in captured.program.terms()} == {dtype}
+    torch.testing.assert_close(run(captured, X.to(kind)), model(X.to(kind)), rtol=0.05, atol=0.05)
+
+
+def test_origins_name_the_place_in_the_model() -> None:
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x)
+
+    captured = capture(nn.Sequential(nn.Tanh(), Inner()).eval(), (X,))
+    relu = captured.program.outputs[0]
+    assert isinstance(relu, Op)
+    place, _, line = relu.origin.partition(", ")
+    assert (place, line.split(":")[0]) == ("1", "test_torch_export.py")
+    (tanh,) = relu.args
+    assert isinstance(tanh, Op) and tanh.origin == "0"
+
+
+# -- composite and opaque operators --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.LSTM(4, 5, batch_first=True), nn.GRU(4, 5, 2), nn.RNN(4, 5), nn.MultiheadAttention(4, 2)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_recurrent_and_attention_layers_are_decomposed(layer: nn.Module, run: Run) -> None:
+    attention = isinstance(layer, nn.MultiheadAttention)
+    made = module(lambda self, x: self.layer(*((x,) * 3 if attention else (x,)))[0])
+    made.layer = layer.eval()
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    captured = capture(made, (x,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, x), made(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_transformer_layer_of_torch(run: Run) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    captured = capture(layer, (x,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def test_padding_by_reflection_becomes_reads_at_constant_indices(run: Run) -> None:
+    made = module(lambda self, x: F.pad(x[None], (1, 2), mode="reflect"))
+    captured = capture(made, (X,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+OPAQUE: dict[str, Callable[..., Any]] = {
+    "cumsum": lambda self, x: torch.relu(x.cumsum(1)) + 1,
+    "two results": lambda self, x: torch.sort(x.abs(), -1),
+    "one of two results": lambda self, x: x.gather(1, x.abs().topk(2)[1]),
+    "index of a maximum": lambda self, x: x.max(1),
+    "complex in between": lambda self, x: torch.fft.ifft(torch.fft.fft(x) * 2).real + 1,
+    "complex weight": lambda self, x: (x * self.c).imag,
+    "several index tensors": lambda self, x: x[torch.tensor([0, 1]), torch.tensor([2, 3])],
+    "ceil_mode": lambda self, x: F.avg_pool2d(x[None], 2, ceil_mode=True),
+    "uneven adaptive pooling": lambda self, x: F.adaptive_avg_pool2d(x[None], (2, 3)),
+    "three axes": lambda self, x: F.conv3d(x.view(1, 1, 3, 2, 2), self.w),
+    "branch": lambda self, x: torch.cond(x.sum() > 0, lambda x: (x * 2,), lambda x: (x - 1,), (x,))[
+        0
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_an_unknown_operator_stays_opaque_and_runs_through_torch(name: str, run: Run) -> None:
+    state = {"c": torch.tensor([1 + 2j, 3 - 1j, 1j, 2 + 0j]), "w": torch.ones(2, 1, 2, 2, 1)}
+    made = module(OPAQUE[name], **state)
+    captured = capture(made, (X,))
+    assert captured.opaque and "Opaque" in operators(captured)
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+def test_equal_opaque_operators_are_one_term_and_others_are_not() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return x.cumsum(0) + x.cumsum(0) * x.cumsum(1) + (x + 1).cumsum(0)
+
+    captured = capture(module(forward), (X,))
+    assert operators(captured).count("Opaque") == 3
+    assert len(captured.opaque) == 2
+
+
+def test_operators_of_weights_alone_are_computed_at_capture(run: Run) -> None:
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).eval()
+    captured = capture(model, (X,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, X), model(X))
+
+
+def test_a_custom_operator_is_opaque(run: Run) -> None:
+    @torch.library.custom_op("eqsynth_tests::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    captured = capture(module(lambda self, x: torch.relu(twice(x))), (X,))
+    assert list(captured.opaque) == ["eqsynth_tests.twice.default($0)"]
+    torch.testing.assert_close(run(captured, X), torch.relu(2 * X))
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_module_in_training_mode_is_refused_before_export() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+    model[1].train()
+    with pytest.raises(CaptureError) as caught:
+        capture(model, (X,))
+    assert caught.value.where == "1"
+    assert ".eval()" in caught.value.hint
+
+
+@pytest.mark.parametrize("args", [(), (X, X), (X, X, X)])
+def test_a_wrong_number_of_example_inputs_is_an_error(args: tuple[Tensor, ...]) -> None:
+    with pytest.raises(EqsynthError) as caught:
+        capture(nn.Linear(4, 4).eval(), args)
+    assert not isinstance(caught.value, CaptureError)  # the caller's mistake: no falling back
+    assert str(len(args)) in caught.value.got
+    assert "input" in caught.value.expected
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "control flow on values": (lambda self, x: x if x.sum() > 0 else -x, "torch.export refuses"),
+    "random": (lambda self, x: x + torch.rand_like(x), "random"),
+    "a shape that depends on values": (lambda self, x: x.nonzero(), "shape depends"),
+    "a complex result": (lambda self, x: torch.fft.fft(x), "a result has a dtype"),
+    "an exception": (lambda self, x: x @ x, "torch.export refuses"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_captured_is_a_capture_error(name: str) -> None:
+    function, what = REFUSED[name]
+    with pytest.raises(CaptureError) as caught:
+        capture(module(function), (X,))
+    assert what in caught.value.what
+    assert caught.value.got and caught.value.expected and caught.value.hint
+
+
+def test_a_complex_input_is_a_capture_error() -> None:
+    with pytest.raises(CaptureError) as caught:
+        capture(module(lambda self, x: x.real), (X.to(torch.complex64),))
+    assert (caught.value.where, caught.value.got) == ("x", "complex64")
+
+
+def test_inputs_and_weights_of_a_program_are_its_terms() -> None:
+    captured = capture(nn.Linear(4, 2).eval(), (X,))
+    leaves = [t for t in captured.program.terms() if isinstance(t, Input | Weight)]
+    assert {t.label for t in leaves} == {"input", "weight", "bias"}
