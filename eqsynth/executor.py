@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
@@ -171,6 +172,7 @@ def _serve(memory_limit: int) -> None:
             error = WorkerError("a worker reached its memory limit", reason="memory")
             payload = pickle.dumps((True, error))
         except Exception as error:
+            error.add_note("in a worker process:\n" + traceback.format_exc())
             payload = pickle.dumps((True, _portable(error)))
         answers.write(_HEADER.pack(len(payload)) + payload)
         answers.flush()

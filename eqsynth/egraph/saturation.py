@@ -14,6 +14,7 @@ from eqsynth.egraph.segments import over
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, SaturationError
 from eqsynth.executor import Worker, WorkerError
+from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Tensor, topological
 from eqsynth.rules import RuleSet
 
@@ -72,7 +73,8 @@ def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:
     refs: dict[Tensor, ClassRef] = {}
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
     for term in topological(roots):
-        ref = ClassRef(len(refs), term.type, term.constant, term.digest)
+        digest = digest_of("class", term.digest)
+        ref = ClassRef(len(refs), term.type, term.constant, digest)
         refs[term] = ref
         classes[ref] = (over(term, refs),)
     return EGraph(classes, tuple(refs[r] for r in roots), len(refs), len(refs), {}, stop, 0.0, None)

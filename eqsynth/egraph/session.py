@@ -19,6 +19,7 @@ from eqsynth.egraph.laws.table import LAWS, Later
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import RuleError, SaturationError
+from eqsynth.ir.scalar import Scalar, digest_of, reads
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
@@ -47,6 +48,8 @@ class Session:
         self._digests: dict[int, bytes] = {}
         self._constant: dict[int, bool] = {}
         self._answered: set[tuple[str, Any]] = set()
+        # What a request looked at when it was last asked; None once it is answered for good.
+        self._asked: dict[tuple[str, Any], tuple[tuple[int, EClass, int], ...] | None] = {}
         self._view: View | None = None
         self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
         unknown = [law for law in self._requests if law not in LAWS]
@@ -83,7 +86,7 @@ class Session:
         by_object = {id(parts[t]): h for t, h in made.items()}
         for term, handle in made.items():
             self._handles[term] = handle.n
-            self._digests[handle.n] = term.digest
+            self._digests[handle.n] = digest_of("class", term.digest)
             self._constant[handle.n] = term.constant
             self.definitions[handle.n] = _with_handles(parts[term], by_object)
         self.engine.insert(
@@ -156,7 +159,8 @@ class Session:
                     waiting.append(eclass)
                     continue
                 number = min(handles[eclass])
-                self._digests[number], self._constant[number] = term.digest, term.constant
+                self._digests[number] = digest_of("class", term.digest)
+                self._constant[number] = term.constant
                 refs[eclass] = self._reference(handles[eclass], term.type)
                 handle = Handle(number)
                 values.append((("shape", handle), list(term.shape)))
@@ -259,29 +263,48 @@ class Session:
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
         for law, relation in laws.items():
             count = 0
-            for row in sorted(view.snapshot.rows[relation], key=repr):
-                decoded = [view.value(value) for value in row]
-                if decoded[0].constant and law not in _MEANING:
-                    continue
-                key = (law, tuple(decoded))
-                if key in self._answered:
-                    continue
+            waiting = [row for row in view.snapshot.rows[relation] if self._due(view, law, row)]
+            for row in sorted(waiting, key=repr):
                 if count >= budget:
                     over.append(law)
                     break
+                decoded = [view.value(value) for value in row]
+                if decoded[0].constant and law not in _MEANING:
+                    self._asked[law, row] = None
+                    continue
                 try:
                     answers = list(LAWS[law](view, decoded))
+                    settled = law not in _ASKED_AGAIN
                 except Later:
-                    continue
-                if law not in _ASKED_AGAIN:
-                    self._answered.add(key)
+                    answers, settled = [], False
+                self._asked[law, row] = None if settled else self._looked_at(view, decoded)
+                key = tuple(decoded)
                 fresh = [answer for answer in answers if self._is_new(law, key, answer)]
                 count += len(fresh)
                 found += [(law, row, answer) for answer in fresh]
         return found, over
 
+    def _due(self, view: View, law: str, row: Any) -> bool:
+        """Whether a request is new, or waits and what it reads has got new members since."""
+        asked = self._asked.get((law, row), ())
+        if asked is None:
+            return False
+        return not asked or any(
+            view.size(handle) != size or view.by_handle(handle) != eclass
+            for handle, eclass, size in asked
+        )
+
+    @staticmethod
+    def _looked_at(view: View, decoded: Sequence[Any]) -> tuple[tuple[int, EClass, int], ...]:
+        """The classes that a request reads (its own among them), with their sizes."""
+        refs = [v for v in decoded if isinstance(v, ClassRef)]
+        body = decoded[-1]
+        if isinstance(body, Scalar):
+            refs += [r.tensor for r in reads(body) if isinstance(r.tensor, ClassRef)]
+        return tuple((ref.handle, view.eclass(ref), view.size(ref.handle)) for ref in refs)
+
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
-        mark = (law, ("answer", key, answer))
+        mark = (law, (key, answer))
         if mark in self._answered:
             return False
         self._answered.add(mark)

@@ -33,6 +33,13 @@ class View:
     def eclass(self, ref: ClassRef) -> EClass:
         return self._by_handle[ref.handle]
 
+    def by_handle(self, handle: int) -> EClass:
+        return self._by_handle[handle]
+
+    def size(self, handle: int) -> int:
+        """Number of e-nodes in the class of a handle."""
+        return len(self.snapshot.classes[self._by_handle[handle]])
+
     def current(self, ref: ClassRef) -> ClassRef:
         """The reference by which the class goes in this view."""
         return self.refs[self.eclass(ref)]

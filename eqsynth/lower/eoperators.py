@@ -29,9 +29,12 @@ from eqsynth.lower.scalar_code import (
     ScalarCode,
     arithmetic,
     index_code,
+    loaded,
     maximum,
     minimum,
     number,
+    stored,
+    to_storage,
 )
 
 # Below this many evaluations of the body, waking a second thread costs more than it saves.
@@ -286,7 +289,7 @@ class _Emitter:
         buffer = tirx.decl_buffer(shape, tensor.dtype, name, strides=steps, **options)
         data = tirx.buffer_data(buffer)
         size = tirx.const(tensor.type.size, self.index_dtype)
-        line = tirx.decl_buffer([size], tensor.dtype, f"{name}_line", data=data, **options)
+        line = tirx.decl_buffer([size], stored(tensor.dtype), f"{name}_line", data=data, **options)
         self.parameters.append((buffer, tirx.DeclBuffer(line, data=data)))
         return line
 
@@ -570,12 +573,12 @@ class _Emitter:
         return len(self.nest.scope.extents)
 
     def _load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
-        fill = self._fill(read)
+        fill = number(read.fill, arithmetic(read.tensor.dtype))
         access = self.nest.accesses.get(read)
         if access is None:
             return fill
         address = index_code(access.address, iterators, self.index_dtype)
-        value = tirx.BufferLoad(self.flat[access.argument], [address])
+        value = loaded(tirx.BufferLoad(self.flat[access.argument], [address]), read.tensor.dtype)
         tests = []
         for index, extent in access.guards:
             position = index_code(index, iterators, self.index_dtype)
@@ -586,17 +589,11 @@ class _Emitter:
                 tests.append(position < self._int(extent))
         return tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value
 
-    def _fill(self, read: Read) -> Expr:
-        dtype = read.tensor.dtype
-        value = number(read.fill, arithmetic(dtype))
-        return value if arithmetic(dtype) == dtype else value.astype(dtype)
-
     def _store(self, at: dict[int, Expr], value: Expr) -> list[Any]:
         iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
         address = index_code(self.nest.output, iterators, self.index_dtype)
-        target = self.nest.scope.dtype
-        converted = value if target == self.dtype else value.astype(target)
-        return [tirx.BufferStore(self.out, converted, [address])]
+        kept = to_storage(value, self.nest.scope.dtype)
+        return [tirx.BufferStore(self.out, kept, [address])]
 
 
 def _ceil(value: int, divisor: int) -> int:

@@ -41,6 +41,31 @@ def arithmetic(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
+def stored(dtype: str) -> str:
+    """The dtype of memory that holds ``dtype``: LLVM has no bfloat16 on most machines."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+def loaded(value: Expr, dtype: str) -> Expr:
+    """What was read from memory, in ``arithmetic(dtype)``."""
+    if dtype == "bfloat16":
+        wide = tirx.shift_left(value.astype("uint32"), tirx.const(16, "uint32"))
+        return tirx.reinterpret("float32", wide)
+    return value if arithmetic(dtype) == dtype else value.astype(arithmetic(dtype))
+
+
+def to_storage(value: Expr, dtype: str) -> Expr:
+    """A value in ``arithmetic(dtype)`` as memory holds it; bfloat16 rounds to nearest, even."""
+    if dtype != "bfloat16":
+        return value if arithmetic(dtype) == dtype else value.astype(dtype)
+    u = lambda constant: tirx.const(constant, "uint32")  # noqa: E731
+    bits = tirx.reinterpret("uint32", value)
+    odd = tirx.bitwise_and(tirx.shift_right(bits, u(16)), u(1))
+    rounded = tirx.shift_right(bits + u(0x7FFF) + odd, u(16))
+    # Rounding up would carry a NaN's mantissa into its exponent.
+    return tirx.Select(is_nan("float32", value), u(0x7FC0), rounded).astype("uint16")
+
+
 def number(value: float, dtype: str) -> Expr:
     """A constant; infinities and what lies outside an integer's range as the interpreter has it."""
     if is_float(dtype):
@@ -82,7 +107,7 @@ class ScalarCode:
     """Emits one evaluation of a body; ``statements`` bind what the result refers to.
 
     Args:
-        load: the value of a read, in the dtype of its tensor.
+        load: the value of a read, in the arithmetic dtype of its tensor.
         iterators: the value of each iterator of the scope.
         index_dtype: the dtype of ``iterators``.
     """
@@ -118,13 +143,13 @@ class ScalarCode:
             return self.convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
         match scalar:
             case Read():
-                return self.convert(self._load(scalar), own, arithmetic(own))
+                return self._load(scalar)
             case Value(index=index):
                 return index_code(index, self._iterators, self._index_dtype).astype("int64")
             case Cast(arg=arg):
                 source = arithmetic(dtype_of(arg) or own)
-                value = self.convert(self.value(arg, source), source, own)
-                return self.convert(value, own, arithmetic(own))
+                value = self.convert(self.value(arg, source), source, arithmetic(own))
+                return loaded(to_storage(self.bind(value), own), own)
             case Call(fn=fn, args=args):
                 return self._call(fn, args, own)
             case Sum(terms=parts) | Prod(factors=parts):
@@ -149,15 +174,13 @@ class ScalarCode:
         return result
 
     def convert(self, value: Expr, source: str, target: str) -> Expr:
-        """A cast as torch does it: to bool by comparing with 0, to narrow integers by wrapping."""
+        """A cast between dtypes of arithmetic, as torch does it: to bool by comparing with 0, to narrow integers by wrapping."""
         if source == target:
             return value
         if target == "bool":
             return tirx.NE(value, number(0, source))
         if source == "bool":
             return tirx.Select(value, number(1, target), number(0, target))
-        if source in ("float16", "bfloat16") or target in ("float16", "bfloat16"):
-            value = value if "float32" in (source, target) else value.astype("float32")
         if is_float(source) and target in ("uint8", "int8", "int16"):
             value = value.astype("int32")
         return value.astype(target)
@@ -170,6 +193,7 @@ class ScalarCode:
             return _LOGIC[fn](*map(self._truth, args))
         joined = self._joined(args)
         if fn in _COMPARE:
+            joined = "uint8" if joined == "bool" else joined
             return _COMPARE[fn](*(self.value(arg, joined) for arg in args))
         if fn == "pow" and isinstance(args[1], Num):
             power = self._small_power(args[0], args[1].value, own)

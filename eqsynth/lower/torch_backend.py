@@ -20,7 +20,7 @@ from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contig
 from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op, Tensor, args_of
 from eqsynth.ir.types import Shape, TensorType
-from eqsynth.lower.torch_ops import run_term
+from eqsynth.lower.torch_ops import function_of, run_term
 from eqsynth.lower.torch_scalars import torch_dtype
 
 VIEW = "torch.view"
@@ -59,15 +59,20 @@ class TorchBackend:
         return [self._runner(kernel, constants) for kernel, constants in kernels]
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner:
-        term = kernel.term
-        function = partial(run_term, term, opaque=self.opaque)
-        runner = route(kernel, lambda *args: function(args), _laid_out(kernel, constants))
-        if kernel.implementation == VIEW:
+        function = function_of(kernel.term, self.opaque)
+        runner = route(kernel, function, _laid_out(kernel, constants))
+        if kernel.implementation == VIEW or not _may_give_back(kernel.term):
             return runner
-        if isinstance(term, Op) and operator(term.name).kind not in ("view", "constant", "opaque"):
-            if term.name != "Cast" and term.attrs[:1] != ((),):
-                return runner
         return partial(_never_an_argument, runner, tuple(constants.values()))
+
+
+def _may_give_back(term: Tensor) -> bool:
+    """Whether the function may return (a part of) what it was given."""
+    if not isinstance(term, Op):
+        return True
+    if term.name == "Cast" or (term.name.startswith("Reduce") and not term.attrs[0]):
+        return True
+    return operator(term.name).kind in ("view", "opaque")
 
 
 def _never_an_argument(
@@ -89,16 +94,28 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     args, rank = args_of(term), len(term.shape)
     plain = tuple(contiguous(len(arg.shape)) for arg in args)
     yield plain, contiguous(rank)
-    if term.name in ("Matmul", "FusedMatmul", "FusedMatmulAdd"):
+    if term.name in ("Matmul", "FusedMatmul", "FusedMatmulAdd") and args == term.args:
         # Only the matrices: bias and residual are added to what is contiguous.
-        for matrices in itertools.product(*(matrix_layouts(len(arg.shape)) for arg in args[:2])):
-            yield (*matrices, *plain[len(matrices) :]), contiguous(rank)
-    elif operator(term.name).kind == "elementwise" or "2d" in term.name:
+        for matrices in matmul_layouts(term):
+            yield (*matrices, *plain[2:]), contiguous(rank)
+    elif term.name.startswith("Reduce") and len(args[0].shape) == 4:
+        yield (channels_last(4),), contiguous(rank)
+    elif operator(term.name).kind == "elementwise" or "2d" in term.name or term.name == "Concat":
         for layout in (*matrix_layouts(rank), channels_last(rank)) if rank > 1 else ():
-            yield (
-                tuple(layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args),
-                layout,
-            )
+            same = (layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args)
+            yield tuple(same), layout
+
+
+def matmul_layouts(term: Op) -> Iterator[tuple[Layout, Layout]]:
+    """Layouts of the two operands that a matrix product takes without moving anything.
+
+    Either order of rows and columns; and for (b, h, m, k), as attention has them, the heads inside
+    the rows: x in memory order b, m, h, k and w in b, n, h, k.
+    """
+    left, right = (matrix_layouts(len(arg.shape)) for arg in term.args[:2])
+    if len(left[0]) == len(right[0]) == 4:
+        left, right = (*left, (0, 2, 1, 3)), (*right, (0, 2, 1, 3), (0, 3, 1, 2))
+    return itertools.product(left, right)
 
 
 def matrix_layouts(rank: int) -> tuple[Layout, ...]:
@@ -218,8 +235,8 @@ def route(
     """A runner from a function of the operator's arguments.
 
     ``function`` takes the arguments of an operator in their order (repeated ones repeatedly), those
-    of a scope in the order of ``args_of``; what it gives is made dense in the kernel's output layout,
-    should it not be. ``constants`` stand in at their positions in ``args_of``.
+    of a scope in the order of ``args_of``; what it gives is made dense in the kernel's output
+    layout, should it not be. ``constants`` stand in at their positions in ``args_of``.
     """
     term = kernel.term
     distinct = args_of(term)

@@ -7,6 +7,7 @@ vendor's operators (``vendor.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, Final
 
 import torch
@@ -16,13 +17,21 @@ from eqsynth.errors import LoweringError
 from eqsynth.ir.inference import window
 from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Op, Scope, Tensor, Weight, args_of, topological
-from eqsynth.ir.types import is_float
-from eqsynth.lower.torch_scalars import apply, kept_dtype, limits, number, torch_dtype
+from eqsynth.ir.types import is_float, promote
+from eqsynth.lower.torch_scalars import (
+    SCALAR_FUNCTIONS,
+    apply,
+    kept_dtype,
+    limits,
+    number,
+    torch_dtype,
+)
 from eqsynth.lower.torch_scopes import run_scope
 
 Array = torch.Tensor
 Ints = tuple[int, ...]
-Opaque = Mapping[str, Callable[..., torch.Tensor]]
+Function = Callable[..., torch.Tensor]
+Opaque = Mapping[str, Function]
 
 
 def run_term(
@@ -38,8 +47,14 @@ def run_term(
     Raises:
         LoweringError: an opaque operator without a function, or a term that is no computation.
     """
+    return function_of(term, opaque, exact)(*args)
+
+
+def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False) -> Function:
+    """What :func:`run_term` calls: all that depends on the term alone is decided here, once."""
     if isinstance(term, Scope):
-        return run_scope(term, dict(zip(args_of(term), args, strict=True)), exact)
+        reads = args_of(term)
+        return lambda *args: run_scope(term, dict(zip(reads, args, strict=True)), exact)
     if not isinstance(term, Op):
         raise LoweringError(
             what="this is no computation",
@@ -48,38 +63,47 @@ def run_term(
             expected="an operator or a scope",
             hint="give the values of inputs and weights as arguments",
         )
-    kept = kept_dtype(term.dtype, exact)
-    row = operator(term.name)
-    if row.kind in ("contraction", "reduction") and 0 in (term.type.size, *map(_size, args)):
-        return _over_nothing(term, args, kept)
+    function, kept = _function_of_operator(term, opaque or {}, exact), kept_dtype(term.dtype, exact)
+    # Among floats of one dtype, only a cast leaves it (in float64, to round).
+    same = is_float(term.dtype) and {arg.dtype for arg in term.args} == {term.dtype}
+    if same and term.name != "Cast":
+        return function
+    return lambda *args: function(*args).to(kept)
+
+
+def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:
+    row, attrs = operator(term.name), term.attrs
+    sizes = (term.type.size, *(arg.type.size for arg in term.args))
+    if row.kind in ("contraction", "reduction") and 0 in sizes:
+        return partial(_over_nothing, term, exact)
     if term.name == "Opaque":
-        return _opaque(term, opaque or {})(*args)
+        return _opaque(term, opaque)
     if row.function:
-        return _elementwise(term, row.function, args, exact).to(kept)
+        return _elementwise(term, row.function, exact)
     if term.name == "Cast":
-        return args[0].to(torch_dtype(term.dtype)).to(kept)
+        dtype = torch_dtype(term.dtype)
+        return lambda x: x.to(dtype)
     if term.name == "Concat":
-        return torch.cat([arg.to(kept) for arg in args], int(term.attrs[0]))  # type: ignore[arg-type]
-    return _OPERATORS[term.name](*args, *term.attrs).to(kept)
+        axis: Any = attrs[0]
+        return lambda *args: torch.cat(args, axis)
+    if not attrs:
+        return _OPERATORS[term.name]
+    function = _OPERATORS[term.name]
+    return lambda *args: function(*args, *attrs)
 
 
-def _size(array: Array) -> int:
-    return array.numel()
-
-
-def _over_nothing(term: Op, args: Sequence[Array], kept: torch.dtype) -> Array:
+def _over_nothing(term: Op, exact: bool, *args: Array) -> Array:
     """Products and reductions without elements: torch's kernels refuse some of them."""
-    value = 1.0 if term.name == "ReduceProd" else 0.0
-    if term.name == "ReduceMean":
-        value = float("nan")
-    result = torch.full(term.shape, value, dtype=kept, device=args[0].device)
+    value = {"ReduceProd": 1.0, "ReduceMean": float("nan")}.get(term.name, 0.0)
+    dtype = kept_dtype(term.dtype, exact)
+    result = torch.full(term.shape, value, dtype=dtype, device=args[0].device)
     if term.name.startswith("Fused"):
         bias = args[2][:, None, None] if "Conv" in term.name else args[2]
         result = _post(result + bias + (args[3] if len(args) > 3 else 0), str(term.attrs[-1]))
-    return result.to(kept)
+    return result
 
 
-def _opaque(term: Op, opaque: Opaque) -> Callable[..., Array]:
+def _opaque(term: Op, opaque: Opaque) -> Function:
     function = opaque.get(str(term.attrs[0]))
     if function is None:
         raise LoweringError(
@@ -94,7 +118,7 @@ def _opaque(term: Op, opaque: Opaque) -> Callable[..., Array]:
 
 # ---- elementwise ---------------------------------------------------------------------------
 
-_ARITHMETIC: Final[dict[str, Callable[..., Array]]] = {
+_ARITHMETIC: Final[dict[str, Function]] = {
     "Add": torch.add,
     "Sub": torch.sub,
     "Mul": torch.mul,
@@ -102,17 +126,19 @@ _ARITHMETIC: Final[dict[str, Callable[..., Array]]] = {
 }
 
 
-def _elementwise(term: Op, function: str, args: Sequence[Array], exact: bool) -> Array:
+def _elementwise(term: Op, function: str, exact: bool) -> Function:
+    result = _ARITHMETIC.get(function) or partial(_apply, function, exact)
+    if function in SCALAR_FUNCTIONS and all(is_float(arg.dtype) for arg in term.args):
+        result = SCALAR_FUNCTIONS[function]
     first = 1 if function == "where" else 0
-    dtypes = {arg.dtype for arg in args[first:]}
-    if len(dtypes) > 1:
-        # torch lets a tensor without axes bow to one with axes; here all count the same.
-        joined = args[first].dtype
-        for arg in args[first + 1 :]:
-            joined = torch.promote_types(joined, arg.dtype)
-        args = [*args[:first], *(arg.to(joined) for arg in args[first:])]
-    if function in _ARITHMETIC:
-        return _ARITHMETIC[function](*args)
+    if len({arg.dtype for arg in term.args[first:]}) == 1:
+        return result
+    # torch lets a tensor without axes bow to one with axes; here all count the same.
+    joined = kept_dtype(reduce(promote, (arg.dtype for arg in term.args[first:])), exact)
+    return lambda *args: result(*args[:first], *(arg.to(joined) for arg in args[first:]))
+
+
+def _apply(function: str, exact: bool, *args: Array) -> Array:
     return apply(function, args, exact)
 
 
@@ -121,10 +147,6 @@ def _post(y: Array, post: str) -> Array:
 
 
 # ---- contractions --------------------------------------------------------------------------
-
-
-def _matmul(x: Array, w: Array) -> Array:
-    return torch.matmul(x, w)
 
 
 def _conv2d(x: Array, w: Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Array:
@@ -162,7 +184,7 @@ def _fused_matmul(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
 # ---- reductions ----------------------------------------------------------------------------
 
 
-def _reduce(reduction: Callable[..., Array]) -> Callable[..., Array]:
+def _reduce(reduction: Function) -> Function:
     # With no axes, torch reduces over all of them.
     return lambda x, axes, keepdim: reduction(x, axes, bool(keepdim)) if axes else x
 
@@ -252,8 +274,8 @@ def _upsample(x: Array, size: Ints, align_corners: int) -> Array:
     return F.interpolate(x, size, mode="bilinear", align_corners=bool(align_corners))
 
 
-_OPERATORS: Final[dict[str, Callable[..., Array]]] = {
-    "Matmul": _matmul,
+_OPERATORS: Final[dict[str, Function]] = {
+    "Matmul": torch.matmul,
     "Conv2d": _conv2d,
     "ConvTranspose2d": _conv_transpose2d,
     "FusedConv2d": _fused_conv2d,

@@ -182,8 +182,8 @@ def _scalar(scalar: Scalar, values: Values, box: _Box) -> torch.Tensor:
                 result = combine(result, _scalar(part, values, box))
             return result
     assert isinstance(scalar, Read)
-    value = values[scalar.tensor]
-    return _read(scalar, value.to(arithmetic_dtype(scalar.tensor.dtype, box.exact)), box)
+    dtype = arithmetic_dtype(scalar.tensor.dtype, box.exact)
+    return _read(scalar, values[scalar.tensor].to(dtype), box)
 
 
 def _alike(args: list[torch.Tensor], fn: str) -> list[torch.Tensor]:

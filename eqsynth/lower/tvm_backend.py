@@ -28,9 +28,7 @@ MEMORY_BOUND: Final = 4.0
 # A reduction with fewer operations than this takes microseconds however it is computed.
 SMALL: Final = 1 << 16
 
-# TVM's elimination of common subexpressions takes divisions and loads out of the conditions
-# that guard them. LLVM does the same job, and knows what may trap.
-_PASSES: Final = {"tirx.disable_cse_tir": True}
+_PIPELINE: Final = "eqsynth"
 
 
 class TvmBackend:
@@ -206,8 +204,7 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
             assert isinstance(kernel.term, Scope)
             nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
             functions[name] = prim_func(nest, kernel.schedule, name)
-        with tvm.transform.PassContext(config=_PASSES):
-            return tvm.compile(tvm.IRModule(functions), _target())
+        return tvm.compile(tvm.IRModule(functions), _target(), tir_pipeline=_pipeline())
     # TVM's errors have no common root but Exception.
     except Exception as error:
         raise LoweringError(
@@ -217,6 +214,40 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
             expected="code for this machine",
             hint="the term still runs through torch",
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _pipeline() -> str:
+    """Registers the passes that flat loop nests need, and returns their name.
+
+    TVM's own pipeline also simplifies statements, which inlines bindings until the code of an
+    activation is exponential, and eliminates common subexpressions, which takes divisions and
+    loads out of the conditions that guard them. LLVM does both jobs, and does them soundly.
+    """
+    import tvm
+    from tvm import tirx
+    from tvm.tirx import compilation_pipeline, transform
+
+    @tvm.transform.module_pass(opt_level=0)
+    def lower(module: Any, _: Any) -> Any:
+        passes = [
+            transform.FlattenBuffer(),
+            transform.BF16ComputeLegalize(),
+            transform.VectorizeLoop(True),
+            transform.UnrollLoop(),
+            transform.AnnotateEntryFunc(),
+            transform.SplitHostDevice(),
+            transform.MakePackedAPI(),
+            transform.BF16StorageLegalize(),
+        ]
+        return tvm.ir.transform.Sequential(passes)(module)
+
+    def factory() -> Any:
+        host = compilation_pipeline.finalize_host_passes
+        return lower, host, compilation_pipeline.finalize_device_passes
+
+    tirx.register_tir_pipeline(_PIPELINE, factory)
+    return _PIPELINE
 
 
 @lru_cache(maxsize=8)

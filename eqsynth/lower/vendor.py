@@ -8,7 +8,6 @@ Not here: everything else (``torch_backend.py``).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +16,7 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
 from eqsynth.ir.tensor import Op, Tensor, args_of
-from eqsynth.lower.torch_backend import lay_out, matrix_layouts, route
+from eqsynth.lower.torch_backend import matmul_layouts, route
 from eqsynth.lower.torch_scalars import apply, torch_dtype
 
 Array = torch.Tensor
@@ -32,7 +31,8 @@ _POSTS: Final = {
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
 }
-# Below this many operations, a call of oneDNN costs more than the product.
+# For (b, h, m, n): the result in memory order b, m, h, n.
+_HEADS_INSIDE: Final[dict[int, tuple[Layout, ...]]] = {4: ((0, 2, 1, 3),)}
 _MATMULS: Final = ("Matmul", "FusedMatmul", "FusedMatmulAdd")
 _CONVS: Final = ("Conv2d", "FusedConv2d", "FusedConv2dAdd")
 
@@ -46,9 +46,8 @@ class OneDnnBackend:
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         if not isinstance(term, Op) or not _supported(term):
             return
-        # A constant that is used twice would have to be packed and plain.
-        if len(args_of(term)) != len(term.args) and any(constants):
-            return
+        if args_of(term) != term.args:
+            return  # an argument that is used twice would have to be packed and plain
         if term.name in _MATMULS:
             yield from _matmul_kernels(term, constants)
         elif term.name in _CONVS and constants[1]:
@@ -79,34 +78,23 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
     x, w = term.args[:2]
     rest = tuple(contiguous(len(arg.shape)) for arg in term.args[2:])
     plain = contiguous(len(term.shape))
-    if len(args_of(term)) != len(term.args):
-        # Repeated arguments have one layout.
-        if len(w.shape) == 2 and args_of(term)[0].shape == x.shape:
-            inputs = tuple(contiguous(len(arg.shape)) for arg in args_of(term))
-            yield Kernel(term, constants, "onednn.linear", inputs, plain)
+    flat = len(w.shape) == 2
+    if not flat and (term.name != "Matmul" or x.shape[:-2] != w.shape[:-2]):
         return
-
-    def layouts(position: int) -> tuple[Layout, ...]:
-        every = matrix_layouts(len(term.args[position].shape))
-        return every[:1] if constants[position] else every
-
-    if len(w.shape) == 2:
-        lefts = layouts(0) if len(x.shape) == 2 else layouts(0)[:1]
-        for left, right in itertools.product(lefts, layouts(1)):
-            yield Kernel(term, constants, "onednn.linear", (left, right, *rest), plain)
+    for left, right in matmul_layouts(term):
+        # Constants are packed: one layout is enough.
+        if (constants[0] and left != contiguous(len(left))) or (
+            constants[1] and right != contiguous(len(right))
+        ):
+            continue
+        inputs = (left, right, *rest)
+        if not flat:
+            for output in (plain, *_HEADS_INSIDE.get(len(plain), ())):
+                yield Kernel(term, constants, "onednn.batch", inputs, output)
+        elif len(x.shape) == 2 or left == contiguous(len(left)):
+            yield Kernel(term, constants, "onednn.linear", inputs, plain)
             if term.name == "Matmul" and len(x.shape) == 2:
-                yield Kernel(term, constants, "onednn.linear_transposed", (left, right), (1, 0))
-    elif term.name == "Matmul" and x.shape[:-2] == w.shape[:-2]:
-        for left, right in itertools.product(_batched(layouts(0)), _batched(layouts(1))):
-            for output in _batched((plain,)):
-                yield Kernel(term, constants, "onednn.batch", (left, right), output)
-
-
-def _batched(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    """Besides, for (b, h, m, k), the heads inside the rows: memory order b, m, h, k."""
-    if len(layouts[0]) != 4 or len(layouts) < 1:
-        return layouts
-    return (*layouts, (0, 2, 1, 3))
+                yield Kernel(term, constants, "onednn.linear_transposed", inputs, (1, 0))
 
 
 def _linear(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Kernel, channels_last, strides
+from eqsynth.extract.kernel import Kernel, Runner, channels_last, strides
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
@@ -101,20 +101,16 @@ def test_every_function_on_floats(dtype: str) -> None:
     y = x.flip(0)
     extent = len(x)
     a, b, c = (Read(tensor(k, (extent,), dtype), (it(0, extent),)) for k in range(3))
-    scopes = {}
+    scopes = []
     for name, function in FUNCTIONS.items():
         args = (a, b, c)[: function.arity]
         if name == "where":
             args = (Call("gt", (a, Num(0))), b, c)
-        scopes[name] = pointwise(Call(name, tuple(args)), extent)
+        scopes.append(pointwise(Call(name, tuple(args)), extent))
     values = (x, y, x.roll(3))
-    kernels = [Kernel(s, (False,) * 3, "tvm", _flat(s), (0,), "rows") for s in scopes.values()]
-    runners = TvmBackend().build([(kernel, {}) for kernel in kernels])
-    for kernel, run in zip(kernels, runners, strict=True):
-        scope = kernel.term
-        assert isinstance(scope, Scope) and isinstance(scope.body, Call)
+    for scope, run in zip(scopes, built(scopes), strict=True):
+        assert isinstance(scope.body, Call)
         used = [values[int(arg.label)] for arg in args_of(scope)]
-        assert run is not None, scope.body.fn
         env = {arg.label: array(values[int(arg.label)]) for arg in args_of(scope)}
         expected = evaluate(scope, env)
         with np.errstate(all="ignore"):
@@ -126,34 +122,40 @@ def test_every_function_on_floats(dtype: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=bound, atol=bound, err_msg=scope.body.fn)
 
 
-def _flat(scope: Scope) -> tuple[tuple[int, ...], ...]:
-    return tuple((0,) for _ in args_of(scope))
+def built(scopes: Sequence[Scope]) -> list[Runner]:
+    """The plain kernel of each scope over vectors, compiled together."""
+    kernels = [
+        Kernel(s, (False,) * len(args_of(s)), "tvm", ((0,),) * len(args_of(s)), (0,), "rows")
+        for s in scopes
+    ]
+    runners = TvmBackend().build([(kernel, {}) for kernel in kernels])
+    found = [run for run in runners if run is not None]
+    assert len(found) == len(scopes)
+    return found
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
 def test_every_function_on_integers(dtype: str) -> None:
     x, y = sample((64,), dtype), sample((64,), dtype, 1)
     a, b = (Read(tensor(k, (64,), dtype), (it(0, 64),)) for k in range(2))
+    cases = []
     for name, function in FUNCTIONS.items():
         if dtype == "bool" and name in ("floordiv", "mod", "sign", "pow", "reciprocal", "div"):
             continue  # NumPy has none of them on bools
+        args: tuple[Scalar, ...] = (a, b)[: function.arity]
         if name == "pow":
-            args: tuple[Scalar, ...] = (a, Call("abs", (b,)))
+            args = (a, Call("abs", (b,)))
         elif name == "where":
             args = (Call("gt", (a, Num(0))), b, a)
-        else:
-            args = (a, b)[: function.arity]
         scope = pointwise(Call(name, args), 64)
-        env = {"0": x.numpy(), "1": y.numpy()}
-        values = [(x, y)[int(arg.label)] for arg in args_of(scope)]
         # NumPy takes exp of an int8 in float16; a kernel, as torch, in float32.
         wide = [Cast("float32", arg) for arg in args] if is_float(scope.dtype) else args
-        expected = evaluate(pointwise(Call(name, tuple(wide)), 64), env)
-        kernel = Kernel(scope, (False,) * len(values), "tvm", _flat(scope), (0,), "rows")
-        (run,) = TvmBackend().build([(kernel, {})])
-        assert run is not None, name
-        got = array(run(*values))
-        if is_float(scope.dtype):
-            np.testing.assert_allclose(got, expected, rtol=4e-6, atol=4e-6, err_msg=name)
-        else:
-            np.testing.assert_array_equal(got, expected, err_msg=name)
+        cases.append((scope, pointwise(Call(name, tuple(wide)), 64)))
+    for (scope, wide_scope), run in zip(cases, built([s for s, _ in cases]), strict=True):
+        assert isinstance(scope.body, Call)
+        expected = evaluate(wide_scope, {"0": x.numpy(), "1": y.numpy()})
+        got = array(run(*((x, y)[int(arg.label)] for arg in args_of(scope))))
+        tolerance = 4e-6 if is_float(scope.dtype) else 0
+        np.testing.assert_allclose(
+            got, expected, rtol=tolerance, atol=tolerance, err_msg=scope.body.fn
+        )

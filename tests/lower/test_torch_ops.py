@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from lower_cases import arguments, assert_equal, examples, scopes
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import arguments, assert_equal, examples, oracle, sample, scopes, tensor  # noqa: E402
-
-from eqsynth.errors import LoweringError  # noqa: E402
-from eqsynth.ir.index import Index  # noqa: E402
-from eqsynth.ir.interpret import evaluate  # noqa: E402
-from eqsynth.ir.operators import OPERATORS  # noqa: E402
-from eqsynth.ir.scalar import Cast, Prod, Read, Sum, Num  # noqa: E402
-from eqsynth.ir.tensor import Op, Scope, Tensor, Weight, args_of  # noqa: E402
-from eqsynth.ir.types import TensorType  # noqa: E402
-from eqsynth.lower import torch_scopes  # noqa: E402
-from eqsynth.lower.torch_ops import evaluate_constant, evaluate_constants, run_term  # noqa: E402
+from eqsynth.ir.index import Index
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
+from eqsynth.lower.torch_ops import run_term
 
 it = Index.iterator
 

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType, is_float
+from eqsynth.lower.torch_backend import VIEW, lies_in
 
 # Error allowed, in units of the largest value of the result.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}
@@ -27,7 +29,9 @@ def tensor(position: int, *shape: int, dtype: str = "float32") -> Input:
     return Input(str(position), TensorType(shape, dtype))
 
 
-def op(name: str, *shapes: tuple[int, ...], attrs: tuple[Any, ...] = (), dtype: str = "float32") -> Op:
+def op(
+    name: str, *shapes: tuple[int, ...], attrs: tuple[Any, ...] = (), dtype: str = "float32"
+) -> Op:
     args = tuple(tensor(k, *shape, dtype=dtype) for k, shape in enumerate(shapes))
     return Op(name, args, attrs)
 
@@ -66,8 +70,12 @@ SPECIAL: dict[str, list[Op]] = {
         op("Conv2d", (1, 4, 5, 5), (4, 2, 3, 3), attrs=(*CONV[:3], 2), dtype="int32"),
     ],
     "ConvTranspose2d": [
-        op("ConvTranspose2d", (2, 4, 5, 3), (4, 3, 3, 2), attrs=((2, 1), (1, 0), (1, 0), (1, 1), 1)),
-        op("ConvTranspose2d", (1, 4, 3, 4), (4, 3, 2, 3), attrs=((2, 2), (0, 1), (0, 1), (2, 1), 2)),
+        op(
+            "ConvTranspose2d", (2, 4, 5, 3), (4, 3, 3, 2), attrs=((2, 1), (1, 0), (1, 0), (1, 1), 1)
+        ),
+        op(
+            "ConvTranspose2d", (1, 4, 3, 4), (4, 3, 2, 3), attrs=((2, 2), (0, 1), (0, 1), (2, 1), 2)
+        ),
     ],
     "FusedMatmul": [
         op("FusedMatmul", (5, 3), (3, 4), (4,), attrs=(post,))
@@ -76,7 +84,8 @@ SPECIAL: dict[str, list[Op]] = {
     + [op("FusedMatmul", (2, 3, 5), (5, 4), (4,), attrs=("relu",))]
     + [op("FusedMatmul", (2, 0), (0, 4), (4,), attrs=("relu",))],
     "FusedMatmulAdd": [
-        op("FusedMatmulAdd", (5, 3), (3, 4), (4,), (5, 4), attrs=(post,)) for post in ("none", "gelu")
+        op("FusedMatmulAdd", (5, 3), (3, 4), (4,), (5, 4), attrs=(post,))
+        for post in ("none", "gelu")
     ],
     "FusedConv2d": [
         op("FusedConv2d", (2, 3, 6, 7), (4, 3, 3, 3), (4,), attrs=(*CONV, post))
@@ -274,3 +283,33 @@ def scopes(draw: st.DrawFn) -> Scope:
 
     reducer = draw(st.sampled_from(["sum", "sum", "max", "min", "prod"]))
     return Scope(traversal, reduction, scalar(2), reducer)
+
+
+def laid_out(value: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A new tensor of the same values, dense in ``layout``."""
+    shape = tuple(value.shape)
+    return torch.empty_strided(shape, strides(shape, layout), dtype=value.dtype).copy_(value)
+
+
+def check_kernel(backend: Backend, kernel: Kernel, values: Sequence[torch.Tensor]) -> None:
+    """A kernel's values, its declared layout, and that it leaves its arguments alone.
+
+    A view shares its argument's memory; what another kernel gives shares none.
+    """
+    given = [laid_out(v, layout) for v, layout in zip(values, kernel.inputs, strict=True)]
+    constants = {k: v for k, v in enumerate(given) if kernel.constants[k]}
+    (runner,) = backend.build([(kernel, constants)])
+    assert runner is not None
+    varying = [v for k, v in enumerate(given) if k not in constants]
+    result = runner(*varying)
+    where = f"{kernel.implementation} {kernel.term} {kernel.inputs} -> {kernel.output}"
+    assert_equal(kernel.term, result, values)
+    assert lies_in(kernel.term.shape, result.stride(), kernel.output), where
+    shared = {v.untyped_storage().data_ptr() for v in given if v.numel()}
+    if kernel.term.type.size:
+        viewed = result.untyped_storage().data_ptr() in shared
+        assert viewed == (kernel.implementation == VIEW), where
+    for value, before in zip(given, values, strict=True):
+        assert torch.equal(value, before), f"an argument changed: {where}"
+    again = runner(*varying)
+    assert torch.equal(again.nan_to_num(), result.nan_to_num()), where
