@@ -1,1 +1,72 @@
-"""eqsynth: an equality-saturation optimizer for tensor programs."""
+"""eqsynth: an equality-saturation optimizer for tensor programs.
+
+    program = eqsynth.optimize(model.eval(), (x,))
+    y = program(x)
+
+The names below are the public face. Heavy libraries are imported when a name that needs them is used, so
+that ``import eqsynth`` stays cheap for tools and worker processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from eqsynth.errors import (
+    CaptureError,
+    DtypeError,
+    EqsynthError,
+    EquivalenceError,
+    ExtractionError,
+    LoweringError,
+    RuleError,
+    SaturationError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "optimize": "eqsynth.optimize",
+    "prove_equal": "eqsynth.prove",
+    "CompiledProgram": "eqsynth.lower.program",
+    "load": "eqsynth.lower.bundle",
+    "save": "eqsynth.lower.bundle",
+    "input": "eqsynth.frontend.expression",
+    "weight": "eqsynth.frontend.expression",
+    "scope": "eqsynth.frontend.expression",
+    "sum": "eqsynth.frontend.expression",
+    "max": "eqsynth.frontend.expression",
+    "min": "eqsynth.frontend.expression",
+    "prod": "eqsynth.frontend.expression",
+}
+
+__all__ = [
+    "CaptureError",
+    "DtypeError",
+    "EqsynthError",
+    "EquivalenceError",
+    "ExtractionError",
+    "LoweringError",
+    "RuleError",
+    "SaturationError",
+    "ShapeError",
+    "UnsupportedOperatorError",
+    "ops",
+    *_LAZY,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return importlib.import_module("eqsynth.frontend.ops")
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'eqsynth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -20,7 +20,7 @@ from eqsynth.extract.select import VIEW_S, Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
-from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.ir.tensor import Op, Tensor, args_of
 from eqsynth.ir.work import flops
 
 Measure = Callable[[Sequence[Kernel]], Sequence[Timing | None]]
@@ -42,6 +42,12 @@ def measurement_key(kernel: Kernel) -> MeasurementKey:
         term=f"{constants} {render(kernel.term)}",
         schedule=kernel.schedule,
     )
+
+
+def _timeable(kernel: Kernel) -> bool:
+    """Views do nothing; an opaque operator is run as it is, whatever it takes."""
+    opaque = isinstance(kernel.term, Op) and kernel.term.name == "Opaque"
+    return kernel.implementation != "torch.view" and not opaque
 
 
 class CostModel:
@@ -66,7 +72,7 @@ class CostModel:
                 self._measured[kernel] = known[key].median_s
 
     def measured(self, kernel: Kernel) -> bool:
-        return kernel in self._measured or kernel.implementation == "torch.view"
+        return kernel in self._measured or not _timeable(kernel)
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
         """Files what was measured; a kernel that failed is never chosen again in this run."""

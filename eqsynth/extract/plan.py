@@ -42,3 +42,24 @@ class Plan:
 
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
+
+    def peak_bytes(self) -> int:
+        """Bytes of the values that live at once at most, inputs among them; views count nothing."""
+        owner = {state: state for state in self.inputs.values()}
+        last: dict[State, int] = {}
+        for n, step in enumerate(self.steps):
+            view = step.kernel.implementation == "torch.view"
+            owner[step.result] = owner[step.args[0]] if view and step.args else step.result
+            for arg in step.args:
+                last[owner[arg]] = n
+        for state in self.outputs:
+            last[owner.get(state, state)] = len(self.steps)
+        live = sum(state[0].type.nbytes for state in self.inputs.values())
+        peak = live
+        for n, step in enumerate(self.steps):
+            if owner[step.result] == step.result:
+                live += step.result[0].type.nbytes
+            peak = max(peak, live)
+            dying = {owner[arg] for arg in step.args if last[owner[arg]] == n}
+            live -= sum(s[0].type.nbytes for s in dying if s not in self.inputs.values())
+        return peak

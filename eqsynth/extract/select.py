@@ -237,7 +237,8 @@ class Selection:
 
 def copy_kernel(ref: ClassRef, source: Layout, target: Layout) -> Kernel:
     """The same value in another layout."""
-    return Kernel(Input("0", ref.type), (False,), "torch.copy", (source,), target)
+    identity = Op("Reshape", (Input("0", ref.type),), (ref.shape,))
+    return Kernel(identity, (False,), "torch", (source,), target)
 
 
 def _step(state: State, choice: _Choice) -> PlanStep:

@@ -34,6 +34,9 @@ _ALIASES: Final = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
     "not_equal": "ne", "absolute": "abs", "negative": "neg", "sgn": "sign",
+    # On bools; on integers the result isn't a bool, and so the operator stays opaque.
+    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor",
+    "bitwise_not": "logical_not",
 }  # fmt: skip
 
 # Operators that change how a tensor is stored, never its value.
@@ -78,10 +81,6 @@ TABLE: Final[dict[str, Entry]] = {
     **{f"aten::{alias}": getattr(ops, name) for alias, name in _ALIASES.items()},
     "aten::clamp_min": lambda x, low: ops.clamp(x, low),
     "aten::clamp_max": lambda x, high: ops.clamp(x, None, high),
-    "aten::bitwise_and": entries.logical(ops.logical_and, "and"),
-    "aten::bitwise_or": entries.logical(ops.logical_or, "or"),
-    "aten::bitwise_xor": entries.logical(ops.logical_xor, "xor"),
-    "aten::bitwise_not": entries.logical(ops.logical_not, "not"),
     "aten::celu": entries.celu,
     "aten::mish": entries.mish,
     "aten::glu": entries.glu,

@@ -318,18 +318,6 @@ def eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
 # -- compositions that keep their operators ---------------------------------------------------
 
 
-def logical(entry: Callable[..., Any], integers: str) -> Entry:
-    """A bitwise operator, which is a logical one on bools."""
-
-    def apply(*operands: Any) -> Any:
-        for operand in operands:
-            if operand.dtype != "bool" if isinstance(operand, Expr) else type(operand) is not bool:
-                refuse(f"bitwise {integers} of integers", operand, "bools")
-        return entry(*operands)
-
-    return apply
-
-
 def mish(input: Expr) -> Expr:
     return input * ops.tanh(ops.softplus(input))  # type: ignore[no-any-return]
 

@@ -29,6 +29,7 @@ from eqsynth.ir.scalar import (
     children,
     digest_of,
     iterators,
+    leaves,
     product,
     rebuild,
     rewrite_leaves,
@@ -197,4 +198,6 @@ def canonical_order(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]
             for group, its in enumerate((kept, reduced))
             for it in its
         }
-    return sorted(kept, key=lambda it: (repr(colours[it.slot]), it.slot))
+    uses = {it: sum(it in iterators(leaf) for leaf in leaves(body)) for it in kept}
+    # What all factors share comes first, as the batch does in a library's product.
+    return sorted(kept, key=lambda it: (-uses[it], repr(colours[it.slot]), it.slot))

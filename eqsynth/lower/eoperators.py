@@ -41,7 +41,10 @@ from eqsynth.lower.scalar_code import (
 PARALLEL_GRAIN: Final = 16384
 # Parallel loops have at least about this many steps, so that threads get equal shares.
 _TASKS: Final = 64
+# Loops over a reduction of at most this many steps are unrolled.
 _UNROLL: Final = 16
+# Elements of an explicit vector: one AVX-512 register of float32, two or four narrower ones.
+LANES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -261,6 +264,9 @@ class _Emitter:
         self.parameters: list[Any] = []
         self.flat: dict[int, Any] = {}
         self.count = 0
+        # Inside a vectorized loop: its variable, and the memory to allocate around it.
+        self.lane: Expr | None = None
+        self.vectors: list[Any] = []
         self.empty = 0 in nest.scope.reduction
         for position, arg in enumerate(self.args):
             if arg.type.size:
@@ -512,22 +518,24 @@ class _Emitter:
         reduction: Sequence[Loop],
         finish: Callable[[Expr, Expr], list[Any]],
     ) -> list[Any]:
-        """Reduces ``width`` points at once, in vectors of 16."""
+        """Reduces ``width`` points at once, in vectors of `LANES`."""
         totals = self._local(width)
+
+        def vector(start: Expr, body: Callable[[Expr], list[Any]]) -> list[Any]:
+            self.lane = self._var("lane")
+            steps = _seq(body(start + self.lane))
+            loop = tirx.For(self.lane, self._int(0), self._int(LANES), ForKind.VECTORIZED, steps)
+            self.lane = None
+            return [loop]
 
         def lanes(body: Callable[[Expr], list[Any]]) -> list[Any]:
             return self._for(
-                width // 16,
-                lambda k: self._for(
-                    16, lambda j: body(k * self._int(16) + j), ForKind.VECTORIZED
-                ),
-                ForKind.UNROLLED,
+                width // LANES, lambda k: vector(k * self._int(LANES), body), ForKind.UNROLLED
             )
 
         small = math.prod(loop.extent for loop in reduction) <= _UNROLL
         kind = ForKind.UNROLLED if small else ForKind.SERIAL
-        return [
-            tirx.AllocBuffer(totals),
+        statements = [
             *lanes(lambda lane: [tirx.BufferStore(totals, self._identity(), [lane])]),
             *self._plain(
                 reduction,
@@ -537,6 +545,8 @@ class _Emitter:
             ),
             *lanes(lambda lane: finish(lane, tirx.BufferLoad(totals, [lane]))),
         ]
+        allocated, self.vectors = self.vectors, []
+        return [tirx.AllocBuffer(totals), *allocated, *statements]
 
     def _step(self, totals: Any, lane: Expr, at: dict[int, Expr]) -> list[Any]:
         dtype = self.nest.scope.dtype
@@ -565,8 +575,14 @@ class _Emitter:
 
     def _body(self, at: dict[int, Expr], dtype: str) -> tuple[list[Any], Expr]:
         iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
-        code = ScalarCode(lambda read: self._load(read, iterators), iterators, self.index_dtype)
+        code = ScalarCode(
+            lambda read: self._load(read, iterators), iterators, self.index_dtype,
+            self.lane, LANES if self.lane is not None else 1,
+        )  # fmt: skip
         value = code.value(self.nest.scope.body, dtype)
+        if self.lane is None:
+            return [*code.allocations, *code.statements], value
+        self.vectors += code.allocations
         return code.statements, value
 
     def _slots(self) -> int:

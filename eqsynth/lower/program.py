@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
@@ -66,8 +67,9 @@ class CompiledProgram(torch.nn.Module):
 
     Attributes:
         report: what the optimizer has to tell.
-        parameters_in: inputs with their layouts.
+        inputs: with the layouts in which they are read.
         steps: in order of execution.
+        original: what is called instead of steps, where nothing faster was found.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class CompiledProgram(torch.nn.Module):
         self.inputs, self.steps, self.outputs = tuple(inputs), tuple(steps), tuple(outputs)
         self.calling, self.report, self._explanation = calling, report, explanation
         self.device = torch.device(device)
+        self.original: Callable[..., Any] | None = None
         self.mutations = dict(mutations or {})
         self.constants = {name: value.detach() for name, value in (constants or {}).items()}
         for position, value in enumerate(self.constants.values()):
@@ -103,18 +106,32 @@ class CompiledProgram(torch.nn.Module):
         self._run = self._compile()
         super().train(False)
 
+    @classmethod
+    def from_module(
+        cls, original: Callable[..., Any], report: Any = None, explanation: object = ""
+    ) -> CompiledProgram:
+        """The original itself, where nothing faster was found: called as it is."""
+        program = cls((), (), (), _AsItIs(), report=report, explanation=explanation)
+        # Not a submodule: neither its parameters nor its mode are the program's business.
+        program.__dict__["original"] = original
+        return program
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these arguments, computed without gradients.
 
         Raises:
             ShapeError, DtypeError: an argument isn't what the program was compiled for.
         """
+        if self.original is not None:
+            with torch.no_grad():
+                return _unshared(self.original(*args, **kwargs), (self.original, args, kwargs))
         values = self.calling.bind(*args, **kwargs)
         if len(values) != len(self.inputs):
             raise ShapeError(
                 what="the program is called with another number of inputs",
                 got=str(len(values)),
-                expected=", ".join(f"{p.input.name}: {p.input.type}" for p in self.inputs) or "none",
+                expected=", ".join(f"{p.input.name}: {p.input.type}" for p in self.inputs)
+                or "none",
                 hint="give one tensor an input",
             )
         with torch.no_grad():
@@ -144,6 +161,8 @@ class CompiledProgram(torch.nn.Module):
         return self
 
     def __repr__(self) -> str:
+        if self.original is not None:
+            return f"{type(self).__name__}(original={type(self.original).__name__})"
         return "\n".join(self._listing())
 
     # ---- the code ---------------------------------------------------------------------------
@@ -163,7 +182,9 @@ class CompiledProgram(torch.nn.Module):
         kept = {*self.outputs, *self.constants}
         for position, step in enumerate(self.steps):
             used = [self._local(arg, names, step) for arg in step.args]
-            given = [u for u, constant in zip(used, step.kernel.constants, strict=True) if not constant]
+            given = [
+                u for u, constant in zip(used, step.kernel.constants, strict=True) if not constant
+            ]
             names[step.name] = f"t{position}"
             scope[f"k{position}"] = step.runner
             body.append(f"t{position} = k{position}({', '.join(given)})")
@@ -232,7 +253,8 @@ class CompiledProgram(torch.nn.Module):
 
     def _listing(self) -> list[str]:
         rows = [
-            (p.input.name, "=", "input", f"{p.input.type}{_order(p.layout)}", "") for p in self.inputs
+            (p.input.name, "=", "input", f"{p.input.type}{_order(p.layout)}", "")
+            for p in self.inputs
         ]
         for step in self.steps:
             term, kernel = step.kernel.term, step.kernel
@@ -240,7 +262,13 @@ class CompiledProgram(torch.nn.Module):
             how = f"{kernel.implementation} {kernel.schedule}".strip()
             called = f"{operator}({', '.join(step.args)})"
             rows.append(
-                (step.name, "=", called, f"{term.type}{_order(kernel.output)}", f"{how}  {step.label}")
+                (
+                    step.name,
+                    "=",
+                    called,
+                    f"{term.type}{_order(kernel.output)}",
+                    f"{how}  {step.label}",
+                )
             )
         widths = [max((len(row[k]) for row in rows), default=0) for k in range(4)]
         lines = [f"{type(self).__name__}("]
@@ -274,3 +302,28 @@ def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:
         expected=f"torch.{kind.dtype} on {device}",
         hint="cast or move it, or optimize once more for it",
     )
+
+
+class _AsItIs:
+    """The calling convention of a program without inputs and outputs of its own."""
+
+    def bind(self) -> Sequence[torch.Tensor]:
+        return ()
+
+    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+        return outputs
+
+
+def _unshared(result: Any, given: Any) -> Any:
+    """The result, with copies of the tensors that share memory with what was given."""
+    leaves = tree_flatten(given)[0]
+    for leaf in tuple(leaves):
+        if isinstance(leaf, torch.nn.Module):
+            leaves += [*leaf.parameters(), *leaf.buffers()]
+    storages = {x.untyped_storage().data_ptr() for x in leaves if isinstance(x, torch.Tensor)}
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        shared = x.untyped_storage().data_ptr() in storages
+        return x.clone() if shared else x.detach()
+
+    return tree_map_only(torch.Tensor, own, result)

@@ -104,29 +104,46 @@ def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
 
 
 class ScalarCode:
-    """Emits one evaluation of a body; ``statements`` bind what the result refers to.
+    """Emits one evaluation of a body; ``statements`` compute what the result refers to.
+
+    What is used twice is stored in memory of its own, one element a lane, which LLVM turns into
+    registers. (A binding would do, but TVM's analyses substitute bindings by their values, which
+    takes exponential time in nested functions.)
 
     Args:
         load: the value of a read, in the arithmetic dtype of its tensor.
         iterators: the value of each iterator of the scope.
         index_dtype: the dtype of ``iterators``.
+        lane: in a vectorized loop, its variable.
+        lanes: the extent of that loop.
     """
 
     def __init__(
-        self, load: Callable[[Read], Expr], iterators: Mapping[int, Expr], index_dtype: str
+        self,
+        load: Callable[[Read], Expr],
+        iterators: Mapping[int, Expr],
+        index_dtype: str,
+        lane: Expr | None = None,
+        lanes: int = 1,
     ) -> None:
+        self.allocations: list[Any] = []
         self.statements: list[Any] = []
         self._load = load
         self._iterators = iterators
         self._index_dtype = index_dtype
+        self._lane = tirx.const(0, index_dtype) if lane is None else lane
+        self._lanes = tirx.const(lanes, index_dtype)
         self._known: dict[tuple[bytes, str], Expr] = {}
 
     def bind(self, value: Expr) -> Expr:
-        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+        if isinstance(value, tirx.IntImm | tirx.FloatImm):
             return value
-        var = tirx.Var("v", str(value.ty.dtype) if hasattr(value.ty, "dtype") else value.dtype)
-        self.statements.append(tirx.Bind(var, value))
-        return var
+        dtype = str(value.ty.dtype)
+        name = f"v{len(self.allocations)}"
+        memory = tirx.decl_buffer([self._lanes], dtype, name, scope="local", layout=None)
+        self.allocations.append(tirx.AllocBuffer(memory))
+        self.statements.append(tirx.BufferStore(memory, value, [self._lane]))
+        return tirx.BufferLoad(memory, [self._lane])
 
     def value(self, scalar: Scalar, dtype: str) -> Expr:
         """The value in ``arithmetic(dtype)``; numbers take it, all else is converted to it."""

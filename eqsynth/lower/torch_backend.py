@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,16 +26,17 @@ VIEW = "torch.view"
 """Kernels of this implementation return a view of their argument; all others a new tensor."""
 
 
-@dataclass(frozen=True)
 class TorchBackend:
-    """Every term through torch. Implements ``Backend`` of ``extract/kernel.py``.
+    """Every term through torch. Implements ``Backend`` of ``extract/kernel.py``."""
 
-    Attributes:
-        opaque: what runs an ``Opaque`` operator, by its target.
-    """
+    name = "torch"
 
-    opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
-    name: str = "torch"
+    def __init__(self, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None) -> None:
+        """
+        Args:
+            opaque: what runs an ``Opaque`` operator, by its target.
+        """
+        self.opaque = dict(opaque or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """Contiguous in and out for every term; further layouts where torch has them for free."""

@@ -9,7 +9,6 @@ Not here: everything else (``torch_backend.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -37,11 +36,10 @@ _MATMULS: Final = ("Matmul", "FusedMatmul", "FusedMatmulAdd")
 _CONVS: Final = ("Conv2d", "FusedConv2d", "FusedConv2dAdd")
 
 
-@dataclass(frozen=True)
 class OneDnnBackend:
     """Implements ``Backend`` of ``extract/kernel.py``."""
 
-    name: str = "onednn"
+    name = "onednn"
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         if not isinstance(term, Op) or not _supported(term):

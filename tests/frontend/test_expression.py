@@ -203,6 +203,11 @@ def test_a_float_number_takes_the_tensors_dtype_if_that_is_a_float(
     assert (E.input("a", (2,), dtype) * 0.5).dtype == expected
 
 
+def test_logical_operators_take_bools() -> None:
+    term = ops.logical_and(x, x > 0).tensor
+    assert isinstance(term, Op) and [a.dtype for a in term.args] == ["bool", "bool"]
+
+
 # -- errors --------------------------------------------------------------------------------------
 
 half = E.input("half", (6, 3), "float16")

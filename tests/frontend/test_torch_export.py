@@ -272,6 +272,10 @@ OPAQUE: dict[str, Callable[..., Any]] = {
     "several index tensors": lambda self, x: x[torch.tensor([0, 1]), torch.tensor([2, 3])],
     "ceil_mode": lambda self, x: F.avg_pool2d(x[None], 2, ceil_mode=True),
     "uneven adaptive pooling": lambda self, x: F.adaptive_avg_pool2d(x[None], (2, 3)),
+    "bits of integers": lambda self, x: (5 * x).int() & 3,
+    "interpolation by a fraction": lambda self, x: F.interpolate(
+        x[None, None], scale_factor=1.6, mode="bilinear"
+    ),
     "three axes": lambda self, x: F.conv3d(x.view(1, 1, 3, 2, 2), self.w),
     "branch": lambda self, x: torch.cond(x.sum() > 0, lambda x: (x * 2,), lambda x: (x - 1,), (x,))[
         0
@@ -298,9 +302,18 @@ def test_equal_opaque_operators_are_one_term_and_others_are_not() -> None:
 
 
 def test_operators_of_weights_alone_are_computed_at_capture(run: Run) -> None:
+    made = module(lambda self, x: x + self.w.cumsum(0), w=torch.ones(4))
+    captured = capture(made, (X,))
+    assert (captured.opaque, operators(captured)) == ({}, ["Add"])
+    torch.testing.assert_close(run(captured, X), made(X))
+
+
+def test_a_parametrized_weight(run: Run) -> None:
     model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).eval()
     captured = capture(model, (X,))
+    (root,) = captured.program.outputs
     assert captured.opaque == {}
+    assert isinstance(root, Op) and isinstance(root.args[0], Op) and root.args[0].args[1].constant
     torch.testing.assert_close(run(captured, X), model(X))
 
 

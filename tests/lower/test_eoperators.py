@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Kernel, Runner, channels_last, strides
+from eqsynth.extract.kernel import Kernel, Runner, strides
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar
 from eqsynth.ir.tensor import Input, Scope, args_of
-from eqsynth.ir.types import DTYPES, FLOATS, INTEGERS, TensorType, is_float
-from eqsynth.lower.eoperators import loop_nest, prim_func, schedules
-from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner
-from eqsynth.lower.tvm_runtime import load_library
+from eqsynth.ir.types import INTEGERS, TensorType, is_float
+from eqsynth.lower.tvm_backend import TvmBackend
 
 # Steps of the float a result is rounded to, in units of its largest element.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-13}

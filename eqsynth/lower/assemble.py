@@ -1,0 +1,109 @@
+"""From a plan to a compiled program: constants evaluated, kernels built, steps in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Backend, Kernel, Runner, contiguous
+from eqsynth.extract.plan import Plan, State
+from eqsynth.extract.select import constant_terms
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import ClassRef, Op
+from eqsynth.lower.backends import backend_of
+from eqsynth.lower.program import Parameter, Step
+from eqsynth.lower.torch_ops import evaluate_constant
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a CompiledProgram is made of."""
+
+    parameters: tuple[Parameter, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, torch.Tensor]
+
+
+def assemble(
+    program: Program,
+    graph: EGraph,
+    plan: Plan,
+    weights: Mapping[str, torch.Tensor],
+    backends: Sequence[Backend],
+    constant_limit_bytes: int,
+    on_step: Callable[[], None] = lambda: None,
+) -> Assembly:
+    """Builds the kernels of a plan over evaluated constants.
+
+    Raises:
+        LoweringError: a kernel that was chosen doesn't build, or the constants are too large.
+    """
+    wanted = [ref for step in plan.steps for ref in step.constants.values()]
+    wanted += [ref for ref, _ in plan.outputs if ref.constant]
+    distinct = list(dict.fromkeys(wanted))
+    size = sum(ref.type.nbytes for ref in distinct)
+    if size > constant_limit_bytes:
+        raise LoweringError(
+            what="the constants of the program are larger than the limit",
+            got=f"{size} bytes",
+            expected=f"at most {constant_limit_bytes} bytes",
+            hint="raise memory_limit",
+        )
+    terms = constant_terms(graph, distinct)
+    values: dict[ClassRef, torch.Tensor] = {}
+    for ref in distinct:
+        values[ref] = evaluate_constant(terms[ref], weights)
+        on_step()
+    names: dict[State, str] = {state: name for name, state in plan.inputs.items()}
+    constants = {ref: f"constant{n}" for n, ref in enumerate(distinct)}
+    runners = _build(plan, values, backends)
+    steps = []
+    for number, (step, runner) in enumerate(zip(plan.steps, runners, strict=True)):
+        names[step.result] = f"t{number}"
+        given = iter(step.args)
+        args = tuple(
+            constants[step.constants[n]] if n in step.constants else names[next(given)]
+            for n in range(len(step.kernel.constants))
+        )
+        origin = step.member.origin if isinstance(step.member, Op) else ""
+        steps.append(Step(names[step.result], step.kernel, runner, args, origin))
+    outputs = tuple(
+        constants[state[0]] if state[0].constant else names[state] for state in plan.outputs
+    )
+    parameters = tuple(Parameter(i, contiguous(len(i.shape))) for i in program.inputs)
+    kept = {constants[ref]: value for ref, value in values.items()}
+    return Assembly(parameters, tuple(steps), outputs, kept)
+
+
+def _build(
+    plan: Plan, values: Mapping[ClassRef, torch.Tensor], backends: Sequence[Backend]
+) -> list[Runner]:
+    """Each backend builds its kernels together."""
+    runners: list[Runner | None] = [None] * len(plan.steps)
+    for backend in backends:
+        own = [n for n, s in enumerate(plan.steps) if backend_of(s.kernel, backends) is backend]
+        jobs: list[tuple[Kernel, dict[int, torch.Tensor]]] = [
+            (
+                plan.steps[n].kernel,
+                {i: values[ref] for i, ref in plan.steps[n].constants.items()},
+            )
+            for n in own
+        ]
+        for n, runner in zip(own, backend.build(jobs), strict=True):
+            runners[n] = runner
+    built = []
+    for step, runner in zip(plan.steps, runners, strict=True):
+        if runner is None:
+            raise LoweringError(
+                what="a kernel that was measured doesn't build",
+                where=step.kernel.implementation,
+                got=str(step.kernel.term),
+                hint="please report it; the original program is used",
+            )
+        built.append(runner)
+    return built

@@ -1,0 +1,119 @@
+"""The backends of a target, and timing their kernels in a process of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from eqsynth.errors import EqsynthError
+from eqsynth.executor import Worker, WorkerError
+from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
+from eqsynth.extract.timing import Timing, time_one
+from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.torch_scalars import torch_dtype
+from eqsynth.lower.tvm_backend import TvmBackend
+from eqsynth.lower.vendor import OneDnnBackend
+
+# Kernels that are sent to the worker at a time: an answer a few times a second.
+_BATCH = 24
+# Longer than any kernel of a batch takes to compile and run.
+_BATCH_TIMEOUT_S = 120.0
+
+
+def cpu_backends(
+    opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+) -> tuple[Backend, ...]:
+    """oneDNN, TVM and torch. One of them may run an operator better than the others; timing says."""
+    return OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {})
+
+
+def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
+    """The backend that made a kernel, by the first part of the implementation's name.
+
+    Raises:
+        EqsynthError: none did.
+    """
+    family = kernel.implementation.partition(".")[0].partition(":")[0]
+    for backend in backends:
+        if backend.name == family:
+            return backend
+    raise EqsynthError(
+        f"no backend for {kernel.implementation}",
+        got=kernel.implementation,
+        expected=", ".join(b.name for b in backends),
+    )
+
+
+def random_argument(term: Tensor, layout: Layout) -> torch.Tensor:
+    """A value of the term's type, dense in ``layout``: normal floats, integers 0 or 1."""
+    dtype = torch_dtype(term.dtype)
+    result = torch.empty_strided(term.shape, strides(term.shape, layout), dtype=dtype)
+    if dtype.is_floating_point:
+        return result.copy_(torch.randn(term.shape))
+    return result.copy_(torch.randint(0, 2, term.shape))
+
+
+def time_kernels(kernels: Sequence[Kernel], threads: int) -> list[Timing | None]:
+    """Builds and times kernels on random data; the task of the measuring worker."""
+    torch.set_num_threads(threads)
+    backends = cpu_backends()
+    arguments = [
+        [random_argument(a, at) for a, at in zip(args_of(k.term), k.inputs, strict=True)]
+        for k in kernels
+    ]
+    times: list[Timing | None] = [None] * len(kernels)
+    with torch.no_grad():
+        for backend in backends:
+            own = [n for n, k in enumerate(kernels) if backend_of(k, backends) is backend]
+            packed = [
+                (kernels[n], {i: arguments[n][i] for i, c in enumerate(kernels[n].constants) if c})
+                for n in own
+            ]
+            for n, runner in zip(own, backend.build(packed), strict=True):
+                values = [
+                    v for v, c in zip(arguments[n], kernels[n].constants, strict=True) if not c
+                ]
+                if runner is not None:
+                    try:
+                        times[n] = time_one(lambda r=runner, v=values: r(*v))  # type: ignore[misc]
+                    except (EqsynthError, RuntimeError):
+                        times[n] = None
+    return times
+
+
+class Measurer:
+    """Times kernels in a worker process, where a crash of one costs that one only."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._worker: Worker | None = None
+
+    def __call__(self, kernels: Sequence[Kernel]) -> list[Timing | None]:
+        times: list[Timing | None] = []
+        for start in range(0, len(kernels), _BATCH):
+            times += self._batch(list(kernels[start : start + _BATCH]))
+        return times
+
+    def _batch(self, kernels: list[Kernel]) -> list[Timing | None]:
+        if self._worker is None:
+            self._worker = Worker(threads=self._threads)
+        try:
+            return self._worker.run(
+                time_kernels, kernels, self._threads, timeout_s=_BATCH_TIMEOUT_S
+            )
+        except WorkerError:
+            self._worker = None
+        except EqsynthError:
+            pass
+        if len(kernels) == 1:
+            return [None]
+        # One of them is to blame: half by half.
+        middle = len(kernels) // 2
+        return self._batch(kernels[:middle]) + self._batch(kernels[middle:])
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None

@@ -1,0 +1,182 @@
+"""How a program that was loaded from a file is called: the convention of its capture, as data.
+
+The frontend's captured programs do the same for programs that were just captured. Not here: the
+checks of shapes and dtypes (``program.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import (
+    TreeSpec,
+    tree_flatten,
+    tree_unflatten,
+    treespec_dumps,
+    treespec_loads,
+)
+
+from eqsynth.errors import EqsynthError, LoweringError
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A leaf that is no tensor: a constant of the program."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class SavedCalling:
+    """Arguments of a call to inputs of the program, and outputs to the result.
+
+    Attributes:
+        parameters: the signature that arguments are bound to; None if they are positional.
+        spec: the structure of the arguments' pytree, where there is a signature.
+        arguments: for each leaf of the arguments, an input's position or a constant.
+        out_spec: the structure of the result; None for a single tensor.
+        results: for each leaf of the result, an output's position or a constant.
+        buffers: tensors that the program reads after the user's inputs.
+    """
+
+    arguments: tuple[int | Fixed, ...]
+    results: tuple[int | Fixed, ...]
+    parameters: inspect.Signature | None = None
+    spec: TreeSpec | None = None
+    out_spec: TreeSpec | None = None
+    buffers: tuple[torch.Tensor, ...] = ()
+
+    def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
+        """The tensors of a call, in the order of the program's inputs.
+
+        Raises:
+            EqsynthError: the arguments aren't those that the program was captured with.
+        """
+        leaves: Sequence[Any] = args
+        if self.parameters is not None:
+            try:
+                call = self.parameters.bind(*args, **kwargs)
+            except TypeError as error:
+                raise _misfit(str(error), str(self.parameters)) from None
+            leaves, spec = tree_flatten((call.args, call.kwargs))
+            if spec != self.spec:
+                raise _misfit(str(spec), str(self.spec))
+        elif kwargs or len(args) != len(self.arguments):
+            given = ", ".join(kwargs)
+            raise _misfit(
+                f"{len(args)} values and {given or 'no keywords'}", f"{len(self.arguments)} values"
+            )
+        tensors: dict[int, torch.Tensor] = {}
+        for leaf, place in zip(leaves, self.arguments, strict=True):
+            if isinstance(place, int) and isinstance(leaf, torch.Tensor):
+                tensors[place] = leaf
+            elif isinstance(place, int):
+                raise _misfit(f"{type(leaf).__name__} for input {place}", "a tensor")
+            elif type(leaf) is not type(place.value) or leaf != place.value:
+                raise _misfit(repr(leaf), repr(place.value))
+        return [*(tensors[k] for k in range(len(tensors))), *self.buffers]
+
+    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+        leaves = [outputs[p] if isinstance(p, int) else p.value for p in self.results]
+        return leaves[0] if self.out_spec is None else tree_unflatten(leaves, self.out_spec)
+
+
+def _misfit(got: str, expected: str) -> EqsynthError:
+    return EqsynthError(
+        "the arguments don't fit the program's inputs",
+        got=got,
+        expected=expected,
+        hint="give the inputs that the module's forward took when the program was made",
+    )
+
+
+def to_data(convention: Any) -> dict[str, Any]:
+    """A convention (of the frontend, or a :class:`SavedCalling`) as plain data.
+
+    Raises:
+        LoweringError: it has a constant or a container that isn't plain data.
+    """
+
+    def place(value: Any) -> Any:
+        return value if isinstance(value, int) else {"fixed": _plain(value.value)}
+
+    def spec(value: TreeSpec | None) -> str | None:
+        try:
+            return None if value is None else treespec_dumps(value)
+        except NotImplementedError as error:
+            raise _not_plain(str(error)) from error
+
+    parameters = convention.parameters
+    return {
+        "arguments": [place(value) for value in convention.arguments],
+        "results": [place(value) for value in convention.results],
+        "parameters": None
+        if parameters is None
+        else [
+            [p.name, int(p.kind), None if p.default is p.empty else {"default": _plain(p.default)}]
+            for p in parameters.parameters.values()
+        ],
+        "spec": spec(convention.spec),
+        "out_spec": spec(convention.out_spec),
+    }
+
+
+def from_data(data: Mapping[str, Any], buffers: tuple[torch.Tensor, ...]) -> SavedCalling:
+    """The inverse of :func:`to_data`."""
+
+    def place(value: Any) -> int | Fixed:
+        return value if isinstance(value, int) else Fixed(_value(value["fixed"]))
+
+    parameters = data["parameters"]
+    signature = None
+    if parameters is not None:
+        empty = inspect.Parameter.empty
+        kinds = list(inspect._ParameterKind)
+        signature = inspect.Signature(
+            [
+                inspect.Parameter(
+                    name,
+                    kinds[kind],
+                    default=empty if default is None else _value(default["default"]),
+                )
+                for name, kind, default in parameters
+            ]
+        )
+    specs = [None if data[k] is None else treespec_loads(data[k]) for k in ("spec", "out_spec")]
+    return SavedCalling(
+        tuple(map(place, data["arguments"])),
+        tuple(map(place, data["results"])),
+        signature,
+        specs[0],
+        specs[1],
+        buffers,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_plain(part) for part in value]}
+    raise _not_plain(repr(value))
+
+
+def _value(data: Any) -> Any:
+    if isinstance(data, dict):
+        ((kind, parts),) = data.items()
+        values = [_value(part) for part in parts]
+        return tuple(values) if kind == "tuple" else values
+    return data
+
+
+def _not_plain(got: str) -> LoweringError:
+    return LoweringError(
+        what="the program's arguments or results can't be saved",
+        got=got,
+        expected="tensors, numbers, strings, and lists, tuples and dictionaries of these",
+        hint="wrap the module in one that takes and gives tensors",
+    )

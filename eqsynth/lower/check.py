@@ -1,0 +1,161 @@
+"""The result against the original, on several kinds of inputs.
+
+Where float32 leaves doubt, both are held against the original in float64: the result may be as far from
+it as the original is, times a factor, not further.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eqsynth.errors import EquivalenceError
+
+# Relative differences below this many units of rounding are no matter for doubt.
+_SURE_EPS = 2048
+# How much further from the exact value than the original a result may be.
+_FACTOR = 16.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """Attributes: error_rel: the largest difference over the largest value, of all inputs tried."""
+
+    error_rel: float
+    tried: int
+
+
+def input_kinds(inputs: Sequence[Any], seed: int = 0) -> dict[str, tuple[Any, ...]]:
+    """The given inputs, and random, offset, scaled and near-equal ones like them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def like(change: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, ...]:
+        return tuple(
+            change(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for x in inputs
+        )
+
+    def normal(x: torch.Tensor) -> torch.Tensor:
+        return torch.randn(x.shape, generator=generator).to(x.dtype)
+
+    return {
+        "given": tuple(inputs),
+        "random": like(normal),
+        "offset": like(lambda x: normal(x) + 10),
+        "scaled": like(lambda x: normal(x) * 100),
+        "near-equal": like(lambda x: 1 + normal(x) * 1e-3),
+    }
+
+
+def check_equivalence(
+    program: Callable[..., Any], reference: Callable[..., Any], inputs: Sequence[Any]
+) -> Check:
+    """Compares the two on :func:`input_kinds`.
+
+    Raises:
+        EquivalenceError: they differ by more than rounding explains.
+    """
+    worst, kinds = 0.0, input_kinds(inputs)
+    for kind, values in kinds.items():
+        with torch.no_grad():
+            expected = _leaves(reference(*_copies(values)))
+            got = _leaves(program(*_copies(values)))
+        for position, (y, z) in enumerate(zip(got, expected, strict=True)):
+            where = f"output {position} on {kind} inputs"
+            error = _difference(y, z, where)
+            if error > _SURE_EPS * _eps(z):
+                _judge(position, where, error, y, z, reference, values)
+            worst = max(worst, error if kind in ("given", "random") else 0.0)
+    return Check(worst, len(kinds))
+
+
+def _judge(
+    position: int,
+    where: str,
+    error: float,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    reference: Callable[..., Any],
+    values: Sequence[Any],
+) -> None:
+    exact = _exact(reference, values)
+    if exact is None:
+        if error < 1e-2:
+            return
+        raise _mismatch(where, error, 1e-2)
+    mine = _difference(got.double(), exact[position].double(), where)
+    theirs = _difference(expected.double(), exact[position].double(), where)
+    allowed = _FACTOR * theirs + _SURE_EPS * _eps(expected)
+    if mine > allowed:
+        raise _mismatch(where, mine, allowed)
+
+
+def _exact(reference: Callable[..., Any], values: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The original in float64, where it is a module that allows it."""
+    if not isinstance(reference, torch.nn.Module) or not any(
+        p.is_floating_point() for p in [*reference.parameters(), *reference.buffers()]
+    ):
+        return None
+    try:
+        double = copy.deepcopy(reference).double()
+        wide = [
+            v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+            for v in values
+        ]
+        with torch.no_grad():
+            return _leaves(double(*wide))
+    except (RuntimeError, TypeError):
+        return None
+
+
+def _mismatch(where: str, error: float, allowed: float) -> EquivalenceError:
+    return EquivalenceError(
+        "the optimized program differs from the original",
+        where=where,
+        got=f"relative error {error:.2e}",
+        expected=f"at most {allowed:.2e}",
+        hint="this is a fault in eqsynth: please report it; explain() shows the steps",
+    )
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    return [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+
+
+def _leaves(result: Any) -> list[torch.Tensor]:
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _eps(value: torch.Tensor) -> float:
+    return torch.finfo(value.dtype).eps if value.is_floating_point() else 0.0
+
+
+def _difference(got: torch.Tensor, expected: torch.Tensor, where: str) -> float:
+    """Largest difference over the largest finite value; NaN and infinity must be where they were."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise EquivalenceError(
+            "the optimized program's result has another type",
+            where=where,
+            got=f"{got.dtype} {tuple(got.shape)}",
+            expected=f"{expected.dtype} {tuple(expected.shape)}",
+            hint="this is a fault in eqsynth: please report it",
+        )
+    if not expected.numel():
+        return 0.0
+    a, b = got.double(), expected.double()
+    finite = torch.isfinite(b)
+    if not torch.equal(torch.isnan(a), torch.isnan(b)) or not torch.equal(
+        a[~finite & ~torch.isnan(b)], b[~finite & ~torch.isnan(b)]
+    ):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    scale = float(b[finite].abs().max())
+    error = float((a[finite] - b[finite]).abs().max())
+    return error / scale if scale else error

@@ -1,0 +1,119 @@
+"""Kernels as plain data (JSON), for files. Not here: the files (``bundle.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eqsynth.extract.kernel import Kernel
+from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.types import TensorType
+
+Data = Any
+
+
+def kernel_to_data(kernel: Kernel) -> dict[str, Data]:
+    args = args_of(kernel.term)
+    return {
+        "args": [[arg.label, list(arg.shape), arg.dtype] for arg in args],
+        "term": _term_to_data(kernel.term, args),
+        "constants": list(kernel.constants),
+        "implementation": kernel.implementation,
+        "inputs": [list(layout) for layout in kernel.inputs],
+        "output": list(kernel.output),
+        "schedule": kernel.schedule,
+    }
+
+
+def kernel_from_data(data: dict[str, Data]) -> Kernel:
+    """The inverse of :func:`kernel_to_data`; malformed data raises one of Python's own errors."""
+    args = [Input(name, TensorType(tuple(shape), dtype)) for name, shape, dtype in data["args"]]
+    return Kernel(
+        _term_from_data(data["term"], args),
+        tuple(map(bool, data["constants"])),
+        str(data["implementation"]),
+        tuple(tuple(layout) for layout in data["inputs"]),
+        tuple(data["output"]),
+        str(data["schedule"]),
+    )
+
+
+def _term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
+    if isinstance(term, Op):
+        attrs = [list(a) if isinstance(a, tuple) else a for a in term.attrs]
+        return ["op", term.name, [args.index(arg) for arg in term.args], attrs]
+    assert isinstance(term, Scope)
+    body = _scalar_to_data(term.body, args)
+    return ["scope", list(term.traversal), list(term.reduction), term.reducer, body]
+
+
+def _term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
+    if data[0] == "op":
+        _, name, positions, attrs = data
+        plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
+        return Op(name, tuple(args[k] for k in positions), plain)
+    _, traversal, reduction, reducer, body = data
+    return Scope(tuple(traversal), tuple(reduction), _scalar_from_data(body, args), reducer)
+
+
+def _scalar_to_data(scalar: Scalar, args: Sequence[Tensor]) -> Data:
+    match scalar:
+        case Num(value=value):
+            return ["num", value]
+        case Value(index=index):
+            return ["value", _index_to_data(index)]
+        case Cast(dtype=dtype, arg=arg):
+            return ["cast", dtype, _scalar_to_data(arg, args)]
+        case Call(fn=fn, args=parts):
+            return ["call", fn, *(_scalar_to_data(part, args) for part in parts)]
+        case Prod(factors=parts) | Sum(terms=parts):
+            name = "prod" if isinstance(scalar, Prod) else "sum"
+            return [name, *(_scalar_to_data(part, args) for part in parts)]
+    assert isinstance(scalar, Read)
+    index_data = [_index_to_data(index) for index in scalar.index]
+    return ["read", args.index(scalar.tensor), index_data, scalar.fill]
+
+
+def _scalar_from_data(data: Data, args: Sequence[Tensor]) -> Scalar:
+    kind, *rest = data
+    match kind:
+        case "num":
+            return Num(rest[0])
+        case "value":
+            return Value(_index_from_data(rest[0]))
+        case "cast":
+            return Cast(rest[0], _scalar_from_data(rest[1], args))
+        case "call":
+            return Call(rest[0], tuple(_scalar_from_data(part, args) for part in rest[1:]))
+        case "prod":
+            return Prod(tuple(_scalar_from_data(part, args) for part in rest))
+        case "sum":
+            return Sum(tuple(_scalar_from_data(part, args) for part in rest))
+        case "read":
+            position, index, fill = rest
+            return Read(args[position], tuple(map(_index_from_data, index)), fill)
+    raise ValueError(f"no scalar {kind!r}")
+
+
+def _index_to_data(index: Index) -> Data:
+    return [index.const, *([c, *_atom_to_data(atom)] for atom, c in index.terms)]
+
+
+def _atom_to_data(atom: Atom) -> Data:
+    if isinstance(atom, It):
+        return ["it", atom.slot, atom.extent]
+    name = "div" if isinstance(atom, FloorDiv) else "mod"
+    return [name, _index_to_data(atom.value), atom.divisor]
+
+
+def _index_from_data(data: Data) -> Index:
+    const, *terms = data
+    return Index(const, tuple((_atom_from_data(*atom), c) for c, *atom in terms))
+
+
+def _atom_from_data(kind: str, first: Any, second: int) -> Atom:
+    if kind == "it":
+        return It(first, second)
+    return (FloorDiv if kind == "div" else Mod)(_index_from_data(first), second)

@@ -1,0 +1,423 @@
+"""The pipeline: a program in, a faster program that was checked out. It reads as one line:
+
+capture -> cut -> saturate -> stitch -> extract -> lower -> check -> race against the original.
+
+Whatever goes wrong on the way costs speed, not the result: the original program is always a
+candidate, and what comes back when a stage gives up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
+from eqsynth.egraph.schedule import Limits
+from eqsynth.egraph.segments import Segment, cut, stitch
+from eqsynth.errors import (
+    CaptureError,
+    EqsynthError,
+    ExtractionError,
+    LoweringError,
+)
+from eqsynth.executor import Worker
+from eqsynth.explain import Explanation
+from eqsynth.extract.cost import CostModel, Extraction, extract
+from eqsynth.extract.kernel import contiguous
+from eqsynth.extract.measure import measure_cpu_target
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.target import Target
+from eqsynth.extract.timing import Timing, time_interleaved
+from eqsynth.frontend.captured import Captured, capture_expression
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.torch_export import capture, validate
+from eqsynth.ir.tensor import Op, Tensor, topological
+from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.lower.assemble import assemble
+from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
+from eqsynth.lower.check import check_equivalence
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.progress import Progress
+from eqsynth.report import Report
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+
+# Numerics classes that each setting of ``numerics`` allows.
+NUMERICS = {
+    "bitwise": ("bitwise",),
+    "real": ("bitwise", "real"),
+    "cancels": ("bitwise", "real", "cancels"),
+    "approx": ("bitwise", "real", "cancels", "approx"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of :func:`optimize`, checked."""
+
+    target: str
+    rules: tuple[str | Path, ...]
+    objective: str
+    time_limit_s: float
+    node_limit: int
+    memory_limit: int
+    numerics: str
+    check: bool
+    explain: bool
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("target", self.target, ("cpu",)),
+            ("objective", self.objective, ("time", "flops")),
+            ("numerics", self.numerics, tuple(NUMERICS)),
+        ):
+            if value not in allowed:
+                raise EqsynthError(
+                    f"optimize: unknown {name} {value!r}",
+                    got=repr(value),
+                    expected=", ".join(map(repr, allowed)),
+                    hint=f"choose one of the {name}s",
+                )
+        for name, limit in (
+            ("time_limit_s", self.time_limit_s),
+            ("node_limit", self.node_limit),
+            ("memory_limit", self.memory_limit),
+        ):
+            if not limit > 0:
+                raise EqsynthError(
+                    f"optimize: {name} isn't positive", got=repr(limit), expected="more than 0"
+                )
+
+
+def optimize(
+    program: torch.nn.Module | Expr | Sequence[Expr],
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    *,
+    target: str = "cpu",
+    rules: Sequence[str | Path] = (),
+    objective: str = "time",
+    time_limit_s: float = 120.0,
+    node_limit: int = 100_000,
+    memory_limit: int = 4 << 30,
+    numerics: str = "real",
+    check: bool = True,
+    explain: bool = True,
+    progress: bool | None = None,
+) -> CompiledProgram:
+    """A faster program that computes the same.
+
+    Args:
+        program: a module in evaluation mode, or an expression of ``eqsynth.input`` and
+            ``eqsynth.weight``.
+        example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
+            that it will be called with.
+        target: what the program will run on: ``cpu``.
+        rules: further rule files (paths), loaded after eqsynth's own.
+        objective: ``time`` on the target, or ``flops``.
+        time_limit_s: bounds the search. Capturing and falling back to the original come on top.
+        node_limit: e-nodes of one segment at which saturation stops.
+        memory_limit: bytes of address space of the saturation worker, and of the constants that a
+            compiled program may keep.
+        numerics: what a rule may do to rounding: ``bitwise``, ``real`` (another order of
+            operations), ``cancels`` (may lose digits), ``approx``.
+        check: compare the result with the original on several kinds of random inputs.
+        explain: log the matches, so that ``explain()`` can show the steps.
+        progress: show a progress bar; by default on a terminal.
+
+    Returns:
+        A :class:`CompiledProgram`: called like the module, with ``report`` and ``explain()``. It
+        is the original wherever nothing faster was found.
+
+    Raises:
+        EqsynthError: an argument is wrong, or the inputs don't fit the module.
+        RuleError: a rule file can't be used.
+        EquivalenceError: the result differs from the original (a fault, not a matter of rounding).
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(8, 8).eval()
+    >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
+    """
+    settings = Settings(
+        target, tuple(rules), objective, time_limit_s, node_limit, memory_limit, numerics, check,
+        explain,
+    )  # fmt: skip
+    begin = time.monotonic()
+    loaded = load_rules([*DEFAULT_FILES, *settings.rules]).select(numerics=NUMERICS[numerics])
+    args = _arguments(example_inputs)
+    report = Report()
+    original = program if isinstance(program, torch.nn.Module) else None
+    if original is not None:
+        validate(original, args, {})
+    try:
+        captured = capture(program, args) if original is not None else _expression(program)  # type: ignore[arg-type]
+    except CaptureError as error:
+        assert original is not None
+        report.stop, report.reason = "capture", str(error)
+        return CompiledProgram.from_module(original, report=report)
+    with Progress(progress) as bar:
+        run = _Run(settings, captured, original, args, loaded, report, bar)
+        try:
+            result = run.pipeline()
+        except (ExtractionError, LoweringError) as error:
+            report.reason = str(error)
+            result = run.fallback()
+    report.optimize_s = time.monotonic() - begin
+    return result
+
+
+def _arguments(example_inputs: Sequence[Any] | torch.Tensor | None) -> tuple[Any, ...]:
+    if example_inputs is None:
+        return ()
+    return (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+
+
+def _expression(program: Expr | Sequence[Expr]) -> Captured:
+    if not isinstance(program, Expr) and not (
+        isinstance(program, Sequence) and program and all(isinstance(e, Expr) for e in program)
+    ):
+        raise EqsynthError(
+            "optimize: this is no program",
+            got=type(program).__name__,
+            expected="a torch.nn.Module, an expression, or several expressions",
+            hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
+        )
+    return capture_expression(program)
+
+
+@dataclass
+class _Run:
+    """One optimization on its way; the stages fill the report."""
+
+    settings: Settings
+    captured: Captured
+    original: torch.nn.Module | None
+    args: tuple[Any, ...]
+    rules: RuleSet
+    report: Report
+    bar: Progress
+    begin: float = field(default_factory=time.monotonic)
+    graphs: dict[bytes, EGraph] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+
+    def pipeline(self) -> CompiledProgram:
+        program = self.captured.program
+        self._count_before()
+        with self._stage("saturate"):
+            graph = self._saturate()
+        backends = cpu_backends(self.captured.opaque)
+        with self._stage("extract"):
+            found = self._extract(graph, self._target())
+        with self._stage("lower"):
+            limit = self.settings.memory_limit
+            parts = assemble(
+                program, graph, found.plan, self.captured.weights, backends, limit
+            )
+            compiled = CompiledProgram(
+                parts.parameters,
+                parts.steps,
+                parts.outputs,
+                self.captured,
+                parts.constants,
+                mutations=self._mutations(),
+                report=self.report,
+                explanation=self._explanation(graph, found),
+            )
+        self._count_after(found, parts.constants)
+        with self._stage("check"):
+            if self.settings.check:
+                outcome = check_equivalence(compiled, self._reference(), self._inputs())
+                self.report.error_rel = outcome.error_rel
+        with self._stage("race"):
+            return self._race(compiled)
+
+    def fallback(self) -> CompiledProgram:
+        """The original program as a CompiledProgram."""
+        self.report.backend = "original"
+        if self.original is not None:
+            return CompiledProgram.from_module(self.original, report=self.report)
+        graph = unsaturated(self.captured.program.outputs, self.report.stop or "original")
+        return self._plain(graph)
+
+    # ---- stages ------------------------------------------------------------------
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        self.bar.stage(name)
+        yield
+        self.report.stages_s = {**self.report.stages_s, name: time.monotonic() - begin}
+
+    def _left_s(self) -> float:
+        return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
+
+    def _saturate(self) -> EGraph:
+        program = self.captured.program
+        self.segments = cut(program)
+        distinct = {segment.key: segment for segment in self.segments}
+        self.bar.total(len(distinct))
+        # Half of the time at most: extraction has to measure with the rest.
+        end = self.begin + self.settings.time_limit_s / 2
+        with Worker(memory_limit=self.settings.memory_limit) as worker:
+            for number, (key, segment) in enumerate(distinct.items()):
+                left = (end - time.monotonic()) / (len(distinct) - number)
+                limits = Limits(self.settings.node_limit, max(left, 0.05))
+                self.graphs[key] = self._saturated(worker, segment, limits)
+                self.bar.advance()
+        graph = stitch(program, self.segments, [self.graphs[s.key] for s in self.segments])
+        report = self.report
+        report.segments, report.distinct_segments = len(self.segments), len(distinct)
+        report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
+        report.rules_fired, report.over_budget = graph.matches, graph.over_budget
+        return graph
+
+    def _saturated(self, worker: Worker, segment: Segment, limits: Limits) -> EGraph:
+        if any(0 in term.shape for root in segment.roots for term in _terms(root)):
+            return unsaturated(segment.roots, "zero-size dimension")
+        return saturate_in_worker(
+            worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain
+        )
+
+    def _target(self) -> Target:
+        return measure_cpu_target()
+
+    def _extract(self, graph: EGraph, target: Target) -> Extraction:
+        profile = Profile(target.key())
+        measurer = Measurer(target.threads)
+        try:
+            costs = CostModel(target, profile, self.settings.objective)
+            backends = cpu_backends(self.captured.opaque)
+            found = extract(graph, backends, costs, measurer, self._left_s())
+        finally:
+            measurer.close()
+            profile.close()
+        self.report.rounds, self.report.kernels_timed = found.rounds, found.timed
+        self.report.kernels_considered, self.report.complete = found.considered, found.complete
+        return found
+
+    def _race(self, compiled: CompiledProgram) -> CompiledProgram:
+        """Times both; the original stays unless the other is faster by more than the noise."""
+        reference, inputs = self._reference(), self._inputs()
+        with torch.no_grad():
+            once = _once_s(lambda: reference(*inputs))
+            block = max(1, min(50, int(0.05 / max(once, 1e-6))))
+            times = time_interleaved(
+                {"before": lambda: reference(*inputs), "after": lambda: compiled(*inputs)},
+                repeats=9 if once < 0.5 else 3,
+                block=block,
+                pause_s=0.02,
+            )
+        before, after = times["before"], times["after"]
+        self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s
+        self.report.quartiles_s = {
+            "before": (before.q1_s, before.q3_s), "after": (after.q1_s, after.q3_s),
+        }  # fmt: skip
+        if self.settings.objective == "time" and not _faster(after, before):
+            if self.original is not None:
+                self.report.reason = "nothing faster was found"
+                self.report.time_after_s = before.median_s
+                self.report.flops_after = self.report.flops_before
+                self.report.bytes_after = self.report.bytes_before
+                return self.fallback()
+        return compiled
+
+    # ---- parts ---------------------------------------------------------------------
+
+    def _reference(self) -> Callable[..., Any]:
+        """The original program: the module, or the expression through plain torch."""
+        if self.original is not None:
+            return self.original
+        return self._plain(unsaturated(self.captured.program.outputs, "original"))
+
+    def _plain(self, graph: EGraph) -> CompiledProgram:
+        backends = (TorchBackend(self.captured.opaque),)
+        target = self._target()
+        profile = Profile(target.key())
+        try:
+            costs = CostModel(target, profile, "flops")
+            plan = extract(graph, backends, costs, lambda kernels: [None] * len(kernels), 60.0).plan
+        finally:
+            profile.close()
+        parts = assemble(
+            self.captured.program, graph, plan, self.captured.weights, backends, 1 << 62
+        )
+        return CompiledProgram(
+            parts.parameters, parts.steps, parts.outputs, self.captured, parts.constants,
+            report=self.report,
+        )  # fmt: skip
+
+    def _inputs(self) -> tuple[Any, ...]:
+        if self.original is not None:
+            return self.args
+        return tuple(
+            random_argument(i, contiguous(len(i.shape))) for i in self.captured.program.inputs
+        )
+
+    def _mutations(self) -> Mapping[int, torch.Tensor]:
+        users = len(self.captured.program.inputs) - len(self.captured.buffers)
+        if any(place < users for place in self.captured.mutations.values()):
+            raise LoweringError(
+                what="the program changes one of its inputs in place",
+                hint="return the new value instead; the original program is used",
+            )
+        return {
+            output: self.captured.buffers[place - users]
+            for output, place in self.captured.mutations.items()
+        }
+
+    def _explanation(self, graph: EGraph, found: Extraction) -> Explanation:
+        return Explanation(
+            self.captured.program,
+            tuple(self.segments),
+            {key: g.log for key, g in self.graphs.items()},
+            graph,
+            found.plan,
+        )
+
+    def _count_before(self) -> None:
+        terms = [t for t in self.captured.program.terms() if not t.constant]
+        self.report.flops_before = sum(map(flops, terms))
+        self.report.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
+
+    def _count_after(self, found: Extraction, constants: Mapping[str, torch.Tensor]) -> None:
+        report, steps = self.report, found.plan.steps
+        moving = [s for s in steps if s.kernel.implementation != "torch.view"]
+        report.flops_after = sum(flops(s.kernel.term) for s in moving)
+        report.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
+        report.parameters = sum(value.numel() for value in constants.values())
+        report.peak_memory_bytes = found.plan.peak_bytes() + sum(
+            value.numel() * value.element_size() for value in constants.values()
+        )
+        kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
+        report.backend = ", ".join(sorted(kinds)) or "nothing to run"
+        total = sum(s.cost_s for s in steps)
+        opaque = sum(
+            s.cost_s for s in steps if isinstance(s.member, Op) and s.member.name == "Opaque"
+        )
+        report.opaque_share = opaque / total if total else 0.0
+
+
+def _faster(after: Timing, before: Timing) -> bool:
+    """Faster by more than what the runs scatter."""
+    return after.median_s < before.median_s and (
+        after.q3_s < before.q1_s or after.median_s < 0.97 * before.median_s
+    )
+
+
+def _once_s(call: Callable[[], object]) -> float:
+    call()
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _terms(root: Tensor) -> Iterator[Tensor]:
+    return topological([root])
+
+

@@ -1,0 +1,52 @@
+"""A progress bar on the terminal, or nothing where there is none."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+
+
+class Progress:
+    """One line on standard error: the stage, how far it is, the time.
+
+    Args:
+        show: None shows it if standard error is a terminal.
+    """
+
+    def __init__(self, show: bool | None = None) -> None:
+        self._bar: Bar | None = None
+        if sys.stderr.isatty() if show is None else show:
+            self._bar = Bar(
+                TextColumn("{task.description:<9}"), BarColumn(), TimeElapsedColumn(),
+                console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task("capture", total=None)
+
+    def stage(self, name: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=name, completed=0, total=None)
+
+    def total(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, total=count)
+
+    def advance(self) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
