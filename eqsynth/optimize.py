@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from eqsynth.errors import (
     LoweringError,
 )
 from eqsynth.executor import Worker
-from eqsynth.explain import Explanation
+from eqsynth.explain import explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.measure import measure_cpu_target
@@ -371,8 +372,10 @@ class _Run:
             for output, place in self.captured.mutations.items()
         }
 
-    def _explanation(self, graph: EGraph, found: Extraction) -> Explanation:
-        return Explanation(
+    def _explanation(self, graph: EGraph, found: Extraction) -> Callable[[], object]:
+        """Made when it is asked for: the logs are replayed then."""
+        return partial(
+            explain_plan,
             self.captured.program,
             tuple(self.segments),
             {key: g.log for key, g in self.graphs.items()},

@@ -1,8 +1,8 @@
 """Why two terms are equal: a proof forest over the ground equalities logged during saturation.
 
-Here: hash-consed terms (`TermBank`), congruence closure that remembers its edges (`ProofForest`),
+Here: congruence closure that remembers its edges (`ProofForest`),
 explanations as chains of whole terms (`Step`), and their independent check (`ProofForest.replay`).
-Not here: what a head means. Terms are generic; adapters from the tensor IR live with the encoder.
+Not here: the terms themselves (`terms.py`), and what a head means. Terms are generic; adapters from the tensor IR live with the encoder.
 
 A term is a DAG. A position is a distinct subterm, and a step replaces it everywhere it occurs.
 Read from left to right alone that cannot reach every equal term: from x = y and x = z follows
@@ -25,18 +25,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eqsynth.egraph.terms import Node, Term, TermBank
 from eqsynth.errors import EquivalenceError
 
-Term = int
 Pair = tuple[Term, Term]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A head over child terms. Heads equal in Python are one head (1 == True, 0.0 == -0.0)."""
-
-    head: Hashable
-    children: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,54 +53,6 @@ class Step:
     rule: str
     forward: bool
     position: Pair
-
-
-class TermBank:
-    """Hash-consed terms; a child's id is always smaller than its parent's."""
-
-    def __init__(self) -> None:
-        self._nodes: list[Node] = []
-        self._ids: dict[Node, Term] = {}
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __getitem__(self, term: Term) -> Node:
-        return self._nodes[term]
-
-    def add(self, head: Hashable, children: Iterable[Term] = ()) -> Term:
-        node = Node(head, tuple(children))
-        known = self._ids.get(node)
-        if known is not None:
-            return known
-        for child in node.children:
-            if not 0 <= child < len(self._nodes):
-                raise IndexError(f"term {child}, a child of {head!r}, is not in this bank")
-        self._ids[node] = len(self._nodes)
-        self._nodes.append(node)
-        return len(self._nodes) - 1
-
-    def subterms(self, term: Term) -> list[Term]:
-        """The distinct subterms, `term` included, children before parents."""
-        seen, stack = {term}, [term]
-        while stack:
-            for child in self._nodes[stack.pop()].children:
-                if child not in seen:
-                    seen.add(child)
-                    stack.append(child)
-        return sorted(seen)
-
-    def replace(self, term: Term, old: Term, new: Term) -> Term:
-        """`term` with `old` replaced by `new` everywhere, at once: `new` is not searched again."""
-        image: dict[Term, Term] = {}
-        for sub in self.subterms(term):
-            if sub == old:
-                image[sub] = new
-                continue
-            node = self._nodes[sub]
-            children = tuple(image[child] for child in node.children)
-            image[sub] = sub if children == node.children else self.add(node.head, children)
-        return image[term]
 
 
 @dataclass(frozen=True, slots=True)

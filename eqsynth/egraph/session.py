@@ -25,7 +25,7 @@ from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
 
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
-_MEANING = ("definition", "view", "reduction", "canonical-form")
+_MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
 # Laws that look into the classes that a scope reads: new members there give new answers.
 _ASKED_AGAIN = ("traversal-merge", "view-merge", "expression-fusion", "match-epilogue")
 # Rules whose apply phase marks or unites what the laws of the same name answered.
@@ -86,7 +86,7 @@ class Session:
         by_object = {id(parts[t]): h for t, h in made.items()}
         for term, handle in made.items():
             self._handles[term] = handle.n
-            self._digests[handle.n] = digest_of("class", term.digest)
+            self._digests[handle.n] = term.digest
             self._constant[handle.n] = term.constant
             self.definitions[handle.n] = _with_handles(parts[term], by_object)
         self.engine.insert(
@@ -139,7 +139,7 @@ class Session:
     def _reference(self, numbers: list[int], type_: TensorType) -> ClassRef:
         digest = min((self._digests[n] for n in numbers if n in self._digests), default=b"")
         constant = any(self._constant.get(n, False) for n in numbers)
-        return ClassRef(min(numbers), type_, constant, digest)
+        return ClassRef(min(numbers), type_, constant, digest_of("class", digest), digest)
 
     def _type(
         self,
@@ -159,7 +159,7 @@ class Session:
                     waiting.append(eclass)
                     continue
                 number = min(handles[eclass])
-                self._digests[number] = digest_of("class", term.digest)
+                self._digests[number] = term.digest
                 self._constant[number] = term.constant
                 refs[eclass] = self._reference(handles[eclass], term.type)
                 handle = Handle(number)

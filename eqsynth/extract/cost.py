@@ -69,7 +69,7 @@ class CostModel:
         known = self.profile.lookup_many(keys.values())
         for kernel, key in keys.items():
             if key in known:
-                self._measured[kernel] = known[key].median_s
+                self._measured[kernel] = known[key].timing.median_s
 
     def measured(self, kernel: Kernel) -> bool:
         return kernel in self._measured or not _timeable(kernel)

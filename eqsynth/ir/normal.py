@@ -162,7 +162,7 @@ def _key(scalar: Scalar, colour: Colour) -> bytes:
         case Num(value=value):
             return digest_of("0num", value)
         case Read(tensor=tensor, index=index, fill=fill):
-            return digest_of("read", tensor.digest, [_index(i, colour) for i in index], fill)
+            return digest_of("read", tensor.order, [_index(i, colour) for i in index], fill)
         case Value(index=index):
             return digest_of("value", _index(index, colour))
         case Cast(dtype=dtype, arg=arg):

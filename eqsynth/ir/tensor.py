@@ -39,6 +39,11 @@ class Tensor:
         """A short name for messages."""
         return type(self).__name__
 
+    @property
+    def order(self) -> bytes:
+        """What operands are ordered by in a canonical form."""
+        return self.digest
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tensor) and self.digest == other.digest
 
@@ -171,13 +176,20 @@ class ClassRef(Tensor):
 
     Attributes:
         handle: the number of the ``Tok`` that names the class in the e-graph.
-        digest: a structural digest of the class, stable while classes merge.
+        digest: of the class.
+        order_digest: the digest of a term of the class, so that a term's place among operands is
+            the same before and after it has become a class.
     """
 
     handle: int
     type: TensorType
     constant: bool
     digest: bytes
+    order_digest: bytes = b""
+
+    @property
+    def order(self) -> bytes:
+        return self.order_digest or self.digest
 
     @property
     def label(self) -> str:

@@ -1,17 +1,15 @@
 """eOperators: a memory-bound scope as a loop nest in TIR, in one of a few schedules.
 
-A scope becomes a `LoopNest`: every read is one linear address into dense memory, and neighbouring
-axes that all reads step through alike are one loop (so a bias over NHWC is a matrix, whatever
-its rank was). What is left has a class that its strides tell, and each class has a few named
-schedule points; timing chooses. Not here: scalar code (``scalar_code.py``), compiling and calling
+The strides of a `LoopNest` tell its class (contiguous, short inner axis, transpose, reduction
+along or across memory), and each class has a few named schedule points; timing chooses. Not here:
+loops and addresses (``loop_nest.py``), scalar code (``scalar_code.py``), compiling and calling
 (``tvm_backend.py``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tvm import tirx
@@ -20,11 +18,13 @@ from tvm.tirx import ForKind
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Layout, strides
 from eqsynth.ir.functions import REDUCERS
-from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
-from eqsynth.ir.scalar import Read, Scalar, Value, leaves
-from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read, Value, leaves
+from eqsynth.ir.tensor import Tensor, args_of
 from eqsynth.ir.types import ITEMSIZE
+from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.scalar_code import (
+    ON_STACK,
     Expr,
     ScalarCode,
     arithmetic,
@@ -47,156 +47,6 @@ _UNROLL: Final = 16
 LANES: Final = 16
 
 
-@dataclass(frozen=True)
-class Loop:
-    slot: int
-    extent: int
-
-
-@dataclass(frozen=True)
-class Access:
-    """A read: its address in elements, and the index and extent of each axis it may leave."""
-
-    argument: int
-    address: Index
-    guards: tuple[tuple[Index, int], ...]
-
-    def stride(self, slot: int) -> int | None:
-        """Elements that a step of the loop moves the address; None if steps differ."""
-        for atom, _ in self.address.terms:
-            if not isinstance(atom, It) and slot in {it.slot for it in atom.value.iterators()}:
-                return None
-        return self.address.coefficient(slot)
-
-    def guarded_by(self, slot: int) -> bool:
-        return any(slot in {it.slot for it in index.iterators()} for index, _ in self.guards)
-
-
-@dataclass(frozen=True)
-class LoopNest:
-    """A scope at given layouts, ready for a schedule.
-
-    Attributes:
-        traversal: from the outermost to the innermost in the result's memory.
-        reduction: from the largest step in memory to the smallest.
-        accesses: by read; a read that is always outside its tensor (extent 0) has none.
-        output: the address that is written.
-        fixed: slots that are used in values or guards, whose loops therefore stay as they are.
-    """
-
-    scope: Scope
-    layouts: tuple[Layout, ...]
-    result: Layout
-    traversal: tuple[Loop, ...]
-    reduction: tuple[Loop, ...]
-    accesses: Mapping[Read, Access]
-    output: Index
-    fixed: frozenset[int]
-
-    @property
-    def points(self) -> int:
-        return math.prod(loop.extent for loop in self.traversal)
-
-    @property
-    def work(self) -> int:
-        return self.points * math.prod(loop.extent for loop in self.reduction)
-
-
-def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNest:
-    """The scope's loops and addresses, with loops merged wherever memory allows."""
-    args = args_of(scope)
-    steps = {tensor: strides(tensor.shape, layouts[k]) for k, tensor in enumerate(args)}
-    accesses: dict[Read, Access] = {}
-    fixed: set[int] = set()
-    for leaf in leaves(scope.body):
-        if isinstance(leaf, Value):
-            fixed.update(it.slot for it in leaf.index.iterators())
-        elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape:
-            access = _access(leaf, args.index(leaf.tensor), steps[leaf.tensor])
-            accesses[leaf] = access
-            fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
-            for atom, _ in access.address.terms:
-                if not isinstance(atom, It):
-                    fixed.update(it.slot for it in atom.value.iterators())
-    output = Index(0)
-    for slot, step in enumerate(strides(scope.traversal, result)):
-        output = output + Index.iterator(slot, scope.traversal[slot]) * step
-    rank = len(scope.traversal)
-    nest = LoopNest(
-        scope,
-        tuple(layouts),
-        result,
-        tuple(Loop(s, scope.traversal[s]) for s in result if scope.traversal[s] != 1),
-        tuple(Loop(rank + j, e) for j, e in enumerate(scope.reduction) if e != 1),
-        accesses,
-        output,
-        frozenset(fixed),
-    )
-    largest = {
-        loop.slot: max((abs(a.stride(loop.slot) or 0) for a in accesses.values()), default=0)
-        for loop in nest.reduction
-    }
-    by_step = tuple(sorted(nest.reduction, key=lambda loop: -largest[loop.slot]))
-    return _merged(_merged(replace(nest, reduction=by_step), "traversal"), "reduction")
-
-
-def _access(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
-    address = Index(0)
-    guards = []
-    for index, step, extent in zip(read.index, steps, read.tensor.shape, strict=True):
-        address = address + index * step
-        low, high = index.range()
-        if low < 0 or high >= extent:
-            guards.append((index, extent))
-    return Access(argument, _recombined(address), tuple(guards))
-
-
-def _recombined(address: Index) -> Index:
-    """``d*(e // d) + e % d`` is ``e``: what a reshape leaves of an address."""
-    terms: dict[Atom, int] = dict(address.terms)
-    for atom, coefficient in address.terms:
-        if isinstance(atom, Mod):
-            quotient = FloorDiv(atom.value, atom.divisor)
-            if terms.get(quotient) == coefficient * atom.divisor:
-                rest = {a: c for a, c in terms.items() if a not in (atom, quotient)}
-                # Adding terms one by one keeps the index canonical.
-                result = Index(address.const) + atom.value * coefficient
-                for other, c in rest.items():
-                    result = result + Index(0, ((other, c),))
-                return _recombined(result)
-    return address
-
-
-def _merged(nest: LoopNest, kind: str) -> LoopNest:
-    """Merges neighbouring loops (a, b) where a's step is b's step times b's extent everywhere."""
-    loops: tuple[Loop, ...] = getattr(nest, kind)
-    addresses = [nest.output, *(access.address for access in nest.accesses.values())]
-    for k in range(len(loops) - 1):
-        outer, inner = loops[k], loops[k + 1]
-        if nest.fixed & {outer.slot, inner.slot}:
-            continue
-        if all(a.coefficient(outer.slot) == a.coefficient(inner.slot) * inner.extent
-               for a in addresses):  # fmt: skip
-            merged = Loop(inner.slot, outer.extent * inner.extent)
-
-            def widened(address: Index, outer: Loop = outer, merged: Loop = merged) -> Index:
-                return address.substitute(
-                    lambda it: Index(0) if it.slot == outer.slot
-                    else Index(0, ((It(it.slot, merged.extent), 1),)) if it.slot == merged.slot
-                    else Index(0, ((it, 1),))
-                )  # fmt: skip
-
-            remaining = (*loops[:k], merged, *loops[k + 2 :])
-            accesses = {
-                read: replace(access, address=widened(access.address))
-                for read, access in nest.accesses.items()
-            }
-            output = widened(nest.output)
-            smaller = replace(nest, accesses=accesses, output=output)
-            return _merged(replace(smaller, **{kind: remaining}), kind)
-    return nest
-
-
 def schedules(nest: LoopNest) -> tuple[str, ...]:
     """The schedule points worth timing for a nest, the safest first.
 
@@ -205,7 +55,7 @@ def schedules(nest: LoopNest) -> tuple[str, ...]:
     ``lanesN``: N results of the inner loop accumulate in registers. ``foldN``: N partial results
     along the innermost reduction.
     """
-    if not nest.traversal and not nest.reduction:
+    if not nest.traversal and not nest.reduction or not nest.work:
         return ("rows",)
     if not nest.reduction:
         inner = nest.traversal[-1]
@@ -215,18 +65,25 @@ def schedules(nest: LoopNest) -> tuple[str, ...]:
         if _tile_loop(nest) is not None:
             found += ["tile16x16", "tile8x16"]
         return tuple(found)
-    found = ["rows"]
-    if nest.traversal and nest.traversal[-1].extent >= 8:
-        slot = nest.traversal[-1].slot
-        accesses = nest.accesses.values()
-        if all(a.stride(slot) in (0, 1) and not a.guarded_by(slot) for a in accesses):
-            found += ["lanes16", "lanes64"] if nest.traversal[-1].extent >= 64 else ["lanes16"]
-    slot, extent = nest.reduction[-1].slot, nest.reduction[-1].extent
-    if extent >= 16 and all(
-        a.stride(slot) in (0, 1) and not a.guarded_by(slot) for a in nest.accesses.values()
-    ):
-        found += ["fold16", "fold64"] if extent >= 64 else ["fold16"]
-    return tuple(found)
+    found = []
+    if nest.traversal and nest.traversal[-1].extent >= LANES:
+        loop = nest.traversal[-1]
+        if _contiguous(nest, loop):
+            found += ["lanes16", "lanes64"] if loop.extent >= 64 else ["lanes16"]
+    loop = nest.reduction[-1]
+    if loop.extent >= LANES and _contiguous(nest, loop):
+        found += ["fold16", "fold64"] if loop.extent >= 128 else ["fold16"]
+    # LLVM vectorizes over results once a short reduction is unrolled, and not over a long one.
+    short = math.prod(loop.extent for loop in nest.reduction) <= _UNROLL
+    return ("rows", *found) if short or not found else tuple(found)
+
+
+def _contiguous(nest: LoopNest, loop: Loop) -> bool:
+    """Whether neighbouring steps of a loop read neighbouring elements, or the same ones."""
+    return all(
+        access.stride(loop.slot) in (0, 1) and not access.guarded_by(loop.slot)
+        for access in nest.accesses.values()
+    )
 
 
 def _tile_loop(nest: LoopNest) -> int | None:
@@ -397,17 +254,25 @@ class _Emitter:
                 tuple(loop for loop in reduction if loop.extent > 1),
                 lambda lane, value: [tirx.BufferStore(partial, value, [lane])],
             )
-            total = self._local(1)
-            statements += [tirx.BufferStore(total, self._identity(), [self._int(0)])]
-            statements += self._for(width, lambda lane: self._accumulate(
-                total, self._int(0), tirx.BufferLoad(partial, [lane])))  # fmt: skip
+            step = width
+            while step > 1:
+                step //= 2
+                for start in range(0, step, LANES):
+                    statements += self._vector(
+                        self._int(start),
+                        lambda lane, step=step: self._accumulate(
+                            partial, lane, tirx.BufferLoad(partial, [lane + self._int(step)])
+                        ),
+                        min(step, LANES),
+                    )
+            zero = self._int(0)
             if rest:
                 begin = self._int(whole * width)
                 statements += self._plain(around, at, lambda r: self._for(
-                    rest, lambda j: self._step(total, self._int(0), {**r, inner.slot: begin + j})
+                    rest, lambda j: self._step(partial, zero, {**r, inner.slot: begin + j})
                 ))  # fmt: skip
-            statements += self._store(at, tirx.BufferLoad(total, [self._int(0)]))
-            return [tirx.AllocBuffer(partial), tirx.AllocBuffer(total), *statements]
+            statements += self._store(at, tirx.BufferLoad(partial, [zero]))
+            return [tirx.AllocBuffer(partial, ON_STACK), *statements]
 
         return self._outer(self.nest.traversal, point)
 
@@ -505,7 +370,7 @@ class _Emitter:
         small = math.prod(loop.extent for loop in self.nest.reduction) <= _UNROLL
         kind = ForKind.UNROLLED if small else ForKind.SERIAL
         return [
-            tirx.AllocBuffer(total),
+            tirx.AllocBuffer(total, ON_STACK),
             tirx.BufferStore(total, self._identity(), [zero]),
             *self._plain(self.nest.reduction, at, lambda r: self._step(total, zero, r), kind),
             *self._store(at, tirx.BufferLoad(total, [zero])),
@@ -521,16 +386,9 @@ class _Emitter:
         """Reduces ``width`` points at once, in vectors of `LANES`."""
         totals = self._local(width)
 
-        def vector(start: Expr, body: Callable[[Expr], list[Any]]) -> list[Any]:
-            self.lane = self._var("lane")
-            steps = _seq(body(start + self.lane))
-            loop = tirx.For(self.lane, self._int(0), self._int(LANES), ForKind.VECTORIZED, steps)
-            self.lane = None
-            return [loop]
-
         def lanes(body: Callable[[Expr], list[Any]]) -> list[Any]:
             return self._for(
-                width // LANES, lambda k: vector(k * self._int(LANES), body), ForKind.UNROLLED
+                width // LANES, lambda k: self._vector(k * self._int(LANES), body), ForKind.UNROLLED
             )
 
         small = math.prod(loop.extent for loop in reduction) <= _UNROLL
@@ -546,7 +404,19 @@ class _Emitter:
             *lanes(lambda lane: finish(lane, tirx.BufferLoad(totals, [lane]))),
         ]
         allocated, self.vectors = self.vectors, []
-        return [tirx.AllocBuffer(totals), *allocated, *statements]
+        return [tirx.AllocBuffer(totals, ON_STACK), *allocated, *statements]
+
+    def _vector(
+        self, start: Expr, body: Callable[[Expr], list[Any]], lanes: int = LANES
+    ) -> list[Any]:
+        """``body`` at ``start`` and the next ``lanes - 1`` places, at once."""
+        if lanes == 1:
+            return body(start)
+        self.lane = self._var("lane")
+        steps = _seq(body(start + self.lane))
+        loop = tirx.For(self.lane, self._int(0), self._int(lanes), ForKind.VECTORIZED, steps)
+        self.lane = None
+        return [loop]
 
     def _step(self, totals: Any, lane: Expr, at: dict[int, Expr]) -> list[Any]:
         dtype = self.nest.scope.dtype
@@ -618,11 +488,3 @@ def _ceil(value: int, divisor: int) -> int:
 
 def _seq(statements: list[Any]) -> Any:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-
-
-def flops_per_element(scope: Scope, operations: Callable[[Scalar], int]) -> float:
-    """Operations over elements moved: what EinNet calls a scope's arithmetic intensity (§5)."""
-    per_point = operations(scope.body) + bool(scope.reduction)
-    points = math.prod(scope.extents)
-    moved = scope.type.size + sum(arg.type.size for arg in args_of(scope))
-    return per_point * points / max(moved, 1)

@@ -24,6 +24,9 @@ from eqsynth.ir.types import INTEGERS, is_float
 Expr = Any
 """A TIR expression; tvm has no annotations."""
 
+# Without this, an allocation is a call of the runtime, even of one element.
+ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
+
 _EXP: Final = (0.499999996, 0.166665773, 0.0416668535, 0.00836314634, 0.00139012814)
 _TANH: Final = (-0.333333284, 0.133327192, -0.0538433095, 0.0209615132, -0.00604539406)
 _ERF: Final = (
@@ -141,7 +144,7 @@ class ScalarCode:
         dtype = str(value.ty.dtype)
         name = f"v{len(self.allocations)}"
         memory = tirx.decl_buffer([self._lanes], dtype, name, scope="local", layout=None)
-        self.allocations.append(tirx.AllocBuffer(memory))
+        self.allocations.append(tirx.AllocBuffer(memory, ON_STACK))
         self.statements.append(tirx.BufferStore(memory, value, [self._lane]))
         return tirx.BufferLoad(memory, [self._lane])
 
@@ -290,21 +293,40 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def _exp(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    """e^x = 2^n e^r, |r| <= ln 2 / 2, with e^r = 1 + r + r² q(r); q fitted at Chebyshev points."""
+    """e^x; in float32 also where the result is infinite, subnormal or 0."""
     if dtype != "float32":
         return tirx.exp(x)
-    f = lambda value: tirx.const(value, "float32")  # noqa: E731
-    x = code.bind(tirx.Select(x > f(89.0), f(89.0), x))
-    x = code.bind(tirx.Select(x < f(-104.0), f(-104.0), x))
-    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits. The halves
-    # of n are exponents that exist, also where the result overflows or is subnormal.
-    shifted = code.bind(x * f(1.44269504) + f(12582912.0))
-    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
-    whole = code.bind(n.astype("float32"))
-    r = code.bind(x - whole * f(0.693359375) - whole * f(-2.12194440e-4))
-    value = code.bind(_polynomial(r, _EXP) * (r * r) + r + f(1.0))
+    n, value = _exp_parts(code, _clamped(code, x, -104.0, 89.0))
+    # The halves of n are exponents that exist even where n itself is none.
     half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
     return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
+
+
+def _exp_bounded(code: ScalarCode, dtype: str, x: Expr) -> Expr:
+    """e^x for |x| <= 87, where the result is a normal number."""
+    if dtype != "float32":
+        return tirx.exp(x)
+    n, value = _exp_parts(code, x)
+    return value * _power_of_two(n)
+
+
+def _exp_parts(code: ScalarCode, x: Expr) -> tuple[Expr, Expr]:
+    """n and e^r where x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r² q(r), q fitted."""
+    f = lambda value: tirx.const(value, "float32")  # noqa: E731
+    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
+    shifted = code.bind(x * f(1.44269504) + f(12582912.0))
+    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
+    whole = code.bind(shifted - f(12582912.0))
+    # ln 2 in two parts, the first short enough that its product with n is exact.
+    r = code.bind(x - whole * f(0.693359375) - whole * f(-2.12194440e-4))
+    return n, code.bind(_polynomial(r, _EXP) * (r * r) + r + f(1.0))
+
+
+def _clamped(code: ScalarCode, x: Expr, low: float, high: float) -> Expr:
+    """x between bounds; NaN stays."""
+    f = lambda value: tirx.const(value, "float32")  # noqa: E731
+    below = code.bind(tirx.Select(x > f(high), f(high), x))
+    return code.bind(tirx.Select(below < f(low), f(low), below))
 
 
 def _power_of_two(n: Expr) -> Expr:
@@ -317,9 +339,10 @@ def _tanh(code: ScalarCode, dtype: str, x: Expr) -> Expr:
         return tirx.tanh(x)
     f = lambda value: tirx.const(value, "float32")  # noqa: E731
     size = code.bind(tirx.abs(x))
+    size = code.bind(tirx.Select(size > f(10.0), f(10.0), size))
     square = code.bind(x * x)
     near = code.bind(_polynomial(square, _TANH) * square * x + x)
-    far = code.bind(f(1.0) - f(2.0) / (_exp(code, dtype, code.bind(size * f(2.0))) + f(1.0)))
+    far = code.bind(f(1.0) - f(2.0) / (_exp_bounded(code, dtype, code.bind(size * f(2.0))) + f(1.0)))
     return tirx.Select(size < f(0.625), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
 
 
@@ -331,13 +354,15 @@ def _erf(code: ScalarCode, dtype: str, x: Expr) -> Expr:
     size = code.bind(tirx.abs(x))
     size = code.bind(tirx.Select(size > f(4.0), f(4.0), size))
     near = code.bind(x * _polynomial(code.bind(x * x), _ERF))
-    far = code.bind(f(1.0) - _exp(code, dtype, code.bind(_polynomial(size, _LOG_ERFC))))
+    far = code.bind(f(1.0) - _exp_bounded(code, dtype, code.bind(_polynomial(size, _LOG_ERFC))))
     return tirx.Select(size < f(1.0), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
 
 
 def _sigmoid(code: ScalarCode, dtype: str, x: Expr) -> Expr:
     one = tirx.const(1.0, dtype)
-    return one / (one + _exp(code, dtype, code.bind(tirx.const(0.0, dtype) - x)))
+    if dtype == "float32":
+        x = _clamped(code, x, -87.0, 87.0)
+    return one / (one + _exp_bounded(code, dtype, code.bind(tirx.const(0.0, dtype) - x)))
 
 
 def _gelu(code: ScalarCode, dtype: str, x: Expr) -> Expr:

@@ -244,6 +244,8 @@ def _strided(
         slots = {it.slot for index in read.index for it in index.iterators()}
         if padded > _PADDING * (array.numel() + box.points(slots)):
             return None
+        if isinstance(fill, int) and abs(fill) > 1 << 53:
+            return None  # torch takes what it pads with as a float64
         for axis, (low, high) in enumerate(bounds):
             inner = max(low, 0), min(high, array.shape[axis] - 1)
             array = array.narrow(axis, inner[0], inner[1] - inner[0] + 1)

@@ -40,7 +40,8 @@ class TvmBackend:
         """Every layout and schedule point for a memory-bound scope; nothing for other terms."""
         if not isinstance(term, Scope) or not is_memory_bound(term):
             return
-        from eqsynth.lower.eoperators import loop_nest, schedules
+        from eqsynth.lower.eoperators import schedules
+        from eqsynth.lower.loop_nest import loop_nest
 
         for inputs, output in _layouts(term):
             for point in schedules(loop_nest(term, inputs, output)):
@@ -64,7 +65,7 @@ def is_memory_bound(scope: Scope) -> bool:
     """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
     if not scope.reduction or len(factors_of(scope.body)) == 1:
         return True
-    from eqsynth.lower.eoperators import flops_per_element
+    from eqsynth.lower.loop_nest import flops_per_element
 
     work = operations(scope.body) * scope.type.size
     for extent in scope.reduction:
@@ -195,7 +196,8 @@ def _functions(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
 def _compile(names: Mapping[Kernel, str]) -> Any:
     import tvm
 
-    from eqsynth.lower.eoperators import loop_nest, prim_func
+    from eqsynth.lower.eoperators import prim_func
+    from eqsynth.lower.loop_nest import loop_nest
 
     tvm_runtime.ensure_runtime()
     functions = {}

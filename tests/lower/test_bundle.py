@@ -158,7 +158,7 @@ def test_arguments_as_the_user_gives_them(tmp_path: Path) -> None:
         ):
             assert result["y"].tolist() == [1.0, 0.0] and result["kept"] is None
             assert result["list"][0].tolist() == [-2.0, -3.0]
-        for arguments, keywords in (
+        for given_args, keywords in (
             ((x, 3.0), {"names": ("a", 1)}),
             ((x,), {}),
             ((x, 2.0), {"names": ("a", 1), "more": 1}),
@@ -166,7 +166,7 @@ def test_arguments_as_the_user_gives_them(tmp_path: Path) -> None:
             (({"left": a, "right": ["b"]}, 2.0), {"names": ("a", 1)}),
         ):
             with pytest.raises(EqsynthError):
-                made(*arguments, **keywords)
+                made(*given_args, **keywords)
 
 
 def test_what_is_a_python_function_cannot_be_saved(tmp_path: Path) -> None:

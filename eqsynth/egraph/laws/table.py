@@ -24,6 +24,11 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 Law = Callable[[View, Sequence[Any]], Iterable[Tensor]]
 
 
+# Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
+# subsets of a long sum are many. Those with fewer fused come first.
+MAX_VARIANTS = 16
+
+
 class Later(Exception):
     """Raised by a law whose answer waits for others: the request is asked again."""
 
@@ -125,7 +130,13 @@ def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [canonical(Scope(e.shape, extents, body, reducer))]
 
 
-def _canonical_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _canonical_form(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _scope(row)
+    form = canonical(scope)
+    return [] if form == scope or scope in view.derived else [form]
+
+
+def _derived_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _scope(row)
     form = canonical(scope)
     return [] if form == scope else [form]
@@ -163,6 +174,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _settled(view, row)
     if scope is None or scope in view.derived or merging.is_product(scope):
         raise Later
+    if len(view.scopes(row[0])) > MAX_VARIANTS:
+        return []
     found = []
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
@@ -324,6 +337,7 @@ LAWS: Final[dict[str, Law]] = {
     "view": _view,
     "reduction": _reduction,
     "canonical-form": _canonical_form,
+    "derived-form": _derived_form,
     "traversal-merge": _traversal_merge,
     "view-merge": _view_merge,
     "expression-fusion": _expression_fusion,

@@ -1,0 +1,179 @@
+"""From the log of a saturation to a proof forest over whole ground programs, and back to IR.
+
+A node's head is its constructor with the literals; its children are terms. Literals carry their Python
+type, since 1, 1.0 and True are one key to a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, encode_tensor
+from eqsynth.egraph.graph import Log
+from eqsynth.egraph.proof import Justification, ProofForest, Step
+from eqsynth.egraph.snapshot import Handle
+from eqsynth.egraph.terms import Term
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Scalar
+from eqsynth.ir.tensor import Tensor, args_of, topological
+
+_INDICES = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod"})
+_SCALARS = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
+_OUTPUTS = "Outputs"
+
+Value = Tensor | Scalar | Index | tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class _Literal:
+    """A literal with its type; floats by their text, so that -0.0 isn't 0.0."""
+
+    kind: str
+    text: str
+
+    @staticmethod
+    def of(value: Any) -> _Literal:
+        return _Literal(type(value).__name__, repr(value))
+
+    def value(self) -> Any:
+        if self.kind == "float":
+            return float(self.text)
+        return int(self.text) if self.kind == "int" else self.text[1:-1]
+
+
+class Derivation:
+    """A proof forest over programs: terms of the IR, and the equalities of saturation logs."""
+
+    def __init__(self) -> None:
+        self.forest = ProofForest()
+        self._tensors: dict[Tensor, Term] = {}
+        self._decoded: dict[Term, Any] = {}
+
+    # ---- putting in ------------------------------------------------------------
+
+    def tensor(self, root: Tensor) -> Term:
+        """The ground term of an IR term."""
+        for term in topological([root]):
+            if term not in self._tensors:
+                parts = {arg: Handle(self._tensors[arg]) for arg in args_of(term)}
+                self._tensors[term] = self._ground(encode_tensor(term, parts), None)
+        return self._tensors[root]
+
+    def outputs(self, roots: tuple[Tensor, ...]) -> Term:
+        """The ground term of a whole program."""
+        return self.forest.add((_OUTPUTS, len(roots)), [self.tensor(root) for root in roots])
+
+    def add_log(self, log: Log, leaves: Mapping[Tensor, Tensor]) -> None:
+        """Adds the equalities of a log.
+
+        Args:
+            leaves: what the inputs and weights of the logged program stand for in this one.
+        """
+        names = {_leaf_key(leaf): self.tensor(image) for leaf, image in leaves.items()}
+        grounds: dict[int, Term] = {}
+
+        def handle(number: int) -> Term:
+            # Iterative: definitions form a DAG that may be deep.
+            stack = [number]
+            while stack:
+                top = stack[-1]
+                if top in grounds:
+                    stack.pop()
+                    continue
+                definition = log.definitions[top]
+                missing = [n for n in _handles(definition) if n not in grounds]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                key = _leaf_key_of(definition)
+                grounds[top] = (
+                    names[key] if key in names else self._ground(definition, grounds.__getitem__)
+                )
+                stack.pop()
+            return grounds[number]
+
+        for equality in log.equalities:
+            for number in (*_handles(equality.left), *_handles(equality.right)):
+                handle(number)
+            left = self._ground(equality.left, handle)
+            right = self._ground(equality.right, handle)
+            if left != right:
+                self.forest.union(left, right, Justification(equality.rule))
+
+    def _ground(self, term: Any, handle: Any) -> Term:
+        """A nested tuple as a term; handles are looked up, or are terms already."""
+        if isinstance(term, Handle):
+            return term.n if handle is None else int(handle(term.n))
+        children: list[Term] = []
+
+        def shape(value: Any) -> Any:
+            if isinstance(value, Handle) or (
+                isinstance(value, tuple) and value and isinstance(value[0], str)
+            ):
+                children.append(self._ground(value, handle))
+                return None
+            if isinstance(value, list | tuple):
+                return tuple(shape(part) for part in value)
+            return _Literal.of(value)
+
+        head = (term[0], tuple(shape(value) for value in term[1:]))
+        return self.forest.add(head, children)
+
+    # ---- taking out --------------------------------------------------------------
+
+    def explain(self, before: Term, after: Term) -> list[Step]:
+        """Steps from one whole program to the other.
+
+        Raises:
+            EquivalenceError: nothing in the logs makes them equal.
+        """
+        return self.forest.explain(before, after)
+
+    def decode(self, term: Term) -> Value:
+        """A ground term as IR: a tensor, scalar or index, or the outputs of a program."""
+        bank = self.forest.bank
+        for sub in bank.subterms(term):
+            if sub in self._decoded:
+                continue
+            name, pattern = bank[sub].head  # type: ignore[misc]
+            parts = iter([self._decoded[child] for child in bank[sub].children])
+            if name == _OUTPUTS:
+                self._decoded[sub] = tuple(parts)
+                continue
+
+            def fill(shape: Any, parts: Any = parts) -> Any:
+                if shape is None:
+                    return next(parts)
+                if isinstance(shape, tuple):
+                    return tuple(fill(part) for part in shape)
+                return shape.value()
+
+            args = [fill(shape) for shape in pattern]
+            decode: Any = decode_tensor
+            if name in _INDICES:
+                decode = decode_index
+            elif name in _SCALARS:
+                decode = decode_scalar
+            self._decoded[sub] = decode(name, args)
+        result: Value = self._decoded[term]
+        return result
+
+
+def _handles(term: Any) -> list[int]:
+    if isinstance(term, Handle):
+        return [term.n]
+    if isinstance(term, list | tuple):
+        return [n for part in term for n in _handles(part)]
+    return []
+
+
+def _leaf_key(leaf: Tensor) -> tuple[str, str]:
+    return (type(leaf).__name__, leaf.label)
+
+
+def _leaf_key_of(definition: Any) -> tuple[str, str] | None:
+    if isinstance(definition, tuple) and definition[0] in ("Input", "Weight"):
+        return (definition[0], definition[1])
+    return None

@@ -1,0 +1,175 @@
+"""A scope as loops over memory: linear addresses, and axes merged wherever all reads allow it.
+
+Every read becomes one linear address into dense memory, and neighbouring axes that all reads step
+through alike become one loop; so a bias over NHWC is a matrix, whatever its rank was, and the
+strides that are left tell the class of the scope. Not here: schedules and TIR (``eoperators.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eqsynth.extract.kernel import Layout, strides
+from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
+from eqsynth.ir.scalar import Read, Scalar, Value, leaves
+from eqsynth.ir.tensor import Scope, args_of
+
+
+@dataclass(frozen=True)
+class Loop:
+    slot: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read: its address in elements, and the index and extent of each axis it may leave."""
+
+    argument: int
+    address: Index
+    guards: tuple[tuple[Index, int], ...]
+
+    def stride(self, slot: int) -> int | None:
+        """Elements that a step of the loop moves the address; None if steps differ."""
+        for atom, _ in self.address.terms:
+            if not isinstance(atom, It) and slot in {it.slot for it in atom.value.iterators()}:
+                return None
+        return self.address.coefficient(slot)
+
+    def guarded_by(self, slot: int) -> bool:
+        return any(slot in {it.slot for it in index.iterators()} for index, _ in self.guards)
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """A scope at given layouts, ready for a schedule.
+
+    Attributes:
+        traversal: from the outermost to the innermost in the result's memory.
+        reduction: from the largest step in memory to the smallest.
+        accesses: by read; a read that is always outside its tensor (extent 0) has none.
+        output: the address that is written.
+        fixed: slots that are used in values or guards, whose loops therefore stay as they are.
+    """
+
+    scope: Scope
+    layouts: tuple[Layout, ...]
+    result: Layout
+    traversal: tuple[Loop, ...]
+    reduction: tuple[Loop, ...]
+    accesses: Mapping[Read, Access]
+    output: Index
+    fixed: frozenset[int]
+
+    @property
+    def points(self) -> int:
+        return math.prod(loop.extent for loop in self.traversal)
+
+    @property
+    def work(self) -> int:
+        return self.points * math.prod(loop.extent for loop in self.reduction)
+
+
+def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNest:
+    """The scope's loops and addresses, with loops merged wherever memory allows."""
+    args = args_of(scope)
+    steps = {tensor: strides(tensor.shape, layouts[k]) for k, tensor in enumerate(args)}
+    accesses: dict[Read, Access] = {}
+    fixed: set[int] = set()
+    for leaf in leaves(scope.body):
+        if isinstance(leaf, Value):
+            fixed.update(it.slot for it in leaf.index.iterators())
+        elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape:
+            access = _access(leaf, args.index(leaf.tensor), steps[leaf.tensor])
+            accesses[leaf] = access
+            fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
+            for atom, _ in access.address.terms:
+                if not isinstance(atom, It):
+                    fixed.update(it.slot for it in atom.value.iterators())
+    output = Index(0)
+    for slot, step in enumerate(strides(scope.traversal, result)):
+        output = output + Index.iterator(slot, scope.traversal[slot]) * step
+    rank = len(scope.traversal)
+    nest = LoopNest(
+        scope,
+        tuple(layouts),
+        result,
+        tuple(Loop(s, scope.traversal[s]) for s in result if scope.traversal[s] != 1),
+        tuple(Loop(rank + j, e) for j, e in enumerate(scope.reduction) if e != 1),
+        accesses,
+        output,
+        frozenset(fixed),
+    )
+    largest = {
+        loop.slot: max((abs(a.stride(loop.slot) or 0) for a in accesses.values()), default=0)
+        for loop in nest.reduction
+    }
+    by_step = tuple(sorted(nest.reduction, key=lambda loop: -largest[loop.slot]))
+    return _merged(_merged(replace(nest, reduction=by_step), "traversal"), "reduction")
+
+
+def _access(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
+    address = Index(0)
+    guards = []
+    for index, step, extent in zip(read.index, steps, read.tensor.shape, strict=True):
+        address = address + index * step
+        low, high = index.range()
+        if low < 0 or high >= extent:
+            guards.append((index, extent))
+    return Access(argument, _recombined(address), tuple(guards))
+
+
+def _recombined(address: Index) -> Index:
+    """``d*(e // d) + e % d`` is ``e``: what a reshape leaves of an address."""
+    terms: dict[Atom, int] = dict(address.terms)
+    for atom, coefficient in address.terms:
+        if isinstance(atom, Mod):
+            quotient = FloorDiv(atom.value, atom.divisor)
+            if terms.get(quotient) == coefficient * atom.divisor:
+                rest = {a: c for a, c in terms.items() if a not in (atom, quotient)}
+                # Adding terms one by one keeps the index canonical.
+                result = Index(address.const) + atom.value * coefficient
+                for other, c in rest.items():
+                    result = result + Index(0, ((other, c),))
+                return _recombined(result)
+    return address
+
+
+def _merged(nest: LoopNest, kind: str) -> LoopNest:
+    """Merges neighbouring loops (a, b) where a's step is b's step times b's extent everywhere."""
+    loops: tuple[Loop, ...] = getattr(nest, kind)
+    addresses = [nest.output, *(access.address for access in nest.accesses.values())]
+    for k in range(len(loops) - 1):
+        outer, inner = loops[k], loops[k + 1]
+        if nest.fixed & {outer.slot, inner.slot}:
+            continue
+        if all(a.coefficient(outer.slot) == a.coefficient(inner.slot) * inner.extent
+               for a in addresses):  # fmt: skip
+            merged = Loop(inner.slot, outer.extent * inner.extent)
+
+            def widened(address: Index, outer: Loop = outer, merged: Loop = merged) -> Index:
+                return address.substitute(
+                    lambda it: Index(0) if it.slot == outer.slot
+                    else Index(0, ((It(it.slot, merged.extent), 1),)) if it.slot == merged.slot
+                    else Index(0, ((it, 1),))
+                )  # fmt: skip
+
+            remaining = (*loops[:k], merged, *loops[k + 2 :])
+            accesses = {
+                read: replace(access, address=widened(access.address))
+                for read, access in nest.accesses.items()
+            }
+            output = widened(nest.output)
+            smaller = replace(nest, accesses=accesses, output=output)
+            return _merged(replace(smaller, **{kind: remaining}), kind)
+    return nest
+
+
+def flops_per_element(scope: Scope, operations: Callable[[Scalar], int]) -> float:
+    """Operations over elements moved: what EinNet calls a scope's arithmetic intensity (§5)."""
+    per_point = operations(scope.body) + bool(scope.reduction)
+    points = math.prod(scope.extents)
+    moved = scope.type.size + sum(arg.type.size for arg in args_of(scope))
+    return per_point * points / max(moved, 1)
