@@ -46,18 +46,10 @@ from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
 from eqsynth.lower.check import check_equivalence
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.numerics import NUMERICS
 from eqsynth.progress import Progress
 from eqsynth.report import Report
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
-
-# Numerics classes that each setting of ``numerics`` allows.
-NUMERICS = {
-    "bitwise": ("bitwise",),
-    "real": ("bitwise", "real"),
-    "cancels": ("bitwise", "real", "cancels"),
-    "approx": ("bitwise", "real", "cancels", "approx"),
-}
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eqsynth.egraph.encode import encode_tensor
+from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.laws.table import LAWS, Later
@@ -20,7 +20,7 @@ from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, digest_of, reads
-from eqsynth.ir.tensor import ClassRef, Op, Tensor, topological
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
 
@@ -49,7 +49,7 @@ class Session:
         self._constant: dict[int, bool] = {}
         self._answered: set[tuple[str, Any]] = set()
         # What a request looked at when it was last asked; None once it is answered for good.
-        self._asked: dict[tuple[str, Any], tuple[tuple[int, EClass, int], ...] | None] = {}
+        self._asked: dict[tuple[str, Any, int], tuple[tuple[int, EClass, int], ...] | None] = {}
         self._view: View | None = None
         self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
         unknown = [law for law in self._requests if law not in LAWS]
@@ -67,6 +67,10 @@ class Session:
         """Adds terms with all their subterms; the handles of the roots."""
         self._insert(roots)
         return [self._handles[root] for root in roots]
+
+    def handle(self, term: Tensor) -> int:
+        """The handle of a term that was added."""
+        return self._handles[term]
 
     def _insert(self, roots: Sequence[Tensor], facts: Iterable[tuple[Any, ...]] = ()) -> list[int]:
         """Inserts what is new among the subterms; handles that were made."""
@@ -269,15 +273,16 @@ class Session:
                     over.append(law)
                     break
                 decoded = [view.value(value) for value in row]
+                asked = (law, row, view.body_size(row))
                 if decoded[0].constant and law not in _MEANING:
-                    self._asked[law, row] = None
+                    self._asked[asked] = None
                     continue
                 try:
                     answers = list(LAWS[law](view, decoded))
                     settled = law not in _ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
-                self._asked[law, row] = None if settled else self._looked_at(view, decoded)
+                self._asked[asked] = None if settled else self._looked_at(view, decoded)
                 key = tuple(decoded)
                 fresh = [answer for answer in answers if self._is_new(law, key, answer)]
                 count += len(fresh)
@@ -286,7 +291,7 @@ class Session:
 
     def _due(self, view: View, law: str, row: Any) -> bool:
         """Whether a request is new, or waits and what it reads has got new members since."""
-        asked = self._asked.get((law, row), ())
+        asked = self._asked.get((law, row, view.body_size(row)), ())
         if asked is None:
             return False
         return not asked or any(
@@ -321,7 +326,7 @@ class Session:
         for law, row, answer in answers:
             e = Handle(view.refs[row[0]].handle)
             result = Handle(self._handles[answer])
-            facts.append((f"{law}-answer", e, result))
+            facts.append((f"{law}-answer", e, *self._answer(law, answer, result)))
             self.matches[law] += 1
             if law in _MAKES_OPERATORS:
                 facts += self._interiors(answer, before)
@@ -333,6 +338,15 @@ class Session:
             if rule.kind == "law-apply":
                 changed |= self.engine.apply(rule)
         return changed
+
+    def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:
+        """The columns of an answer: its class, or its parts where the rule marks them."""
+        if len(self.rules.known.signatures[f"{law}-answer"].inputs) == 2:
+            return (result,)
+        assert isinstance(answer, Scope)
+        parts = {arg: Handle(self._handles[arg]) for arg in args_of(answer)}
+        body = encode_scalar(answer.body, parts)
+        return (list(answer.traversal), list(answer.reduction), answer.reducer, body)
 
     def _interiors(self, answer: Tensor, before: int) -> list[tuple[Any, ...]]:
         """Marks for the operators that a match has made inside of its answer."""

@@ -40,6 +40,13 @@ class View:
         """Number of e-nodes in the class of a handle."""
         return len(self.snapshot.classes[self._by_handle[handle]])
 
+    def body_size(self, row: tuple[Any, ...]) -> int:
+        """The size of a request's body as it reads now: laws on indices make bodies smaller."""
+        body = row[-1]
+        if not isinstance(body, EClass) or body.sort == "Tensor":
+            return 0
+        return self._sizes[body]
+
     def current(self, ref: ClassRef) -> ClassRef:
         """The reference by which the class goes in this view."""
         return self.refs[self.eclass(ref)]
@@ -106,9 +113,17 @@ class View:
             self._indices[eclass] = decode_index(node.function, list(map(self.value, node.args)))
         return self._indices[eclass]
 
-    @cached_property
+    @property
     def _best(self) -> dict[EClass, ENode]:
-        """The smallest member of each index and scalar class; ties by its own structure."""
+        return self._smallest[0]
+
+    @property
+    def _sizes(self) -> dict[EClass, int]:
+        return self._smallest[1]
+
+    @cached_property
+    def _smallest(self) -> tuple[dict[EClass, ENode], dict[EClass, int]]:
+        """The smallest member of each index and scalar class, ties by its own structure; sizes."""
         classes = {c: n for c, n in self.snapshot.classes.items() if c.sort != "Tensor"}
         users: dict[EClass, list[tuple[EClass, ENode]]] = {}
         for eclass, nodes in classes.items():
@@ -130,7 +145,7 @@ class View:
                     cost[eclass], best[eclass] = key, node
                     again.extend(users.get(eclass, ()))
             work = again
-        return best
+        return best, {eclass: key[0] for eclass, key in cost.items()}
 
 
 def children(args: tuple[Any, ...]) -> list[EClass]:

@@ -126,7 +126,7 @@ def _write(
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as bundle:
             bundle.writestr("manifest.json", json.dumps(manifest))
             for position, value in enumerate(tensors):
-                flat = value.detach().contiguous().reshape(-1).view(torch.uint8)
+                flat = value.detach().reshape(-1).view(torch.uint8)
                 with bundle.open(_member(position), "w", force_zip64=True) as member:
                     member.write(flat.numpy().data)
             if library:

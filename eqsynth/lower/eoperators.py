@@ -23,12 +23,10 @@ from eqsynth.ir.scalar import Read, Value, leaves
 from eqsynth.ir.tensor import Tensor, args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.loop_nest import Loop, LoopNest
-from eqsynth.lower.scalar_code import (
-    ON_STACK,
+from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
+from eqsynth.lower.scalar_functions import (
     Expr,
-    ScalarCode,
     arithmetic,
-    index_code,
     loaded,
     maximum,
     minimum,
@@ -36,66 +34,12 @@ from eqsynth.lower.scalar_code import (
     stored,
     to_storage,
 )
+from eqsynth.lower.schedules import LANES, UNROLL, schedules, tile_loop
 
 # Below this many evaluations of the body, waking a second thread costs more than it saves.
 PARALLEL_GRAIN: Final = 16384
 # Parallel loops have at least about this many steps, so that threads get equal shares.
 _TASKS: Final = 64
-# Loops over a reduction of at most this many steps are unrolled.
-_UNROLL: Final = 16
-# Elements of an explicit vector: one AVX-512 register of float32, two or four narrower ones.
-LANES: Final = 16
-
-
-def schedules(nest: LoopNest) -> tuple[str, ...]:
-    """The schedule points worth timing for a nest, the safest first.
-
-    ``rows``: outer loops parallel, the innermost left to LLVM. ``flatN``: all loops as one, in
-    blocks of N (short inner axes). ``tilePxQ``: P by Q blocks of two loops (transposes).
-    ``lanesN``: N results of the inner loop accumulate in registers. ``foldN``: N partial results
-    along the innermost reduction.
-    """
-    if not nest.traversal and not nest.reduction or not nest.work:
-        return ("rows",)
-    if not nest.reduction:
-        inner = nest.traversal[-1]
-        found = ["rows"]
-        if len(nest.traversal) > 1 and inner.extent < 32:
-            found.append("flat16")
-        if _tile_loop(nest) is not None:
-            found += ["tile16x16", "tile8x16"]
-        return tuple(found)
-    found = []
-    if nest.traversal and nest.traversal[-1].extent >= LANES:
-        loop = nest.traversal[-1]
-        if _contiguous(nest, loop):
-            found += ["lanes16", "lanes64"] if loop.extent >= 64 else ["lanes16"]
-    loop = nest.reduction[-1]
-    if loop.extent >= LANES and _contiguous(nest, loop):
-        found += ["fold16", "fold64"] if loop.extent >= 128 else ["fold16"]
-    # LLVM vectorizes over results once a short reduction is unrolled, and not over a long one.
-    short = math.prod(loop.extent for loop in nest.reduction) <= _UNROLL
-    return ("rows", *found) if short or not found else tuple(found)
-
-
-def _contiguous(nest: LoopNest, loop: Loop) -> bool:
-    """Whether neighbouring steps of a loop read neighbouring elements, or the same ones."""
-    return all(
-        access.stride(loop.slot) in (0, 1) and not access.guarded_by(loop.slot)
-        for access in nest.accesses.values()
-    )
-
-
-def _tile_loop(nest: LoopNest) -> int | None:
-    """The position of a loop along which a read is contiguous while it jumps along the inner."""
-    inner = nest.traversal[-1]
-    for access in nest.accesses.values():
-        if access.stride(inner.slot) in (0, 1):
-            continue
-        for k, loop in enumerate(nest.traversal[:-1]):
-            if access.stride(loop.slot) == 1 and loop.extent >= 4 and inner.extent >= 4:
-                return k
-    return None
 
 
 def prim_func(nest: LoopNest, schedule: str, name: str) -> Any:
@@ -127,9 +71,7 @@ class _Emitter:
         self.empty = 0 in nest.scope.reduction
         for position, arg in enumerate(self.args):
             if arg.type.size:
-                self.flat[position] = self._parameter(
-                    f"x{position}", arg, nest.layouts[position]
-                )
+                self.flat[position] = self._parameter(f"x{position}", arg, nest.layouts[position])
         self.out = self._parameter("result", nest.scope, nest.result)
 
     def _small(self) -> bool:
@@ -161,10 +103,11 @@ class _Emitter:
         numbers = [int(n) for n in schedule[len(kind) :].split("x") if n]
         if self.empty:
             kind = "rows"
-        emit = {
+        emits: dict[str, Callable[..., list[Any]]] = {
             "rows": self._rows, "flat": self._flat, "tile": self._tile,
             "lanes": self._lanes, "fold": self._fold,
-        }.get(kind)  # fmt: skip
+        }  # fmt: skip
+        emit = emits.get(kind)
         if emit is None:
             raise LoweringError(
                 what=f"no schedule point {schedule!r}",
@@ -203,7 +146,7 @@ class _Emitter:
 
     def _tile(self, height: int, width: int) -> list[Any]:
         loops = list(self.nest.traversal)
-        position = _tile_loop(self.nest)
+        position = tile_loop(self.nest)
         assert position is not None, "tile is offered only where there is such a loop"
         column, row = loops.pop(position), loops.pop()
         tiles = (Loop(-1, _ceil(column.extent, height)), Loop(-2, _ceil(row.extent, width)))
@@ -257,14 +200,9 @@ class _Emitter:
             step = width
             while step > 1:
                 step //= 2
+                halved = self._plus(partial, step)
                 for start in range(0, step, LANES):
-                    statements += self._vector(
-                        self._int(start),
-                        lambda lane, step=step: self._accumulate(
-                            partial, lane, tirx.BufferLoad(partial, [lane + self._int(step)])
-                        ),
-                        min(step, LANES),
-                    )
+                    statements += self._vector(self._int(start), halved, min(step, LANES))
             zero = self._int(0)
             if rest:
                 begin = self._int(whole * width)
@@ -367,7 +305,7 @@ class _Emitter:
             return [*code, *self._store(at, value)]
         total = self._local(1)
         zero = self._int(0)
-        small = math.prod(loop.extent for loop in self.nest.reduction) <= _UNROLL
+        small = math.prod(loop.extent for loop in self.nest.reduction) <= UNROLL
         kind = ForKind.UNROLLED if small else ForKind.SERIAL
         return [
             tirx.AllocBuffer(total, ON_STACK),
@@ -391,7 +329,7 @@ class _Emitter:
                 width // LANES, lambda k: self._vector(k * self._int(LANES), body), ForKind.UNROLLED
             )
 
-        small = math.prod(loop.extent for loop in reduction) <= _UNROLL
+        small = math.prod(loop.extent for loop in reduction) <= UNROLL
         kind = ForKind.UNROLLED if small else ForKind.SERIAL
         statements = [
             *lanes(lambda lane: [tirx.BufferStore(totals, self._identity(), [lane])]),
@@ -417,6 +355,15 @@ class _Emitter:
         loop = tirx.For(self.lane, self._int(0), self._int(lanes), ForKind.VECTORIZED, steps)
         self.lane = None
         return [loop]
+
+    def _plus(self, partial: Any, distance: int) -> Callable[[Expr], list[Any]]:
+        """Combines each of some partial results with the one that far behind it."""
+
+        def add(lane: Expr) -> list[Any]:
+            other = tirx.BufferLoad(partial, [lane + self._int(distance)])
+            return self._accumulate(partial, lane, other)
+
+        return add
 
     def _step(self, totals: Any, lane: Expr, at: dict[int, Expr]) -> list[Any]:
         dtype = self.nest.scope.dtype

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from eqsynth.extract.kernel import Layout, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
@@ -107,7 +108,7 @@ def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNe
         for loop in nest.reduction
     }
     by_step = tuple(sorted(nest.reduction, key=lambda loop: -largest[loop.slot]))
-    return _merged(_merged(replace(nest, reduction=by_step), "traversal"), "reduction")
+    return _merged(replace(nest, reduction=by_step))
 
 
 def _access(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
@@ -137,34 +138,42 @@ def _recombined(address: Index) -> Index:
     return address
 
 
-def _merged(nest: LoopNest, kind: str) -> LoopNest:
-    """Merges neighbouring loops (a, b) where a's step is b's step times b's extent everywhere."""
-    loops: tuple[Loop, ...] = getattr(nest, kind)
-    addresses = [nest.output, *(access.address for access in nest.accesses.values())]
-    for k in range(len(loops) - 1):
-        outer, inner = loops[k], loops[k + 1]
-        if nest.fixed & {outer.slot, inner.slot}:
-            continue
-        if all(a.coefficient(outer.slot) == a.coefficient(inner.slot) * inner.extent
-               for a in addresses):  # fmt: skip
-            merged = Loop(inner.slot, outer.extent * inner.extent)
-
-            def widened(address: Index, outer: Loop = outer, merged: Loop = merged) -> Index:
-                return address.substitute(
-                    lambda it: Index(0) if it.slot == outer.slot
-                    else Index(0, ((It(it.slot, merged.extent), 1),)) if it.slot == merged.slot
-                    else Index(0, ((it, 1),))
-                )  # fmt: skip
-
-            remaining = (*loops[:k], merged, *loops[k + 2 :])
-            accesses = {
-                read: replace(access, address=widened(access.address))
-                for read, access in nest.accesses.items()
-            }
-            output = widened(nest.output)
-            smaller = replace(nest, accesses=accesses, output=output)
-            return _merged(replace(smaller, **{kind: remaining}), kind)
+def _merged(nest: LoopNest) -> LoopNest:
+    """The nest with neighbouring loops merged, of the traversal and of the reduction."""
+    for kind, loops in (("traversal", nest.traversal), ("reduction", nest.reduction)):
+        for k, (outer, inner) in enumerate(pairwise(loops)):
+            if _alike(nest, outer, inner):
+                merged = Loop(inner.slot, outer.extent * inner.extent)
+                remaining = (*loops[:k], merged, *loops[k + 2 :])
+                smaller = _renamed(nest, outer, merged)
+                if kind == "traversal":
+                    return _merged(replace(smaller, traversal=remaining))
+                return _merged(replace(smaller, reduction=remaining))
     return nest
+
+
+def _alike(nest: LoopNest, outer: Loop, inner: Loop) -> bool:
+    """Whether a step of ``outer`` goes on, in every address, where ``inner`` ends."""
+    addresses = (nest.output, *(access.address for access in nest.accesses.values()))
+    return not nest.fixed & {outer.slot, inner.slot} and all(
+        address.coefficient(outer.slot) == address.coefficient(inner.slot) * inner.extent
+        for address in addresses
+    )
+
+
+def _renamed(nest: LoopNest, outer: Loop, merged: Loop) -> LoopNest:
+    """The nest's addresses with ``merged`` in place of both loops."""
+
+    def image(it: It) -> Index:
+        if it.slot == outer.slot:
+            return Index(0)
+        return Index.iterator(it.slot, merged.extent if it.slot == merged.slot else it.extent)
+
+    accesses = {
+        read: replace(access, address=access.address.substitute(image))
+        for read, access in nest.accesses.items()
+    }
+    return replace(nest, accesses=accesses, output=nest.output.substitute(image))
 
 
 def flops_per_element(scope: Scope, operations: Callable[[Scalar], int]) -> float:

@@ -1,9 +1,8 @@
-"""The body of a scope as TIR: scalar expressions, one binding per distinct subexpression.
+"""The body of a scope as TIR: one stored value per distinct subexpression.
 
 Floats of 16 bits are computed in float32 and rounded where the term says so (a cast, the result).
-Functions that libm would compute one element at a time (exp, tanh, erf and what is made of them)
-are polynomials in float32, so that LLVM vectorizes them. Not here: loops and addresses
-(``eoperators.py``).
+Not here: the functions themselves (``scalar_functions.py``), loops and addresses
+(``eoperators.py``, ``loop_nest.py``).
 """
 
 from __future__ import annotations
@@ -16,79 +15,24 @@ import numpy as np
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
-from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import FloorDiv, Index, It
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
 from eqsynth.ir.types import INTEGERS, is_float
-
-Expr = Any
-"""A TIR expression; tvm has no annotations."""
+from eqsynth.lower.scalar_functions import (
+    COMPARE,
+    FLOAT,
+    INTEGER,
+    LOGIC,
+    Expr,
+    arithmetic,
+    convert,
+    loaded,
+    number,
+    to_storage,
+)
 
 # Without this, an allocation is a call of the runtime, even of one element.
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
-
-_EXP: Final = (0.499999996, 0.166665773, 0.0416668535, 0.00836314634, 0.00139012814)
-_TANH: Final = (-0.333333284, 0.133327192, -0.0538433095, 0.0209615132, -0.00604539406)
-_ERF: Final = (
-    1.12837917, -0.376126258, 0.112835851, -0.0268538118, 0.0051883275, -0.000801019197,
-    7.8538559e-05,
-)  # fmt: skip
-_LOG_ERFC: Final = (
-    0.000291026183, -1.13011972, -0.632013439, -0.109909731, 0.0263275243, -0.00472768877,
-    0.000590203334, -4.52981092e-05, 1.59981997e-06,
-)  # fmt: skip
-
-
-def arithmetic(dtype: str) -> str:
-    """The dtype that a value of ``dtype`` is computed in."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
-def stored(dtype: str) -> str:
-    """The dtype of memory that holds ``dtype``: LLVM has no bfloat16 on most machines."""
-    return "uint16" if dtype == "bfloat16" else dtype
-
-
-def loaded(value: Expr, dtype: str) -> Expr:
-    """What was read from memory, in ``arithmetic(dtype)``."""
-    if dtype == "bfloat16":
-        wide = tirx.shift_left(value.astype("uint32"), tirx.const(16, "uint32"))
-        return tirx.reinterpret("float32", wide)
-    return value if arithmetic(dtype) == dtype else value.astype(arithmetic(dtype))
-
-
-def to_storage(value: Expr, dtype: str) -> Expr:
-    """A value in ``arithmetic(dtype)`` as memory holds it; bfloat16 rounds to nearest, even."""
-    if dtype != "bfloat16":
-        return value if arithmetic(dtype) == dtype else value.astype(dtype)
-    u = lambda constant: tirx.const(constant, "uint32")  # noqa: E731
-    bits = tirx.reinterpret("uint32", value)
-    odd = tirx.bitwise_and(tirx.shift_right(bits, u(16)), u(1))
-    rounded = tirx.shift_right(bits + u(0x7FFF) + odd, u(16))
-    # Rounding up would carry a NaN's mantissa into its exponent.
-    return tirx.Select(is_nan("float32", value), u(0x7FC0), rounded).astype("uint16")
-
-
-def number(value: float, dtype: str) -> Expr:
-    """A constant; infinities and what lies outside an integer's range as the interpreter has it."""
-    if is_float(dtype):
-        if math.isnan(value):
-            return tirx.reinterpret(dtype, _bits(dtype, np.array(np.nan, dtype)))
-        if math.isinf(value):
-            return tirx.reinterpret(dtype, _bits(dtype, np.array(value, dtype)))
-        return tirx.const(value, dtype)
-    if dtype == "bool":
-        return tirx.const(bool(value), "bool")
-    limits = np.iinfo(dtype)
-    if not math.isfinite(value):
-        return tirx.const(int(limits.max if value > 0 else limits.min), dtype)
-    wrapped = (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
-    return tirx.const(wrapped, dtype)
-
-
-def _bits(dtype: str, value: Any) -> Expr:
-    integer = "int32" if dtype == "float32" else "int64"
-    return tirx.const(int(value.view(integer)), integer)
 
 
 def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
@@ -160,7 +104,7 @@ class ScalarCode:
             return number(scalar.value, arithmetic(dtype))
         own = dtype_of(scalar) or dtype
         if arithmetic(own) != arithmetic(dtype):
-            return self.convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
+            return convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
         match scalar:
             case Read():
                 return self._load(scalar)
@@ -168,7 +112,7 @@ class ScalarCode:
                 return index_code(index, self._iterators, self._index_dtype).astype("int64")
             case Cast(arg=arg):
                 source = arithmetic(dtype_of(arg) or own)
-                value = self.convert(self.value(arg, source), source, arithmetic(own))
+                value = convert(self.value(arg, source), source, arithmetic(own))
                 return loaded(to_storage(self.bind(value), own), own)
             case Call(fn=fn, args=args):
                 return self._call(fn, args, own)
@@ -193,28 +137,16 @@ class ScalarCode:
                 result = result + value if is_sum else result * value
         return result
 
-    def convert(self, value: Expr, source: str, target: str) -> Expr:
-        """A cast between dtypes of arithmetic, as torch does it: to bool by comparing with 0, to narrow integers by wrapping."""
-        if source == target:
-            return value
-        if target == "bool":
-            return tirx.NE(value, number(0, source))
-        if source == "bool":
-            return tirx.Select(value, number(1, target), number(0, target))
-        if is_float(source) and target in ("uint8", "int8", "int16"):
-            value = value.astype("int32")
-        return value.astype(target)
-
     def _call(self, fn: str, args: Sequence[Scalar], own: str) -> Expr:
         if fn == "where":
             test = self._truth(args[0])
             return tirx.Select(test, self.value(args[1], own), self.value(args[2], own))
         if fn in ("not", "and", "or"):
-            return _LOGIC[fn](*map(self._truth, args))
+            return LOGIC[fn](*map(self._truth, args))
         joined = self._joined(args)
-        if fn in _COMPARE:
+        if fn in COMPARE:
             joined = "uint8" if joined == "bool" else joined
-            return _COMPARE[fn](*(self.value(arg, joined) for arg in args))
+            return COMPARE[fn](*(self.value(arg, joined) for arg in args))
         if fn == "pow" and isinstance(args[1], Num):
             power = self._small_power(args[0], args[1].value, own)
             if power is not None:
@@ -222,8 +154,8 @@ class ScalarCode:
         dtype = arithmetic(own)
         values = [self.value(arg, dtype) for arg in args]
         if is_float(dtype):
-            return _FLOAT[fn](self, dtype, *values)
-        return _INTEGER[fn](self, dtype, *values)
+            return FLOAT[fn](self, dtype, *values)
+        return INTEGER[fn](self, dtype, *values)
 
     def _truth(self, arg: Scalar) -> Expr:
         dtype = arithmetic(dtype_of(arg) or "float32")
@@ -249,238 +181,3 @@ class ScalarCode:
             return tirx.sqrt(x)
         square = x if exponent == 1.0 else self.bind(x * x)
         return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[exponent]
-
-
-def maximum(dtype: str, x: Expr, y: Expr) -> Expr:
-    """The larger, or NaN if one is; a comparison alone would drop one of two NaNs."""
-    if dtype == "bool":
-        return tirx.Or(x, y)
-    if not is_float(dtype):
-        return tirx.max(x, y)
-    larger = x < y
-    return tirx.Select(larger if _number(y) else tirx.Or(larger, is_nan(dtype, y)), y, x)
-
-
-def minimum(dtype: str, x: Expr, y: Expr) -> Expr:
-    """The smaller, or NaN if one is."""
-    if dtype == "bool":
-        return tirx.And(x, y)
-    if not is_float(dtype):
-        return tirx.min(x, y)
-    smaller = y < x
-    return tirx.Select(smaller if _number(y) else tirx.Or(smaller, is_nan(dtype, y)), y, x)
-
-
-def _number(value: Expr) -> bool:
-    return isinstance(value, tirx.FloatImm)
-
-
-def is_nan(dtype: str, x: Expr) -> Expr:
-    """By its bits: ``x != x`` may be simplified away."""
-    if dtype == "float32":
-        bits, mask, infinity = "int32", 0x7FFFFFFF, 0x7F800000
-    else:
-        bits, mask, infinity = "int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000
-    masked = tirx.bitwise_and(tirx.reinterpret(bits, x), tirx.const(mask, bits))
-    return masked > tirx.const(infinity, bits)
-
-
-def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    result: Expr = tirx.const(coefficients[-1], "float32")
-    for coefficient in reversed(coefficients[:-1]):
-        result = result * x + tirx.const(coefficient, "float32")
-    return result
-
-
-def _exp(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    """e^x; in float32 also where the result is infinite, subnormal or 0."""
-    if dtype != "float32":
-        return tirx.exp(x)
-    n, value = _exp_parts(code, _clamped(code, x, -104.0, 89.0))
-    # The halves of n are exponents that exist even where n itself is none.
-    half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
-    return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
-
-
-def _exp_bounded(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    """e^x for |x| <= 87, where the result is a normal number."""
-    if dtype != "float32":
-        return tirx.exp(x)
-    n, value = _exp_parts(code, x)
-    return value * _power_of_two(n)
-
-
-def _exp_parts(code: ScalarCode, x: Expr) -> tuple[Expr, Expr]:
-    """n and e^r where x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r² q(r), q fitted."""
-    f = lambda value: tirx.const(value, "float32")  # noqa: E731
-    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
-    shifted = code.bind(x * f(1.44269504) + f(12582912.0))
-    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
-    whole = code.bind(shifted - f(12582912.0))
-    # ln 2 in two parts, the first short enough that its product with n is exact.
-    r = code.bind(x - whole * f(0.693359375) - whole * f(-2.12194440e-4))
-    return n, code.bind(_polynomial(r, _EXP) * (r * r) + r + f(1.0))
-
-
-def _clamped(code: ScalarCode, x: Expr, low: float, high: float) -> Expr:
-    """x between bounds; NaN stays."""
-    f = lambda value: tirx.const(value, "float32")  # noqa: E731
-    below = code.bind(tirx.Select(x > f(high), f(high), x))
-    return code.bind(tirx.Select(below < f(low), f(low), below))
-
-
-def _power_of_two(n: Expr) -> Expr:
-    bits = tirx.shift_left(n + tirx.const(127, "int32"), tirx.const(23, "int32"))
-    return tirx.reinterpret("float32", bits)
-
-
-def _tanh(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    if dtype != "float32":
-        return tirx.tanh(x)
-    f = lambda value: tirx.const(value, "float32")  # noqa: E731
-    size = code.bind(tirx.abs(x))
-    size = code.bind(tirx.Select(size > f(10.0), f(10.0), size))
-    square = code.bind(x * x)
-    near = code.bind(_polynomial(square, _TANH) * square * x + x)
-    far = code.bind(f(1.0) - f(2.0) / (_exp_bounded(code, dtype, code.bind(size * f(2.0))) + f(1.0)))
-    return tirx.Select(size < f(0.625), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
-
-
-def _erf(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    """x p(x²) up to 1, and beyond it 1 - e^q(x), q fitted to log erfc; 1 from 4 on in float32."""
-    if dtype != "float32":
-        return _libm("erf", dtype, x)
-    f = lambda value: tirx.const(value, "float32")  # noqa: E731
-    size = code.bind(tirx.abs(x))
-    size = code.bind(tirx.Select(size > f(4.0), f(4.0), size))
-    near = code.bind(x * _polynomial(code.bind(x * x), _ERF))
-    far = code.bind(f(1.0) - _exp_bounded(code, dtype, code.bind(_polynomial(size, _LOG_ERFC))))
-    return tirx.Select(size < f(1.0), near, tirx.Select(x < f(0.0), f(0.0) - far, far))
-
-
-def _sigmoid(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    one = tirx.const(1.0, dtype)
-    if dtype == "float32":
-        x = _clamped(code, x, -87.0, 87.0)
-    return one / (one + _exp_bounded(code, dtype, code.bind(tirx.const(0.0, dtype) - x)))
-
-
-def _gelu(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
-    inner = code.bind(x * tirx.const(math.sqrt(0.5), dtype))
-    return half * x * (one + _erf(code, dtype, inner))
-
-
-def _gelu_tanh(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    c = lambda value: tirx.const(value, dtype)  # noqa: E731
-    inner = code.bind(c(math.sqrt(2 / math.pi)) * (x + c(0.044715) * x * x * x))
-    return c(0.5) * x * (c(1.0) + _tanh(code, dtype, inner))
-
-
-def _sign(code: ScalarCode, dtype: str, x: Expr) -> Expr:
-    zero = number(0, dtype)
-    negative = x if dtype == "uint8" else tirx.Select(x < zero, number(-1, dtype), x)
-    return tirx.Select(x > zero, number(1, dtype), negative)
-
-
-def _libm(name: str, dtype: str, *args: Expr) -> Expr:
-    return tirx.call_pure_extern(dtype, name if dtype == "float64" else name + "f", *args)
-
-
-def _remainder(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
-    """fmod with the divisor's sign, as NumPy and torch have it."""
-    zero = number(0, dtype)
-    rest = code.bind(_libm("fmod", dtype, x, y))
-    other_side = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
-    return tirx.Select(other_side, rest + y, rest)
-
-
-def _floor_quotient(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
-    """From the remainder, since x / y may round up to an integer that is too large."""
-    rest = code.bind(_remainder(code, dtype, x, y))
-    quotient = code.bind((x - rest) / y)
-    floored = code.bind(tirx.floor(quotient))
-    above = quotient - floored > number(0.5, dtype)
-    nearest = tirx.Select(above, floored + number(1, dtype), floored)
-    return tirx.Select(tirx.EQ(y, number(0, dtype)), x / y, nearest)
-
-
-def _integer_division(
-    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr, Expr], Expr]
-) -> Callable[..., Expr]:
-    """Division that never traps: by 0 it gives 0 (NumPy), by -1 it wraps.
-
-    Only `if_then_else` keeps the division from being executed; a `Select` evaluates both sides.
-    """
-
-    def emit(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
-        result, zero = operation(x, y), number(0, dtype)
-        if dtype != "uint8":
-            minus_one = tirx.EQ(y, number(-1, dtype))
-            result = tirx.if_then_else(minus_one, at_minus_one(zero, x), result)
-        return tirx.if_then_else(tirx.EQ(y, zero), zero, result)
-
-    return emit
-
-
-def _integer_power(code: ScalarCode, dtype: str, x: Expr, y: Expr) -> Expr:
-    power = tirx.pow(code.convert(x, dtype, "float64"), code.convert(y, dtype, "float64"))
-    return code.convert(code.bind(power), "float64", dtype)
-
-
-_COMPARE: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {
-    "eq": tirx.EQ,
-    "ne": tirx.NE,
-    "lt": lambda x, y: x < y,
-    "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-}
-
-_LOGIC: Final[dict[str, Callable[..., Expr]]] = {"not": tirx.Not, "and": tirx.And, "or": tirx.Or}
-
-_BOTH: Final[dict[str, Callable[..., Expr]]] = {
-    "sign": _sign,
-    "max": lambda code, dtype, x, y: maximum(dtype, x, y),
-    "min": lambda code, dtype, x, y: minimum(dtype, x, y),
-}
-
-_FLOAT: Final[dict[str, Callable[..., Expr]]] = {
-    **_BOTH,
-    "relu": lambda code, dtype, x: tirx.Select(x < number(0, dtype), number(0, dtype), x),
-    "exp": _exp,
-    "log": lambda code, dtype, x: tirx.log(x),
-    "sqrt": lambda code, dtype, x: tirx.sqrt(x),
-    "rsqrt": lambda code, dtype, x: number(1, dtype) / tirx.sqrt(x),
-    "reciprocal": lambda code, dtype, x: number(1, dtype) / x,
-    "abs": lambda code, dtype, x: tirx.abs(x),
-    "floor": lambda code, dtype, x: tirx.floor(x),
-    "ceil": lambda code, dtype, x: tirx.ceil(x),
-    "sin": lambda code, dtype, x: tirx.sin(x),
-    "cos": lambda code, dtype, x: tirx.cos(x),
-    "tanh": _tanh,
-    "erf": _erf,
-    "sigmoid": _sigmoid,
-    "silu": lambda code, dtype, x: x * _sigmoid(code, dtype, x),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "div": lambda code, dtype, x, y: x / y,
-    "pow": lambda code, dtype, x, y: tirx.pow(x, y),
-    "floordiv": _floor_quotient,
-    "mod": _remainder,
-}
-
-_INTEGER: Final[dict[str, Callable[..., Expr]]] = {
-    **_BOTH,
-    "relu": lambda code, dtype, x: maximum(dtype, x, number(0, dtype)),
-    "abs": lambda code, dtype, x: (
-        x if dtype in ("uint8", "bool") else tirx.Select(x < number(0, dtype), number(0, dtype) - x, x)
-    ),
-    "floor": lambda code, dtype, x: x,
-    "ceil": lambda code, dtype, x: x,
-    "floordiv": _integer_division(tirx.floordiv, lambda zero, x: zero - x),
-    "mod": _integer_division(tirx.floormod, lambda zero, x: zero),
-    "pow": _integer_power,
-}
-
-assert set(FUNCTIONS) == {*_FLOAT, *_COMPARE, *_LOGIC, "where"}, "a scalar function has no code"

@@ -19,6 +19,8 @@ from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contig
 from eqsynth.ir.scalar import factors_of, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower import tvm_runtime
+from eqsynth.lower.loop_nest import flops_per_element, loop_nest
+from eqsynth.lower.schedules import schedules
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +42,6 @@ class TvmBackend:
         """Every layout and schedule point for a memory-bound scope; nothing for other terms."""
         if not isinstance(term, Scope) or not is_memory_bound(term):
             return
-        from eqsynth.lower.eoperators import schedules
-        from eqsynth.lower.loop_nest import loop_nest
-
         for inputs, output in _layouts(term):
             for point in schedules(loop_nest(term, inputs, output)):
                 yield Kernel(term, constants, self.name, inputs, output, point)
@@ -53,20 +52,18 @@ class TvmBackend:
         """Runners, from one compilation for all; None where a kernel did not compile."""
         distinct = list(dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size))
         functions = _functions(distinct)
-        runners: list[Runner | None] = []
-        for kernel, packed in kernels:
-            function = functions.get(kernel)
-            needed = kernel.term.type.size > 0
-            runners.append(None if needed and function is None else runner(kernel, function, packed))
-        return runners
+        return [
+            runner(kernel, functions.get(kernel), packed)
+            if kernel in functions or not kernel.term.type.size
+            else None
+            for kernel, packed in kernels
+        ]
 
 
 def is_memory_bound(scope: Scope) -> bool:
     """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
     if not scope.reduction or len(factors_of(scope.body)) == 1:
         return True
-    from eqsynth.lower.loop_nest import flops_per_element
-
     work = operations(scope.body) * scope.type.size
     for extent in scope.reduction:
         work *= extent
@@ -82,9 +79,7 @@ def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
         yield tuple(last[:-1]), last[-1]
 
 
-def runner(
-    kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor], name: str = ""
-) -> Runner:
+def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) -> Runner:
     """Calls a compiled function on torch tensors, with constants bound and a new result.
 
     Args:
@@ -197,7 +192,6 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
     import tvm
 
     from eqsynth.lower.eoperators import prim_func
-    from eqsynth.lower.loop_nest import loop_nest
 
     tvm_runtime.ensure_runtime()
     functions = {}
@@ -230,7 +224,7 @@ def _pipeline() -> str:
     from tvm import tirx
     from tvm.tirx import compilation_pipeline, transform
 
-    @tvm.transform.module_pass(opt_level=0)
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def lower(module: Any, _: Any) -> Any:
         passes = [
             transform.FlattenBuffer(),

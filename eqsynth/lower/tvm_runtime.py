@@ -148,7 +148,8 @@ def cache_directory() -> Path:
     own where that can't be written."""
     import platformdirs
 
-    path = Path(os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")) / "native"
+    home = os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")
+    path = Path(home) / "native"
     try:
         path.mkdir(parents=True, exist_ok=True)
         if os.access(path, os.W_OK):

@@ -255,6 +255,10 @@ def test_a_failed_save_leaves_the_old_file(saved: Path) -> None:
     before = saved.read_bytes()
     with pytest.raises(LoweringError):
         save(CompiledProgram.from_module(torch.nn.ReLU()), saved)
+    # This one fails in the middle of writing.
+    nowhere = program_of({}, [], ["c"], {"c": torch.empty(2, device="meta")}, row=ROW)
+    with pytest.raises((TypeError, RuntimeError)):
+        save(nowhere, saved)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
     assert Row().bind() == []

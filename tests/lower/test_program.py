@@ -14,7 +14,7 @@ from lower_cases import op, tensor
 from programs import Row, convolutions, program_of, step
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
-from eqsynth.extract.kernel import channels_last
+from eqsynth.extract.kernel import channels_last, strides
 from eqsynth.lower.program import CompiledProgram
 
 
@@ -68,6 +68,24 @@ def test_steps_must_be_in_order() -> None:
     assert caught.value.got == "a"
     with pytest.raises(LoweringError):
         program_of({"x": (2, 3)}, late[1:], ["nothing"])
+
+
+@pytest.mark.parametrize("layout", [(0, 1), (1, 0)])
+def test_kernels_get_inputs_in_the_layout_they_ask_for(layout: tuple[int, ...]) -> None:
+    seen: list[torch.Tensor] = []
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return x + 1
+
+    term = op("Opaque", (2, 3), attrs=("watched", (2, 3), "float32"))
+    steps = [step("y", term, "x", opaque={"watched": watched})]
+    program = program_of({"x": (2, 3)}, steps, ["y"], layouts={"x": layout})
+    for x in (torch.randn(2, 3), torch.randn(3, 2).T, torch.randn(2, 6)[:, ::2]):
+        assert torch.equal(program(x), x + 1)
+        assert seen[-1].stride() == strides((2, 3), layout)
+        # Only what lies elsewhere is copied.
+        assert (seen[-1].data_ptr() == x.data_ptr()) == (x.stride() == strides((2, 3), layout))
 
 
 def test_values_die_at_their_last_use() -> None:

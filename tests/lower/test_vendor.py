@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lower_cases import arguments, check_kernel, op
+from lower_cases import arguments, check_kernel, op, tensor
 
 from eqsynth.extract.kernel import Kernel, channels_last
 from eqsynth.ir.operators import POST_FUNCTIONS
@@ -119,3 +119,5 @@ def test_what_onednn_cannot_do_is_left_to_others() -> None:
     assert kernels(op("Matmul", (2, 1, 5, 3), (1, 3, 3, 4))) == []
     assert kernels(op("Conv2d", (0, 3, 4, 4), (2, 3, 1, 1), attrs=window), 1) == []
     assert kernels(op("Add", (5, 3), (5, 3)), 1) == []
+    x = tensor(0, 3, 3)
+    assert kernels(Op("Matmul", (x, x))) == []

@@ -1,0 +1,90 @@
+"""Whether two programs meet in one e-graph: the task behind ``prove_equal``.
+
+First from the left program to the right one: scopes of the right program are only recognized, not derived
+from, so the proof reads as a derivation of it. If they don't meet, both sides are derived from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eqsynth.egraph.encode import encode_scalar
+from eqsynth.egraph.graph import Log
+from eqsynth.egraph.schedule import PROVE_PHASES, Limits, saturate
+from eqsynth.egraph.session import Session
+from eqsynth.egraph.snapshot import Handle
+from eqsynth.ir.normal import canonical_term
+from eqsynth.ir.tensor import Scope, Tensor, args_of, topological
+from eqsynth.rules import RuleSet
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a proof search found.
+
+    Attributes:
+        left, right: the programs in canonical form, as they were added.
+        stop: ``proved``, or why the search ended.
+    """
+
+    proved: bool
+    stop: str
+    left: tuple[Tensor, ...]
+    right: tuple[Tensor, ...]
+    log: Log
+    enodes: int
+    seconds: float
+
+
+def meet(
+    left: Sequence[Tensor], right: Sequence[Tensor], rules: RuleSet, limits: Limits
+) -> Meeting:
+    """Searches for a proof that ``left`` and ``right`` are equal, output by output."""
+    begin = time.monotonic()
+    first = _attempt(left, right, rules, Limits(limits.enodes, limits.deadline_s / 2), True, begin)
+    if first.proved:
+        return first
+    rest = Limits(limits.enodes, limits.deadline_s - (time.monotonic() - begin))
+    return _attempt(left, right, rules, rest, False, begin)
+
+
+def _attempt(
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    rules: RuleSet,
+    limits: Limits,
+    directed: bool,
+    begin: float,
+) -> Meeting:
+    session = Session(rules)
+    lefts = tuple(map(canonical_term, left))
+    rights = tuple(map(canonical_term, right))
+    goals = list(zip(session.add(lefts), session.add(rights), strict=True))
+    if directed:
+        own = set(topological(lefts))
+        for term in topological(rights):
+            if isinstance(term, Scope) and term not in own:
+                parts = {arg: Handle(session.handle(arg)) for arg in args_of(term)}
+                body = encode_scalar(term.body, parts)
+                fact = (
+                    "derived", list(term.traversal), list(term.reduction), term.reducer, body,
+                )  # fmt: skip
+                session.engine.insert(facts=[fact])
+
+    def met(session: Session) -> bool:
+        handles = session.view().snapshot.handles
+        return all(handles[Handle(a)] == handles[Handle(b)] for a, b in goals)
+
+    report = saturate(session, PROVE_PHASES, limits, met)
+    proved = met(session)
+    return Meeting(
+        proved,
+        "proved" if proved else report.stop,
+        lefts,
+        rights,
+        Log(tuple(session.log), dict(session.definitions)),
+        session.engine.enodes(),
+        time.monotonic() - begin,
+    )
