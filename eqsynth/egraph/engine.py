@@ -101,6 +101,11 @@ class Engine:
             for eclass in wanted
         }
 
+    @property
+    def next_handle(self) -> int:
+        """The number of the next handle: those from here on will be new."""
+        return self._handles
+
     # ---- running ---------------------------------------------------------
 
     def analyse(self, *, rounds: int = 100, tuple_limit: int = 1_000_000) -> Step:

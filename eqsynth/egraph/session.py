@@ -8,14 +8,14 @@ when, and for how long, is ``schedule.py``'s.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
-from eqsynth.egraph.laws.table import LAWS, Later
+from eqsynth.egraph.laws.table import LAWS, Later, Using, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import RuleError, SaturationError
@@ -27,7 +27,10 @@ from eqsynth.rules import Rule, RuleSet
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 _MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
 # Laws that look into the classes that a scope reads: new members there give new answers.
-_ASKED_AGAIN = ("traversal-merge", "view-merge", "expression-fusion", "match-epilogue")
+_ASKED_AGAIN = (
+    "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
+    "match-epilogue",
+)  # fmt: skip
 # Rules whose apply phase marks or unites what the laws of the same name answered.
 _MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
 
@@ -49,7 +52,7 @@ class Session:
         self._constant: dict[int, bool] = {}
         self._answered: set[tuple[str, Any]] = set()
         # What a request looked at when it was last asked; None once it is answered for good.
-        self._asked: dict[tuple[str, Any, int], tuple[tuple[int, EClass, int], ...] | None] = {}
+        self._asked: dict[tuple[str, Any, int], tuple[tuple[int, bytes, int], ...] | None] = {}
         self._view: View | None = None
         self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
         unknown = [law for law in self._requests if law not in LAWS]
@@ -141,7 +144,8 @@ class Session:
         return refs
 
     def _reference(self, numbers: list[int], type_: TensorType) -> ClassRef:
-        digest = min((self._digests[n] for n in numbers if n in self._digests), default=b"")
+        # The oldest term's: when classes merge, readers of the younger one alone change order.
+        digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
         return ClassRef(min(numbers), type_, constant, digest_of("class", digest), digest)
 
@@ -259,11 +263,11 @@ class Session:
                 Equality(_grounded(left, terms), _grounded(right, terms), rule.name)
             )
 
-    def _answers(self, ruleset: str, budget: int) -> tuple[list[tuple[str, Any, Tensor]], list[str]]:
-        """(law, e-class's handle, answer) of every request that is new."""
+    def _answers(self, ruleset: str, budget: int) -> tuple[list[_Answer], list[str]]:
+        """Answers to the requests that are due, and the laws that were over budget."""
         view = self._fresh_view()
-        found: list[tuple[str, Any, Tensor]] = []
-        over = []
+        found: list[_Answer] = []
+        over: list[str] = []
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
         for law, relation in laws.items():
             count = 0
@@ -278,15 +282,15 @@ class Session:
                     self._asked[asked] = None
                     continue
                 try:
-                    answers = list(LAWS[law](view, decoded))
+                    answers = [_using(answer) for answer in LAWS[law](view, decoded)]
                     settled = law not in _ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
                 self._asked[asked] = None if settled else self._looked_at(view, decoded)
                 key = tuple(decoded)
-                fresh = [answer for answer in answers if self._is_new(law, key, answer)]
+                fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
                 count += len(fresh)
-                found += [(law, row, answer) for answer in fresh]
+                found += [_Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
         return found, over
 
     def _due(self, view: View, law: str, row: Any) -> bool:
@@ -295,18 +299,18 @@ class Session:
         if asked is None:
             return False
         return not asked or any(
-            view.size(handle) != size or view.by_handle(handle) != eclass
-            for handle, eclass, size in asked
+            view.size(handle) != size or view.refs[view.by_handle(handle)].order != order
+            for handle, order, size in asked
         )
 
     @staticmethod
-    def _looked_at(view: View, decoded: Sequence[Any]) -> tuple[tuple[int, EClass, int], ...]:
-        """The classes that a request reads (its own among them), with their sizes."""
+    def _looked_at(view: View, decoded: Sequence[Any]) -> tuple[tuple[int, bytes, int], ...]:
+        """The classes that a request reads (its own among them): place in the order, and size."""
         refs = [v for v in decoded if isinstance(v, ClassRef)]
         body = decoded[-1]
         if isinstance(body, Scalar):
             refs += [r.tensor for r in reads(body) if isinstance(r.tensor, ClassRef)]
-        return tuple((ref.handle, view.eclass(ref), view.size(ref.handle)) for ref in refs)
+        return tuple((ref.handle, ref.order, view.size(ref.handle)) for ref in refs)
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))
@@ -315,23 +319,22 @@ class Session:
         self._answered.add(mark)
         return True
 
-    def _unite(self, ruleset: str, answers: list[tuple[str, Any, Tensor]]) -> bool:
+    def _unite(self, ruleset: str, answers: list[_Answer]) -> bool:
         if not answers:
             return False
         view = self.view()
-        terms = smallest_terms(view.snapshot) if self.log_matches else {}
-        before = self.engine._handles
-        self._insert([answer for _, _, answer in answers])
+        first = self.engine.next_handle
+        self._insert([answer.term for answer in answers])
         facts: list[tuple[Any, ...]] = []
-        for law, row, answer in answers:
-            e = Handle(view.refs[row[0]].handle)
-            result = Handle(self._handles[answer])
-            facts.append((f"{law}-answer", e, *self._answer(law, answer, result)))
+        for answer in answers:
+            law, e = answer.law, Handle(view.refs[answer.row[0]].handle)
+            result = Handle(self._handles[answer.term])
+            facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
             self.matches[law] += 1
             if law in _MAKES_OPERATORS:
-                facts += self._interiors(answer, before)
+                facts += self._interiors(answer.term, first)
             if self.log_matches:
-                self.log.append(Equality(_request(law, row, e, terms), result, law))
+                self.log.append(Equality(_left_side(answer, e), result, law))
         self.engine.insert(facts=facts)
         changed = False
         for rule in self.rules.of(ruleset):
@@ -380,10 +383,33 @@ def _grounded(tree: Any, terms: Any) -> Any:
     return [_grounded(part, terms) for part in tree] if isinstance(tree, list) else tree
 
 
-def _request(law: str, row: Sequence[Any], e: Handle, terms: Any) -> Any:
-    """The left side of a law's equality: the scope that was asked about, or its class."""
-    if law in ("definition", "view", "reduction"):
+@dataclass(frozen=True)
+class _Answer:
+    """An answer of a law to a request, with the members of read classes that it relied on."""
+
+    law: str
+    row: tuple[Any, ...]
+    decoded: tuple[Any, ...]
+    term: Tensor
+    members: Mapping[Tensor, Tensor]
+
+
+def _using(answer: Tensor | Using) -> Using:
+    return answer if isinstance(answer, Using) else Using(answer, {})
+
+
+def _left_side(answer: _Answer, e: Handle) -> Any:
+    """The left side of a law's equality: the scope that was asked about, reading the members that
+    the law looked into; for definitions the class itself."""
+    if answer.law in ("definition", "view", "reduction"):
         return e
-    reducer = row[3] if len(row) == 5 else "sum"
-    reduction = row[2] if len(row) > 3 else ()
-    return ("Scope", list(row[1]), list(reduction), reducer, terms[row[-1]])
+    scope = scope_of(answer.decoded)
+
+    def encoded(term: Tensor) -> Any:
+        parts: dict[Tensor, Any] = {
+            arg: encoded(answer.members[arg]) if arg in answer.members else encoded(arg)
+            for arg in args_of(term)
+        }
+        return encode_tensor(term, parts)
+
+    return encoded(scope)

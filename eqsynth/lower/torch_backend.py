@@ -100,7 +100,10 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
             yield (*matrices, *plain[2:]), contiguous(rank)
     elif term.name.startswith("Reduce") and len(args[0].shape) == 4:
         yield (channels_last(4),), contiguous(rank)
-    elif operator(term.name).kind == "elementwise" or "2d" in term.name or term.name == "Concat":
+    elif "2d" in term.name:
+        last = tuple(channels_last(4) if len(a.shape) == 4 else contiguous(1) for a in args)
+        yield last, channels_last(4)
+    elif operator(term.name).kind == "elementwise" or term.name == "Concat":
         for layout in (*matrix_layouts(rank), channels_last(rank)) if rank > 1 else ():
             same = (layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args)
             yield tuple(same), layout

@@ -15,7 +15,7 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
 from eqsynth.ir.tensor import Op, Tensor, args_of
-from eqsynth.lower.torch_backend import matmul_layouts, route
+from eqsynth.lower.torch_backend import matmul_layouts, matrix_layouts, route
 from eqsynth.lower.torch_scalars import apply, torch_dtype
 
 Array = torch.Tensor
@@ -85,6 +85,8 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
             constants[1] and right != contiguous(len(right))
         ):
             continue
+        if right not in matrix_layouts(len(right)):
+            continue  # for rows that don't follow each other oneDNN is a thousand times slower
         inputs = (left, right, *rest)
         if not flat:
             for output in (plain, *_HEADS_INSIDE.get(len(plain), ())):

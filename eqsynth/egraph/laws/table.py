@@ -7,7 +7,8 @@ form); that each answer is an equality follows from the law's own function alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, merging
@@ -21,7 +22,7 @@ from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import Num, Read, factors_of, product, reads
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
-Law = Callable[[View, Sequence[Any]], Iterable[Tensor]]
+Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
 
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
@@ -29,11 +30,20 @@ Law = Callable[[View, Sequence[Any]], Iterable[Tensor]]
 MAX_VARIANTS = 16
 
 
+@dataclass(frozen=True)
+class Using:
+    """An answer that holds because classes have certain members: for ``explain``, which shows the
+    law on those members and how the classes came to have them as steps of their own."""
+
+    term: Tensor
+    members: Mapping[Tensor, Tensor]
+
+
 class Later(Exception):
     """Raised by a law whose answer waits for others: the request is asked again."""
 
 
-def _scope(row: Sequence[Any]) -> Scope:
+def scope_of(row: Sequence[Any]) -> Scope:
     """The scope that a request is about: (e, t, s[, reducer], body)."""
     reducer = row[3] if len(row) == 5 else "sum"
     reduction = row[2] if len(row) > 3 else ()
@@ -42,7 +52,7 @@ def _scope(row: Sequence[Any]) -> Scope:
 
 def _settled(view: View, row: Sequence[Any]) -> Scope | None:
     """The request's scope if it is in canonical form; laws wait for that form."""
-    scope = _scope(row)
+    scope = scope_of(row)
     return scope if canonical(scope) == scope else None
 
 
@@ -72,14 +82,14 @@ def _products(view: View, ref: ClassRef) -> list[Scope]:
     ]
 
 
-def _inlinable(view: View, scope: Scope) -> Scope | None:
+def _inlinable(view: View, scope: Scope) -> Using | None:
     """The scope with its first read of a product inlined, if there is one."""
     for factor in factors_of(scope.body):
         if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
             for inner in _members_to_inline(view, factor.tensor):
                 merged = merging.merge(scope, factor, inner)
                 if merged is not None and merged != scope:
-                    return merged
+                    return Using(merged, {factor.tensor: inner})
     return None
 
 
@@ -131,18 +141,18 @@ def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _canonical_form(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _scope(row)
+    scope = scope_of(row)
     form = canonical(scope)
     return [] if form == scope or scope in view.derived else [form]
 
 
 def _derived_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _scope(row)
+    scope = scope_of(row)
     form = canonical(scope)
     return [] if form == scope else [form]
 
 
-def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = _settled(view, row)
     if scope is None or scope in view.derived or not merging.is_product(scope):
         raise Later
@@ -152,7 +162,7 @@ def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [merged]
 
 
-def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = _settled(view, row)
     if scope is None or scope not in view.derived:
         raise Later
@@ -163,13 +173,13 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
             if inner in view.derived and merging.is_view(inner):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None and merged != scope:
-                    found.append(merged)
+                    found.append(Using(merged, {read.tensor: inner}))
     if not found:
         raise Later
     return found
 
 
-def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     """Maps into maps, and into reductions of one operand; a product keeps its operands as reads."""
     scope = _settled(view, row)
     if scope is None or scope in view.derived or merging.is_product(scope):
@@ -192,8 +202,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
                 if merging.is_view(inner):
                     # Views first, and one at a time: which views are inlined makes no difference
                     # to a kernel, and all subsets of them would be many.
-                    return [merged]
-                found.append(merged)
+                    return [Using(merged, {read.tensor: inner})]
+                found.append(Using(merged, {read.tensor: inner}))
     if not found:
         raise Later
     return found
