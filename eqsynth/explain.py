@@ -31,6 +31,11 @@ class RewriteStep:
     before: tuple[Tensor, ...]
     after: tuple[Tensor, ...]
 
+    @property
+    def changes_tensors(self) -> bool:
+        """False for laws of indices and scalars, which change a body's spelling."""
+        return isinstance(self.position[0], Tensor)
+
     def __str__(self) -> str:
         arrow = "=>" if self.forward else "<="
         left, right = (_text(value) for value in self.position)

@@ -263,7 +263,9 @@ def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, 
                 args = [a for a in args_of(member) if isinstance(a, ClassRef)]
                 if any(arg not in best for arg in args):
                     continue
-                cost = sum(best[arg][0] for arg in args) + flops(member) + 1
+                # On a tie the operator as it was written: there is less to explain.
+                own = flops(member) + (2 if isinstance(member, Scope) else 1)
+                cost = sum(best[arg][0] for arg in args) + own
                 if ref not in best or cost < best[ref][0] * (1 - 1e-12):
                     best[ref] = (cost, over(member, {arg: best[arg][1] for arg in args}))
                     changed = True

@@ -166,6 +166,19 @@ def test_every_function_on_integers(dtype: str) -> None:
         )
 
 
+def test_exp_from_zero_to_infinity() -> None:
+    x = torch.cat([torch.linspace(-110, 95, 4001), torch.tensor([88.72, 88.73, -87.3, -103.9])])
+    (run,) = built(
+        [pointwise(Call("exp", (Read(tensor(0, tuple(x.shape)), (it(0, len(x)),)),)), len(x))]
+    )
+    got, expected = run(x).double(), x.double().exp()
+    largest, smallest = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
+    assert got[expected > largest].isinf().all()
+    normal = (expected < largest) & (expected > smallest)
+    torch.testing.assert_close(got[normal], expected[normal], rtol=5e-7, atol=0)
+    assert ((got - expected).abs()[expected <= smallest] < 2e-44).all()
+
+
 # ---- scopes -------------------------------------------------------------
 
 
@@ -273,6 +286,7 @@ def test_integers_with_numbers() -> None:
     flag = Read(tensor(0, (40,), "bool"), (it(0, 40),))
     check(pointwise(Sum((flag, Call("not", (flag,)))), 40))
     check(pointwise(Prod((flag, Num(2))), 40))
+    check(pointwise(Sum((flag, Num(-1))), 40))
 
 
 def test_sixteen_bit_floats_accumulate_in_float32() -> None:
@@ -334,6 +348,9 @@ def test_reshape_is_one_loop() -> None:
     nest = loop_nest(scope, [(0, 1)], (0, 1))
     assert [loop.extent for loop in nest.traversal] == [48]
     check(scope)
+    # Alike, but no reshape: the quotient and the rest don't make up the whole in memory.
+    check(Scope((12, 4), (), Read(tensor(0, (8, 6)), (flat % 8, flat // 8))))
+    check(Scope((12, 4), (), Read(tensor(0, (6, 9)), (flat // 8, flat % 8))))
 
 
 def test_elementwise_axes_are_one_loop_and_guards_keep_theirs() -> None:
@@ -353,6 +370,12 @@ def test_large_enough_to_run_in_parallel() -> None:
     check(Scope((64, 33), (70,), Read(x, (it(2, 70), it(1, 33), it(0, 64)))), tolerance=4)
     check(Scope((64, 70, 33), (), Read(x, (it(1, 70), it(2, 33), it(0, 64)))))
     check(Scope((70, 33, 3), (), Read(x, (i, j, 3 * it(2, 3) - 2))))
+
+
+def test_only_large_kernels_are_parallel() -> None:
+    for extent, parallel in ((64, False), (1 << 20, True)):
+        nest = loop_nest(relu_scope(extent), [(0,)], (0,))
+        assert ("T.parallel" in prim_func(nest, "rows", "k").script()) == parallel
 
 
 def test_shared_subexpressions_are_computed_once() -> None:
@@ -384,6 +407,10 @@ def evaluate_torch(scope: Scope, values: dict[Input, torch.Tensor]) -> torch.Ten
     return torch.from_numpy(evaluate(scope, env)).float()
 
 
+def row_of_one() -> Read:
+    return Read(tensor(0, (1, 4)), (it(0, 1), it(1, 4)))
+
+
 def test_arguments_are_checked() -> None:
     scope = Scope((3, 4), (), Read(tensor(0, (3, 4)), (it(0, 3), it(1, 4))))
     kernel = Kernel(scope, (False,), "tvm", ((0, 1),), (0, 1), "rows")
@@ -394,6 +421,10 @@ def test_arguments_are_checked() -> None:
     for value in wrong:
         with pytest.raises((ValueError, TypeError)):
             run(value)
+    (one,) = TvmBackend().build([(replace(kernel, term=Scope((1, 4), (), row_of_one())), {})])
+    assert one is not None
+    # Where an axis has one element, its stride means nothing.
+    assert one(torch.arange(4.0).as_strided((1, 4), (99, 1))).tolist() == [[0, 1, 2, 3]]
     # Memory that no allocator aligned is taken as it is.
     odd = torch.arange(13.0)[1:].view(3, 4)
     assert torch.equal(run(odd), odd)
@@ -442,9 +473,12 @@ print([name for name in sys.modules if name.split(".")[0] == "tvm"])
 """
 
 
+def relu_scope(extent: int) -> Scope:
+    return pointwise(Call("relu", (Read(tensor(0, (extent,)), (it(0, extent),)),)), extent)
+
+
 def relu_kernel(extent: int) -> Kernel:
-    body = Call("relu", (Read(tensor(0, (extent,)), (it(0, extent),)),))
-    return Kernel(pointwise(body, extent), (False,), "tvm", ((0,),), (0,), "rows")
+    return Kernel(relu_scope(extent), (False,), "tvm", ((0,),), (0,), "rows")
 
 
 def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
