@@ -73,7 +73,7 @@ def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:
     refs: dict[Tensor, ClassRef] = {}
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
     for term in topological(roots):
-        digest = digest_of("class", term.digest)
+        digest = digest_of("class", len(refs), term.digest)
         ref = ClassRef(len(refs), term.type, term.constant, digest)
         refs[term] = ref
         classes[ref] = (over(term, refs),)

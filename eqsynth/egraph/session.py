@@ -29,7 +29,7 @@ _MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
 # Laws that look into the classes that a scope reads: new members there give new answers.
 _ASKED_AGAIN = (
     "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
-    "match-epilogue",
+    "distribute", "match-epilogue",
 )  # fmt: skip
 # Rules whose apply phase marks or unites what the laws of the same name answered.
 _MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
@@ -54,6 +54,11 @@ class Session:
         # What a request looked at when it was last asked; None once it is answered for good.
         self._asked: dict[tuple[str, Any, int], tuple[tuple[int, bytes, int], ...] | None] = {}
         self._view: View | None = None
+        self._names: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._rounds = 0
+        self._pending: Counter[str] = Counter()
+        self._times_out: Counter[str] = Counter()
+        self._out_until: Counter[str] = Counter()
         self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
         unknown = [law for law in self._requests if law not in LAWS]
         if unknown:
@@ -147,7 +152,10 @@ class Session:
         # The oldest term's: when classes merge, readers of the younger one alone change order.
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
-        return ClassRef(min(numbers), type_, constant, digest_of("class", digest), digest)
+        # The handle is part of the digest: results that are cached over terms (canonical forms,
+        # merged scopes) name classes by handle, and handles mean nothing in another session.
+        oldest = min(numbers)
+        return ClassRef(oldest, type_, constant, digest_of("class", oldest, digest), digest)
 
     def _type(
         self,
@@ -220,43 +228,58 @@ class Session:
             Whether anything was united, and the rules that were over budget (their other matches
             wait).
         """
-        changed, over = False, []
-        matched: list[tuple[Rule, list[tuple[Any, ...]]]] = []
+        self._rounds += 1
+        rules = self.rules.of(ruleset)
         asked = False
-        for rule in self.rules.of(ruleset):
-            if rule.kind == "rewrite":
-                matched.append((rule, self.engine.match(rule)))
-            elif rule.kind == "law-request":
+        for rule in rules:
+            if rule.kind == "law-request":
                 self.engine.match(rule)
                 asked = True
-        for rule, rows in matched:
-            if len(rows) > budget:
-                over.append(rule.name)
-            elif rows:
-                self._log_rewrites(rule, rows)
-                changed |= self.engine.apply(rule)
-        if not asked:
-            if changed:
-                self._view = None
-                self.engine.analyse()
-            return changed, over
-        answers, exhausted = self._answers(ruleset, budget)
-        over += exhausted
-        changed |= self._unite(ruleset, answers)
+        changed, over = self._rewrite(rules, budget)
+        if asked:
+            answers, exhausted = self._answers(ruleset, budget)
+            over += exhausted
+            changed |= self._unite(ruleset, answers)
         if changed:
             self._view = None
             self.engine.analyse()
+        return changed, over
+
+    def _rewrite(self, rules: Sequence[Rule], budget: int) -> tuple[bool, list[str]]:
+        """The rewrites of a ruleset: match all, then unite those within their budget.
+
+        A rule over its budget sits out, each time for twice as many rounds and then with twice
+        the budget; its matches stay pending in the engine. They are logged when they are found,
+        since only then do the numbers of their classes mean anything.
+        """
+        changed, over = False, []
+        due = [r for r in rules if r.kind == "rewrite" and self._out_until[r.name] < self._rounds]
+        found = [(rule, self.engine.match(rule)) for rule in due]
+        if any(rows for _, rows in found):
+            view = self.view()
+            for rule, rows in found:
+                self._log_rewrites(view, rule, rows)
+        for rule, rows in found:
+            self._pending[rule.name] += len(rows)
+            if self._pending[rule.name] > budget << self._times_out[rule.name]:
+                self._times_out[rule.name] += 1
+                self._out_until[rule.name] = self._rounds + (1 << self._times_out[rule.name])
+                over.append(rule.name)
+            elif self._pending[rule.name]:
+                self._pending[rule.name] = 0
+                changed |= self.engine.apply(rule)
         return changed, over
 
     def _fresh_view(self) -> View:
         self._view = None
         return self.view()
 
-    def _log_rewrites(self, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
-        self.matches[rule.name] += len(rows)
-        if not self.log_matches:
+    def _log_rewrites(self, view: View, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            self.matches[rule.name] += len(rows)
+        if not self.log_matches or not rows:
             return
-        terms = smallest_terms(self.view().snapshot)
+        terms = smallest_terms(view.snapshot)
         for row in rows:
             left, right = rule.instance(row)
             self.log.append(
@@ -330,17 +353,27 @@ class Session:
             law, e = answer.law, Handle(view.refs[answer.row[0]].handle)
             result = Handle(self._handles[answer.term])
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
-            self.matches[law] += 1
+            name = self._rule_name(law, answer.row)
+            self.matches[name] += 1
             if law in _MAKES_OPERATORS:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
-                self.log.append(Equality(_left_side(answer, e), result, law))
+                self.log.append(Equality(_left_side(answer, e), result, name))
         self.engine.insert(facts=facts)
         changed = False
         for rule in self.rules.of(ruleset):
             if rule.kind == "law-apply":
                 changed |= self.engine.apply(rule)
         return changed
+
+    def _rule_name(self, law: str, row: Sequence[Any]) -> str:
+        """The rule that filed a request: of several for one law, the one with the row's texts."""
+        texts = tuple(value for value in row if isinstance(value, str))
+        if (law, texts) not in self._names:
+            rules = [r for r in self.rules.rules if r.kind == "law-request" and r.law == law]
+            own = [r for r in rules if all(f'"{t}"' in " ".join(r.program) for t in texts)]
+            self._names[law, texts] = (own or rules)[0].name if len(rules) > 1 else law
+        return self._names[law, texts]
 
     def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:
         """The columns of an answer: its class, or its parts where the rule marks them."""

@@ -7,6 +7,7 @@ normal form of design.md, decided by the session.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from eqsynth.egraph.laws.closing import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.egraph.laws.derivation import support
 from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
@@ -126,6 +128,41 @@ def _connected(side: int, links: Sequence[Sequence[bool]]) -> bool:
 def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
     n = range(len(links))
     return any(links[i][j] for i in n if first >> i & 1 for j in n if rest >> j & 1)
+
+
+def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
+    """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, where a part is less work.
+
+    ``inner`` is a sum that ``read``, a factor of the product that is always in range, is equal to.
+    A part is less work than the whole if it vanishes outside of a smaller box (a piece of a
+    concatenation), or uses fewer iterators (a broadcast).
+    """
+    factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
+    if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
+        return None
+    if inner.reduction or len(terms) < 2 or not all(_is_monomial(term) for term in terms):
+        return None
+    factors.remove(read)
+    parts = []
+    for term in terms:
+        moved = substitute(term, lambda it: read.index[it.slot])
+        used = iterators(product([*factors, moved]))
+        idle = math.prod(it.extent for it in reduction_iterators(scope) if it not in used)
+        parts.append(product([Num(idle), *factors, moved]))
+    if min(map(_work, parts)) >= math.prod(scope.extents):
+        return None
+    traversal = traversal_iterators(scope)
+    return same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
+
+
+def _is_monomial(term: Scalar) -> bool:
+    return all(isinstance(factor, Read | Num) for factor in factors_of(term))
+
+
+def _work(body: Scalar) -> int:
+    """Points at which a product isn't zero by its reads alone: the smallest box around them."""
+    bounds = [support(body, it) for it in iterators(body)]
+    return math.prod(max(high - low, 0) for low, high in bounds)
 
 
 def hoist(scope: Scope) -> Scope | None:

@@ -22,6 +22,7 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
     Read,
+    Scalar,
     Value,
     factors_of,
     iterators,
@@ -151,7 +152,7 @@ def tighten(scope: Scope) -> Scope | None:
     """
     if not is_product(scope):
         return None
-    bounds = {it: _support(scope, it) for it in iterators(scope.body)}
+    bounds = {it: support(scope.body, it) for it in iterators(scope.body)}
     narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}
     if not narrow:
         return None
@@ -184,10 +185,10 @@ def tighten(scope: Scope) -> Scope | None:
     return same_scope(scope, Read(inner, at), [])
 
 
-def _support(scope: Scope, it: It) -> tuple[int, int]:
+def support(body: Scalar, it: It) -> tuple[int, int]:
     """The range of an iterator outside of which some factor of the product is zero."""
     low, high = 0, it.extent
-    for factor in factors_of(scope.body):
+    for factor in factors_of(body):
         if not isinstance(factor, Read) or factor.fill != 0:
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):

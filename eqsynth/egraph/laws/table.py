@@ -231,6 +231,21 @@ def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if folded is None else [folded]
 
 
+def _distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = _flat(view, row)
+    found = []
+    for factor in factors_of(scope.body):
+        if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
+            continue
+        for inner in view.scopes(factor.tensor):
+            parts = contraction.distribute(scope, factor, inner)
+            if parts is not None:
+                found.append(Using(parts, {factor.tensor: inner}))
+    if not found:
+        raise Later
+    return found
+
+
 def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _settled(view, row)
     if scope is None or scope in view.derived:
@@ -353,6 +368,7 @@ LAWS: Final[dict[str, Law]] = {
     "expression-fusion": _expression_fusion,
     "factor": _factor,
     "fold-constants": _fold_constants,
+    "distribute": _distribute,
     "hoist": _hoist,
     "common-factor": _common_factor,
     "sum-split": _sum_split,
