@@ -5,8 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Extra arguments for pip, for instance an index with torch's CPU build:
-#   make venv PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# Extra arguments for pip, for instance `--extra-index-url …` for an index with torch's CPU build.
 PIP_ARGS ?=
 ARGS   ?=
 

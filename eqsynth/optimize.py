@@ -29,7 +29,7 @@ from eqsynth.errors import (
     LoweringError,
 )
 from eqsynth.executor import Worker
-from eqsynth.explain import explain_plan
+from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.measure import measure_cpu_target
@@ -43,7 +43,7 @@ from eqsynth.ir.tensor import Op, Tensor, topological
 from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
-from eqsynth.lower.check import check_equivalence
+from eqsynth.lower.check import check_equivalence, unchanged
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.numerics import NUMERICS
@@ -153,7 +153,8 @@ def optimize(
     except CaptureError as error:
         assert original is not None
         report.stop, report.reason = "capture", str(error)
-        return CompiledProgram.from_module(original, report=report)
+        why = NoExplanation(f"the original program is used: {error.what}")
+        return CompiledProgram.from_module(original, report, why)
     with Progress(progress) as bar:
         run = _Run(settings, captured, original, args, loaded, report, bar)
         try:
@@ -225,16 +226,19 @@ class _Run:
         self._count_after(found, parts.constants)
         with self._stage("check"):
             if self.settings.check:
-                outcome = check_equivalence(compiled, self._reference(), self._inputs())
+                outcome = check_equivalence(
+                    compiled, self._reference(), self._inputs(), self.captured.buffers
+                )
                 self.report.error_rel = outcome.error_rel
-        with self._stage("race"):
+        with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
 
     def fallback(self) -> CompiledProgram:
         """The original program as a CompiledProgram."""
         self.report.backend = "original"
         if self.original is not None:
-            return CompiledProgram.from_module(self.original, report=self.report)
+            why = NoExplanation(f"the original program is used: {self.report.reason}")
+            return CompiledProgram.from_module(self.original, self.report, why)
         graph = unsaturated(self.captured.program.outputs, self.report.stop or "original")
         return self._plain(graph)
 

@@ -53,11 +53,11 @@ class SaturationReport:
 # Meaning first, then normal form, contraction algebra, EinNet's derivations, operators. Each phase
 # is bounded by itself; later phases repeat what earlier ones need for terms that are new.
 DEFAULT_PHASES = (
-    Phase("define", ("define", "simplify"), 4),
+    Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
     Phase("contract", ("contract-explore", "index", "normal"), 12),
     Phase("derive", ("derive-explore", "index", "normal"), 10),
-    Phase("match", ("match", "simplify"), 4),
+    Phase("match", ("match", "simplify"), 8),
 )
 
 # The other order of axes is needed only to recognize a given term, not to compute one.

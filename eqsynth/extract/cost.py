@@ -44,6 +44,12 @@ def measurement_key(kernel: Kernel) -> MeasurementKey:
     )
 
 
+def _cost_s(timing: Timing) -> float:
+    """What a kernel is taken to cost: the lower quartile of its blocks. Whatever else runs on the
+    machine makes a block slower and never faster, so the median would compare kernels by luck."""
+    return timing.q1_s
+
+
 def _timeable(kernel: Kernel) -> bool:
     """Views do nothing; an opaque operator is run as it is, whatever it takes."""
     opaque = isinstance(kernel.term, Op) and kernel.term.name == "Opaque"
@@ -69,14 +75,14 @@ class CostModel:
         known = self.profile.lookup_many(keys.values())
         for kernel, key in keys.items():
             if key in known:
-                self._measured[kernel] = known[key].timing.median_s
+                self._measured[kernel] = _cost_s(known[key].timing)
 
     def measured(self, kernel: Kernel) -> bool:
         return kernel in self._measured or not _timeable(kernel)
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
         """Files what was measured; a kernel that failed is never chosen again in this run."""
-        self._measured.update({k: t.median_s if t else None for k, t in times.items()})
+        self._measured.update({k: _cost_s(t) if t else None for k, t in times.items()})
         self.profile.record_many(
             {measurement_key(k): (t, self.roofline_s(k)) for k, t in times.items() if t}
         )

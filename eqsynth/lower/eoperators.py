@@ -102,7 +102,7 @@ class _Emitter:
         kind = schedule.rstrip("0123456789x")
         numbers = [int(n) for n in schedule[len(kind) :].split("x") if n]
         if self.empty:
-            kind = "rows"
+            kind, numbers = "rows", []
         emits: dict[str, Callable[..., list[Any]]] = {
             "rows": self._rows, "flat": self._flat, "tile": self._tile,
             "lanes": self._lanes, "fold": self._fold,

@@ -24,6 +24,7 @@ from eqsynth.ir.tensor import Input, Scope, args_of
 from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.schedules import schedules
 from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner
 from eqsynth.lower.tvm_runtime import load_library
 
@@ -167,13 +168,14 @@ def test_every_function_on_integers(dtype: str) -> None:
 
 
 def test_exp_from_zero_to_infinity() -> None:
-    x = torch.cat([torch.linspace(-110, 95, 4001), torch.tensor([88.72, 88.73, -87.3, -103.9])])
+    x = torch.cat([torch.linspace(-110, 95, 4001), torch.tensor([88.72, 88.73, 1e4, -1e4])])
+    x = torch.cat([x, torch.tensor([torch.inf, -torch.inf, torch.nan])])
     (run,) = built(
         [pointwise(Call("exp", (Read(tensor(0, tuple(x.shape)), (it(0, len(x)),)),)), len(x))]
     )
     got, expected = run(x).double(), x.double().exp()
     largest, smallest = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
-    assert got[expected > largest].isinf().all()
+    assert got[-1].isnan() and got[expected > largest].isinf().all()
     normal = (expected < largest) & (expected > smallest)
     torch.testing.assert_close(got[normal], expected[normal], rtol=5e-7, atol=0)
     assert ((got - expected).abs()[expected <= smallest] < 2e-44).all()
@@ -312,6 +314,24 @@ def test_scalar_tensor() -> None:
     x = Read(tensor(0, ()), ())
     check(Scope((), (), Call("exp", (x,))))
     check(Scope((3, 4), (), Sum((x, Value(it(1, 4))))))
+
+
+def test_schedules_fit_the_strides() -> None:
+    x = tensor(0, (40, 300))
+    i, r = it(0, 64), it(1, 32)
+
+    def points(scope: Scope) -> tuple[str, ...]:
+        rank = len(scope.traversal)
+        return schedules(loop_nest(scope, [(0, 1)], tuple(range(rank))))
+
+    assert points(Scope((64,), (32,), Read(x, (r, i)))) == ("lanes16", "lanes64")
+    assert points(Scope((64,), (32,), Read(x, (r, 2 * i)))) == ("rows",)  # strided
+    assert points(Scope((64,), (32,), Read(x, (r, i - 1)))) == ("rows",)  # guarded
+    assert points(Scope((64,), (32,), Read(x, (r, i // 2)))) == ("rows",)  # no stride at all
+    assert points(Scope((30,), (32,), Read(x, (it(0, 30), r)))) == ("fold16",)
+    assert points(Scope((30,), (32,), Read(x, (it(0, 30), 3 * r)))) == ("rows",)
+    flip = Read(x, (it(1, 40), it(0, 300)))
+    assert points(Scope((300, 40), (), flip)) == ("rows", "tile16x16", "tile8x16")
 
 
 def test_layouts() -> None:
