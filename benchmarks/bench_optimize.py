@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -76,7 +75,7 @@ def optimize_once(name: str) -> tuple[CompiledProgram, dict[str, Any]]:
 
 
 def call_overhead() -> dict[str, Any]:
-    """Seconds an operator that a compiled program adds to the same operators in a plain function."""
+    """What a compiled program adds to the same operators called in a plain function."""
     layers = 16
     module = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(layers))).eval()
     x = torch.randn(4, 16)
@@ -143,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

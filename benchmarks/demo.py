@@ -47,7 +47,9 @@ class Row:
     backend: str
 
 
-def einnet_convolution() -> tuple[CompiledProgram, Callable[..., object], tuple[torch.Tensor, ...]]:
+def einnet_convolution() -> tuple[
+    CompiledProgram, Callable[..., torch.Tensor], tuple[torch.Tensor, ...]
+]:
     """EinNet's Conv3x3 (its Table 3) written as a scope, and the same through torch eager."""
     height, width, channels, filters = 7, 7, 512, 512
     weight = torch.randn(3, 3, filters, channels) * 0.02
@@ -114,6 +116,11 @@ def rules_that_mattered(program: CompiledProgram) -> tuple[str, ...]:
     return tuple(rule for rule, _ in used.most_common(3))
 
 
+def _ms(median_s: float, quartiles_s: tuple[float, float]) -> str:
+    low, high = quartiles_s
+    return f"{median_s * 1e3:.3f} [{low * 1e3:.3f}, {high * 1e3:.3f}]"
+
+
 def table(rows: list[Row]) -> Table:
     result = Table(title="eqsynth against torch eager")
     for column in ("workload", "eager ms", "eqsynth ms", "ratio", "FLOPs before", "FLOPs after",
@@ -122,8 +129,8 @@ def table(rows: list[Row]) -> Table:
     for r in rows:
         result.add_row(
             r.workload,
-            f"{r.eager_s * 1e3:.3f} [{r.eager_quartiles_s[0] * 1e3:.3f}, {r.eager_quartiles_s[1] * 1e3:.3f}]",
-            f"{r.eqsynth_s * 1e3:.3f} [{r.eqsynth_quartiles_s[0] * 1e3:.3f}, {r.eqsynth_quartiles_s[1] * 1e3:.3f}]",
+            _ms(r.eager_s, r.eager_quartiles_s),
+            _ms(r.eqsynth_s, r.eqsynth_quartiles_s),
             f"{r.ratio:.2f}",
             f"{r.flops_before:,}",
             f"{r.flops_after:,}",

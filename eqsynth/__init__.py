@@ -3,8 +3,8 @@
     program = eqsynth.optimize(model.eval(), (x,))
     y = program(x)
 
-The names below are the public face. Heavy libraries are imported when a name that needs them is used, so
-that ``import eqsynth`` stays cheap for tools and worker processes.
+The names below are the public face. Heavy libraries are imported when a name that needs them is
+used, so that ``import eqsynth`` stays cheap for tools and worker processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tasks in worker processes: what takes long, or might crash, runs outside of the user's process.
 
-A task is a module-level function with picklable arguments and result. A worker is a fresh Python process (not a
-fork, and it doesn't import the user's script) with a memory limit; it is killed when a task
-outlives its deadline. A worker that dies is an error with a reason, never a hang.
+A task is a module-level function with picklable arguments and result. A worker is a fresh Python
+process (not a fork, and it doesn't import the user's script) with a memory limit; it is killed
+when a task outlives its deadline. A worker that dies is an error with a reason, never a hang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADER = struct.Struct("<Q")
 
 
 class WorkerError(EqsynthError):
-    """A worker died or outlived its deadline; ``reason`` is ``killed``, ``deadline`` or ``memory``."""
+    """A worker died or was late; ``reason`` is ``killed``, ``deadline`` or ``memory``."""
 
     def __init__(self, what: str, *, reason: str, got: str = "", hint: str = "") -> None:
         super().__init__(what, got=got, hint=hint)

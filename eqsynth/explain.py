@@ -141,7 +141,8 @@ def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
         images: dict[Tensor, Tensor] = {}
         given = iter(step.args)
         for n, arg in enumerate(args_of(step.member)):
-            images[arg] = constants[step.constants[n]] if n in step.constants else terms[next(given)]
+            known = step.constants.get(n)
+            images[arg] = terms[next(given)] if known is None else constants[known]
         terms[step.result] = over(step.member, images)
     return tuple(
         constants[state[0]] if state[0].constant else terms[state] for state in plan.outputs

@@ -51,6 +51,7 @@ from eqsynth.progress import Progress
 from eqsynth.report import Report
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
+
 @dataclass(frozen=True)
 class Settings:
     """The arguments of :func:`optimize`, checked."""

@@ -12,9 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "eqsynth"
 
 LAYERS = {
-    "errors": 0, "ir": 1, "rules": 2, "egraph": 3, "extract": 4, "lower": 5, "optimize": 6,
-    "frontend": 7, "testing": 7, "cli": 8,
+    "errors": 0, "executor": 0, "ir": 1, "rules": 2, "egraph": 3, "extract": 4, "lower": 5,
+    "frontend": 6, "numerics": 7, "progress": 7, "report": 7, "explain": 7, "optimize": 8,
+    "prove": 8, "testing": 9, "cli": 10,
 }  # fmt: skip
+# Of one layer, and yet the first imports the second.
+BESIDE = {("executor", "errors")}
 # The public face: they hand on what lives in the layers, and nothing imports them.
 FACES = {"__init__", "__main__"}
 HOMES = {
@@ -57,7 +60,11 @@ def violations(path: Path, source: str) -> list[str]:
         target = rest.split(".")[0]
         if target not in LAYERS:
             found.append(f"{path}: imports the public face ({name})")
-        elif target != layer and LAYERS[target] >= LAYERS[layer]:
+        elif (
+            target != layer
+            and LAYERS[target] >= LAYERS[layer]
+            and (layer, target) not in BESIDE
+        ):
             found.append(f"{path}: {layer} imports {target}")
     return found
 
@@ -87,6 +94,10 @@ def test_imports_run_one_way() -> None:
         ("eqsynth/ir/tensor.py", "def f():\n    import eqsynth.lower.vendor"),
         ("eqsynth/ir/tensor.py", "import eqsynth"),
         ("eqsynth/frontend/torch.py", "from eqsynth.testing import strategies"),
+        ("eqsynth/lower/program.py", "from eqsynth.frontend.captured import Captured"),
+        ("eqsynth/explain.py", "from eqsynth.optimize import optimize"),
+        ("eqsynth/errors.py", "from eqsynth.executor import Worker"),
+        ("eqsynth/optimize.py", "from eqsynth.testing import consistency"),
         ("eqsynth/extract/cost.py", "import egglog.bindings"),
         ("eqsynth/optimize.py", "from tvm import te"),
         ("eqsynth/__init__.py", "import tvm"),
@@ -104,6 +115,10 @@ def test_a_planted_import_is_found(path: str, source: str) -> None:
         ("eqsynth/lower/kernels.py", "from tvm import te\nfrom .vendor import call"),
         ("eqsynth/lower/__init__.py", "from .vendor import call\nfrom ..extract import target"),
         ("eqsynth/__init__.py", "from eqsynth.errors import EqsynthError"),
+        ("eqsynth/__init__.py", "from eqsynth.optimize import optimize"),
+        ("eqsynth/lower/backends.py", "from eqsynth.executor import Worker"),
+        ("eqsynth/executor.py", "from eqsynth.errors import EqsynthError"),
+        ("eqsynth/optimize.py", "from eqsynth.explain import explain_plan"),
     ],
 )
 def test_an_allowed_import_is_not_reported(path: str, source: str) -> None:

@@ -1,7 +1,7 @@
 """IR terms as the nested tuples that the engine takes, and back.
 
-A sum of an index is a chain ``(IAdd x (IAdd y …))`` with larger coefficients first, so that the rules
-on ``//`` and ``%`` meet the divisible part at the head.
+A sum of an index is a chain ``(IAdd x (IAdd y …))`` with larger coefficients first, so that the
+rules on ``//`` and ``%`` meet the divisible part at the head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the log of a saturation to a proof forest over whole ground programs, and back to IR.
 
-A node's head is its constructor with the literals; its children are terms. Literals carry their Python
-type, since 1, 1.0 and True are one key to a dict.
+A node's head is its constructor with the literals; its children are terms. Literals carry their
+Python type, since 1, 1.0 and True are one key to a dict.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class Derivation:
         for sub in bank.subterms(term):
             if sub in self._decoded:
                 continue
-            name, pattern = bank[sub].head  # type: ignore[misc]
+            head: Any = bank[sub].head
+            name, pattern = head
             parts = iter([self._decoded[child] for child in bank[sub].children])
             if name == _OUTPUTS:
                 self._decoded[sub] = tuple(parts)

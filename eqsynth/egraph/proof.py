@@ -1,8 +1,9 @@
 """Why two terms are equal: a proof forest over the ground equalities logged during saturation.
 
-Here: congruence closure that remembers its edges (`ProofForest`),
-explanations as chains of whole terms (`Step`), and their independent check (`ProofForest.replay`).
-Not here: the terms themselves (`terms.py`), and what a head means. Terms are generic; adapters from the tensor IR live with the encoder.
+Here: congruence closure that remembers its edges (`ProofForest`), explanations as chains of whole
+terms (`Step`), and their independent check (`ProofForest.replay`). Not here: the terms themselves
+(`terms.py`), and what a head means. Terms are generic; adapters from the tensor IR live with the
+encoder.
 
 A term is a DAG. A position is a distinct subterm, and a step replaces it everywhere it occurs.
 Read from left to right alone that cannot reach every equal term: from x = y and x = z follows

@@ -1,7 +1,8 @@
 """Whether two programs meet in one e-graph: the task behind ``prove_equal``.
 
-First from the left program to the right one: scopes of the right program are only recognized, not derived
-from, so the proof reads as a derivation of it. If they don't meet, both sides are derived from.
+First from the left program to the right one: scopes of the right program are only recognized, not
+derived from, so the proof reads as a derivation of it. If they don't meet, both sides are derived
+from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Saturation in a worker process: programs go in, saturated e-graphs come out.
 
-IR without arrays goes in, plain data comes out. A worker that dies or is late costs the optimization of
-its program, not the user's process: the caller gets an e-graph of the program as it was.
+IR without arrays goes in, plain data comes out. A worker that dies or is late costs the
+optimization of its program, not the user's process: the caller gets an e-graph of the program as
+it was.
 """
 
 from __future__ import annotations

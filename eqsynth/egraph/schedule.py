@@ -1,8 +1,8 @@
 """Saturation control: phases as data, budgets and back-off, limits that end in a result.
 
-A phase runs its rulesets in turn, a round at a time. A rule that is over its budget is left out with its
-pending matches for a growing number of rounds. Node limit and deadline are looked at between rounds:
-reaching one stops the run and is told in the report; it is no error.
+A phase runs its rulesets in turn, a round at a time. A rule that is over its budget is left out
+with its pending matches for a growing number of rounds. Node limit and deadline are looked at
+between rounds: reaching one stops the run and is told in the report; it is no error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class Limits:
 
 @dataclass
 class SaturationReport:
-    """What a run did, and why it stopped: ``saturated``, ``rounds``, ``node_limit`` or ``deadline``."""
+    """What a run did.
+
+    Attributes:
+        stop: why it ended: ``saturated``, ``rounds``, ``node_limit`` or ``deadline``.
+    """
 
     stop: str = "saturated"
     seconds: float = 0.0
@@ -77,6 +81,7 @@ def saturate(
     """Runs the phases; ``done`` is asked after each round and ends the run early."""
     report = SaturationReport()
     start = time.monotonic()
+    session.deadline = start + limits.deadline_s
     session.engine.analyse()
     known = set(session.rules.rulesets)
     for phase in phases:

@@ -1,8 +1,8 @@
 """Cutting a program into segments, saturating equal ones once, stitching the e-graphs together.
 
-A cut goes where exactly one non-constant tensor is live, and where no rule would have looked across: the
-tensor comes out of a function that isn't linear (a contraction keeps it as a read, whatever is done
-on either side) and a contraction takes it (so it is materialized in any case).
+A cut goes where exactly one non-constant tensor is live, and where no rule would have looked
+across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
+whatever is done on either side) and a contraction takes it (so it is materialized in any case).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
     of_term: dict[Tensor, ClassRef] = {}
     for number, (segment, graph) in enumerate(zip(segments, graphs, strict=True)):
-        images: dict[Tensor, Tensor] = {}
+        images: dict[Tensor, ClassRef] = {}
         for ref, members in graph.classes.items():
             outer = next((segment.names[m] for m in members if m in segment.names), None)
             if outer is not None and outer in of_term:
@@ -143,16 +143,13 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
                 of_term[outer] = new
         for ref, members in graph.classes.items():
             new = images[ref]
-            assert isinstance(new, ClassRef)
             if classes[new] == ():
                 classes[new] = tuple(over(segment.names.get(m, m), images) for m in members)
             else:
                 own = [over(m, images) for m in members if m not in segment.names]
                 classes[new] = tuple(dict.fromkeys((*classes[new], *own)))
         for term, root in zip(segment.outputs, graph.roots, strict=True):
-            image = images[root]
-            assert isinstance(image, ClassRef)
-            of_term[term] = image
+            of_term[term] = images[root]
     matches: dict[str, int] = {}
     for graph in {id(g): g for g in graphs}.values():
         for rule, count in graph.matches.items():

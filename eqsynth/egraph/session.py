@@ -1,12 +1,14 @@
 """An e-graph of tensor programs: terms in, rounds of rules, classes out.
 
-The session joins the engine (which knows no tensors) to the IR: it types and names classes, lets laws answer
-requests, and keeps the log of ground equalities from which ``explain`` is made. Which rulesets run
-when, and for how long, is ``schedule.py``'s.
+The session joins the engine (which knows no tensors) to the IR: it types and names classes, lets
+laws answer requests, and keeps the log of ground equalities from which ``explain`` is made. Which
+rulesets run when, and for how long, is ``schedule.py``'s.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ _MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
 # Laws that look into the classes that a scope reads: new members there give new answers.
 _ASKED_AGAIN = (
     "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
-    "distribute", "match-epilogue",
+    "match-epilogue",
 )  # fmt: skip
 # Rules whose apply phase marks or unites what the laws of the same name answered.
 _MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
@@ -47,6 +49,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.rules)
+        # No request is answered past it, so that one long round can't outlive the worker.
+        self.deadline = math.inf
         self._handles: dict[Tensor, int] = {}
         self._digests: dict[int, bytes] = {}
         self._constant: dict[int, bool] = {}
@@ -118,7 +122,8 @@ class Session:
         """The e-graph as it is, every Tensor class named and typed."""
         if self._view is None:
             snapshot = self.engine.snapshot()
-            unnamed = [c for c in snapshot.classes if c.sort == "Tensor" and c not in snapshot.named]
+            tensors = [c for c in snapshot.classes if c.sort == "Tensor"]
+            unnamed = [c for c in tensors if c not in snapshot.named]
             if unnamed:
                 terms = smallest_terms(snapshot)
                 new = self.engine.name(unnamed, snapshot)
@@ -296,7 +301,7 @@ class Session:
             count = 0
             waiting = [row for row in view.snapshot.rows[relation] if self._due(view, law, row)]
             for row in sorted(waiting, key=repr):
-                if count >= budget:
+                if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
                 decoded = [view.value(value) for value in row]

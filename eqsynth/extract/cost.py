@@ -1,8 +1,8 @@
 """The cost of a kernel: measured where it is, an optimistic estimate where it isn't.
 
-Estimate: the roofline of the target (bytes over the bandwidth of the level that they fit in, FLOPs over
-the peak, the call) times a low quantile of the family's measured ratios, so that a kernel that
-might be good gets measured. Search and measuring together are :func:`extract`.
+Estimate: the roofline of the target (bytes over the bandwidth of the level that they fit in, FLOPs
+over the peak, the call) times a low quantile of the family's measured ratios, so that a kernel
+that might be good gets measured. Search and measuring together are :func:`extract`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):
-        ins, outs = [], []
+        ins: list[int] = []
+        outs: list[int] = []
         left = right = 1
         while not (left == right and (ins or outs)):
             if i < len(source) and (left <= right or j >= len(target)):

@@ -1,9 +1,9 @@
 """Extraction: one member of each needed class, with layouts, at the least cost of all together.
 
-A state is (e-class, layout). A member reaches a state through a kernel, or for nothing through a view;
-a state reaches another layout of its class by a copy. Shared work counts once: each state keeps the set of
-choices below it, and a choice is priced over the union of its arguments' sets (greedy DAG
-extraction). Constants cost nothing and come in any layout.
+A state is (e-class, layout). A member reaches a state through a kernel, or for nothing through a
+view; a state reaches another layout of its class by a copy. Shared work counts once: each state
+keeps the set of choices below it, and a choice is priced over the union of its arguments' sets
+(greedy DAG extraction). Constants cost nothing and come in any layout.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.segments import over
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.layout import free_view, normalized
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.egraph.segments import over
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
 from eqsynth.ir.work import flops
 
@@ -187,9 +187,10 @@ class Selection:
             if other == layout:
                 continue
             kernel = copy_kernel(ref, other, layout)
-            total = source.total_s + self._costs(kernel)
+            cost_s = self._costs(kernel)
+            total = source.total_s + cost_s
             if (best is None or total < best.total_s) and state not in source.choices:
-                choice = _Choice(Candidate(ref, kernel, (ref,)), ((ref, other),), self._costs(kernel))
+                choice = _Choice(Candidate(ref, kernel, (ref,)), ((ref, other),), cost_s)
                 best = _Best(total, {**source.choices, state: choice})
         return best
 

@@ -55,8 +55,10 @@ class Monomial:
         Raises:
             ValueError: the quotient is not exact.
         """
-        top = self.coefficient * math.prod(values[n] ** p for n, p in self.powers if p > 0)
-        quotient, rest = divmod(top, math.prod(values[n] ** -p for n, p in self.powers if p < 0))
+        # int: mypy takes a power of integers for Any.
+        top = self.coefficient * math.prod(int(values[n] ** p) for n, p in self.powers if p > 0)
+        below = math.prod(int(values[n] ** -p) for n, p in self.powers if p < 0)
+        quotient, rest = divmod(top, below)
         if rest:
             raise ValueError(f"{self} is no integer at {dict(values)}")
         return quotient

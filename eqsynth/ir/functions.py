@@ -1,7 +1,8 @@
 """Scalar functions by name: the vocabulary of a scope's body besides sums and products.
 
-One table: name -> arity, value in NumPy, what its result's dtype is, and what kernels and proofs need
-to know of it. Elementwise operators are these functions mapped over tensors (``operators.py``).
+One table: name -> arity, value in NumPy, what its result's dtype is, and what kernels and proofs
+need to know of it. Elementwise operators are these functions mapped over tensors
+(``operators.py``).
 """
 
 from __future__ import annotations

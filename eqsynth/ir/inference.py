@@ -1,7 +1,7 @@
 """Shape and dtype inference of the operators, and the index map of the views.
 
-One function an operator: types of the arguments and attributes in, type of the result out, or an error that
-names the operator, its place in the user's model, and what was expected.
+One function an operator: types of the arguments and attributes in, type of the result out, or an
+error that names the operator, its place in the user's model, and what was expected.
 """
 
 from __future__ import annotations

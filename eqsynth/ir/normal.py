@@ -1,11 +1,12 @@
 """The canonical form of a scope: equal up to names, equal term.
 
-Canonical are the names of iterators (slots), the order of the reduction, the order of operands of sums,
-products and commutative functions; iterators of extent 1 and reductions that the body doesn't
-use are gone; a read that is always in range has fill 0. The traversal's order is the order of the
-result's axes and stays. Ties are broken by structure: by the digests of what is read.
+Canonical are the names of iterators (slots), the order of the reduction, the order of operands of
+sums, products and commutative functions; iterators of extent 1 and reductions that the body
+doesn't use are gone; a read that is always in range has fill 0. The traversal's order is the order
+of the result's axes and stays. Ties are broken by structure: by the digests of what is read.
 
-Nothing here is a law of algebra that a rule could state (``rules/``); this is one name for one thing.
+Nothing here is a law of algebra that a rule could state (``rules/``); this is one name for one
+thing.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def canonical_term(root: Tensor) -> Tensor:
         elif isinstance(term, Scope):
 
             def leaf(part: Scalar) -> Scalar:
-                return Read(done[part.tensor], part.index, part.fill) if isinstance(part, Read) else part
+                if isinstance(part, Read):
+                    return Read(done[part.tensor], part.index, part.fill)
+                return part
 
             body = rewrite_leaves(term.body, leaf)
             done[term] = canonical(Scope(term.traversal, term.reduction, body, term.reducer))

@@ -1,8 +1,9 @@
 """The operator table: every operator and view that eqsynth knows, once.
 
 A row says the operator's attributes, how its type is inferred, and its class. ``rules/schema.egg``
-declares the same operators to the e-graph (a contract test holds the two together), ``reference.py``
-evaluates them, ``lower/`` runs them. An operator that isn't here stays in a program as ``Opaque``.
+declares the same operators to the e-graph (a contract test holds the two together),
+``reference.py`` evaluates them, ``lower/`` runs them. An operator that isn't here stays in a
+program as ``Opaque``.
 """
 
 from __future__ import annotations
@@ -123,7 +124,13 @@ _OTHERS: Final = (
         "FusedConv2dAdd", 4, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True
     ),
     *(
-        Operator(f"Reduce{reducer.capitalize()}", 1, inference.reduction(reducer), _REDUCE, "reduction")
+        Operator(
+            f"Reduce{reducer.capitalize()}",
+            1,
+            inference.reduction(reducer),
+            _REDUCE,
+            "reduction",
+        )
         for reducer in ("sum", "max", "min", "prod", "mean")
     ),
     Operator("Softmax", 1, inference.along_axis, (("axis", "int"),), "reduction"),

@@ -43,9 +43,9 @@ def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str
                 joined = " + ".join(text(p) for p in parts)
                 return f"({joined})" if tight else joined
         assert isinstance(part, Read)
-        index = ", ".join(i.render(lambda it: iterator_name(scope, it)) for i in part.index)
+        at = ", ".join(i.render(lambda it: iterator_name(scope, it)) for i in part.index)
         fill = "" if part.fill == 0 or part.in_range() else f" else {part.fill:g}"
-        return f"{names.get(part.tensor, part.tensor.label)}[{index}{fill}]"
+        return f"{names.get(part.tensor, part.tensor.label)}[{at}{fill}]"
 
     return text(scalar)
 
@@ -83,7 +83,7 @@ def render_program(program: Program) -> str:
 
 def _lines(roots: tuple[Tensor, ...], names: dict[Tensor, str] | None = None) -> list[str]:
     names = {} if names is None else names
-    lines = []
+    lines: list[str] = []
     for term in topological(roots):
         if isinstance(term, Input | Weight | ClassRef):
             names[term] = term.label

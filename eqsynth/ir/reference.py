@@ -51,7 +51,7 @@ def conv2d(x: Array, w: Array, stride: Any, padding: Any, dilation: Any, groups:
     p = _patches(x, w.shape[2:], stride, padding, dilation, 0.0)
     p = p.reshape(n, groups, w.shape[1], *p.shape[2:])
     grouped = w.reshape(groups, f // groups, *w.shape[1:])
-    out = np.einsum("ngchwrs,gfcrs->ngfhw", p, grouped, optimize=True)
+    out: Array = np.einsum("ngchwrs,gfcrs->ngfhw", p, grouped, optimize=True)
     return out.reshape(n, f, *out.shape[3:])
 
 
@@ -141,7 +141,8 @@ def _unfold(x: Array, axis: int, size: int) -> Array:
     inside = (at >= 0) & (at < extent)
     taken = np.take(x, np.where(inside, at, 0), axis=axis) if extent else x.repeat(size, axis)
     shape = (1,) * axis + inside.shape + (1,) * (x.ndim - axis - 1)
-    return np.where(inside.reshape(shape), taken.reshape(*x.shape[: axis + 1], size, *x.shape[axis + 1 :]), 0)
+    taken = taken.reshape(*x.shape[: axis + 1], size, *x.shape[axis + 1 :])
+    return np.where(inside.reshape(shape), taken, 0)
 
 
 def interpolation(extents: Any, align_corners: int, dtype: str) -> Array:

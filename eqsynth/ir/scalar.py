@@ -1,8 +1,9 @@
 """The body of a scope: a scalar expression that reads closed tensors.
 
-Sums and products are n-ary. A :class:`Read` outside its tensor gives its ``fill``. Terms are immutable
-and know their digest, so equality and hashing cost the same for a large term as for a small one.
-Not here: the order of operands and of iterators (``normal.py``), values (``interpret.py``).
+Sums and products are n-ary. A :class:`Read` outside its tensor gives its ``fill``. Terms are
+immutable and know their digest, so equality and hashing cost the same for a large term as for a
+small one. Not here: the order of operands and of iterators (``normal.py``), values
+(``interpret.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tensor terms: inputs, weights, operators and views, scopes.
 
-A term is closed: it means a tensor value as soon as its inputs are given. Terms are immutable DAGs; each
-knows its digest, its type and whether it is constant (depends on weights only), so a shared
-subterm is never walked twice. Not here: what an operator is (``operators.py``), canonical
+A term is closed: it means a tensor value as soon as its inputs are given. Terms are immutable
+DAGs; each knows its digest, its type and whether it is constant (depends on weights only), so a
+shared subterm is never walked twice. Not here: what an operator is (``operators.py``), canonical
 forms (``normal.py``), values (``interpret.py``).
 """
 

@@ -25,7 +25,7 @@ _BATCH_TIMEOUT_S = 120.0
 def cpu_backends(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
 ) -> tuple[Backend, ...]:
-    """oneDNN, TVM and torch. One of them may run an operator better than the others; timing says."""
+    """oneDNN, TVM and torch. Which of them runs an operator best, timing says."""
     return OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {})
 
 

@@ -1,7 +1,7 @@
 """The result against the original, on several kinds of inputs.
 
-Where float32 leaves doubt, both are held against the original in float64: the result may be as far from
-it as the original is, times a factor, not further.
+Where float32 leaves doubt, both are held against the original in float64: the result may be as far
+from it as the original is, times a factor, not further.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _eps(value: torch.Tensor) -> float:
 
 
 def _difference(got: torch.Tensor, expected: torch.Tensor, where: str) -> float:
-    """Largest difference over the largest finite value; NaN and infinity must be where they were."""
+    """Largest difference over the largest finite value; NaN and infinity must be the same."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise EquivalenceError(
             "the optimized program's result has another type",

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqsynth.egraph import proof
-from eqsynth.egraph.proof import Justification, ProofForest, Step, Term, TermBank
+from eqsynth.egraph.proof import Justification, ProofForest, Step
+from eqsynth.egraph.terms import Term, TermBank
 from eqsynth.errors import EquivalenceError
 
 Tree = tuple[Any, ...]  # (head, child, ...)

@@ -34,15 +34,18 @@ def scope_over(
     return canonical(Scope(*extents, renumber(body, place), reducer))
 
 
-def close(body: Scalar, outside: set[It], reducer: str = "sum") -> Read:
+def close(
+    body: Scalar, outside: set[It], reducer: str = "sum", reduced: Sequence[It] | None = None
+) -> Read:
     """A read of the scope that computes ``body``, reducing every iterator not in ``outside``.
 
-    The inner scope's traversal is the iterators of the body that are in ``outside``, in canonical
+    Where ``reduced`` is given it says what is reduced, whether or not the body uses it. The inner scope's traversal is the iterators of the body that are in ``outside``, in canonical
     order, so equal parts of different programs become equal terms.
     """
     used = iterators(body)
-    reduced = sorted(used - outside, key=lambda it: it.slot)
-    kept = canonical_order(body, sorted(used & outside, key=lambda it: it.slot), reduced)
+    if reduced is None:
+        reduced = sorted(used - outside, key=lambda it: it.slot)
+    kept = canonical_order(body, sorted(used & outside, key=lambda it: it.slot), list(reduced))
     return Read(scope_over(kept, reduced, body, reducer), tuple(bare(it) for it in kept))
 
 

@@ -37,6 +37,8 @@ from eqsynth.ir.tensor import Scope
 
 # Binary splits of n factors number 2**(n-1); beyond this the scope is left as it is.
 MAX_FACTORS = 10
+# Slots from here on are out of the way of every scope's own.
+_APART = 1000
 
 
 def factor(scope: Scope) -> Iterator[Scope]:
@@ -131,11 +133,12 @@ def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
 
 
 def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
-    """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, where a part is less work.
+    """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, where each part is less work.
 
     ``inner`` is a sum that ``read``, a factor of the product that is always in range, is equal to.
     A part is less work than the whole if it vanishes outside of a smaller box (a piece of a
-    concatenation), or uses fewer iterators (a broadcast).
+    concatenation), or uses fewer iterators (a broadcast). With one part as large as the whole
+    (a bias is added) nothing is gained, and every linear map would be tried inside every sum.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
@@ -149,7 +152,7 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
         used = iterators(product([*factors, moved]))
         idle = math.prod(it.extent for it in reduction_iterators(scope) if it not in used)
         parts.append(product([Num(idle), *factors, moved]))
-    if min(map(_work, parts)) >= math.prod(scope.extents):
+    if max(map(_work, parts)) >= math.prod(scope.extents):
         return None
     traversal = traversal_iterators(scope)
     return same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
@@ -173,7 +176,7 @@ def hoist(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if all(it in used or it.extent <= 1 for it in traversal):
         return None
-    inner = close(scope.body, set(traversal), scope.reducer)
+    inner = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
     return same_scope(scope, inner) if inner.tensor.dtype == scope.dtype else None
 
 
@@ -211,25 +214,24 @@ def common_factor(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Ite
 def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[_Placed]:
     """The flat scopes of a term ``number * read`` whose read is in range, as they are."""
     factors = factors_of(term)
-    read = next((f for f in factors if isinstance(f, Read)), None)
-    if read is None or not read.in_range():
+    numbers = [f for f in factors if isinstance(f, Num)]
+    others = [f for f in factors if not isinstance(f, Num)]
+    # One read, and once: a square of it may be the same object twice.
+    if len(others) != 1 or not isinstance(others[0], Read) or not others[0].in_range():
         return
-    if not all(f is read or isinstance(f, Num) for f in factors):
-        return
+    read = others[0]
     for flat in flats(read):
         # The flat scope's body over the outer iterators; its reductions keep their own slots,
         # moved out of the way of the outer traversal.
         width = len(flat.traversal)
-        base = 1000
 
         def image(it: It, read: Read = read, width: int = width) -> Index:
             if it.slot < width:
                 return read.index[it.slot]
-            return Index(0, ((It(base + it.slot - width, it.extent), 1),))
+            return Index(0, ((It(_APART + it.slot - width, it.extent), 1),))
 
-        numbers = [f for f in factors if isinstance(f, Num)]
         body = substitute(product([*numbers, *factors_of(flat.body)]), image)
-        reduced = frozenset(It(base + n, e) for n, e in enumerate(flat.reduction))
+        reduced = frozenset(It(_APART + n, e) for n, e in enumerate(flat.reduction))
         yield _Placed(factors_of(body), reduced)
 
 
@@ -279,9 +281,10 @@ def _unify(
                 return None
         elif i != j:
             return None
-    if len(set(names.values())) != len(names) or {it for it in iterators(b) if it in own} != set(names):
+    renamed = {it for it in iterators(b) if it in own}
+    if len(set(names.values())) != len(names) or renamed != set(names):
         return None
-    fresh = {it: It(it.slot + 1000, it.extent) for it in own}
+    fresh = {it: It(it.slot + _APART, it.extent) for it in own}
 
     def image(it: It) -> Index:
         target = names.get(it, fresh.get(it, it))

@@ -1,7 +1,7 @@
 """EinNet's intra-expression derivations: summation splitting, variable substitution, boundaries.
 
-Each function is one law of Table 1 (papers: EinNet §4.1) on one scope; it yields scopes that are equal
-to the one given. Traversal merging stands in ``merging.py``.
+Each function is one law of Table 1 (papers: EinNet §4.1) on one scope; it yields scopes that are
+equal to the one given. Traversal merging stands in ``merging.py``.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def distance(split: Scope) -> int:
 def variable_substitution(scope: Scope) -> Scope | None:
     """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
 
-    Every index that mixes iterators of the traversal gets an iterator of its own, all in one change of
-    variables. The iterator that goes (``h``) may occur nowhere but in that one expression, so
-    (h, r) -> (t, r) is injective. The box of ``t`` is relaxed to the smallest around the image
-    [EinNet §4.1, boundary relaxing]: what is computed outside of the image is never read.
+    Every index that mixes iterators of the traversal gets an iterator of its own, all in one
+    change of variables. The iterator that goes (``h``) may occur nowhere but in that one
+    expression, so (h, r) -> (t, r) is injective. The box of ``t`` is relaxed to the smallest
+    around the image [EinNet §4.1, boundary relaxing]: what is computed outside of the image is
+    never read.
     """
     if not is_product(scope):
         return None
@@ -211,7 +212,7 @@ def traversal_order(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if len(traversal) < 2 or not scope.reduction:
         return None
-    read = close(scope.body, set(traversal), scope.reducer)
+    read = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
     if len(read.index) != len([it for it in traversal if it.extent != 1]):
         return None
     if tuple(index.bare() for index in read.index) == tuple(traversal):

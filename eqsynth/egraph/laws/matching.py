@@ -1,8 +1,9 @@
 """Operator matching through iterator mapping tables (EinNet §5.1, Table 2).
 
-A scope of two reads is grouped by where its iterators occur: in both inputs and the output (batch), in one
-input and the output (m, n), in both inputs only (k). Operands that aren't laid out as the operator
-wants are brought there by views, or by a scope that gathers them (im2col, as an eOperator).
+A scope of two reads is grouped by where its iterators occur: in both inputs and the output
+(batch), in one input and the output (m, n), in both inputs only (k). Operands that aren't laid out
+as the operator wants are brought there by views, or by a scope that gathers them (im2col, as an
+eOperator).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def operands(scope: Scope) -> tuple[Read, Read] | None:
 
 
 def gathered(read: Read, order: Sequence[It], groups: Sequence[Sequence[It]]) -> Tensor | None:
-    """``read`` as a tensor with one axis a group: by views if its indices are bare, else a scope."""
+    """``read`` with one axis a group: by views if its indices are bare, else by a scope."""
     shape = [_size(group) for group in groups]
     axes = [index.bare() for index in read.index]
     plain = [it for it in axes if it is not None]
@@ -115,7 +116,7 @@ def _result(value: Tensor, axes: Sequence[It], scope: Scope) -> Tensor:
 
 
 def match_matmul(scope: Scope) -> Tensor | None:
-    """``sum_k a[b, m, k] * b[b, k, n]`` as ``Matmul``, batched where an iterator is in all three."""
+    """``sum_k a[b, m, k] * b[b, k, n]`` as ``Matmul``, batched if an iterator is in all three."""
     pair = operands(scope)
     groups = Groups.of(scope, *pair) if pair else None
     if pair is None or groups is None or not groups.k or not (groups.m or groups.n):

@@ -3,11 +3,13 @@
     (a, b) [*n, i, j] = sum(k) a[*n, i, k] * b[*n, k, j]
     (x, w; s, t) [n, f, h, w] = sum(c, r) x[n, c, s*h + r - t] * w[f, c, r]
 
-Tensors and integer attributes are named in parentheses. ``*n`` stands for any number of axes; ``^n`` in a read is
-``*n`` aligned at the right, with index 0 where the tensor's extent is 1 (broadcasting), ``*n:r`` in
-the head for exactly ``r`` axes. The extents of the head are those of the operator's result,
-extents of reduction iterators those of the axis that they index bare. The right side is scalar arithmetic: ``+ - * /``, functions by name, ``x[…]`` or ``x[… else v]`` with a fill, ``(i)`` an index
-as a number. Python's own parser reads the right side, after the stars are expanded.
+Tensors and integer attributes are named in parentheses. ``*n`` stands for any number of axes;
+``^n`` in a read is ``*n`` aligned at the right, with index 0 where the tensor's extent is 1
+(broadcasting), ``*n:r`` in the head for exactly ``r`` axes. The extents of the head are those of
+the operator's result, extents of reduction iterators those of the axis that they index bare. The
+right side is scalar arithmetic: ``+ - * /``, functions by name, ``x[…]`` or ``x[… else v]`` with a
+fill, ``(i)`` an index as a number. Python's own parser reads the right side, after the stars are
+expanded.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator
-from eqsynth.ir.scalar import Num, Read, factors_of, product, reads
+from eqsynth.ir.scalar import Num, Read, factors_of, product, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
 Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
@@ -233,17 +233,16 @@ def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def _distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = _flat(view, row)
-    found = []
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
             continue
-        for inner in view.scopes(factor.tensor):
+        # Of the ways in which the sum is fused, the one with the most terms: all at once.
+        inners = sorted(view.scopes(factor.tensor), key=lambda s: -len(terms_of(s.body)))
+        for inner in inners:
             parts = contraction.distribute(scope, factor, inner)
             if parts is not None:
-                found.append(Using(parts, {factor.tensor: inner}))
-    if not found:
-        raise Later
-    return found
+                return [Using(parts, {factor.tensor: inner})]
+    raise Later
 
 
 def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -256,7 +255,7 @@ def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _settled(view, row)
-    if scope is None:
+    if scope is None or scope in view.derived:
         raise Later
 
     def flat_scopes(read: Read) -> list[Scope]:

@@ -1,0 +1,194 @@
+"""The TVM backend: what it takes, calls, threads, exported libraries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from eoperator_cases import (
+    it,
+    pointwise,
+    relu_kernel,
+    sample,
+    tensor,
+)
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Kernel
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import Prod, Read, Sum
+from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.lower.eoperators import prim_func
+from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner
+from eqsynth.lower.tvm_runtime import load_library
+
+
+def test_arguments_that_are_constant_are_bound() -> None:
+    x, w, y = (tensor(k, (4,)) for k in range(3))
+    i = it(0, 4)
+    scope = Scope((4,), (), Sum((Read(x, (i,)), Prod((Read(w, (i,)), Read(y, (i,)))))))
+    order = args_of(scope)
+    values = dict(zip(order, (sample((4,), "float32", k) for k in range(3)), strict=True))
+    kernel = Kernel(scope, (False, True, False), "tvm", ((0,),) * 3, (0,), "rows")
+    weight = values[order[1]].repeat_interleave(2)[::2]  # strided: it is packed
+    (run,) = TvmBackend().build([(kernel, {1: weight})])
+    assert run is not None
+    a, _, c = (values[arg] for arg in order)
+    expected = evaluate_torch(scope, values)
+    torch.testing.assert_close(run(a, c), expected)
+    weight.zero_()
+    torch.testing.assert_close(run(a, c), expected)
+
+
+def evaluate_torch(scope: Scope, values: Mapping[Tensor, torch.Tensor]) -> torch.Tensor:
+    env = {arg.label: value.numpy() for arg, value in values.items()}
+    return torch.from_numpy(evaluate(scope, env)).float()
+
+
+def row_of_one() -> Read:
+    return Read(tensor(0, (1, 4)), (it(0, 1), it(1, 4)))
+
+
+def test_arguments_are_checked() -> None:
+    scope = Scope((3, 4), (), Read(tensor(0, (3, 4)), (it(0, 3), it(1, 4))))
+    kernel = Kernel(scope, (False,), "tvm", ((0, 1),), (0, 1), "rows")
+    (run,) = TvmBackend().build([(kernel, {})])
+    assert run is not None
+    run(torch.zeros(3, 4))
+    wrong = (torch.zeros(4, 3), torch.zeros(4, 3).T, torch.zeros(3, 4).double())
+    for value in wrong:
+        with pytest.raises((ValueError, TypeError)):
+            run(value)
+    (one,) = TvmBackend().build([(replace(kernel, term=Scope((1, 4), (), row_of_one())), {})])
+    assert one is not None
+    # Where an axis has one element, its stride means nothing.
+    assert one(torch.arange(4.0).as_strided((1, 4), (99, 1))).tolist() == [[0, 1, 2, 3]]
+    # Memory that no allocator aligned is taken as it is.
+    odd = torch.arange(13.0)[1:].view(3, 4)
+    assert torch.equal(run(odd), odd)
+
+
+def test_only_memory_bound_scopes_are_taken() -> None:
+    a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
+    i, j, k = it(0, 64), it(1, 64), it(2, 64)
+    matmul = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(b, (k, j)))))
+    assert not is_memory_bound(matmul)
+    assert not list(TvmBackend().kernels(matmul, (False, False)))
+    assert is_memory_bound(Scope((64,), (64,), Read(a, (it(0, 64), it(1, 64)))))
+    row = Scope(
+        (64,), (64,), Prod((Read(a, (it(0, 64), it(1, 64))), Read(b, (it(0, 64), it(1, 64)))))
+    )
+    assert is_memory_bound(row)
+    assert not list(TvmBackend().kernels(tensor(0, (3,)), ()))
+
+
+def test_a_kernel_that_does_not_compile_leaves_the_others() -> None:
+    scope = pointwise(Read(tensor(0, (8,)), (it(0, 8),)), 8)
+    good = Kernel(scope, (False,), "tvm", ((0,),), (0,), "rows")
+    bad = replace(good, schedule="spiral16")
+    with pytest.warns(RuntimeWarning, match="left out"):
+        runners = TvmBackend().build([(good, {}), (bad, {}), (good, {})])
+    assert runners[1] is None
+    value = sample((8,), "float32")
+    for run in (runners[0], runners[2]):
+        assert run is not None and torch.equal(run(value), value)
+    with pytest.raises(LoweringError) as error:
+        prim_func(loop_nest(scope, [(0,)], (0,)), "spiral16", "k")
+    assert error.value.got == "spiral16"
+
+
+LOADED = """
+import sys, pathlib, torch
+from eqsynth.lower.tvm_runtime import load_library
+data = pathlib.Path(sys.argv[1]).read_bytes()
+function = load_library(data)[sys.argv[2]]
+x, out = torch.arange(40000.0) - 7, torch.empty(40000)
+function(x, out)
+assert torch.equal(out, x.relu())
+print([name for name in sys.modules if name.split(".")[0] == "tvm"])
+"""
+
+
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    here = Path(__file__).parent
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here}", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_exported_library_runs_here_and_without_the_compiler(tmp_path: Path) -> None:
+    kernels = [relu_kernel(40000), relu_kernel(3)]
+    data, names = export_library(kernels)
+    module = load_library(data)
+    value = sample((3,), "float32")
+    run = runner(kernels[1], module[names[kernels[1]]], {})
+    assert torch.equal(run(value), value.relu())
+    path = tmp_path / "kernels.so"
+    path.write_bytes(data)
+    done = python(LOADED, str(path), names[kernels[0]])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_a_c_compiler_tvm_has_its_own_threads(tmp_path: Path) -> None:
+    data, names = export_library([relu_kernel(40000)])
+    path = tmp_path / "kernels.so"
+    path.write_bytes(data)
+    (name,) = names.values()
+    empty = {"PATH": str(tmp_path), "CC": "", "EQSYNTH_CACHE": str(tmp_path)}
+    done = python(LOADED, str(path), name, **empty)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning: TVM kernels run on TVM's own threads") == 1
+
+
+def test_a_team_smaller_than_asked_for_does_all_the_work(tmp_path: Path) -> None:
+    data, names = export_library([relu_kernel(40000)])
+    path = tmp_path / "kernels.so"
+    path.write_bytes(data)
+    limits = {"OMP_NUM_THREADS": "2", "OMP_THREAD_LIMIT": "1"}
+    done = python(LOADED, str(path), *names.values(), **limits)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_library_that_is_none_is_refused() -> None:
+    with pytest.raises(LoweringError) as error:
+        load_library(b"no library")
+    assert error.value.hint
+
+
+def test_kernels_run_on_the_threads_of_torch() -> None:
+    code = """
+import os, torch
+from eoperator_cases import relu_kernel
+from eqsynth.lower.tvm_backend import TvmBackend
+torch.set_num_threads(2)
+(run,) = TvmBackend().build([(relu_kernel(1 << 20), {})])
+x = torch.randn(1 << 20)
+torch.relu(x)
+before = len(os.listdir("/proc/self/task"))
+run(x)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "0"
+
+
+def test_many_threads_may_call_one_kernel() -> None:
+    (run,) = TvmBackend().build([(relu_kernel(40000), {})])
+    assert run is not None
+    values = [sample((40000,), "float32", seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for value, got in zip(values * 5, pool.map(run, values * 5), strict=True):
+            assert torch.equal(got, value.relu())
