@@ -56,11 +56,15 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "eqsynth.executor", str(memory_limit or 0)],
+        self._memory_limit, self._environment = memory_limit or 0, environment
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "eqsynth.executor", str(self._memory_limit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=self._environment,
         )
 
     @property
@@ -70,7 +74,7 @@ class Worker:
     def run(
         self, task: Callable[..., Result], *args: Any, timeout_s: float | None = None
     ) -> Result:
-        """Runs ``task(*args)`` in the worker.
+        """Runs ``task(*args)`` in the worker; in a new process if the last one has ended.
 
         Raises:
             WorkerError: the worker died, or the task outlived ``timeout_s``.
@@ -79,6 +83,9 @@ class Worker:
         name = (task.__module__, task.__qualname__)
         payload = pickle.dumps((name, args), protocol=pickle.HIGHEST_PROTOCOL)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._process.poll() is not None:
+            self.close()
+            self._process = self._start()
         try:
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.stdin.write(_HEADER.pack(len(payload)) + payload)
@@ -164,8 +171,9 @@ def _serve(memory_limit: int) -> None:
     tasks = sys.stdin.buffer
     while header := tasks.read(_HEADER.size):
         (size,) = _HEADER.unpack(header)
-        name, args = pickle.loads(tasks.read(size))
+        task = tasks.read(size)
         try:
+            name, args = pickle.loads(task)
             result: tuple[bool, Any] = (False, _resolve(name)(*args))
             payload = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
         except MemoryError:

@@ -204,6 +204,7 @@ class _Run:
     def pipeline(self) -> CompiledProgram:
         program = self.captured.program
         self._count_before()
+        self._refuse_nan()
         with self._stage("saturate"):
             graph = self._saturate()
         backends = cpu_backends(self.captured.opaque)
@@ -233,6 +234,18 @@ class _Run:
                 self.report.error_rel = outcome.error_rel
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
+
+    def _refuse_nan(self) -> None:
+        """A sum with NaN in it has no order in which it is right: such a program stays as it is."""
+        for name, weight in self.captured.weights.items():
+            if weight.is_floating_point() and bool(weight.isnan().any()):
+                raise LoweringError(
+                    what="a weight holds NaN",
+                    where=name,
+                    got="NaN",
+                    expected="numbers",
+                    hint="look for the step of training that made it; the original is used",
+                )
 
     def fallback(self) -> CompiledProgram:
         """The original program as a CompiledProgram."""

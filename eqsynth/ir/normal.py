@@ -108,9 +108,8 @@ def canonical_term(root: Tensor) -> Tensor:
 
 def sort_operands(scalar: Scalar) -> Scalar:
     """Operands of commutative nodes in the order of their structure; sums and products flat."""
-    if isinstance(scalar, Read):
-        fill = 0.0 if scalar.fill and scalar.in_range() else scalar.fill
-        return Read(scalar.tensor, scalar.index, fill)
+    if not children(scalar):
+        return scalar
     parts = [sort_operands(part) for part in children(scalar)]
     if isinstance(scalar, Prod | Sum) or (isinstance(scalar, Call) and scalar.fn in COMMUTATIVE):
         parts.sort(key=lambda part: _key(part, _plain))
@@ -121,6 +120,7 @@ def _without_idle(scope: Scope) -> Scope:
     """Iterators of extent 1 are 0; a reduction that the body doesn't use is carried out."""
     width = len(scope.traversal)
     body = substitute(scope.body, lambda it: Index.iterator(it.slot, it.extent))
+    body = rewrite_leaves(body, _without_fill)
     used = {it.slot for it in iterators(body)}
     kept, factor = [], 1
     for slot in range(width, len(scope.extents)):
@@ -139,6 +139,13 @@ def _without_idle(scope: Scope) -> Scope:
         body = product([Num(factor), body])
     result = Scope(scope.traversal, tuple(scope.extents[s] for s in kept), body, scope.reducer)
     return result if result.type == scope.type else scope
+
+
+def _without_fill(leaf: Scalar) -> Scalar:
+    """The leaf; a read that is always in range has fill 0."""
+    if isinstance(leaf, Read) and leaf.fill and leaf.in_range():
+        return Read(leaf.tensor, leaf.index)
+    return leaf
 
 
 def _plain(it: It) -> object:

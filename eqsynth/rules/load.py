@@ -32,6 +32,7 @@ DEFAULT_FILES = (
     "index.egg",
     "scalar.egg",
     "operators.egg",
+    "elementwise.egg",
     "views.egg",
     "derive.egg",
     "contract.egg",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Prod, Read, Sum
-from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner

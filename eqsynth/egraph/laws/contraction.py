@@ -155,7 +155,8 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
     if max(map(_work, parts)) >= math.prod(scope.extents):
         return None
     traversal = traversal_iterators(scope)
-    return same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
+    result = same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
+    return result if result.dtype == scope.dtype else None
 
 
 def _is_monomial(term: Scalar) -> bool:
@@ -290,4 +291,5 @@ def _unify(
         target = names.get(it, fresh.get(it, it))
         return Index(0, ((target, 1),))
 
-    return image
+    # An index that isn't bare may look the same and still be over other iterators.
+    return image if substitute(b, image) == a else None

@@ -9,6 +9,7 @@ by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks tha
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from eqsynth.egraph.laws.closing import same_scope
@@ -18,6 +19,7 @@ from eqsynth.ir.scalar import (
     Prod,
     Read,
     Scalar,
+    Sum,
     dtype_of,
     factors_of,
     leaves,
@@ -32,13 +34,25 @@ MAX_READS = 16
 
 
 def is_product(scope: Scope) -> bool:
-    """True for ``L sum . read * read * … * number`` with at least one read."""
+    """True for ``L sum . read * read * … * number`` with at least one read.
+
+    Numbers and fills are finite, so that one zero makes the whole product zero (a read alone may
+    have any fill), and something is summed if there is a sum.
+    """
     factors = factors_of(scope.body)
     return (
         scope.reducer == "sum"
+        and 0 not in scope.reduction
         and all(isinstance(f, Read | Num) for f in factors)
         and any(isinstance(f, Read) for f in factors)
+        and (len(factors) == 1 or all(map(_is_finite, factors)))
     )
+
+
+def _is_finite(factor: Scalar) -> bool:
+    if isinstance(factor, Read):
+        return math.isfinite(factor.fill) or factor.in_range()
+    return isinstance(factor, Num) and math.isfinite(factor.value)
 
 
 def is_view(scope: Scope) -> bool:
@@ -81,7 +95,7 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
 
     None where that isn't an equality, or the body would grow too large.
     """
-    if inner.dtype != (dtype_of(inner.body) or inner.dtype):
+    if inner.dtype != (dtype_of(inner.body) or inner.dtype) or _may_wrap(outer, inner):
         return None
     outside = [
         axis
@@ -113,7 +127,20 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         return None
     added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
     before = [It(len(outer.traversal) + j, e) for j, e in enumerate(outer.reduction)]
-    return same_scope(outer, replaced, [*before, *added])
+    merged = same_scope(outer, replaced, [*before, *added])
+    return merged if merged.type == outer.type else None
+
+
+def _may_wrap(outer: Scope, inner: Scope) -> bool:
+    """True if a sum or product of small integers would be carried out in a wider dtype.
+
+    uint8 arithmetic is modulo 256 wherever it stops; taken into a product of floats it isn't.
+    """
+    return (
+        inner.dtype in ("uint8", "int8", "int16", "int32", "bool")
+        and inner.dtype != outer.dtype
+        and (isinstance(inner.body, Sum | Prod) or bool(inner.reduction))
+    )
 
 
 def _independent(inner: Scope, outside: list[int]) -> bool:

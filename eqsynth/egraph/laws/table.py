@@ -19,7 +19,7 @@ from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator
-from eqsynth.ir.scalar import Num, Read, factors_of, product, reads, terms_of
+from eqsynth.ir.scalar import Cast, Num, Read, Scalar, factors_of, product, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
 Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
@@ -132,7 +132,10 @@ def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
             at.append(Index.iterator(place, extent))
             place += 1
     extents = tuple(x.shape[axis] for axis in axes)
-    body = Read(x, tuple(at))
+    body: Scalar = Read(x, tuple(at))
+    if x.dtype not in (e.dtype, "bool"):
+        # Integers are summed in int64.
+        body = Cast(e.dtype, body)
     if reducer == "mean":
         count = max(1, x.type.size // max(e.type.size, 1))
         return [canonical(Scope(e.shape, extents, product([Num(1 / count), body])))]

@@ -58,7 +58,7 @@ def index_map(
         case "Pad", (tuple() as before, tuple(), float() | int() as value):
             return [i - b for i, b in zip(at, before, strict=True)], float(value)
         case "Shift", (int() as axis, int() as amount):
-            return [*at[:axis], (at[axis] + amount) % source[axis], *at[axis + 1 :]], 0.0
+            return [*at[:axis], (at[axis] + amount) % max(source[axis], 1), *at[axis + 1 :]], 0.0
         case "Unfold", (int() as axis, int() as size):
             return [*at[:axis], at[axis] + at[axis + 1] - size // 2, *at[axis + 2 :]], 0.0
     raise UnsupportedOperatorError(
