@@ -196,4 +196,5 @@ def _portable(error: Exception) -> Exception:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    # The module under its own name: what is raised as __main__.WorkerError can't cross processes.
+    importlib.import_module("eqsynth.executor")._serve(int(sys.argv[1]))

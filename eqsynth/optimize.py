@@ -37,6 +37,7 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing, time_interleaved
 from eqsynth.frontend.captured import Captured, capture_expression
+from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import Op, Tensor, topological
@@ -144,12 +145,14 @@ def optimize(
     )  # fmt: skip
     begin = time.monotonic()
     loaded = load_rules([*DEFAULT_FILES, *settings.rules]).select(numerics=NUMERICS[numerics])
-    args = _arguments(example_inputs)
+    args = arguments(example_inputs)
     report = Report()
     original = program if isinstance(program, torch.nn.Module) else None
     if original is not None:
         validate(original, args, {})
     try:
+        if original is not None:
+            try_out(original, args)
         captured = capture(program, args) if original is not None else _expression(program)  # type: ignore[arg-type]
     except CaptureError as error:
         assert original is not None
@@ -165,12 +168,6 @@ def optimize(
             result = run.fallback()
     report.optimize_s = time.monotonic() - begin
     return result
-
-
-def _arguments(example_inputs: Sequence[Any] | torch.Tensor | None) -> tuple[Any, ...]:
-    if example_inputs is None:
-        return ()
-    return (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
 
 
 def _expression(program: Expr | Sequence[Expr]) -> Captured:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
-from eqsynth.egraph.laws.table import LAWS, Later, Using, scope_of
+from eqsynth.egraph.laws.table import LAWS, Later
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import RuleError, SaturationError
@@ -104,7 +105,7 @@ class Session:
             self._handles[term] = handle.n
             self._digests[handle.n] = term.digest
             self._constant[handle.n] = term.constant
-            self.definitions[handle.n] = _with_handles(parts[term], by_object)
+            self.definitions[handle.n] = with_handles(parts[term], by_object)
         self.engine.insert(
             facts=[*facts, *(("constant", h) for t, h in made.items() if t.constant)],
             values=[
@@ -145,9 +146,7 @@ class Session:
         untyped: list[EClass] = []
         for eclass, numbers in handles.items():
             if eclass in shapes and eclass in dtypes:
-                refs[eclass] = self._reference(
-                    numbers, TensorType(shapes[eclass], dtypes[eclass])
-                )
+                refs[eclass] = self._reference(numbers, TensorType(shapes[eclass], dtypes[eclass]))
             else:
                 untyped.append(eclass)
         self._type(snapshot, untyped, handles, refs)
@@ -287,14 +286,12 @@ class Session:
         terms = smallest_terms(view.snapshot)
         for row in rows:
             left, right = rule.instance(row)
-            self.log.append(
-                Equality(_grounded(left, terms), _grounded(right, terms), rule.name)
-            )
+            self.log.append(Equality(grounded(left, terms), grounded(right, terms), rule.name))
 
-    def _answers(self, ruleset: str, budget: int) -> tuple[list[_Answer], list[str]]:
+    def _answers(self, ruleset: str, budget: int) -> tuple[list[Answer], list[str]]:
         """Answers to the requests that are due, and the laws that were over budget."""
         view = self._fresh_view()
-        found: list[_Answer] = []
+        found: list[Answer] = []
         over: list[str] = []
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
         for law, relation in laws.items():
@@ -310,7 +307,7 @@ class Session:
                     self._asked[asked] = None
                     continue
                 try:
-                    answers = [_using(answer) for answer in LAWS[law](view, decoded)]
+                    answers = [using(answer) for answer in LAWS[law](view, decoded)]
                     settled = law not in _ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
@@ -318,7 +315,7 @@ class Session:
                 key = tuple(decoded)
                 fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
                 count += len(fresh)
-                found += [_Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
+                found += [Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
         return found, over
 
     def _due(self, view: View, law: str, row: Any) -> bool:
@@ -347,7 +344,7 @@ class Session:
         self._answered.add(mark)
         return True
 
-    def _unite(self, ruleset: str, answers: list[_Answer]) -> bool:
+    def _unite(self, ruleset: str, answers: list[Answer]) -> bool:
         if not answers:
             return False
         view = self.view()
@@ -363,7 +360,7 @@ class Session:
             if law in _MAKES_OPERATORS:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
-                self.log.append(Equality(_left_side(answer, e), result, name))
+                self.log.append(Equality(left_side(answer, e), result, name))
         self.engine.insert(facts=facts)
         changed = False
         for rule in self.rules.of(ruleset):
@@ -396,58 +393,3 @@ class Session:
             for term in topological([answer])
             if isinstance(term, Op) and term != answer and self._handles[term] >= before
         ]
-
-
-def _with_handles(term: Any, by_object: dict[int, Handle]) -> Any:
-    """A term's encoding with its tensor arguments as handles."""
-    if not isinstance(term, tuple):
-        return term
-
-    def part(value: Any) -> Any:
-        if isinstance(value, tuple):
-            handle = by_object.get(id(value))
-            return handle if handle is not None else _with_handles(value, by_object)
-        return [part(v) for v in value] if isinstance(value, list) else value
-
-    return (term[0], *(part(value) for value in term[1:]))
-
-
-def _grounded(tree: Any, terms: Any) -> Any:
-    """A tree over e-classes as a tree over handles and structural terms."""
-    if isinstance(tree, EClass):
-        return terms[tree]
-    if isinstance(tree, tuple):
-        return tuple(_grounded(part, terms) for part in tree)
-    return [_grounded(part, terms) for part in tree] if isinstance(tree, list) else tree
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """An answer of a law to a request, with the members of read classes that it relied on."""
-
-    law: str
-    row: tuple[Any, ...]
-    decoded: tuple[Any, ...]
-    term: Tensor
-    members: Mapping[Tensor, Tensor]
-
-
-def _using(answer: Tensor | Using) -> Using:
-    return answer if isinstance(answer, Using) else Using(answer, {})
-
-
-def _left_side(answer: _Answer, e: Handle) -> Any:
-    """The left side of a law's equality: the scope that was asked about, reading the members that
-    the law looked into; for definitions the class itself."""
-    if answer.law in ("definition", "view", "reduction"):
-        return e
-    scope = scope_of(answer.decoded)
-
-    def encoded(term: Tensor) -> Any:
-        parts: dict[Tensor, Any] = {
-            arg: encoded(answer.members[arg]) if arg in answer.members else encoded(arg)
-            for arg in args_of(term)
-        }
-        return encode_tensor(term, parts)
-
-    return encoded(scope)

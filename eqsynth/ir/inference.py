@@ -178,6 +178,18 @@ def pool2d(types: Types, kernel: Ints, stride: Ints, padding: Ints, dilation: In
     return TensorType((*types[0].shape[:2], *spatial), types[0].dtype)
 
 
+def avg_pool2d(types: Types, *window: Ints) -> TensorType:
+    """As :func:`pool2d`, of floats: a mean of integers has no dtype of theirs."""
+    if not is_float(types[0].dtype):
+        raise DtypeError(
+            what="avg_pool2d of integers",
+            got=types[0].dtype,
+            expected="floats",
+            hint="cast to a float",
+        )
+    return pool2d(types, *window)
+
+
 def reduction(reducer: str) -> Callable[..., TensorType]:
     def infer(types: Types, axes: Ints, keepdim: int) -> TensorType:
         (x,) = types

@@ -135,7 +135,7 @@ _OTHERS: Final = (
     ),
     Operator("Softmax", 1, inference.along_axis, (("axis", "int"),), "reduction"),
     Operator("MaxPool2d", 1, inference.pool2d, _POOL, "reduction"),
-    Operator("AvgPool2d", 1, inference.pool2d, _POOL, "reduction"),
+    Operator("AvgPool2d", 1, inference.avg_pool2d, _POOL, "reduction"),
     Operator(
         "LayerNorm", 3, inference.layer_norm, (("axes", "int"), ("eps", "float")), "reduction"
     ),

@@ -291,7 +291,9 @@ def dtype_of(scalar: Scalar) -> str | None:
             if function.result == "float" and joined is not None and not is_float(joined):
                 return "float32"
             return joined
-    return _joined(children(scalar))
+    joined, parts = _joined(children(scalar)), children(scalar)
+    # As in torch: a bool counts as soon as a number is in the arithmetic.
+    return "int64" if joined == "bool" and any(isinstance(p, Num) for p in parts) else joined
 
 
 def _joined(parts: Sequence[Scalar]) -> str | None:
