@@ -45,8 +45,8 @@ def measurement_key(kernel: Kernel) -> MeasurementKey:
 
 
 def _cost_s(timing: Timing) -> float:
-    """What a kernel is taken to cost: the lower quartile of its blocks. Whatever else runs on the
-    machine makes a block slower and never faster, so the median would compare kernels by luck."""
+    """What a kernel is taken to cost: the lower quartile of its samples. Whatever else runs on the
+    machine makes a call slower and never faster, so the median would compare kernels by luck."""
     return timing.q1_s
 
 

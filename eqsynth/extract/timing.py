@@ -1,5 +1,9 @@
 """Timing callables on this machine: one alone, or several side by side.
 
+Samples are short, a call or some calls that take 50 us together: where something else runs on the machine,
+threads that wait for each other stall for milliseconds, but between stalls short samples are true, and
+median and lower quartile are taken over them.
+
 What is measured, and what is kept of it, is decided elsewhere (``profile.py`` stores).
 """
 
@@ -13,12 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 
+SAMPLE_S = 50e-6
+"""What a sample takes at least, so that the clock doesn't matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds a call: median and quartiles over blocks of calls.
+    """Seconds a call: median and quartiles over samples.
 
     Attributes:
-        samples: number of blocks. A block is many calls, so one stall spoils one sample.
+        samples: number of samples; each is one call, or a few if a call is very short.
     """
 
     median_s: float
@@ -47,9 +55,9 @@ def time_interleaved(
 ) -> dict[str, Timing]:
     """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
 
-    A turn is a pause, one call that is not counted, and ``block`` calls that are. Engines keep
-    idle threads spinning after a call, which slows whoever comes next; the pause lets them sleep.
-    The first place rotates, so that no callable always follows the same one.
+    A turn is a pause, one call that is not counted, and ``block`` calls that are samples. Engines
+    keep idle threads spinning after a call, which slows whoever comes next; the pause lets them
+    sleep. The first place rotates, so that no callable always follows the same one.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
@@ -64,17 +72,16 @@ def time_interleaved(
             for name in names[first:] + names[:first]:
                 time.sleep(pause_s)
                 callables[name]()
-                samples[name].append(_block_s(callables[name], block))
+                samples[name] += [_block_s(callables[name], 1) for _ in range(block)]
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
 
 
 def time_one(
     call: Callable[[], object], min_time_s: float = 0.02, blocks: int = 7, warmup: int = 2
 ) -> Timing:
-    """A quick time of one operator: ``blocks`` blocks that together take about ``min_time_s``.
+    """A quick time of one operator: short samples for ``min_time_s``, at least ``blocks`` of them.
 
-    A call that takes longer than its share makes a block by itself, and once three blocks have
-    taken ten times ``min_time_s``, no more are made.
+    Once three samples have taken ten times ``min_time_s``, no more are made.
 
     Raises:
         ValueError: ``blocks`` is less than 1.
@@ -84,11 +91,13 @@ def time_one(
     for _ in range(warmup):
         call()
     with _no_garbage_collection():
-        calls = _calls_for(call, min_time_s / blocks)
+        calls = _calls_for(call, SAMPLE_S)
         samples: list[float] = []
-        while len(samples) < blocks:
+        spent_s = 0.0
+        while len(samples) < blocks or spent_s < min_time_s:
             samples.append(_block_s(call, calls))
-            if len(samples) >= 3 and sum(samples) * calls > 10 * min_time_s:
+            spent_s += samples[-1] * calls
+            if len(samples) >= 3 and spent_s > 10 * min_time_s:
                 break
     return Timing.of(samples)
 

@@ -65,7 +65,8 @@ def try_out(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
             for part, name, buffer, value in own:
                 assigned = assigned or (name if part._buffers.get(name) is not buffer else "")
                 part._buffers[name] = buffer
-                buffer.copy_(value)
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
     if assigned:
         raise CaptureError(
             "the module assigns a new tensor to a buffer",

@@ -52,6 +52,13 @@ def elementwise(fn: str) -> Callable[..., TensorType]:
 
     def infer(types: Types) -> TensorType:
         shape = broadcast_shapes(fn, *(t.shape for t in types))
+        if fn.lower() in ("sub", "neg") and any(t.dtype == "bool" for t in types):
+            raise DtypeError(
+                what=f"{fn.lower()}: bools have no minus",
+                got=" and ".join(t.dtype for t in types),
+                expected="numbers",
+                hint="cast to an integer, or use a logical operator",
+            )
         result = FUNCTIONS[fn].result if fn in FUNCTIONS else "same"
         dtype = types[-1].dtype
         for t in types[1 if fn == "where" else 0 :]:
@@ -215,7 +222,14 @@ def reduction(reducer: str) -> Callable[..., TensorType]:
 def along_axis(types: Types, axis: int) -> TensorType:
     """Softmax: the shape stays; integers aren't allowed."""
     _axis("softmax", axis, max(types[0].rank, 1))
-    return elementwise("exp")(types)
+    if not is_float(types[0].dtype):
+        raise DtypeError(
+            what="softmax of integers",
+            got=types[0].dtype,
+            expected="floats",
+            hint="cast to a float",
+        )
+    return types[0]
 
 
 def layer_norm(types: Types, axes: int, eps: float) -> TensorType:

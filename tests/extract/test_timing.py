@@ -16,7 +16,7 @@ def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
     )  # fmt: skip
     # One call that is not counted and two that are, in every turn.
     assert "".join(calls) == "aaabbb" + "bbbaaa" + "aaabbb"
-    assert {name: timing.samples for name, timing in timings.items()} == {"a": 3, "b": 3}
+    assert {name: timing.samples for name, timing in timings.items()} == {"a": 6, "b": 6}
 
 
 def test_every_turn_begins_with_a_pause() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.reference import storage
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
@@ -23,6 +24,11 @@ from eqsynth.ir.types import TensorType, is_float
 
 INF = float("inf")
 EXTENTS = st.sampled_from([1, 2, 2, 3, 3, 4])
+
+
+def times(factor: float) -> int:
+    """So many times the number of examples of the hypothesis profile in use."""
+    return int(settings.default.max_examples * factor)
 
 
 def leaf(name: str, *shape: int, dtype: str = "float32", constant: bool = False) -> Input | Weight:
@@ -63,13 +69,18 @@ def assert_equal(left: Tensor, right: Tensor) -> None:
 # ---- scopes ------------------------------------------------------------------
 
 
+BARE = ("bare",)
+# Bare indices and windows: what convolutions are made of.
+WINDOWS = ("bare", "mixed", "mixed")
+ANY = ("bare", "bare", "bare", "bare", "mixed", "mixed", "scaled", "divided", "number")
+
+
 @st.composite
-def indices(draw: st.DrawFn, iterators: Sequence[It], mixing: bool = True) -> Index:
+def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY) -> Index:
     """An index over some of the iterators: bare, affine, or under ``//`` and ``%``."""
     if not iterators:
         return Index(draw(st.integers(0, 2)))
-    kinds = ["bare"] * 4 + (["mixed", "mixed", "scaled", "divided", "number"] if mixing else [])
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from(list(kinds)))
     first, second = (draw(st.sampled_from(list(iterators))) for _ in range(2))
     a, b = it(first.slot, first.extent), it(second.slot, second.extent)
     if kind == "bare":
@@ -89,14 +100,18 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], mixing: bool = True) -> In
 
 @st.composite
 def reads(
-    draw: st.DrawFn, iterators: Sequence[It], *, fills: Sequence[float] = (0.0,), bare: bool = False
+    draw: st.DrawFn,
+    iterators: Sequence[It],
+    *,
+    fills: Sequence[float] = (0.0,),
+    kinds: Sequence[str] = ANY,
 ) -> Read:
     """A read at random indices of a tensor that mostly holds them."""
-    rank = draw(st.integers(0 if bare else 1, 3))
-    at = [draw(indices(iterators, not bare)) for _ in range(rank)]
-    slack = st.just(0) if bare else st.sampled_from([0, 0, 0, -1, -2, 1])
+    rank = draw(st.integers(0 if kinds == BARE else 1, 3))
+    at = [draw(indices(iterators, kinds)) for _ in range(rank)]
+    slack = st.just(0) if kinds == BARE else st.sampled_from([0, 0, 0, -1, -2, 1])
     shape = [max(1, index.range()[1] + 1 + draw(slack)) for index in at]
-    name = draw(st.sampled_from("aabw")) + "x".join(map(str, shape))
+    name = draw(st.sampled_from("aabw")) + "_" + "x".join(map(str, shape))
     tensor = leaf(name, *shape, constant=name[0] == "w")
     return Read(tensor, tuple(at), draw(st.sampled_from(list(fills))))
 
@@ -106,21 +121,23 @@ def products(
     draw: st.DrawFn,
     *,
     factors: tuple[int, int] = (1, 3),
+    traversal: tuple[int, int] = (0, 3),
     reduction: tuple[int, int] = (0, 3),
-    bare: bool = False,
+    extents: st.SearchStrategy[int] = EXTENTS,
+    kinds: Sequence[str] = ANY,
     fills: Sequence[float] = (0.0,),
 ) -> Scope:
     """``L sum . number * read * …``."""
-    traversal = draw(st.lists(EXTENTS, min_size=0, max_size=3))
-    reduced = draw(st.lists(EXTENTS, min_size=reduction[0], max_size=reduction[1]))
-    iterators = [It(slot, extent) for slot, extent in enumerate((*traversal, *reduced))]
+    outer = draw(st.lists(extents, min_size=traversal[0], max_size=traversal[1]))
+    reduced = draw(st.lists(extents, min_size=reduction[0], max_size=reduction[1]))
+    iterators = [It(slot, extent) for slot, extent in enumerate((*outer, *reduced))]
     parts: list[Scalar] = [
-        draw(reads(iterators, fills=fills, bare=bare))
+        draw(reads(iterators, fills=fills, kinds=kinds))
         for _ in range(draw(st.integers(*factors)))
     ]
     if draw(st.integers(0, 3)) == 0:
         parts.append(Num(draw(st.sampled_from([-1.0, 0.5, 3.0]))))
-    return Scope(tuple(traversal), tuple(reduced), product(parts))
+    return Scope(tuple(outer), tuple(reduced), product(parts))
 
 
 @st.composite
@@ -146,7 +163,7 @@ def bodies(draw: st.DrawFn, iterators: Sequence[It], depth: int = 2) -> Scalar:
 @st.composite
 def scopes(draw: st.DrawFn) -> Scope:
     """Any scope."""
-    extents = st.sampled_from([0, 1, 2, 2, 3, 3, 4])
+    extents = st.sampled_from([1, 2, 2, 3, 3, 4, 0])
     traversal = draw(st.lists(extents, min_size=0, max_size=3))
     reduced = draw(st.lists(extents, min_size=0, max_size=3))
     iterators = [It(slot, extent) for slot, extent in enumerate((*traversal, *reduced))]
@@ -318,7 +335,9 @@ def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
-    return op("Softmax", x, attrs=(_axis(draw, x),)) if 0 not in x.shape else op("Relu", x)
+    if 0 in x.shape or not is_float(x.dtype):
+        return op("Relu", x)
+    return op("Softmax", x, attrs=(_axis(draw, x),))
 
 
 def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:

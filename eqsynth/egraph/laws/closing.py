@@ -39,8 +39,9 @@ def close(
 ) -> Read:
     """A read of the scope that computes ``body``, reducing every iterator not in ``outside``.
 
-    Where ``reduced`` is given it says what is reduced, whether or not the body uses it. The inner scope's traversal is the iterators of the body that are in ``outside``, in canonical
-    order, so equal parts of different programs become equal terms.
+    Where ``reduced`` is given it says what is reduced, whether or not the body uses it. The inner
+    scope's traversal is the iterators of the body that are in ``outside``, in canonical order, so
+    equal parts of different programs become equal terms.
     """
     used = iterators(body)
     if reduced is None:

@@ -2,7 +2,7 @@
 
 Factoring over connected subsets of the factors, hoisting, and the common factor of a sum. All
 are laws of sums and products over any iteration space; which nodes they are asked for is the
-normal form of design.md, decided by the session.
+normal form (ARCHITECTURE.md), decided in ``table.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,731 @@
+"""Every law as a property: what it returns has the type and the value of what it was given.
+
+Each property also counts what the law accepted, so that a strategy that reaches nothing fails.
+Directed tests stand at the edges of the conditions: one step further a law would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsynth.egraph.laws import contraction, derivation, epilogue, matching
+from eqsynth.egraph.laws.merging import is_product, is_view, merge, vanishes_outside
+from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.egraph.laws.views import defining_scope
+from eqsynth.errors import EqsynthError, RuleError, UnsupportedOperatorError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.operators import POST_FUNCTIONS, Attr
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, substitute, total
+from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from tests.ir.random_terms import (
+    BARE,
+    EXTENTS,
+    INF,
+    VIEWS,
+    WINDOWS,
+    assert_equal,
+    it,
+    leaf,
+    nested,
+    op,
+    products,
+    scopes,
+    times,
+)
+from tests.ir.random_terms import reads as random_reads
+
+Law = Callable[[Scope], Iterable[Tensor]]
+
+
+def holds(
+    law: Law, strategy: st.SearchStrategy[Scope], *, accepted: int, examples: int = 200
+) -> None:
+    """The law's answers equal their argument, and at least ``accepted`` examples have one."""
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=times(examples / 50))
+    @given(strategy)
+    def check(drawn: Scope) -> None:
+        scope = canonical(drawn)
+        answers = list(law(scope))
+        counts["answered"] += bool(answers)
+        for answer in answers:
+            assert_equal(scope, answer)
+
+    check()
+    assert counts["answered"] >= accepted, f"only {counts['answered']} of {examples} answered"
+
+
+def some(answer: Tensor | None) -> list[Tensor]:
+    return [] if answer is None else [answer]
+
+
+def x(*at: Index, shape: tuple[int, ...], name: str = "x", fill: float = 0.0) -> Read:
+    return Read(leaf(name, *shape), at, fill)
+
+
+# ---- merging -----------------------------------------------------------------
+
+_INNERS = st.one_of(
+    products(reduction=(0, 0)),
+    products(reduction=(0, 2), fills=(0.0, 0.0, 0.0, -INF)),
+    products(reduction=(0, 0), factors=(1, 1), fills=(0.0, -INF, 1.5)),
+    scopes(),
+)
+
+
+def test_merging() -> None:
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=times(12))
+    @given(nested(_INNERS))
+    def check(case: tuple[Scope, Read, Scope]) -> None:
+        outer, read, drawn = case
+        inner = canonical(drawn)
+        merged = merge(outer, read, inner)
+        padded = not read.in_range()
+        kind = "merged" if merged is not None else "refused"
+        counts[kind, "padded" if padded else "inside"] += 1
+        counts[kind, "reduced" if inner.reduction else "mapped"] += 1
+        if merged is not None:
+            assert_equal(outer, merged)
+
+    check()
+    for kind in ("inside", "padded", "reduced", "mapped"):
+        assert min(counts["merged", kind], counts["refused", kind]) >= 10, counts
+
+
+def shifted(inner: Scope, fill: float = 0.0) -> tuple[Scope, Read, Scope]:
+    """A read that reaches one element beyond each end of a scope of one axis."""
+    extent = inner.traversal[0] + 2
+    read = Read(inner, (it(0, extent) - 1,), fill)
+    return Scope((extent,), (), read), read, inner
+
+
+X4 = x(it(0, 4), shape=(4,))
+BIAS = x(Index(0), shape=(1,), name="bias")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Sum((X4, BIAS)),
+        Call("max", (X4, BIAS)),
+        Call("exp", (X4,)),
+        x(it(0, 4), shape=(5,)),
+        x(it(0, 4), shape=(4,), fill=-INF),
+        x(Index(3) - it(0, 4), shape=(4,)),
+        Prod((x(it(0, 4) % 4, shape=(4,)), BIAS)),
+    ],
+    ids=["bias", "max", "exp", "larger", "fill", "reversed", "modulo"],
+)
+def test_a_padded_read_is_not_merged_into_what_is_not_zero_outside(body: Scalar) -> None:
+    inner = Scope((4,), (), body)
+    assert merge(*shifted(inner)) is None
+    inside = Scope((4,), (), Read(inner, (it(0, 4),)))
+    merged = merge(inside, next(reads(inside.body)), inner)
+    assert merged is not None
+    assert_equal(inside, merged)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Scope((4,), (), X4),
+        Scope((4,), (), Prod((X4, BIAS))),
+        Scope((4,), (2,), Prod((X4, x(it(1, 2), shape=(2,), name="w")))),
+        Scope((4,), (), x(2 * it(0, 4), shape=(7,))),
+    ],
+    ids=["view", "product", "sum", "strided"],
+)
+def test_a_padded_read_is_merged_into_what_is_zero_outside(inner: Scope) -> None:
+    outer, read, _ = shifted(inner)
+    merged = merge(outer, read, inner)
+    assert merged is not None
+    assert_equal(outer, merged)
+
+
+def test_a_fill_is_kept_by_the_same_fill_alone() -> None:
+    view = Scope((4,), (), x(it(0, 4), shape=(4,), fill=-INF))
+    assert vanishes_outside(view, 0, -INF) and not vanishes_outside(view, 0, 0.0)
+    merged = merge(*shifted(view, -INF))
+    assert merged is not None
+    assert_equal(shifted(view, -INF)[0], merged)
+    twice = Scope((4,), (), Prod((Num(2), X4)))
+    assert merge(*shifted(twice, 1.5)) is None
+
+
+def test_zero_times_infinity_is_no_zero() -> None:
+    """x[z] is 0 outside, but the other factor is -inf there."""
+    body = Prod((X4, x(it(0, 4), shape=(3,), name="y", fill=-INF)))
+    assert not is_product(Scope((4,), (), body))
+    assert merge(*shifted(Scope((4,), (), body))) is None
+    assert not is_product(Scope((4,), (), Prod((X4, Num(INF)))))
+    assert is_product(Scope((4,), (), x(it(0, 4), shape=(3,), fill=-INF)))
+
+
+def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
+    """x[i + j - 3]: with i and j both outside the index may be inside."""
+    mixed = x(it(0, 4) + it(1, 4), shape=(7,))
+    inner = Scope((4, 4), (), mixed)
+    read = Read(inner, (it(0, 6) - 1, it(1, 6) - 1))
+    assert merge(Scope((6, 6), (), read), read, inner) is None
+
+
+def test_sums_are_merged_into_sums_only_once() -> None:
+    inner = Scope((4,), (2,), Prod((X4, x(it(1, 2), shape=(2,), name="w"))))
+    read = Read(inner, (it(0, 4),))
+    for body in (Prod((read, read)), Call("relu", (read,)), Sum((read, BIAS))):
+        assert merge(Scope((4,), (), body), read, inner) is None
+    assert merge(Scope((), (4,), read, "max"), read, inner) is None
+    merged = merge(Scope((), (4,), Prod((read, BIAS))), read, inner)
+    assert merged is not None
+    assert_equal(Scope((), (4,), Prod((read, BIAS))), merged)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+def test_integers_that_wrap_are_not_taken_into_floats(dtype: str) -> None:
+    u = Read(leaf("u", 4, dtype=dtype), (it(0, 4),))
+    v = Read(leaf("v", 4, dtype=dtype), (it(0, 4),))
+    inner = Scope((4,), (), Sum((u, v)))
+    read = Read(inner, (it(0, 4),))
+    assert inner.dtype == dtype
+    assert merge(Scope((4,), (), Sum((read, X4))), read, inner) is None
+    same = Scope((4,), (), Sum((read, u)))
+    merged = merge(same, read, inner)
+    assert merged is not None
+    assert_equal(same, merged)
+
+
+# ---- contraction -------------------------------------------------------------
+
+
+def test_factoring() -> None:
+    wide = products(factors=(2, 4), reduction=(1, 3), kinds=BARE)
+    holds(contraction.factor, st.one_of(wide, products(factors=(2, 3))), accepted=60)
+
+
+def test_folding_constants() -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        return some(contraction.fold_constants(scope))
+
+    holds(law, products(factors=(2, 4), kinds=BARE), accepted=10)
+
+
+def test_hoisting() -> None:
+    holds(lambda scope: some(contraction.hoist(scope)), scopes(), accepted=15)
+
+
+@pytest.mark.parametrize("reducer", ["prod", "sum"])
+@pytest.mark.parametrize("extent", [0, 3])
+def test_hoisting_keeps_reductions_that_the_body_does_not_use(reducer: str, extent: int) -> None:
+    """The product of a thrice is its cube; the sum of nothing is zero."""
+    scope = canonical(Scope((2, 2), (extent,), x(it(0, 2), shape=(2,)), reducer))
+    hoisted = contraction.hoist(scope)
+    if hoisted is not None:
+        assert_equal(scope, hoisted)
+    assert hoisted is not None or reducer == "sum"
+
+
+def test_nothing_is_factored_out_of_an_empty_sum() -> None:
+    a, b = x(it(0, 2), shape=(2,)), x(it(0, 2), it(1, 2), shape=(2, 2), name="y")
+    scope = canonical(Scope((2, 2), (0,), Prod((a, b))))
+    assert list(contraction.factor(scope)) == [] and not is_product(scope)
+    assert derivation.tighten(scope) is None
+
+
+@st.composite
+def sums_of_products(draw: st.DrawFn) -> Scope:
+    """``L {sum a*b}[x] + {sum a*c}[x] + …``, the parts of their own reduction order."""
+    rows = draw(EXTENTS)
+    columns, inner = draw(EXTENTS), draw(EXTENTS)
+    i, j, k, m = It(0, rows), It(1, columns), It(2, inner), It(3, 2)
+    shared = draw(random_reads([i, k], kinds=BARE if draw(st.booleans()) else WINDOWS))
+    terms: list[Scalar] = []
+    for name in "bcd"[: draw(st.integers(2, 3))]:
+        at = (it(2, inner), it(1, columns)) if draw(st.booleans()) else (it(1, columns),)
+        parts: list[Scalar] = [shared, x(*at, shape=tuple(e.range()[1] + 1 for e in at), name=name)]
+        if draw(st.integers(0, 2)) == 0:
+            parts.append(draw(random_reads([j, m])))
+        if draw(st.integers(0, 3)) == 0:
+            parts = [draw(random_reads([i, j])), *parts[1:]]
+        scope = canonical(Scope((rows, columns), (inner, 2), product(parts)))
+        read: Scalar = Read(scope, (it(0, rows), it(1, columns)))
+        if draw(st.integers(0, 4)) == 0:
+            read = product([read, read])
+        terms.append(product([Num(draw(st.sampled_from([1.0, 1.0, -1.0]))), read]))
+    return Scope((rows, columns), (), total(terms))
+
+
+def flats_of(read: Read) -> list[Scope]:
+    return [read.tensor] if isinstance(read.tensor, Scope) and is_product(read.tensor) else []
+
+
+def test_common_factors() -> None:
+    def law(scope: Scope) -> list[Scope]:
+        return list(contraction.common_factor(scope, flats_of))
+
+    holds(law, sums_of_products(), accepted=40)
+
+
+def test_a_square_is_no_term_of_a_common_factor() -> None:
+    """y*y + a@c with y = a@b: one object read twice is still a square."""
+    i, j, k = it(0, 2), it(1, 2), it(2, 3)
+    a = x(i, k, shape=(2, 3), name="a")
+    left, right = (Scope((2, 2), (3,), Prod((a, x(k, j, shape=(3, 2), name=n)))) for n in "bc")
+    y, z = Read(left, (i, j)), Read(right, (i, j))
+    scope = Scope((2, 2), (), Sum((Prod((y, y)), z)))
+    assert list(contraction.common_factor(scope, flats_of)) == []
+    plain = Scope((2, 2), (), Sum((y, z)))
+    (joined,) = contraction.common_factor(plain, flats_of)
+    assert_equal(plain, joined)
+
+
+def test_common_factors_are_over_the_same_iterators() -> None:
+    """a[2k, k, l] and a[2k, l, k] differ, though each index looks like one of the other's."""
+    i, k, m = it(0, 2), it(1, 3), it(2, 3)
+    other = [x(i, k, shape=(2, 3), name=n) for n in "bc"]
+    one = x(2 * k, k, m, shape=(5, 3, 3), name="a")
+    two = x(2 * k, m, k, shape=(5, 3, 3), name="a")
+    terms = [
+        Read(Scope((2,), (3, 3), Prod((a, b))), (i,)) for a, b in zip((one, two), other, strict=True)
+    ]
+    scope = Scope((2,), (), Sum(tuple(terms)))
+    for joined in contraction.common_factor(scope, flats_of):
+        assert_equal(scope, joined)
+
+
+@st.composite
+def products_of_sums(draw: st.DrawFn) -> Scope:
+    """``sum_y a * {b + c}[p]``: pieces of a concatenation, or broadcasts."""
+    rows, columns, size = draw(EXTENTS), draw(EXTENTS), draw(st.integers(2, 5))
+    cut = draw(st.integers(1, size - 1))
+    i, k = it(0, rows), it(1, size)
+    pieces: list[Scalar] = [
+        x(i, k, shape=(rows, cut), name="p"),
+        x(i, k - cut, shape=(rows, size - cut), name="q"),
+    ]
+    kind = draw(st.sampled_from(["concat", "broadcast", "mixed", "number"]))
+    if kind == "broadcast":
+        pieces = [x(i, shape=(rows,), name="p"), x(k, shape=(size,), name="q")]
+    elif kind == "mixed":
+        pieces[1] = draw(random_reads([It(0, rows), It(1, size)]))
+    elif kind == "number":
+        pieces[1] = Num(2.0)
+    inner = canonical(Scope((rows, size), (), Sum(tuple(pieces))))
+    read = Read(inner, (it(0, rows), it(2, size)))
+    others: list[Scalar] = [
+        draw(random_reads([It(1, columns), It(2, size)], kinds=BARE))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    return Scope((rows, columns), (size,), product([read, *others]))
+
+
+def test_distribution() -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        found = [r for r in reads(scope.body) if isinstance(r.tensor, Scope)]
+        return [
+            answer
+            for read in found
+            if isinstance(read.tensor, Scope)
+            for answer in some(contraction.distribute(scope, read, read.tensor))
+        ]
+
+    holds(law, products_of_sums(), accepted=60)
+
+
+def test_a_sum_under_a_maximum_is_not_distributed() -> None:
+    inner = Scope((3,), (), Sum((x(it(0, 3), shape=(1,)), x(it(0, 3) - 1, shape=(2,), name="y"))))
+    read = Read(inner, (it(0, 3),))
+    assert contraction.distribute(Scope((), (3,), read), read, inner) is not None
+    assert contraction.distribute(Scope((), (3,), read, "max"), read, inner) is None
+    padded = Read(inner, (it(0, 4) - 1,))
+    assert contraction.distribute(Scope((), (4,), padded), padded, inner) is None
+    mapped = Scope((3,), (), Sum((Call("exp", (x(it(0, 3), shape=(3,)),)), BIAS)))
+    assert contraction.distribute(Scope((), (3,), read), read, mapped) is None
+
+
+# ---- derivation --------------------------------------------------------------
+
+_MIXED = products(factors=(1, 3), reduction=(1, 3), fills=(0.0, 0.0, 0.0, -INF))
+_WINDOWED = products(
+    factors=(1, 2), traversal=(1, 3), reduction=(1, 3), extents=st.integers(2, 4), kinds=WINDOWS
+)
+
+
+def test_summation_splitting() -> None:
+    two = products(
+        factors=(1, 2), traversal=(1, 2), reduction=(2, 3), extents=st.integers(2, 3), kinds=WINDOWS
+    )
+    holds(derivation.sum_split, st.one_of(two, _MIXED), accepted=20)
+
+
+def test_variable_substitution() -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        return some(derivation.variable_substitution(scope))
+
+    strategy = products(
+        factors=(1, 2), traversal=(2, 3), reduction=(0, 1), extents=st.integers(2, 4), kinds=WINDOWS
+    )
+    holds(law, strategy, accepted=30)
+
+
+def test_substitution_needs_its_iterator_in_one_expression() -> None:
+    h, r = it(0, 3), it(1, 2)
+    alone = Scope((3, 2), (), Prod((x(h + r, shape=(4,)), x(r, shape=(2,), name="y"))))
+    twice = Scope((3, 2), (), Prod((x(h + r, shape=(4,)), x(h, r, shape=(3, 2), name="y"))))
+    answer = derivation.variable_substitution(alone)
+    assert answer is not None
+    assert_equal(alone, answer)
+    assert derivation.variable_substitution(twice) is None
+
+
+def test_boundary_tightening() -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        return some(derivation.tighten(scope))
+
+    holds(law, _MIXED, accepted=25)
+
+
+# x[i - 1] is zero at i = 0 and from i = 4 on.
+PADDED = x(it(0, 6) - 1, shape=(3,))
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((6,), (), Sum((PADDED, BIAS))),
+        Scope((6,), (), Call("max", (PADDED, BIAS))),
+        Scope((6,), (), Call("exp", (PADDED,))),
+        Scope((), (6,), PADDED, "max"),
+        Scope((), (6,), PADDED, "prod"),
+        Scope((6,), (), x(it(0, 6) - 1, shape=(3,), fill=1.0)),
+        Scope((6,), (), Prod((PADDED, x(it(0, 6), shape=(2,), name="y", fill=INF)))),
+    ],
+    ids=["bias", "max", "exp", "max-reduced", "prod-reduced", "fill", "infinite"],
+)
+def test_only_what_is_zero_is_cut_off(scope: Scope) -> None:
+    assert derivation.tighten(canonical(scope)) is None
+
+
+def test_what_is_zero_is_cut_off() -> None:
+    for scope in (Scope((6,), (), PADDED), Scope((), (6,), Prod((PADDED, BIAS)))):
+        tightened = derivation.tighten(scope)
+        assert tightened is not None
+        assert_equal(scope, tightened)
+        inner = [t for t in topological([tightened]) if isinstance(t, Scope)][0]
+        assert inner.extents == (3,)
+
+
+@settings(max_examples=times(4))
+@given(_MIXED)
+def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
+    """Against the values: outside of the support the body is zero."""
+    scope = canonical(drawn)
+    if not is_product(scope) or 0 in scope.extents:
+        return
+    for slot, extent in enumerate(scope.extents):
+        low, high = derivation.support(scope.body, It(slot, extent))
+        for outside in [*range(0, low), *range(high, extent)]:
+
+            def at(i: It, slot: int = slot, outside: int = outside) -> Index:
+                return Index(outside) if i.slot == slot else it(i.slot, i.extent)
+
+            body = substitute(scope.body, at)
+            zero = Prod((Num(0), body))
+            assert_equal(Scope(scope.extents, (), body), Scope(scope.extents, (), zero))
+
+
+def test_the_order_of_the_traversal() -> None:
+    holds(lambda s: some(derivation.traversal_order(s)), st.one_of(_WINDOWED, contractions(), scopes()), accepted=25)
+
+
+# ---- matching ----------------------------------------------------------------
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> Scope:
+    """Two reads whose axes are batch, m, n and k iterators in any order, some of them odd."""
+    extents = draw(st.lists(EXTENTS, min_size=4, max_size=6))
+    places = draw(st.lists(st.sampled_from("bmnk"), min_size=len(extents), max_size=len(extents)))
+    places[0] = "k"
+    kept = [(e, p) for e, p in zip(extents, places, strict=True) if p != "k"]
+    gone = [(e, p) for e, p in zip(extents, places, strict=True) if p == "k"]
+    its = [(it(slot, e), e, p) for slot, (e, p) in enumerate([*kept, *gone])]
+    operands = []
+    for name, own in (("a", "bmk"), ("b", "bkn")):
+        axes = draw(st.permutations([(i, e) for i, e, p in its if p in own]))
+        at = [i for i, _ in axes]
+        shape = [e for _, e in axes]
+        if at and draw(st.integers(0, 2)) == 0:
+            n = draw(st.integers(0, len(at) - 1))
+            at[n] = at[n] * draw(st.integers(1, 2)) + draw(st.integers(-1, 1))
+            shape[n] = max(1, shape[n] + draw(st.integers(-1, 1)))
+        constant = draw(st.booleans())
+        tensor = leaf(name + "x".join(map(str, shape)), *shape, constant=constant)
+        operands.append(Read(tensor, tuple(at)))
+    body = Prod(tuple(draw(st.permutations(operands))))
+    return Scope(tuple(e for e, _ in kept), tuple(e for e, _ in gone), body)
+
+
+def test_matching_matmul() -> None:
+    holds(lambda s: some(matching.match_matmul(s)),
+          st.one_of(contractions(), products(factors=(2, 2))), accepted=30)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Scope:
+    """``sum x[n, c, s*h + d*r - p, …] * w[f, c, r, …]``, some axes missing, in any order."""
+    x_axes: list[tuple[Index, int]] = []
+    w_axes: list[tuple[Index, int]] = []
+    kept: list[int] = []
+    gone: list[int] = []
+    todo: list[tuple[str, int]] = []
+    for axis in draw(st.permutations("nfchw")):
+        if axis == "h" or draw(st.integers(0, 3)):
+            todo.append((axis, draw(EXTENTS)))
+    traversal = [(a, e) for a, e in todo if a != "c"]
+    kept = [e for _, e in traversal]
+    slot = len(kept)
+    for n, (axis, extent) in enumerate(traversal):
+        i = it(n, extent)
+        if axis == "n":
+            x_axes.append((i, extent))
+        elif axis == "f":
+            w_axes.append((i, extent))
+        else:
+            stride, dilation = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+            kernel = draw(st.integers(1, 3))
+            at = i * stride + it(slot, kernel) * dilation + draw(st.sampled_from([0, -1, -1, -2, 1]))
+            size = max(1, at.range()[1] + 1 + draw(st.sampled_from([0, 0, -1, -1, -2, 1])))
+            x_axes.append((at, size))
+            w_axes.append((it(slot, kernel), kernel))
+            gone.append(kernel)
+            slot += 1
+    for axis, extent in todo:
+        if axis == "c":
+            x_axes.append((it(slot, extent), extent))
+            w_axes.append((it(slot, extent), extent))
+            gone.append(extent)
+    if draw(st.integers(0, 5)) == 0:
+        x_axes.append((Index(0), draw(st.integers(1, 2))))
+    operands = []
+    for name, axes in (("x", x_axes), ("w", w_axes)):
+        turned = draw(st.permutations(axes))
+        tensor = leaf(name, *(e for _, e in turned), constant=name == "w")
+        operands.append(Read(tensor, tuple(i for i, _ in turned)))
+    return Scope(tuple(kept), tuple(gone), Prod(tuple(operands)))
+
+
+def test_matching_conv2d() -> None:
+    holds(lambda s: some(matching.match_conv2d(s)), convolutions(), accepted=45, examples=400)
+
+
+def test_a_convolution_is_matched_with_its_attributes() -> None:
+    n, f, h, w = (it(slot, e) for slot, e in enumerate((2, 5, 4, 6)))
+    c, r, s = it(4, 3), it(5, 3), it(6, 2)
+    image = x(n, c, 2 * h + r - 1, w + 2 * s - 1, shape=(2, 3, 8, 6))
+    weight = Read(leaf("w", 5, 3, 3, 2, constant=True), (f, c, r, s))
+    scope = Scope((2, 5, 4, 6), (3, 3, 2), Prod((image, weight)))
+    found = matching.match_conv2d(scope)
+    assert isinstance(found, Op) and found.name == "Conv2d"
+    assert found.attrs == ((2, 1), (1, 1), (1, 2), 1)
+    assert_equal(scope, found)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        x(it(0, 3), it(2, 2), it(1, 3) + it(3, 2) + 1, shape=(3, 2, 6)),
+        x(it(0, 3), it(2, 2), it(1, 3) + it(3, 2), shape=(3, 2, 4), fill=1.0),
+        x(it(0, 3), it(2, 2), (it(1, 3) + it(3, 2)) % 4, shape=(3, 2, 4)),
+        x(it(0, 3), it(2, 2), it(1, 3) - it(3, 2) + 1, shape=(3, 2, 4)),
+    ],
+    ids=["offset", "fill", "circular", "flipped"],
+)
+def test_what_is_no_convolution_is_not_matched(image: Read) -> None:
+    """Of a convolution along one axis, x[n, c, h + r], one thing is changed."""
+    weight = x(it(2, 2), it(3, 2), shape=(2, 2), name="w")
+    assert matching.match_conv2d(Scope((3, 3), (2, 2), Prod((image, weight)))) is None
+    right = x(it(0, 3), it(2, 2), it(1, 3) + it(3, 2), shape=(3, 2, 4))
+    scope = Scope((3, 3), (2, 2), Prod((right, weight)))
+    (found,) = some(matching.match_conv2d(scope))
+    assert_equal(scope, found)
+
+
+@pytest.mark.parametrize("law", [matching.match_matmul, matching.match_conv2d])
+def test_only_sums_of_one_dtype_are_products_of_matrices(
+    law: Callable[[Scope], Tensor | None],
+) -> None:
+    i, j, k = it(0, 2), it(1, 3), it(2, 4)
+    a, b = x(i, k, shape=(2, 4), name="a"), x(k, j, shape=(4, 3), name="b")
+    assert law(Scope((2, 3), (4,), Prod((a, b)), "max")) is None
+    half = Read(leaf("b", 4, 3, dtype="float16"), (k, j))
+    assert law(Scope((2, 3), (4,), Prod((a, half)))) is None
+    assert law(Scope((2, 3), (4,), Sum((a, b)))) is None
+    mask = Read(leaf("m", 2, 4, dtype="bool"), (i, k)), Read(leaf("n", 4, 3, dtype="bool"), (k, j))
+    assert law(Scope((2, 3), (4,), Prod(mask))) is None
+
+
+# ---- epilogues ---------------------------------------------------------------
+
+
+@st.composite
+def epilogues(draw: st.DrawFn) -> Scope:
+    """``L . post(product + bias + residual + …)`` over a convolution or a product of matrices."""
+    kind = draw(st.sampled_from(["Matmul", "Batched", "Reshape", "Conv2d"]))
+    m, n = draw(EXTENTS), draw(EXTENTS)
+    if kind == "Conv2d":
+        inner: Op = op("Conv2d", leaf("x", 2, 3, m, n), leaf("w", n, 3, 1, 1),
+                       attrs=((1, 1), (0, 0), (1, 1), 1))
+    elif kind == "Batched":
+        inner = op("Matmul", leaf("x", 2, m, 3), leaf("w", 3, n))
+    else:
+        inner = op("Matmul", leaf("x", 2 * m, 3), leaf("w", 3, n))
+    if kind == "Reshape":
+        inner = op("Reshape", inner, attrs=(draw(st.sampled_from([(2, m, n), (2 * m * n,)])),))
+    shape = inner.shape
+    at = [it(slot, extent) for slot, extent in enumerate(shape)]
+    channel = 1 if kind == "Conv2d" else len(shape) - 1
+    terms: list[Scalar] = [Read(inner, tuple(at))]
+    for name in draw(st.lists(st.sampled_from("bbrocns"), max_size=2)):
+        if name == "b":
+            terms.append(x(at[channel], shape=(shape[channel],), name="b"))
+        elif name == "c":
+            unit = tuple(Index(0) if a != channel else at[a] for a in range(len(shape)))
+            extents = tuple(e if a == channel else 1 for a, e in enumerate(shape))
+            terms.append(x(*unit, shape=extents, name="c"))
+        elif name == "o":
+            other = draw(st.integers(0, len(shape) - 1))
+            terms.append(x(at[other], shape=(shape[other],), name="o"))
+        elif name == "n":
+            terms.append(Num(0.5))
+        elif name == "s":
+            terms.append(x(*at[:-1], at[-1] - 1, shape=shape, name="r"))
+        else:
+            terms.append(x(*at, shape=shape, name="r"))
+    body = total(terms)
+    post = draw(st.sampled_from([*POST_FUNCTIONS, "exp"]))
+    return Scope(shape, (), body if post == "none" else Call(post, (body,)))
+
+
+def operators_of(tensor: Tensor) -> Sequence[Op]:
+    return [tensor] if isinstance(tensor, Op) else []
+
+
+def test_matching_epilogues() -> None:
+    seen: Counter[str] = Counter()
+
+    def law(scope: Scope) -> list[Tensor]:
+        found = list(epilogue.match_epilogue(scope, operators_of))
+        seen.update(t.name for f in found for t in topological([f]) if isinstance(t, Op))
+        return found
+
+    holds(law, epilogues(), accepted=60, examples=300)
+    fused = ("FusedMatmul", "FusedMatmulAdd", "FusedConv2d", "FusedConv2dAdd")
+    assert min(seen[name] for name in fused) >= 5, seen
+
+
+# ---- definitions and views ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_its_scope(name: str) -> None:
+    counts: Counter[str] = Counter()
+
+    extents = st.sampled_from([2, 1, 3, 4, 4, 0])
+
+    @settings(max_examples=times(2))
+    @given(st.data(), st.lists(extents, min_size=1, max_size=3))
+    def check(data: st.DataObject, shape: list[int]) -> None:
+        @st.composite
+        def built(draw: st.DrawFn) -> Op:
+            return VIEWS[name](draw, leaf("x", *shape))
+
+        view = data.draw(built())
+        scope = defining_scope(view)
+        counts["nonempty"] += bool(view.type.size)
+        counts["moved"] += not (is_view(scope) and scope.body == whole(scope))
+        assert_equal(view, scope)
+
+    check()
+    assert counts["nonempty"] >= 15 and counts["moved"] >= 8, counts
+
+
+def whole(scope: Scope) -> Scalar:
+    (read, *_) = reads(scope.body)
+    same = tuple(it(slot, e) for slot, e in enumerate(scope.traversal))
+    return Read(read.tensor, same) if len(same) == len(read.tensor.shape) else Num(0)
+
+
+def test_an_operator_that_moves_nothing_is_no_view() -> None:
+    with pytest.raises(UnsupportedOperatorError):
+        defining_scope(op("Relu", leaf("x", 2)))
+
+
+_CONV = """(x, w; s, t, p, q, d, g) [n, f, i, j] =
+         sum(c, k, l) x[n, c, s*i + d*k - p, t*j + g*l - q] * w[f, c, k, l]"""
+_POOL = """(x; k, l, s, t, p, q, d, g) [n, c, i, j] =
+         max(k, l) x[n, c, s*i + d*k - p, t*j + g*l - q else -inf]"""
+_ATTRS: tuple[Attr, ...] = ((2, 1), (1, 0), (1, 2))
+DEFINED: list[tuple[Op, str, tuple[int, ...]]] = [
+    (op("Add", leaf("a", 2, 1), leaf("b", 3)), "(a, b) [*n] = a[^n] + b[^n]", ()),
+    (op("Sub", leaf("a", 2, 1), leaf("b")), "(a, b) [*n] = a[^n] - b[^n]", ()),
+    (op("Neg", leaf("a", 2, 3)), "(a) [*n] = -a[*n]", ()),
+    (op("LogicalAnd", leaf("a", 2), leaf("b", 1)), "(a, b) [*n] = and_(a[^n], b[^n])", ()),
+    (op("Div", leaf("a", 2), leaf("b", 2)), "(a, b) [*n] = a[*n] / b[*n]", ()),
+    (op("Matmul", leaf("a", 4, 1, 2, 3), leaf("b", 5, 3, 1)),
+     "(a, b) [*n, i, j] = sum(k) a[^n, i, k] * b[^n, k, j]", ()),
+    (op("Conv2d", leaf("a", 1, 2, 5, 6), leaf("b", 3, 2, 3, 2), attrs=(*_ATTRS, 1)), _CONV,
+     (2, 1, 1, 0, 1, 2)),
+    (op("MaxPool2d", leaf("a", 1, 2, 5, 6), attrs=((3, 2), *_ATTRS)), _POOL,
+     (3, 2, 2, 1, 1, 0, 1, 2)),
+    (op("AvgPool2d", leaf("a", 1, 2, 5, 6), attrs=((3, 2), *_ATTRS)),
+     _POOL.replace("max", "mean").replace(" else -inf", ""), (3, 2, 2, 1, 1, 0, 1, 2)),
+    (op("ReduceSum", leaf("a", 2, 3, 4), attrs=((1, 2), 0)), "(a) [i] = sum(*k) a[i, *k]", ()),
+    (op("Iota", attrs=((2, 3), 1, "int64")), "() [i, j] = j", ()),
+    (op("Slice", leaf("a", 2, 6), attrs=(1, 1, 6, 2)), "(a; r) [*b:r, i] = a[*b, 2*i + 1]", (1,)),
+    (op("Shift", leaf("a", 3), attrs=(0, -1)), "(a) [i] = a[(i - 1) % 3]", ()),
+    (op("Reshape", leaf("a", 2, 3), attrs=((6,),)), "(a) [i] = a[i // 3, i % 3]", ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("term", "text", "numbers"), DEFINED, ids=lambda v: getattr(v, "name", ""))
+def test_a_comprehension_means_its_operator(
+    term: Op, text: str, numbers: tuple[int, ...]
+) -> None:
+    assert_equal(term, instantiate(text, term.args, numbers, term.shape))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a[i]",
+        "(a) [i] a[i]",
+        "(a, b) [i] = a[i] + b[i]",
+        "(a; s) [i] = a[s*i]",
+        "(a) [i, j] = a[i]",
+        "(a) [i] = a[i",
+        "(a) [i] = a[j]",
+        "(a) [i] = a[i*i]",
+        "(a) [i] = cumsum(a[i])",
+        "(a) [i] = b[i]",
+        "(a) [i] = sum(k) a[i + k]",
+        "(a) [i] = a[i] if i else 0",
+    ],
+)
+def test_what_is_no_comprehension_is_refused(text: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        instantiate(text, [leaf("a", 3)], [], (3,))
+    assert caught.value.got == text
+
+
+def test_a_comprehension_with_the_wrong_rank_is_refused() -> None:
+    with pytest.raises(EqsynthError):
+        instantiate("(a) [i] = a[i, i]", [leaf("a", 3)], [], (3,))

@@ -1,0 +1,243 @@
+"""The cost model and the loop of extracting and measuring. Times are given, not taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import ExtractionError
+from eqsynth.extract.cost import CostModel, extract, measurement_key
+from eqsynth.extract.kernel import Kernel, contiguous
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.select import VIEW_S, candidates, copy_kernel
+from eqsynth.extract.target import Device, MemoryLevel, Target
+from eqsynth.extract.timing import Timing
+from eqsynth.ir.tensor import Input, Op, Tensor
+from eqsynth.ir.types import TensorType
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.egraphs import egraph, leaf, ref, unary
+
+TARGET = Target(
+    name="cpu",
+    device=Device("a CPU", 2, ()),
+    threads=2,
+    levels=(MemoryLevel("DRAM", float("inf"), 1e9),),
+    flops_per_s=(("float32", 1e9),),
+    dispatch_s=1e-6,
+    kernel_dispatch_s=1e-7,
+)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Profile:
+    return Profile(TARGET.key(), path=tmp_path / "profile.sqlite")
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, seconds, seconds, 5)
+
+
+def kernel_of(term: Tensor, implementation: str = "torch", constants: bool = False) -> Kernel:
+    return Kernel(
+        term,
+        (constants,) * len({*getattr(term, "args", ())}),
+        implementation,
+        tuple(contiguous(len(a.shape)) for a in dict.fromkeys(getattr(term, "args", ()))),
+        contiguous(len(term.shape)),
+    )
+
+
+def matmul(rows: int = 100) -> Op:
+    left = Input("0", TensorType((rows, 100), "float32"))
+    return Op("Matmul", (left, Input("1", TensorType((100, 100), "float32"))))
+
+
+RELU = Op("Relu", (Input("0", TensorType((1000,), "float32")),))
+
+
+# ---- the model ---------------------------------------------------------------------------------
+
+
+def test_an_unmeasured_kernel_is_estimated_by_the_roofline(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile)
+    assert costs(kernel_of(RELU)) == pytest.approx(8e-6 + 1e-6)  # 8000 bytes at 1 GB/s
+    assert costs(kernel_of(matmul())) == pytest.approx(2e-3 + 1e-6)  # 2 MFLOP at 1 GFLOP/s
+    assert costs(kernel_of(RELU, "tvm")) == pytest.approx(8e-6 + 1e-7)
+    assert not costs.measured(kernel_of(RELU))
+
+
+def test_what_was_measured_is_the_cost(profile: Profile) -> None:
+    costs, kernel = CostModel(TARGET, profile), kernel_of(RELU)
+    costs.record({kernel: timing(7e-5)})
+    assert costs.measured(kernel) and costs(kernel) == 7e-5
+    again = CostModel(TARGET, profile)
+    assert not again.measured(kernel)
+    again.load([kernel, kernel_of(matmul())])
+    assert again(kernel) == 7e-5
+    assert not again.measured(kernel_of(matmul()))
+
+
+def test_a_family_that_was_measured_estimates_its_others(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile)
+    costs.record({kernel_of(matmul(100)): timing(3 * costs.roofline_s(kernel_of(matmul(100))))})
+    other = kernel_of(matmul(200))
+    assert costs(other) == pytest.approx(3 * costs.roofline_s(other))
+    assert costs(kernel_of(other.term, "onednn.linear")) == pytest.approx(costs.roofline_s(other))
+
+
+def test_a_kernel_that_failed_costs_everything_in_this_run_only(profile: Profile) -> None:
+    costs, kernel = CostModel(TARGET, profile), kernel_of(RELU)
+    costs.record({kernel: None})
+    assert costs.measured(kernel) and costs(kernel) == float("inf")
+    again = CostModel(TARGET, profile)
+    again.load([kernel])
+    assert not again.measured(kernel)
+
+
+def test_a_view_costs_a_call_and_is_not_timed(profile: Profile) -> None:
+    view = Op("Permute", (Input("0", TensorType((1000, 1000), "float32")),), ((1, 0),))
+    costs, kernel = CostModel(TARGET, profile), kernel_of(view, "torch.view")
+    assert costs.measured(kernel) and costs(kernel) == VIEW_S
+
+
+def test_flops_as_objective_look_at_time_on_a_tie_only(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile, "flops")
+    slow, fast = kernel_of(matmul(), "torch"), kernel_of(matmul(), "onednn.linear")
+    costs.record({slow: timing(50.0), fast: timing(1e-6), kernel_of(RELU): timing(900.0)})
+    assert costs(fast) < costs(slow) < costs(fast) + 1
+    assert costs(kernel_of(RELU)) < costs(fast)
+    costs.record({fast: None})
+    assert costs(fast) == float("inf")
+
+
+def test_keys_of_measurements_tell_kernels_apart() -> None:
+    base = kernel_of(matmul())
+    others = [
+        kernel_of(matmul(), constants=True),
+        kernel_of(matmul(200)),
+        kernel_of(matmul(), "onednn.linear"),
+        Kernel(base.term, base.constants, "torch", ((1, 0), (0, 1)), (0, 1)),
+        Kernel(base.term, base.constants, "torch", ((0, 1), (0, 1)), (1, 0)),
+        Kernel(base.term, base.constants, "torch", base.inputs, base.output, "tiles 8"),
+    ]
+    keys = {measurement_key(k).text() for k in (base, *others)}
+    assert len(keys) == len(others) + 1
+    assert measurement_key(base) == measurement_key(kernel_of(matmul()))
+
+
+# ---- the loop ----------------------------------------------------------------------------------
+
+
+def two_ways() -> EGraph:
+    """relu(x @ y) where the product is (x @ y) or exp(x): two plans."""
+    x, a, b = (ref(n, (64, 64)) for n in range(3))
+    return egraph(
+        {
+            x: [leaf(Input, 0, (64, 64))],
+            a: [Op("Matmul", (x, x)), unary("Exp", x)],
+            b: [unary("Relu", a)],
+        },
+        b,
+    )
+
+
+class Clock:
+    """Gives times by operator and keeps what was asked for."""
+
+    def __init__(self, pause_s: float = 0.0, **times: float | None) -> None:
+        self.times, self.pause_s = times, pause_s
+        self.rounds: list[list[Kernel]] = []
+
+    def __call__(self, kernels: Sequence[Kernel]) -> list[Timing | None]:
+        self.rounds.append(list(kernels))
+        if len(self.rounds) > 1:
+            time.sleep(self.pause_s)
+        found = []
+        for kernel in kernels:
+            assert isinstance(kernel.term, Op)
+            seconds = self.times.get(kernel.term.name, 1.0)
+            found.append(None if seconds is None else timing(seconds))
+        return found
+
+
+def chosen(graph: EGraph, profile: Profile, clock: Clock, deadline_s: float = 60.0) -> set[str]:
+    found = extract(graph, [TorchBackend()], CostModel(TARGET, profile), clock, deadline_s)
+    assert found.plan.kernels() and found.complete
+    return {s.member.name for s in found.plan.steps if isinstance(s.member, Op)}
+
+
+@pytest.mark.parametrize(
+    ("times", "best"),
+    [
+        ({"Matmul": 2e-3, "Exp": 9e-3, "Relu": 1e-5}, {"Matmul", "Relu"}),
+        ({"Matmul": 9e-3, "Exp": 2e-3, "Relu": 1e-5}, {"Exp", "Relu"}),
+    ],
+)
+def test_the_plan_that_measures_best_is_found(
+    profile: Profile, times: dict[str, float], best: set[str]
+) -> None:
+    clock = Clock(**times)
+    assert chosen(two_ways(), profile, clock) == best
+    # Both ways were tried, since neither's estimate is above the other's time.
+    asked = {k.term.name for r in clock.rounds for k in r if isinstance(k.term, Op)}
+    assert {"Matmul", "Exp", "Relu"} <= asked
+    # No kernel was timed twice; and a second search finds everything in the profile.
+    every = [k for r in clock.rounds for k in r]
+    assert len(every) == len(set(every))
+    again = Clock()
+    assert chosen(two_ways(), profile, again) == best
+    assert again.rounds == []
+
+
+def test_a_kernel_that_fails_is_never_chosen(profile: Profile) -> None:
+    assert chosen(two_ways(), profile, Clock(Exp=None, Matmul=9.0)) == {"Matmul", "Relu"}
+
+
+def test_a_deadline_keeps_the_best_plan_that_was_measured(profile: Profile) -> None:
+    # The first plan is measured in time. What the second one turns out to cost comes too late
+    # to look for a third, and is worse.
+    clock = Clock(pause_s=0.6, Exp=1e-2, Matmul=5e-2, Relu=1e-5)
+    found = extract(two_ways(), [TorchBackend()], CostModel(TARGET, profile), clock, 0.5)
+    assert len(clock.rounds) >= 2
+    assert {s.member.label for s in found.plan.steps} == {"Exp", "Relu"}
+    assert found.plan.steps and found.complete
+
+
+def test_no_time_at_all_is_an_error_that_tells(profile: Profile) -> None:
+    clock = Clock()
+    with pytest.raises(ExtractionError) as caught:
+        extract(two_ways(), [TorchBackend()], CostModel(TARGET, profile), clock, -1.0)
+    assert clock.rounds == [] and "0 kernels" in caught.value.got
+
+
+def test_a_warm_profile_needs_no_time(profile: Profile) -> None:
+    chosen(two_ways(), profile, Clock(Matmul=2.0, Exp=1.0))
+    found = extract(two_ways(), [TorchBackend()], CostModel(TARGET, profile), Clock(), -1.0)
+    assert found.complete and found.timed == 0
+
+
+def test_flops_need_no_measuring(profile: Profile) -> None:
+    clock = Clock()
+    costs = CostModel(TARGET, profile, "flops")
+    found = extract(two_ways(), [TorchBackend()], costs, clock, 0.0)
+    assert clock.rounds == []
+    assert {s.member.label for s in found.plan.steps} == {"Exp", "Relu"}
+
+
+def test_an_output_that_nothing_runs_is_an_error(profile: Profile) -> None:
+    with pytest.raises(ExtractionError) as caught:
+        extract(two_ways(), [], CostModel(TARGET, profile), Clock(), 1.0)
+    assert caught.value.where == "%2"
+
+
+def test_what_was_considered_is_told(profile: Profile) -> None:
+    graph = two_ways()
+    found = extract(graph, [TorchBackend()], CostModel(TARGET, profile), Clock(), 60.0)
+    every = {c.kernel for options in candidates(graph, [TorchBackend()]).values() for c in options}
+    assert found.considered == len(every)
+    assert 0 < found.timed <= len(every) + 2 * len(graph.classes)
+    assert copy_kernel(ref(0), (0, 1), (1, 0)).term == copy_kernel(ref(9), (0, 1), (1, 0)).term

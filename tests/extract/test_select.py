@@ -1,0 +1,332 @@
+"""Selection against brute force: shared work, cycles, constants, layouts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import ExtractionError
+from eqsynth.extract.select import VIEW_S, Candidate, candidates, constant_terms, placeholder
+from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
+from eqsynth.lower.backends import cpu_backends
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.egraphs import best, check_plan, egraph, kernel, leaf, ref, unary
+
+INF = float("inf")
+
+
+# ---- against brute force -------------------------------------------------------------------------
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[EGraph, dict[Tensor, float]]:
+    """Up to six classes, with arguments anywhere, so that there are cycles and shared classes."""
+    count = draw(st.integers(2, 6))
+    refs = [ref(n) for n in range(count)]
+    classes: dict[ClassRef, list[Tensor]] = {refs[0]: [leaf(Input, 0)]}
+    costs: dict[Tensor, float] = {}
+    for n in range(1, count):
+        members: list[Tensor] = []
+        for _ in range(draw(st.integers(1, 3))):
+            if draw(st.booleans()):
+                name = draw(st.sampled_from(["Relu", "Neg", "Exp", "Tanh"]))
+                member = Op(name, (refs[draw(st.integers(0, count - 1))],))
+            else:
+                name = draw(st.sampled_from(["Add", "Mul", "Sub"]))
+                pair = (draw(st.integers(0, count - 1)), draw(st.integers(0, count - 1)))
+                member = Op(name, (refs[pair[0]], refs[pair[1]]))
+            if refs[n] not in args_of(member) and member not in costs:
+                members.append(member)
+                costs[member] = float(draw(st.integers(1, 20)))
+        classes[refs[n]] = members
+    roots = draw(st.lists(st.sampled_from(refs[1:]), min_size=1, max_size=2, unique=True))
+    return egraph(classes, *roots), costs
+
+
+def choices(graph: EGraph) -> Iterator[Mapping[ClassRef, Tensor]]:
+    """Every choice of one member for each class."""
+    refs = [r for r, members in graph.classes.items() if members]
+    for picked in itertools.product(*(graph.classes[r] for r in refs)):
+        yield dict(zip(refs, picked, strict=True))
+
+
+def dag_cost(graph: EGraph, chosen: Mapping[ClassRef, Tensor], costs: dict[Tensor, float]) -> float:
+    """What the members that the roots need cost together; infinite if they go in circles."""
+    done: set[ClassRef] = set()
+    open_: set[ClassRef] = set()
+
+    def visit(r: ClassRef) -> float:
+        if r in done:
+            return 0.0
+        if r in open_ or r not in chosen:
+            return INF
+        open_.add(r)
+        total = costs.get(chosen[r], 0.0)
+        for arg in args_of(chosen[r]):
+            assert isinstance(arg, ClassRef)
+            total += visit(arg)
+        open_.discard(r)
+        done.add(r)
+        return total
+
+    return sum(visit(root) for root in graph.roots)
+
+
+def tree_costs(graph: EGraph, costs: dict[Tensor, float]) -> dict[ClassRef, float]:
+    """The least cost of each class where shared work counts each time."""
+    best: dict[ClassRef, float] = dict.fromkeys(graph.classes, INF)
+    for _ in graph.classes:
+        for r, members in graph.classes.items():
+            for member in members:
+                below = sum(best[a] for a in args_of(member) if isinstance(a, ClassRef))
+                best[r] = min(best[r], below + costs.get(member, 0.0))
+    return best
+
+
+@given(graphs())
+def test_a_plan_is_between_the_optimum_and_the_best_tree(
+    drawn: tuple[EGraph, dict[Tensor, float]],
+) -> None:
+    graph, costs = drawn
+    optimum = min((dag_cost(graph, chosen, costs) for chosen in choices(graph)), default=INF)
+    found = [kernel(member, cost) for member, cost in costs.items()]
+    if optimum == INF:
+        with pytest.raises(ExtractionError):
+            best(graph, *found)
+        return
+    plan = best(graph, *found)
+    check_plan(plan)
+    trees = tree_costs(graph, costs)
+    assert optimum - 1e-9 <= plan.cost_s <= sum(trees[root] for root in graph.roots) + 1e-9
+
+
+@given(graphs())
+def test_without_sharing_a_plan_is_the_optimum(
+    drawn: tuple[EGraph, dict[Tensor, float]],
+) -> None:
+    graph, costs = drawn
+    unary_only = {
+        r: [m for m in members if len(args_of(m)) < 2] for r, members in graph.classes.items()
+    }
+    graph = egraph(unary_only, graph.roots[0])
+    optimum = min((dag_cost(graph, chosen, costs) for chosen in choices(graph)), default=INF)
+    found = [kernel(m, costs[m]) for members in unary_only.values() for m in members if m in costs]
+    if optimum == INF:
+        with pytest.raises(ExtractionError):
+            best(graph, *found)
+    else:
+        assert best(graph, *found).cost_s == pytest.approx(optimum)
+
+
+def test_shared_work_counts_once() -> None:
+    x, a, b, c, root = (ref(n) for n in range(5))
+    sum_, other = Op("Add", (b, c)), unary("Neg", x)
+    graph = egraph(
+        {
+            x: [leaf(Input, 0)],
+            a: [unary("Exp", x)],
+            b: [unary("Relu", a)],
+            c: [unary("Tanh", a)],
+            root: [sum_, other],
+        },
+        root,
+    )
+    parts = [
+        kernel(unary("Exp", x), 10.0),
+        kernel(unary("Relu", a), 1.0),
+        kernel(unary("Tanh", a), 1.0),
+        kernel(sum_, 1.0),
+    ]
+    # 13 together; as a tree, with the exponential twice, 23.
+    plan = best(graph, *parts, kernel(other, 15.0))
+    assert plan.cost_s == 13.0
+    assert [s.member.label for s in plan.steps].count("Exp") == 1
+    assert best(graph, *parts, kernel(other, 12.0)).cost_s == 12.0
+
+
+def test_roots_share_work() -> None:
+    x, a, b, c = (ref(n) for n in range(4))
+    graph = egraph(
+        {
+            x: [leaf(Input, 0)],
+            a: [unary("Exp", x)],
+            b: [unary("Relu", a)],
+            c: [unary("Tanh", a)],
+        },
+        b, c, b,
+    )  # fmt: skip
+    plan = best(graph, *(kernel(m[0], 1.0) for r, m in graph.classes.items() if r != x))
+    assert len(plan.steps) == 3 and plan.cost_s == 3.0
+    assert plan.outputs[0] == plan.outputs[2]
+
+
+def test_a_cycle_is_never_chosen() -> None:
+    x, a, b = (ref(n) for n in range(3))
+    around, back, out = unary("Neg", b), unary("Neg", a), unary("Exp", x)
+    graph = egraph({x: [leaf(Input, 0)], a: [around, out], b: [back]}, b)
+    plan = best(graph, kernel(around, 0.0), kernel(back, 0.0), kernel(out, 50.0))
+    assert [s.member for s in plan.steps] == [out, back]
+    with pytest.raises(ExtractionError) as caught:
+        best(graph, kernel(around, 0.0), kernel(back, 0.0))
+    assert caught.value.where == "%2"
+
+
+def test_a_member_that_reads_its_own_class_is_no_candidate() -> None:
+    x, a = ref(0), ref(1)
+    graph = egraph({x: [leaf(Input, 0)], a: [unary("Relu", a), unary("Relu", x)]}, a)
+    found = candidates(graph, [TorchBackend()])
+    assert {c.member for c in found[a]} == {unary("Relu", x)}
+
+
+# ---- constants ---------------------------------------------------------------------------------
+
+
+def test_constants_cost_nothing_and_come_in_any_layout() -> None:
+    x, w, v, y = ref(0), ref(1, constant=True), ref(2, constant=True), ref(3)
+    product = Op("Mul", (x, v))
+    graph = egraph(
+        {x: [leaf(Input, 0)], w: [leaf(Weight, 1)], v: [unary("Exp", w)], y: [product]}, y
+    )
+    plan = best(graph, kernel(product, 1.0, inputs=[(0, 1), (1, 0)]))
+    (step,) = plan.steps
+    assert step.constants == {1: v} and [a[0] for a in step.args] == [x]
+    assert plan.cost_s == 1.0
+    assert candidates(graph, [TorchBackend()])[v] == []
+
+
+def test_a_constant_output_needs_no_step() -> None:
+    w, v = ref(0, constant=True), ref(1, constant=True)
+    graph = egraph({w: [leaf(Weight, 0)], v: [unary("Exp", w)]}, v)
+    plan = best(graph)
+    assert plan.steps == () and plan.outputs[0][0] == v
+
+
+def test_a_constant_is_computed_in_the_cheapest_way() -> None:
+    w, a, b = (ref(n, (4, 4), constant=True) for n in range(3))
+    graph = egraph(
+        {
+            w: [leaf(Weight, 0, (4, 4))],
+            a: [Op("Matmul", (w, w)), unary("Relu", b)],
+            b: [unary("Neg", w), unary("Exp", a)],
+        },
+        a,
+    )
+    terms = constant_terms(graph, [a, b])
+    weight = leaf(Weight, 0, (4, 4))
+    assert terms == {a: Op("Relu", (Op("Neg", (weight,)),)), b: Op("Neg", (weight,))}
+
+
+def test_a_constant_without_a_term_is_an_error() -> None:
+    a, b = (ref(n, constant=True) for n in range(2))
+    graph = egraph({a: [unary("Relu", b)], b: [unary("Relu", a)]}, a)
+    with pytest.raises(ExtractionError) as caught:
+        constant_terms(graph, [a])
+    assert caught.value.where == "%0"
+
+
+# ---- layouts -----------------------------------------------------------------------------------
+
+
+def chain() -> tuple[EGraph, Op, Op]:
+    """relu(exp(x)), and the two members."""
+    x, a, b = (ref(n) for n in range(3))
+    first, second = unary("Exp", x), unary("Relu", a)
+    return egraph({x: [leaf(Input, 0)], a: [first], b: [second]}, b), first, second
+
+
+def transposed(member: Op, cost_s: float, give: bool = True, take: bool = True) -> Candidate:
+    return kernel(
+        member, cost_s, [(1, 0) if take else (0, 1)], (1, 0) if give else (0, 1)
+    )  # fmt: skip
+
+
+def test_a_copy_is_inserted_where_layouts_differ() -> None:
+    graph, first, second = chain()
+    plan = best(
+        graph, kernel(first, 1.0), transposed(second, 1.0, give=False), copy_s=5.0
+    )  # fmt: skip
+    check_plan(plan)
+    assert [s.result[1] for s in plan.steps] == [(0, 1), (1, 0), (0, 1)]
+    copy = plan.steps[1]
+    assert (copy.kernel.inputs, copy.kernel.output) == (((0, 1),), (1, 0))
+    assert isinstance(copy.member, ClassRef) and copy.args[0][0] == copy.result[0]
+    assert plan.cost_s == 7.0
+
+
+def test_a_chain_in_one_layout_is_copied_at_its_ends_only() -> None:
+    graph, first, second = chain()
+    plan = best(
+        graph,
+        kernel(first, 20.0), kernel(second, 20.0), transposed(first, 1.0), transposed(second, 1.0),
+        copy_s=5.0,
+    )  # fmt: skip
+    check_plan(plan)
+    assert plan.cost_s == 12.0
+    assert [s.kernel.implementation for s in plan.steps] == ["torch", "given", "given", "torch"]
+
+
+def test_a_copy_that_costs_more_than_it_gains_is_not_made() -> None:
+    graph, first, second = chain()
+    plan = best(
+        graph,
+        kernel(first, 4.0), kernel(second, 4.0), transposed(first, 1.0), transposed(second, 1.0),
+        copy_s=5.0,
+    )  # fmt: skip
+    assert plan.cost_s == 8.0
+
+
+def test_inputs_and_outputs_are_contiguous() -> None:
+    graph, first, second = chain()
+    plan = best(graph, transposed(first, 1.0), transposed(second, 1.0), copy_s=5.0)
+    assert list(plan.inputs.values()) == [(ref(0), (0, 1))]
+    assert plan.outputs == ((ref(2), (0, 1)),)
+    assert plan.steps[-1].result == plan.outputs[0]
+
+
+def test_a_permutation_is_free_if_the_consumer_takes_its_strides() -> None:
+    x, t, y = ref(0), ref(1, (3, 2)), ref(2, (3, 2))
+    view, relu = Op("Permute", (x,), ((1, 0),)), unary("Relu", t)
+    graph = egraph({x: [leaf(Input, 0)], t: [view], y: [relu]}, y)
+    taking = kernel(relu, 3.0, [(1, 0)], (0, 1))
+    plan = best(graph, kernel(view, 2.0), kernel(relu, 3.0), taking)
+    assert [s.kernel.implementation for s in plan.steps] == ["torch.view", "given"]
+    assert plan.cost_s == pytest.approx(3.0 + VIEW_S)
+    assert plan.steps[1].args == ((t, (1, 0)),)
+    # No kernel takes them: the permutation's own is cheaper than a copy.
+    plan = best(graph, kernel(view, 2.0), kernel(relu, 3.0))
+    assert plan.cost_s == 5.0
+
+
+def test_a_kernel_without_an_end_is_never_chosen() -> None:
+    graph, first, second = chain()
+    plan = best(graph, kernel(first, INF), kernel(first, 7.0), kernel(second, 1.0))
+    assert plan.cost_s == 8.0
+
+
+def test_equal_computations_have_equal_kernels() -> None:
+    one, two = unary("Relu", ref(0)), unary("Relu", ref(7))
+    assert placeholder(one)[0] == placeholder(two)[0]
+    assert (
+        placeholder(Op("Add", (ref(0), ref(1))))[0] != placeholder(Op("Add", (ref(0), ref(0))))[0]
+    )
+
+
+def test_every_backend_is_asked_for_every_member() -> None:
+    x, w, y = ref(0, (4, 8)), ref(1, (8, 16), constant=True), ref(2, (4, 16))
+    graph = egraph(
+        {
+            x: [leaf(Input, 0, (4, 8))],
+            w: [leaf(Weight, 1, (8, 16))],
+            y: [Op("Matmul", (x, w))],
+        },
+        y,
+    )
+    found = candidates(graph, cpu_backends())
+    families = {c.kernel.implementation.partition(".")[0] for c in found[y]}
+    assert families == {"onednn", "torch"}
+    assert all(c.kernel.constants == (False, True) for c in found[y])

@@ -1,0 +1,146 @@
+"""The interpreter at its edges: everything else is judged by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsynth.errors import ShapeError
+from eqsynth.ir import interpret
+from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate, evaluate_all, evaluate_scope
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
+from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import TensorType
+from tests.ir.random_terms import INF, it, leaf, op, scopes, times, values_of
+
+X = np.array([-3.0, -1.0, -2.0])
+
+
+def line(
+    extent: int, at: Index, fill: float = 0.0, n: int = 3, dtype: str = "float32"
+) -> Scope:
+    return Scope((extent,), (), Read(leaf("x", n, dtype=dtype), (at,), fill))
+
+
+def run(scope: Scope, **env: Any) -> Any:
+    return evaluate(scope, env or {"x": X})
+
+
+def test_outside_of_a_tensor_is_its_fill() -> None:
+    assert run(line(5, it(0, 5) - 1)).tolist() == [0.0, -3.0, -1.0, -2.0, 0.0]
+    assert run(line(5, it(0, 5) - 1, -INF)).tolist() == [-INF, -3.0, -1.0, -2.0, -INF]
+    assert run(line(3, it(0, 3) * -1)).tolist() == [-3.0, 0.0, 0.0]
+
+
+def test_indices_below_zero_floor() -> None:
+    assert run(line(4, (it(0, 4) - 3) // 2 + 2)).tolist() == [-3.0, -1.0, -1.0, -2.0]
+    assert run(line(4, (it(0, 4) - 3) % 3)).tolist() == [-3.0, -1.0, -2.0, -3.0]
+    assert run(line(4, -it(0, 4) % 3)).tolist() == [-3.0, -2.0, -1.0, -3.0]
+
+
+def test_padded_max_pooling_of_negatives_ignores_the_padding() -> None:
+    """A fill of 0 would win; -inf doesn't."""
+    at = it(0, 3) + it(1, 3) - 1
+    body = Read(leaf("x", 3), (at,), -INF)
+    assert run(Scope((3,), (3,), body, "max")).tolist() == [-1.0, -1.0, -1.0]
+    image = op("MaxPool2d", leaf("x", 1, 1, 3, 3), attrs=((3, 3), (1, 1), (1, 1), (1, 1)))
+    array = -np.arange(1.0, 10.0).reshape(1, 1, 3, 3)
+    expected = torch.nn.functional.max_pool2d(torch.from_numpy(array), 3, 1, 1).numpy()
+    np.testing.assert_array_equal(evaluate(image, {"x": array}), expected)
+
+
+def test_the_fill_of_integers_is_their_limit() -> None:
+    x = np.array([-3, -1, -2], dtype=np.int8)
+    assert run(line(4, it(0, 4), -INF, dtype="int8"), x=x).tolist() == [-3, -1, -2, -128]
+    assert run(line(4, it(0, 4), INF, dtype="int8"), x=x).tolist() == [-3, -1, -2, 127]
+
+
+@pytest.mark.parametrize(
+    ("reducer", "value", "limit"),
+    [("sum", 0.0, 0), ("prod", 1.0, 1), ("max", -INF, -(1 << 15)), ("min", INF, (1 << 15) - 1)],
+)
+def test_reducing_nothing_gives_the_identity(reducer: str, value: float, limit: int) -> None:
+    scope = Scope((2,), (0,), Read(leaf("x", 3), (it(0, 2),)), reducer)
+    assert run(scope).tolist() == [value, value]
+    integers = Scope((2,), (0,), Read(leaf("x", 3, dtype="int16"), (it(0, 2),)), reducer)
+    assert run(integers, x=X.astype(np.int16)).tolist() == [limit, limit]
+
+
+def test_empty_and_unit_extents() -> None:
+    assert run(line(0, it(0, 0))).shape == (0,)
+    assert run(Scope((), (), Read(leaf("x", 3), (Index(1),)))).tolist() == -1.0
+    assert run(line(2, it(0, 2), 7.0, n=0), x=np.empty(0)).tolist() == [7.0, 7.0]
+    assert run(Scope((1, 1), (1,), Read(leaf("x", 3), (Index(2),)))).tolist() == [[-2.0]]
+
+
+def test_ties_and_repeated_reads() -> None:
+    x = Read(leaf("x", 3), (it(0, 3),))
+    same = np.array([2.0, 2.0, 2.0])
+    assert run(Scope((), (3,), Read(leaf("x", 3), (it(0, 3),)), "max"), x=same).tolist() == 2.0
+    assert run(Scope((3,), (), Prod((x, x)))).tolist() == (X * X).tolist()
+    assert run(Scope((3,), (), Sum((x, x, Num(1))))).tolist() == (2 * X + 1).tolist()
+
+
+def test_integers_stay_in_their_dtype() -> None:
+    """As in torch: uint8 arithmetic is modulo 256 also in the middle of a body."""
+    u = np.array([0, 3], dtype=np.uint8)
+    x = Read(leaf("x", 2, dtype="uint8"), (it(0, 2),))
+    minus = Sum((x, Num(-1)))
+    assert run(Scope((2,), (), minus), x=u).tolist() == [255, 2]
+    half = Scope((2,), (), Call("div", (minus, Num(2))))
+    expected = (torch.from_numpy(u) - 1) / 2
+    assert run(half, x=u).tolist() == expected.tolist() == [127.5, 1.0]
+    assert half.dtype == "float32"
+
+
+def test_a_bool_counts_beside_a_number() -> None:
+    m = Read(leaf("x", 2, dtype="bool"), (it(0, 2),))
+    scope = Scope((2,), (), Prod((Num(3), m)))
+    got = run(scope, x=np.array([True, False]))
+    assert scope.dtype == str((torch.tensor([True]) * 3).dtype).removeprefix("torch.") == "int64"
+    assert got.tolist() == [3, 0]
+
+
+def test_casts_round_and_values_are_indices() -> None:
+    third = Scope((1,), (), Cast("float16", Num(1 / 3)))
+    assert run(third).tolist() == [float(np.float16(1 / 3))]
+    assert run(Scope((3,), (), Value(2 * it(0, 3) - 1))).tolist() == [-1, 1, 3]
+    assert run(Scope((3,), (), Cast("int32", Num(-1.7)))).tolist() == [-1, -1, -1]
+
+
+@settings(max_examples=times(2))
+@given(scopes(), st.integers(1, 8))
+def test_chunks_make_no_difference(scope: Scope, chunk: int) -> None:
+    env = values_of(scope)
+    whole, before = evaluate(scope, env), interpret._CHUNK
+    try:
+        interpret._CHUNK = chunk
+        pieces = evaluate(scope, env)
+    finally:
+        interpret._CHUNK = before
+    np.testing.assert_array_equal(pieces, whole)
+
+
+@settings(max_examples=times(2))
+@given(scopes(), st.data())
+def test_sampled_points_are_points_of_the_whole(scope: Scope, data: st.DataObject) -> None:
+    if 0 in scope.traversal or not scope.traversal:
+        return
+    values = evaluate_all([scope], values_of(scope))
+    drawn = data.draw(st.lists(st.tuples(*(st.integers(0, e - 1) for e in scope.traversal)),
+                               min_size=1, max_size=5))
+    points = [np.array(axis) for axis in zip(*drawn, strict=True)]
+    got = evaluate_scope(scope, values, points)
+    np.testing.assert_allclose(got, values[scope][tuple(points)], rtol=1e-12)
+
+
+def test_an_array_of_another_shape_is_refused() -> None:
+    with pytest.raises(ShapeError) as caught:
+        evaluate(leaf("x", 3), {"x": np.zeros(4)})
+    assert (caught.value.got, caught.value.expected) == ("(4,)", str(TensorType((3,), "float32")))
