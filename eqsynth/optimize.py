@@ -144,7 +144,9 @@ def optimize(
         explain,
     )  # fmt: skip
     begin = time.monotonic()
-    loaded = load_rules([*DEFAULT_FILES, *settings.rules]).select(numerics=NUMERICS[numerics])
+    loaded = load_rules([*DEFAULT_FILES, *settings.rules]).select(
+        numerics=NUMERICS[numerics], asked_for=rules
+    )
     args = arguments(example_inputs)
     report = Report()
     original = program if isinstance(program, torch.nn.Module) else None

@@ -74,7 +74,9 @@ def prove_equal(
             got=numerics,
             expected=", ".join(NUMERICS),
         )
-    loaded = load_rules([*DEFAULT_FILES, *rules]).select(numerics=NUMERICS[numerics])
+    loaded = load_rules([*DEFAULT_FILES, *rules]).select(
+        numerics=NUMERICS[numerics], asked_for=rules
+    )
     outputs = [program_of(side)[0].outputs for side in (left, right)]
     types = [[str(term.type) for term in side] for side in outputs]
     if types[0] != types[1]:

@@ -13,7 +13,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.segments import over
 from eqsynth.egraph.session import Session
-from eqsynth.errors import EqsynthError, SaturationError
+from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.executor import Worker, WorkerError
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Tensor, topological
@@ -34,7 +34,7 @@ def saturate_terms(
     session = Session(rules, log_matches)
     handles = session.add(roots)
     report = saturate(session, phases, limits)
-    return session.graph(handles, report.stop, report.seconds)
+    return session.graph(handles, report.stop, report.seconds, report.over_budget)
 
 
 def saturate_in_worker(
@@ -50,6 +50,7 @@ def saturate_in_worker(
 
     Raises:
         SaturationError: a rule is unsound, or the engine failed on it.
+        RuleError: a rule requests what doesn't exist.
     """
     try:
         return worker.run(
@@ -63,7 +64,7 @@ def saturate_in_worker(
         )
     except WorkerError as error:
         return unsaturated(roots, stop=f"worker {error.reason}")
-    except SaturationError:
+    except (SaturationError, RuleError):
         raise
     except EqsynthError as error:
         return unsaturated(roots, stop=error.what)

@@ -84,7 +84,7 @@ def saturate(
     session.deadline = start + limits.deadline_s
     session.engine.analyse()
     known = set(session.rules.rulesets)
-    for phase in phases:
+    for phase in (*phases, *_own_phases(known, phases)):
         rulesets = [name for name in phase.rulesets if name in known]
         for number in range(phase.rounds):
             changed = False
@@ -108,3 +108,14 @@ def saturate(
         else:
             report.stop = "rounds"
     return report
+
+
+def _own_phases(known: set[str], phases: Sequence[Phase]) -> list[Phase]:
+    """A phase for rulesets that no phase names: those of a user's rule files, with what their
+    terms need to be understood and run."""
+    named = {name for phase in (*phases, *PROVE_PHASES) for name in phase.rulesets}
+    own = sorted(name for name in known - named if not name.startswith("analysis"))
+    if not own:
+        return []
+    rest = dict.fromkeys(name for phase in phases for name in phase.rulesets)
+    return [Phase("own", (*own, *rest), 8)]

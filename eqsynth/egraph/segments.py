@@ -155,7 +155,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         for rule, count in graph.matches.items():
             matches[rule] = matches.get(rule, 0) + count
     stops = [g.stop for g in graphs if g.stop != "saturated"]
-    distinct = {id(g): g for g in graphs}.values()
+    distinct = list({id(g): g for g in graphs}.values())
     return EGraph(
         classes=classes,
         roots=tuple(of_term[term] for term in program.outputs),
@@ -165,6 +165,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         stop=stops[0] if stops else "saturated",
         seconds=sum(g.seconds for g in distinct),
         log=None,
+        over_budget={rule: n for g in distinct for rule, n in g.over_budget.items()},
     )
 
 

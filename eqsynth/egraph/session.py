@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -205,7 +205,13 @@ class Session:
                 continue
         return None
 
-    def graph(self, roots: Sequence[int], stop: str, seconds: float) -> EGraph:
+    def graph(
+        self,
+        roots: Sequence[int],
+        stop: str,
+        seconds: float,
+        over_budget: Mapping[str, int],
+    ) -> EGraph:
         """The e-graph as plain data; ``roots`` are handles."""
         view = self.view()
         classes = {ref: view.members(ref) for ref in view.refs.values()}
@@ -218,6 +224,7 @@ class Session:
             stop=stop,
             seconds=seconds,
             log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
+            over_budget=dict(over_budget),
         )
 
     # ---- a round ---------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Timing callables on this machine: one alone, or several side by side.
 
-Samples are short, a call or some calls that take 50 us together: where something else runs on the machine,
-threads that wait for each other stall for milliseconds, but between stalls short samples are true, and
-median and lower quartile are taken over them.
+Samples are short, a call or some calls that take 50 us together: where something else runs on the
+machine, threads that wait for each other stall for milliseconds, but between stalls short samples
+are true, and median and lower quartile are taken over them.
 
 What is measured, and what is kept of it, is decided elsewhere (``profile.py`` stores).
 """
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-
 
 SAMPLE_S = 50e-6
 """What a sample takes at least, so that the clock doesn't matter."""

@@ -94,14 +94,22 @@ class RuleSet:
         *,
         numerics: Iterable[str] = ("bitwise", "real"),
         statuses: Iterable[str] = ("definition", "proved", "validated"),
+        asked_for: Iterable[str | Path] = (),
     ) -> RuleSet:
-        """The same declarations with the rules of these classes only; analyses always stay."""
+        """The same declarations with the rules of these classes only; analyses always stay.
+
+        Rules of the files ``asked_for`` stay whatever their status: naming a file is asking.
+        """
+        named = {Path(path).resolve() for path in asked_for}
         classes, accepted = frozenset(numerics), frozenset(statuses)
         rules = tuple(
             rule
             for rule in self.rules
             if rule.kind == "analysis"
-            or (rule.numerics.split()[0] in classes and rule.status in accepted)
+            or (
+                rule.numerics.split()[0] in classes
+                and (rule.status in accepted or Path(rule.file).resolve() in named)
+            )
         )
         return replace(self, rules=rules)
 
