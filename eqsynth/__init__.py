@@ -10,6 +10,8 @@ used, so that ``import eqsynth`` stays cheap for tools and worker processes.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 from eqsynth.errors import (
@@ -28,7 +30,7 @@ from eqsynth.errors import (
 __version__ = "0.1.0"
 
 _LAZY = {
-    "optimize": "eqsynth.optimize",
+    "optimize": "eqsynth.pipeline",
     "prove_equal": "eqsynth.prove",
     "CompiledProgram": "eqsynth.lower.program",
     "load": "eqsynth.lower.bundle",
@@ -70,3 +72,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+class _Package(ModuleType):
+    """The package: importing its module ``optimize`` must not hide the function of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _LAZY or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -176,14 +176,20 @@ def _serve(memory_limit: int) -> None:
             name, args = pickle.loads(task)
             result: tuple[bool, Any] = (False, _resolve(name)(*args))
             payload = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
-        except MemoryError:
-            error = WorkerError("a worker reached its memory limit", reason="memory")
-            payload = pickle.dumps((True, error))
         except Exception as error:
+            if memory_limit and _out_of_memory(error):
+                error = WorkerError("a worker reached its memory limit", reason="memory")
             error.add_note("in a worker process:\n" + traceback.format_exc())
             payload = pickle.dumps((True, _portable(error)))
         answers.write(_HEADER.pack(len(payload)) + payload)
         answers.flush()
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Also a library that doesn't fit any more, which is an error of importing it."""
+    if isinstance(error, ImportError):
+        return not isinstance(error, ModuleNotFoundError)
+    return isinstance(error, MemoryError)
 
 
 def _portable(error: Exception) -> Exception:

@@ -27,7 +27,7 @@ from eqsynth.errors import (
     ShapeError,
 )
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.optimize import optimize
+from eqsynth.pipeline import optimize
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "eqsynth"
 
 LAYERS = {
     "errors": 0, "executor": 1, "ir": 2, "rules": 3, "egraph": 4, "extract": 5, "lower": 6,
-    "frontend": 7, "numerics": 8, "progress": 8, "report": 8, "explain": 8, "optimize": 9,
+    "frontend": 7, "numerics": 8, "progress": 8, "report": 8, "explain": 8, "pipeline": 9,
     "prove": 9, "testing": 10, "cli": 11,
 }  # fmt: skip
 # The public face: they hand on what lives in the layers, and nothing imports them.
@@ -23,6 +23,8 @@ HOMES = {
 }  # fmt: skip
 HEAVY = ("torch", "tvm", "tvm_ffi", "egglog")
 MAX_LINES = 450
+# A test file may hold one long list of cases.
+MAX_TEST_LINES = 750
 MAX_RULE_LINES = 300
 
 
@@ -89,11 +91,11 @@ def test_imports_run_one_way() -> None:
         ("eqsynth/ir/tensor.py", "import eqsynth"),
         ("eqsynth/frontend/torch.py", "from eqsynth.testing import strategies"),
         ("eqsynth/lower/program.py", "from eqsynth.frontend.captured import Captured"),
-        ("eqsynth/explain.py", "from eqsynth.optimize import optimize"),
+        ("eqsynth/explain.py", "from eqsynth.pipeline import optimize"),
         ("eqsynth/errors.py", "from eqsynth.executor import Worker"),
-        ("eqsynth/optimize.py", "from eqsynth.testing import consistency"),
+        ("eqsynth/pipeline.py", "from eqsynth.testing import consistency"),
         ("eqsynth/extract/cost.py", "import egglog.bindings"),
-        ("eqsynth/optimize.py", "from tvm import te"),
+        ("eqsynth/pipeline.py", "from tvm import te"),
         ("eqsynth/__init__.py", "import tvm"),
         ("eqsynth/utils.py", ""),
     ],
@@ -109,10 +111,10 @@ def test_a_planted_import_is_found(path: str, source: str) -> None:
         ("eqsynth/lower/kernels.py", "from tvm import te\nfrom .vendor import call"),
         ("eqsynth/lower/__init__.py", "from .vendor import call\nfrom ..extract import target"),
         ("eqsynth/__init__.py", "from eqsynth.errors import EqsynthError"),
-        ("eqsynth/__init__.py", "from eqsynth.optimize import optimize"),
+        ("eqsynth/__init__.py", "from eqsynth.pipeline import optimize"),
         ("eqsynth/lower/backends.py", "from eqsynth.executor import Worker"),
         ("eqsynth/executor.py", "from eqsynth.errors import EqsynthError"),
-        ("eqsynth/optimize.py", "from eqsynth.explain import explain_plan"),
+        ("eqsynth/pipeline.py", "from eqsynth.explain import explain_plan"),
     ],
 )
 def test_an_allowed_import_is_not_reported(path: str, source: str) -> None:
@@ -142,7 +144,8 @@ def lines(path: Path) -> int:
 def test_files_stay_short() -> None:
     code = [p for top in ("eqsynth", "tests", "benchmarks") for p in (ROOT / top).rglob("*.py")]
     rules = list((ROOT / "rules").glob("*.egg"))
-    limits = [(p, MAX_LINES) for p in code] + [(p, MAX_RULE_LINES) for p in rules]
+    limits = [(p, MAX_TEST_LINES if "tests" in p.parts else MAX_LINES) for p in code]
+    limits += [(p, MAX_RULE_LINES) for p in rules]
     found = [
         f"{path.relative_to(ROOT)}: {lines(path)} lines, at most {limit}"
         for path, limit in limits

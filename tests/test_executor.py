@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import importlib
 import os
 import signal
 import threading
@@ -142,6 +143,15 @@ def test_a_memory_limit_is_an_error_and_the_worker_goes_on() -> None:
         assert worker.run(pow, 2, 3) == 8
     with Worker() as worker:
         assert len(worker.run(bytearray, 600 << 20)) == 600 << 20
+
+
+def test_a_library_that_does_not_fit_into_the_limit_is_the_limits_error() -> None:
+    with Worker(memory_limit=32 << 20) as worker:
+        with pytest.raises(WorkerError) as caught:
+            worker.run(importlib.import_module, "numpy")
+        assert caught.value.reason == "memory"
+    with Worker(memory_limit=512 << 20) as worker, pytest.raises(ModuleNotFoundError):
+        worker.run(importlib.import_module, "no_module_of_this_name")
 
 
 def test_what_a_task_prints_does_not_get_between_the_answers(

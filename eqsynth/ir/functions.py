@@ -33,6 +33,12 @@ class Function:
     result: Result = "float"
     keeps_zero: bool = False
 
+    def value(self, *args: Any) -> Any:
+        """The value; what makes floats of integers makes float64, not NumPy's narrowest."""
+        if self.result == "float":
+            args = tuple(np.asarray(arg, dtype=np.float64) for arg in args)
+        return self.evaluate(*args)
+
 
 def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x)

@@ -18,7 +18,7 @@ from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.ir.reference import Array, evaluate_operator, rounded, storage
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
-from eqsynth.ir.types import INTEGERS, is_float
+from eqsynth.ir.types import is_float
 
 # Points of an iteration space that are evaluated at a time: bounds memory, not results.
 _CHUNK = 1 << 21
@@ -129,22 +129,23 @@ def _scalar(scalar: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, A
         case Cast(dtype=dtype, arg=arg):
             return rounded(_scalar(arg, grid, values), dtype)
         case Call(fn=fn, args=args):
-            applied = FUNCTIONS[fn].evaluate(*(_scalar(a, grid, values) for a in args))
+            applied = FUNCTIONS[fn].value(*(_scalar(a, grid, values) for a in args))
             return _stored(applied, scalar)
         case Prod(factors=parts) | Sum(terms=parts):
             combine = np.multiply if isinstance(scalar, Prod) else np.add
-            result = _scalar(parts[0], grid, values)
+            # All in the dtype of the result: two bools beside a float are two numbers.
+            result = _stored(_scalar(parts[0], grid, values), scalar)
             for part in parts[1:]:
-                result = combine(result, _scalar(part, grid, values))
-            return _stored(result, scalar)
+                result = combine(result, _stored(_scalar(part, grid, values), scalar))
+            return result
     assert isinstance(scalar, Read)
     return _read(scalar, grid, values[scalar.tensor])
 
 
 def _stored(value: Any, scalar: Scalar) -> Array:
-    """Integers wrap in their own dtype wherever they are computed, as they do in a tensor."""
+    """A value in the dtype of an expression: integers wrap wherever they are computed."""
     dtype = dtype_of(scalar)
-    return np.asarray(value) if dtype not in INTEGERS else np.asarray(value).astype(dtype)
+    return np.asarray(value) if dtype is None else np.asarray(value).astype(storage(dtype))
 
 
 def _read(read: Read, grid: Mapping[int, Array], array: Array) -> Array:

@@ -84,7 +84,7 @@ def conv_transpose2d(
 
 
 def _post(y: Array, post: str) -> Array:
-    return y if post == "none" else np.asarray(FUNCTIONS[post].evaluate(y))
+    return y if post == "none" else np.asarray(FUNCTIONS[post].value(y))
 
 
 def fused_conv2d(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
@@ -231,7 +231,7 @@ def evaluate_operator(
         elif name in _REFERENCE:
             value = _REFERENCE[name](*args, *attrs)
         elif row.function in FUNCTIONS:
-            value = FUNCTIONS[row.function].evaluate(*args)
+            value = FUNCTIONS[row.function].value(*args)
         else:
             raise UnsupportedOperatorError(
                 what="an opaque operator has no value in the interpreter",

@@ -293,9 +293,8 @@ def test_common_factors_are_over_the_same_iterators() -> None:
     other = [x(i, k, shape=(2, 3), name=n) for n in "bc"]
     one = x(2 * k, k, m, shape=(5, 3, 3), name="a")
     two = x(2 * k, m, k, shape=(5, 3, 3), name="a")
-    terms = [
-        Read(Scope((2,), (3, 3), Prod((a, b))), (i,)) for a, b in zip((one, two), other, strict=True)
-    ]
+    pairs = zip((one, two), other, strict=True)
+    terms = [Read(Scope((2,), (3, 3), Prod(pair)), (i,)) for pair in pairs]
     scope = Scope((2,), (), Sum(tuple(terms)))
     for joined in contraction.common_factor(scope, flats_of):
         assert_equal(scope, joined)
@@ -443,7 +442,8 @@ def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
 
 
 def test_the_order_of_the_traversal() -> None:
-    holds(lambda s: some(derivation.traversal_order(s)), st.one_of(_WINDOWED, contractions(), scopes()), accepted=25)
+    strategy = st.one_of(_WINDOWED, contractions(), scopes())
+    holds(lambda s: some(derivation.traversal_order(s)), strategy, accepted=25)
 
 
 # ---- matching ----------------------------------------------------------------
@@ -502,7 +502,8 @@ def convolutions(draw: st.DrawFn) -> Scope:
         else:
             stride, dilation = draw(st.integers(1, 2)), draw(st.integers(1, 2))
             kernel = draw(st.integers(1, 3))
-            at = i * stride + it(slot, kernel) * dilation + draw(st.sampled_from([0, -1, -1, -2, 1]))
+            offset = draw(st.sampled_from([0, -1, -1, -2, 1]))
+            at = i * stride + it(slot, kernel) * dilation + offset
             size = max(1, at.range()[1] + 1 + draw(st.sampled_from([0, 0, -1, -1, -2, 1])))
             x_axes.append((at, size))
             w_axes.append((it(slot, kernel), kernel))

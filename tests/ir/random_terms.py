@@ -18,7 +18,7 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.reference import storage
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import TensorType, is_float
 
@@ -157,7 +157,7 @@ def bodies(draw: st.DrawFn, iterators: Sequence[It], depth: int = 2) -> Scalar:
     two = draw(bodies(iterators, depth - 1))
     if kind == "max":
         return Call("max", (one, two))
-    return Prod((one, two)) if kind == "prod" else Sum((one, two))
+    return product([one, two]) if kind == "prod" else total([one, two])
 
 
 @st.composite

@@ -43,7 +43,8 @@ _THEIRS: dict[str, Torch] = {
 def test_scalar_functions(fn: str) -> None:
     names = [row.name for row in OPERATORS.values() if row.function == fn]
     theirs = _THEIRS.get(fn) or getattr(torch, fn)
-    args: list[Tensor] = [X, Y][: FUNCTIONS[fn].arity]
+    operands: list[Tensor] = [X, Y]
+    args = operands[: FUNCTIONS[fn].arity]
     if fn == "where":
         args = [leaf("mask", 2, 1, dtype="bool"), X, Y]
     if fn in ("log", "sqrt", "rsqrt", "pow"):
@@ -106,9 +107,8 @@ def test_convolutions(
     def transposed(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return F.conv_transpose2d(x, k, None, stride, padding, output_padding, groups, dilation)
 
-    check(
-        "ConvTranspose2d", (stride, padding, output_padding, dilation, groups), transposed, IMAGE, up
-    )
+    of_up = (stride, padding, output_padding, dilation, groups)
+    check("ConvTranspose2d", of_up, transposed, IMAGE, up)
 
 
 def test_fused_products() -> None:

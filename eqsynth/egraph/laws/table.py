@@ -155,6 +155,15 @@ def _derived_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if form == scope else [form]
 
 
+def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = scope_of(row)
+    body = scope.body
+    if not isinstance(body, Read) or body.tensor.shape != scope.traversal:
+        return []
+    own = tuple(Index.iterator(slot, extent) for slot, extent in enumerate(scope.traversal))
+    return [body.tensor] if body.index == own else []
+
+
 def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = _settled(view, row)
     if scope is None or scope in view.derived or not merging.is_product(scope):
@@ -365,6 +374,7 @@ LAWS: Final[dict[str, Law]] = {
     "reduction": _reduction,
     "canonical-form": _canonical_form,
     "derived-form": _derived_form,
+    "identity-view": _identity_view,
     "traversal-merge": _traversal_merge,
     "view-merge": _view_merge,
     "expression-fusion": _expression_fusion,

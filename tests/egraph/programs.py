@@ -1,0 +1,261 @@
+"""Small programs, each with the structure of something that models do, and their saturation.
+
+``saturated`` gives the e-graph of one of them; it is made once in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import PROVE_PHASES, Limits
+from eqsynth.ir.index import Index
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.rules import RuleSet, load_rules
+from eqsynth.testing.consistency import assert_egraph_consistent
+from tests.ir.random_terms import INF, it, leaf, op
+
+RULES = load_rules()
+LIMITS = Limits(enodes=20_000, deadline_s=60.0)
+
+IMAGE = leaf("image", 1, 3, 6, 5)
+
+
+def weight(name: str, *shape: int) -> Tensor:
+    return leaf(name, *shape, constant=True)
+
+
+def chain(length: int) -> Tensor:
+    extents = [2, 3, 5, 4, 3, 2, 6, 3]
+    x: Tensor = leaf("m0", extents[0], extents[1])
+    for n in range(1, length):
+        x = op("Matmul", x, leaf(f"m{n}", extents[n], extents[n + 1]))
+    return x
+
+
+def attention() -> Tensor:
+    """(Q K') V."""
+    q, k, v = (leaf(name, 2, 4, 3) for name in "qkv")
+    scores = op("Matmul", q, op("Permute", k, attrs=((0, 2, 1),)))
+    return op("Matmul", op("Mul", scores, op("Full", attrs=((1,), 0.5, "float32"))), v)
+
+
+def distributivity() -> Tensor:
+    """a @ b + a @ c."""
+    a, b, c = leaf("a", 2, 3), leaf("b", 3, 4), leaf("c", 3, 4)
+    return op("Add", op("Matmul", a, b), op("Matmul", a, c))
+
+
+def square_beside_product() -> Tensor:
+    """(a @ b)^2 + a @ c: nothing is common here."""
+    a, b, c = leaf("a", 2, 3), leaf("b", 3, 4), leaf("c", 3, 4)
+    y = op("Matmul", a, b)
+    return op("Add", op("Mul", y, y), op("Matmul", a, c))
+
+
+def pooled_linear() -> Tensor:
+    """mean(x @ w) over the rows."""
+    x = op("Matmul", leaf("x", 4, 3), weight("w", 3, 2))
+    return op("ReduceMean", x, attrs=((0,), 0))
+
+
+def residual_block() -> Tensor:
+    """relu(bn(conv(x)) + x), the normalization with running statistics."""
+    y = conv(weight("w", 3, 3, 3, 3), (1, 1), (1, 1), (1, 1))
+    scale, shift = weight("scale", 1, 3, 1, 1), weight("shift", 1, 3, 1, 1)
+    return op("Relu", op("Add", op("Add", op("Mul", y, scale), shift), IMAGE))
+
+
+def conv(w: Tensor, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
+    return op("Conv2d", IMAGE, w, attrs=(stride, padding, dilation, 1))
+
+
+Ints = tuple[int, ...]
+
+
+def mlp() -> Tensor:
+    """gelu(x @ w + b) @ v + c, over a batch of sequences."""
+    hidden = op("Add", op("Matmul", leaf("x", 2, 3, 4), weight("w", 4, 6)), weight("b", 6))
+    return op("Add", op("Matmul", op("Gelu", hidden), weight("v", 6, 4)), weight("c", 4))
+
+
+def layer_norm() -> Tensor:
+    """(x - mean) / sqrt(var + eps) * g + h, written out."""
+    x = leaf("x", 3, 4)
+    centred = op("Sub", x, op("ReduceMean", x, attrs=((1,), 1)))
+    variance = op("ReduceMean", op("Mul", centred, centred), attrs=((1,), 1))
+    eps = op("Full", attrs=((1, 1), 1e-5, "float32"))
+    normal = op("Div", centred, op("Sqrt", op("Add", variance, eps)))
+    return op("Add", op("Mul", normal, weight("g", 4)), weight("h", 4))
+
+
+def shuffled_halves() -> Tensor:
+    """Slices, concatenated the other way, through a matrix product."""
+    x = leaf("x", 3, 6)
+    left, right = (op("Slice", x, attrs=(1, a, b, 1)) for a, b in ((0, 2), (2, 6)))
+    return op("Matmul", op("Concat", right, left, attrs=(1,)), weight("w", 6, 2))
+
+
+def broadcast_beside() -> Tensor:
+    """A sum of a row and a column, through a matrix product."""
+    rows, columns = leaf("r", 4, 1), leaf("c", 1, 5)
+    return op("Matmul", op("Add", rows, columns), weight("w", 5, 3))
+
+
+def padded_average() -> Tensor:
+    """A padded tensor is nearly all zero: sums over it need the inside only."""
+    padded = op("Pad", leaf("x", 3, 2), attrs=((4, 0), (5, 0), 0.0))
+    return op("Matmul", padded, weight("w", 7, 2))
+
+
+def wide_convolution() -> Tensor:
+    """Two convolutions of one kernel: from one to the other by offsets."""
+    y = conv(weight("w", 2, 3, 3, 3), (1, 1), (1, 1), (1, 1))
+    return op("Conv2d", y, weight("v", 2, 2, 1, 1), attrs=((1, 1), (0, 0), (1, 1), 1))
+
+
+def pad_and_crop() -> Tensor:
+    """Views of views: a crop of a padding, reshaped there and back, shifted and strided."""
+    padded = op("Pad", leaf("x", 4, 6), attrs=((1, 2), (1, 0), 0.0))
+    cropped = op("Slice", padded, attrs=(0, 1, 5, 1))
+    split = op("Reshape", op("Reshape", cropped, attrs=((2, 2, 8),)), attrs=((4, 2, 4),))
+    joined = op("Reshape", op("Permute", split, attrs=((1, 0, 2),)), attrs=((8, 4),))
+    return op("Stride", op("Shift", op("Relu", joined), attrs=(0, 3)), attrs=(1, 2))
+
+
+def unfolded_convolution() -> Tensor:
+    """Unfold, weigh, sum: a convolution along one axis (Syno)."""
+    x = op("Unfold", leaf("x", 2, 6), attrs=(1, 3))
+    return op("ReduceSum", op("Mul", x, weight("w", 3)), attrs=((2,), 0))
+
+
+def elementwise() -> Tensor:
+    """Idle expansions, negations, activations, a mask and a choice."""
+    x, y = leaf("x", 2, 3), leaf("y", 3)
+    a = op("Neg", op("Neg", op("Relu", op("Relu", op("Expand", x, attrs=((2, 3),))))))
+    b = op("Maximum", op("Abs", op("Abs", x)), y)
+    return op("Where", op("LessEqual", a, y), a, op("Concat", b, attrs=(0,)))
+
+
+def scopes_by_hand() -> Tensor:
+    """Every law of scalar.egg, in a body that a frontend may hand over."""
+    read = Read(leaf("x", 2, 3), (it(0, 2), it(1, 3)))
+    relu = Call("relu", (read,))
+    parts = (
+        Call("relu", (relu,)), Call("abs", (relu,)), Call("abs", (Call("abs", (read,)),)),
+        Call("max", (read, Num(0))), Call("max", (Num(0), Call("sin", (read,)))),
+        Call("max", (read, read)), Call("min", (read, read)), Value(it(1, 3)),
+    )  # fmt: skip
+    return Scope((2, 3), (), Sum(parts))
+
+
+def indices_by_hand() -> Tensor:
+    """Every law of index.egg: one term a law, each far enough from what others take first."""
+    h, w, c = it(0, 4), it(1, 6), it(2, 3)
+    flat = h * 18 + w * 3 + c
+    at = [
+        (h * 6 + w) // 6, (h * 6 + w) % 6, flat // 3 % 6, flat // 18, flat // 3 // 6,
+        ((w - 2) // 2) // 3, (flat % 18) // 3, (flat % 18) % 3, (w * 2) // 4, (w * 4) // 2,
+        (w * 4) % 2, (w - 9) // 2 * 2 + (w - 9) % 2, (w - 9) // 2 * 6 + (w - 9) % 2 * 3,
+        (w - 9) // 2 * 2 + (w - 9) % 2 + h, (w - 9) // 2 * 6 + (w - 9) % 2 * 3 + c,
+        ((h * 2 + 4) // 2) * 3, (h * 2 + 4) % 2, (h * 6 + w) // 6 * 5 + w, Index(0) + w // 6,
+        ((h * 6 + w * 6) // 6) * 2 + c, (w * 6 + 12) // 6 * 3,
+    ]  # fmt: skip
+    return Scope((4, 6, 3), (), Sum(tuple(map(Value, at))))
+
+
+def max_of_views() -> Tensor:
+    """A maximum over a padded, expanded view; the padding is -inf and never wins."""
+    padded = op("Pad", leaf("x", 4, 5), attrs=((0, 1), (0, 1), -INF))
+    image = op("Reshape", padded, attrs=((1, 1, 4, 7),))
+    return op("MaxPool2d", image, attrs=((2, 3), (2, 2), (1, 0), (1, 1)))
+
+
+def odd_extents() -> Tensor:
+    """Expanded axes that are reduced: sums and products over what the body doesn't use."""
+    x = op("Expand", leaf("x", 2, 1, 1), attrs=((2, 3, 2),))
+    prod, total = (op(n, x, attrs=((1,), 0)) for n in ("ReduceProd", "ReduceSum"))
+    return op("Add", prod, op("Mul", total, op("ReduceMin", x, attrs=((1,), 0))))
+
+
+def counted_bools() -> Tensor:
+    """Bools beside a float are numbers, alone they are not."""
+    p, q = leaf("p", 3, dtype="bool"), leaf("q", 3, dtype="bool")
+    beside = op("Add", op("Add", leaf("f", 3), p), q)
+    return op("Add", beside, op("Add", p, q))
+
+
+def narrow_integers() -> Tensor:
+    """uint8 arithmetic that wraps, on its way into floats."""
+    u, v = leaf("u", 4, dtype="uint8"), leaf("v", 4, dtype="uint8")
+    wrapped = op("Mul", op("Neg", op("Sub", u, v)), leaf("f", 4))
+    counted = op("ReduceSum", op("Expand", leaf("n", 4, 1, dtype="int32"), attrs=((4, 3),)),
+                 attrs=((1,), 0))
+    return op("Add", wrapped, counted)
+
+
+def weighted_sum() -> Tensor:
+    """A product of three reads, two of them constant, over padded windows."""
+    i, k, m = it(0, 4), it(1, 3), it(2, 2)
+    x = Read(leaf("x", 4, 2), (i + k - 1, m))
+    w, s = Read(weight("w", 3, 2), (k, m)), Read(weight("s", 2), (m,))
+    return Scope((4,), (3, 2), Prod((x, w, s)))
+
+
+def every_elementwise() -> Tensor:
+    """One operator of each name, on the pieces of a concatenation."""
+    x = op("Abs", leaf("x", 3))
+    rows = [r for r in OPERATORS.values() if r.kind == "elementwise" and not r.attrs]
+    pieces = [Op(r.name, (x,) * (r.arity or 0)) for r in rows if r.name != "Where"]
+    return op("Concat", *pieces, attrs=(0,))
+
+
+WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
+PROGRAMS: dict[str, Callable[[], Tensor]] = {
+    "chain": lambda: chain(6),
+    "attention": attention,
+    "distributivity": distributivity,
+    "square": square_beside_product,
+    "pooled-linear": pooled_linear,
+    "residual-block": residual_block,
+    "strided-conv": lambda: conv(weight("w", 2, 3, 2, 3), *WINDOW),
+    "softmax": lambda: op("Softmax", leaf("x", 3, 4), attrs=(1,)),
+    "pooling": lambda: op("AvgPool2d", IMAGE, attrs=((2, 3), *WINDOW[:2], (1, 1))),
+    "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),
+    "mlp": mlp,
+    "layer-norm": layer_norm,
+    "shuffled-halves": shuffled_halves,
+    "broadcast": broadcast_beside,
+    "padded-sum": padded_average,
+    "wide-convolution": wide_convolution,
+    "pad-and-crop": pad_and_crop,
+    "unfold": unfolded_convolution,
+    "elementwise": elementwise,
+    "every-elementwise": every_elementwise,
+    "scalars": scopes_by_hand,
+    "indices": indices_by_hand,
+    "max-of-views": max_of_views,
+    "odd-extents": odd_extents,
+    "narrow-integers": narrow_integers,
+    "counted-bools": counted_bools,
+    "weighted-sum": weighted_sum,
+    "upsampling": lambda: op("UpsampleBilinear2d", leaf("x", 1, 2, 3, 2), attrs=((4, 5), 0)),
+    "transposed-products": lambda: op("Matmul", op("Permute", op("Matmul", leaf("a", 2, 3),
+        leaf("b", 3, 4)), attrs=((1, 0),)), leaf("c", 2, 5)),
+}  # fmt: skip
+
+
+def saturate(root: Tensor, rules: RuleSet = RULES, limits: Limits = LIMITS) -> EGraph:
+    return saturate_terms((root,), rules, PROVE_PHASES, limits, True)
+
+
+@cache
+def saturated(name: str) -> EGraph:
+    """The e-graph of a program with the default rules; all its members agree."""
+    graph = saturate(PROGRAMS[name]())
+    assert_egraph_consistent(graph)
+    return graph

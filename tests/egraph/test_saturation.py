@@ -1,0 +1,261 @@
+"""Whole saturations of small programs: sound, repeatable, and of the size that was promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
+from eqsynth.egraph.session import Session
+from eqsynth.errors import EquivalenceError, RuleError, SaturationError
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
+from eqsynth.rules import RuleSet, load_rules
+from eqsynth.rules.load import DEFAULT_FILES
+from eqsynth.testing.consistency import assert_egraph_consistent
+from tests.egraph.programs import LIMITS, PROGRAMS, RULES, chain, saturate, saturated
+from tests.ir.random_terms import bodies, leaf, op, operator_programs, scopes, times
+
+
+def operators_in(graph: EGraph) -> set[str]:
+    return {m.name for members in graph.classes.values() for m in members if isinstance(m, Op)}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all_members_of_every_class_agree(name: str) -> None:
+    graph = saturated(name)
+    assert graph.stop == "saturated"
+    checked = assert_egraph_consistent(graph, seed=7)
+    assert checked.classes == len(graph.classes) and checked.without_value == 0
+
+
+@settings(max_examples=times(1.2))
+@given(operator_programs(steps=4, dtypes=("float32", "float32", "int64", "uint8", "bool")))
+def test_random_programs_are_sound(root: Tensor) -> None:
+    assert_egraph_consistent(saturate(root, limits=Limits(5_000, 20.0)))
+
+
+@settings(max_examples=times(1.2))
+@given(scopes())
+def test_random_scopes_are_sound(root: Scope) -> None:
+    assert_egraph_consistent(saturate(root, limits=Limits(5_000, 20.0)))
+
+
+# ---- what a program must turn into ---------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "classes"), [(3, 12), (4, 20), (6, 120)])
+def test_a_chain_of_products_has_few_classes(length: int, classes: int) -> None:
+    """One class an interval of the chain, and the leaves: no associativity blows it up."""
+    graph = saturate(chain(length))
+    intervals = length * (length + 1) // 2
+    assert intervals <= len(graph.classes) <= classes
+    shapes = {ref.shape for ref in graph.classes}
+    extents = [2, 3, 5, 4, 3, 2, 6][: length + 1]
+    assert {(a, b) for n, a in enumerate(extents) for b in extents[n + 1 :]} <= shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    [
+        ("residual-block", {"FusedConv2dAdd"}),
+        ("strided-conv", {"Matmul", "Conv2d"}),
+        ("mlp", {"FusedMatmul"}),
+        ("unfold", {"Conv2d"}),
+        ("transposed-products", {"Matmul"}),
+    ],
+)
+def test_library_operators_are_found(name: str, operators: set[str]) -> None:
+    assert operators <= operators_in(saturated(name))
+
+
+def test_one_product_does_for_two() -> None:
+    """a @ b + a @ c has a member a @ (b + c): one product, of the sum of two reads."""
+    graph = saturated("distributivity")
+    a, b, c = (_leaf(graph, name) for name in "abc")
+    (root,) = graph.roots
+    sums = {
+        ref
+        for ref, members in graph.classes.items()
+        if ref.shape == b.shape and any(set(args_of(m)) == {b, c} for m in members)
+    }
+    products = [m for m in graph.classes[root] if isinstance(m, Op) and m.name == "Matmul"]
+    assert any(m.args[0] == a and m.args[1] in sums for m in products)
+
+
+def test_a_square_has_no_factor_in_common_with_a_product() -> None:
+    graph = saturated("square")
+    (root,) = graph.roots
+    assert not any(isinstance(m, Op) and m.name == "Matmul" for m in graph.classes[root])
+
+
+def _leaf(graph: EGraph, name: str) -> ClassRef:
+    return next(
+        ref
+        for ref, members in graph.classes.items()
+        if any(m.label == name and not args_of(m) for m in members)
+    )
+
+
+def test_the_mean_of_a_product_is_a_product_of_the_mean() -> None:
+    """mean(x @ w) over the rows needs one vector times w, not the whole product."""
+    graph = saturated("pooled-linear")
+    assert {(3,), (2,)} <= {ref.shape for ref in graph.classes}
+    assert "factor" in graph.matches
+
+
+# ---- repeatable --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["attention", "residual-block", "layer-norm"])
+def test_the_same_program_twice_is_the_same_e_graph(name: str) -> None:
+    first, second = saturated(name), saturate(PROGRAMS[name]())
+    assert first.matches == second.matches
+    assert (first.enodes, first.eclasses) == (second.enodes, second.eclasses)
+    assert list(map(str, first.classes)) == list(map(str, second.classes))
+    assert first.log == second.log
+
+
+def test_a_saturated_graph_has_nothing_left_to_do() -> None:
+    session = Session(RULES)
+    session.add([PROGRAMS["distributivity"]()])
+    from eqsynth.egraph.schedule import saturate as run
+
+    assert run(session, DEFAULT_PHASES, LIMITS).stop == "saturated"
+    size = session.engine.enodes()
+    assert run(session, DEFAULT_PHASES, LIMITS).stop == "saturated"
+    assert session.engine.enodes() == size
+
+
+def test_limits_end_a_run_and_are_told() -> None:
+    root = PROGRAMS["residual-block"]()
+    assert saturate(root, limits=Limits(enodes=60)).stop == "node_limit"
+    assert saturate(root, limits=Limits(deadline_s=0.0)).stop == "deadline"
+    once = saturate_terms((root,), RULES, (Phase("define", ("define",), 1),), LIMITS, False)
+    assert once.stop in ("rounds", "saturated") and once.log is None
+    for graph in (saturate(root, limits=Limits(enodes=60)), once):
+        assert_egraph_consistent(graph)
+
+
+# ---- encoding ----------------------------------------------------------------
+
+
+def back(session: Session, term: Tensor) -> Tensor:
+    """What a term's e-node reads as, with classes replaced by the terms that were put in."""
+    view = session.view()
+    made: dict[Tensor, Tensor] = {}
+    for part in topological([term]):
+        ref = view.refs[view.by_handle(session.handle(part))]
+        (member,) = view.members(ref)
+        made[ref] = member if not args_of(member) else _over(member, made)
+        assert ref.type == part.type and ref.constant == part.constant
+    return made[ref]
+
+
+def _over(member: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
+    from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
+
+    if isinstance(member, Op):
+        return Op(member.name, tuple(made[arg] for arg in member.args), member.attrs)
+    assert isinstance(member, Scope)
+
+    def read(part: Scalar) -> Scalar:
+        return Read(made[part.tensor], part.index, part.fill) if isinstance(part, Read) else part
+
+    body = rewrite_leaves(member.body, read)
+    return Scope(member.traversal, member.reduction, body, member.reducer)
+
+
+@settings(max_examples=times(2))
+@given(st.one_of(scopes(), operator_programs(steps=4, dtypes=("float32", "int64"), empty=True)))
+def test_terms_come_back_as_they_went_in(term: Tensor) -> None:
+    session = Session(RULES)
+    session.add([term])
+    assert back(session, term) == term
+
+
+def test_a_term_that_is_added_twice_is_one_class() -> None:
+    session = Session(RULES)
+    x = leaf("x", 2, 3)
+    first, second = session.add([op("Relu", x), op("Relu", leaf("x", 2, 3))])
+    assert first == second
+    # From another session that shares nothing but the rules.
+    other = Session(RULES)
+    other.add([op("Exp", x), op("Relu", x)])
+    assert other.view().refs.keys() and other.handle(x) == 0
+
+
+# ---- rules that are wrong --------------------------------------------------------
+
+HEADER = ";; wrong.egg\n;; Numerics   bitwise\n;; Status     validated\n\n"
+
+
+def with_rules(tmp_path: Path, text: str) -> RuleSet:
+    path = tmp_path / "wrong.egg"
+    path.write_text(HEADER + text, encoding="utf-8")
+    return load_rules([*DEFAULT_FILES, path])
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        (";; exp(x) = relu(x)\n(rewrite (Exp x) (Relu x) :ruleset simplify :name \"exp-wrong\")",
+         op("Exp", leaf("x", 2, 3))),
+        (";; x // m = x\n(rewrite (IDiv x m) x :ruleset index :name \"div-wrong\")",
+         op("Reshape", leaf("x", 6), attrs=((2, 3),))),
+        (";; relu = id\n(rewrite (Call \"relu\" v) (vec-get v 0)\n"
+         "  :ruleset scalar :name \"relu-wrong\")",
+         op("Relu", leaf("x", 2, 3))),
+        (";; a - b = b - a\n(rewrite (Sub a b) (Sub b a) :ruleset simplify :name \"sub-wrong\")",
+         op("Sub", leaf("x", 2, 3), leaf("y", 2, 3))),
+    ],
+    ids=["operator", "index", "scalar", "commuted"],
+)  # fmt: skip
+def test_an_unsound_rule_is_seen_in_the_values(tmp_path: Path, text: str, program: Tensor) -> None:
+    graph = saturate(program, with_rules(tmp_path, text))
+    with pytest.raises(EquivalenceError) as caught:
+        assert_egraph_consistent(graph)
+    assert caught.value.got and caught.value.expected
+    assert_egraph_consistent(saturate(program))
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        (";; x' = x\n(rewrite (Permute x o) x :ruleset simplify :name \"shape-wrong\")",
+         op("Permute", leaf("x", 2, 3), attrs=((1, 0),))),
+        (";; cast(x) = x\n(rewrite (Cast x d) x :ruleset simplify :name \"dtype-wrong\")",
+         op("Cast", leaf("x", 2, 3), attrs=("int64",))),
+    ],
+    ids=["shape", "dtype"],
+)  # fmt: skip
+def test_a_rule_that_changes_a_type_is_refused(tmp_path: Path, text: str, program: Tensor) -> None:
+    rules = with_rules(tmp_path, text)
+    with pytest.raises(SaturationError) as caught:
+        saturate(program, rules)
+    assert caught.value.rules == (next(n for n in rules.names if n.endswith("-wrong")),)
+
+
+def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
+    text = """
+(relation unheard-request (Tensor))
+(relation unheard-answer (Tensor Tensor))
+;; e = whatever the law says
+(rule ((= e (Relu x))) ((unheard-request e)) :ruleset define :name "unheard")
+(rule ((unheard-answer e q)) ((union e q)) :ruleset define :name "unheard-apply")
+"""
+    with pytest.raises(RuleError) as caught:
+        Session(with_rules(tmp_path, text))
+    assert caught.value.got == "unheard"
+
+
+@given(bodies([]))
+def test_a_scope_without_iterators_is_an_expression(body: object) -> None:
+    from eqsynth.ir.scalar import Scalar
+
+    assert isinstance(body, Scalar)
+    assert_egraph_consistent(saturate(Scope((), (), body)))

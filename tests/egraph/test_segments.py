@@ -1,0 +1,258 @@
+"""Cutting a program and stitching e-graphs: what is equal, where the cuts are, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor as TorchTensor
+from torch import nn
+
+from benchmarks.workloads import WORKLOADS
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
+from eqsynth.egraph.schedule import Limits
+from eqsynth.egraph.segments import Segment, cut, over, stitch
+from eqsynth.executor import Worker
+from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.target import Device, MemoryLevel, Target
+from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, Weight, args_of, topological
+from eqsynth.ir.work import flops
+from eqsynth.lower.backends import cpu_backends
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+from eqsynth.testing import assert_egraph_consistent
+
+TARGET = Target(
+    name="cpu",
+    device=Device("a CPU", 2, ()),
+    threads=2,
+    levels=(MemoryLevel("DRAM", float("inf"), 1e9),),
+    flops_per_s=(("float32", 1e9),),
+    dispatch_s=1e-6,
+    kernel_dispatch_s=1e-7,
+)
+
+
+@pytest.fixture(scope="module")
+def rules() -> RuleSet:
+    return load_rules(DEFAULT_FILES).select(numerics=("bitwise", "real"))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as started:
+        yield started
+
+
+def program_of(model: nn.Module, *shape: int) -> Program:
+    return capture(model.eval(), (torch.ones(shape),)).program
+
+
+class Residual(nn.Module):
+    """relu(conv(relu(conv(x))) + x)"""
+
+    def __init__(self, channels: int = 3, stride: int = 1) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(channels, channels, 3, padding=1)
+        self.b = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return (self.b(self.a(x).relu()) + x).relu()
+
+
+class Shared(nn.Module):
+    """Two layers, with one weight or with two."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return self.b(self.a(x))  # type: ignore[no-any-return]
+
+
+# ---- keys ------------------------------------------------------------------------------------
+
+
+def test_equal_layers_have_equal_keys() -> None:
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(5)]
+    segments = cut(program_of(nn.Sequential(*layers), 2, 4))
+    assert len(segments) == 5
+    assert len({segment.key for segment in segments}) == 1
+    # Their weights are their own.
+    weights = [{t.label for t in s.names.values() if isinstance(t, Weight)} for s in segments]
+    assert len(set.union(*weights)) == 10
+
+
+def test_equal_residual_blocks_have_equal_keys() -> None:
+    segments = cut(program_of(nn.Sequential(*(Residual() for _ in range(4))), 1, 3, 6, 6))
+    assert len(segments) == 4 and len({segment.key for segment in segments}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.Linear(4, 4), nn.Linear(4, 5)),
+        (nn.Linear(4, 4), nn.Linear(4, 4, bias=False)),
+        (nn.Linear(4, 4), nn.Linear(4, 4).double()),
+        (nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+        (Shared(tied=True), Shared(tied=False)),
+    ],
+)
+def test_what_saturates_otherwise_has_another_key(one: nn.Module, other: nn.Module) -> None:
+    keys = []
+    for model in (one, other):
+        x = torch.ones(2, 4, dtype=next(model.parameters()).dtype)
+        (segment,) = cut(capture(model.eval(), (x,)).program)
+        keys.append(segment.key)
+    assert keys[0] != keys[1]
+
+
+def test_attributes_are_part_of_the_key() -> None:
+    keys = {
+        cut(program_of(nn.Conv2d(3, 3, 3, padding=1, dilation=d, groups=g), 1, 3, 8, 8))[0].key
+        for d in (1, 2)
+        for g in (1, 3)
+    }
+    assert len(keys) == 4
+
+
+# ---- where the cuts are ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "count"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4), 1),  # they fold
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.ReLU()), (2, 4), 1),  # they fuse
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (2, 4), 2),
+        (nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 1),
+        (nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 2),
+        (Residual(), (1, 3, 6, 6), 1),
+    ],
+)  # fmt: skip
+def test_a_cut_separates_what_no_rule_joins(
+    model: nn.Module, shape: tuple[int, ...], count: int
+) -> None:
+    assert len(cut(program_of(model, *shape))) == count
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "fsrcnn", "lstm", "bert64"])
+def test_segments_follow_each_other(name: str) -> None:
+    model, inputs = WORKLOADS[name].reduced()
+    program = capture(model, inputs).program
+    segments = cut(program)
+    known: set[Tensor] = {*program.inputs, *program.weights()}
+    for segment in segments:
+        assert set(segment.names.values()) <= known
+        for root, output in zip(segment.roots, segment.outputs, strict=True):
+            assert root.type == output.type
+            leaves = [t for t in topological([root]) if isinstance(t, Input | Weight)]
+            assert set(leaves) <= segment.names.keys()
+        known |= set(segment.outputs)
+    assert segments[-1].outputs == program.outputs
+
+
+# ---- stitching -------------------------------------------------------------------------------
+
+
+def rebuilt(graph: EGraph) -> tuple[Tensor, ...]:
+    """The terms of an e-graph whose classes have one member each."""
+    terms: dict[Tensor, Tensor] = {}
+    while len(terms) < len(graph.classes):
+        for ref, (member,) in graph.classes.items():
+            if all(arg in terms for arg in args_of(member)):
+                terms[ref] = over(member, terms)
+    return tuple(terms[root] for root in graph.roots)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "lstm", "transition"])
+def test_stitched_segments_are_the_program(name: str) -> None:
+    model, inputs = WORKLOADS[name].reduced()
+    program = capture(model, inputs).program
+    segments = cut(program)
+    by_key = {s.key: unsaturated(s.roots, "as it is") for s in segments}
+    graph = stitch(program, segments, [by_key[s.key] for s in segments])
+    assert rebuilt(graph) == program.outputs
+    values = {term for term in topological(program.outputs) if not term.constant}
+    assert sum(not ref.constant for ref in graph.classes) == len(values)
+    assert len({ref.handle for ref in graph.classes}) == len(graph.classes)
+    assert {ref.type for ref in graph.roots} == {term.type for term in program.outputs}
+
+
+def saturated(worker: Worker, rules: RuleSet, program: Program, whole: bool) -> EGraph:
+    segments = cut(program)
+    if whole:
+        return saturate_in_worker(
+            worker, program.outputs, rules, limits=Limits(deadline_s=30.0), log_matches=False
+        )
+    graphs: dict[bytes, EGraph] = {}
+    for segment in segments:
+        if segment.key not in graphs:
+            graphs[segment.key] = saturate_in_worker(
+                worker, segment.roots, rules, limits=Limits(deadline_s=30.0), log_matches=False
+            )
+    return stitch(program, segments, [graphs[s.key] for s in segments])
+
+
+def least_flops(graph: EGraph, directory: Path) -> int:
+    profile = Profile(TARGET.key(), path=directory / "profile.sqlite")
+    costs = CostModel(TARGET, profile, "flops")
+    plan = extract(graph, cpu_backends(), costs, lambda ks: [None] * len(ks), 60.0).plan
+    return sum(
+        flops(s.kernel.term) for s in plan.steps if not s.kernel.implementation == "torch.view"
+    )
+
+
+NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
+    (nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)), (3, 6)),
+    (
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(),
+            nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1), nn.AvgPool2d(2),
+        ),
+        (1, 2, 10, 10),
+    ),
+    (nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False), nn.AvgPool2d(2)), (1, 4, 6, 6)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(NETS)))
+def test_a_cut_loses_nothing(number: int, worker: Worker, rules: RuleSet, tmp_path: Path) -> None:
+    model, shape = NETS[number]
+    program = program_of(model, *shape)
+    assert len(cut(program)) > 1
+    stitched = saturated(worker, rules, program, whole=False)
+    whole = saturated(worker, rules, program, whole=True)
+    assert (stitched.stop, whole.stop) == ("saturated", "saturated")
+    assert least_flops(stitched, tmp_path) == least_flops(whole, tmp_path)
+    before = sum(flops(t) for t in program.terms() if not t.constant)
+    assert least_flops(whole, tmp_path) <= before
+    assert_egraph_consistent(stitched)
+
+
+def test_matches_of_a_segment_count_once(worker: Worker, rules: RuleSet) -> None:
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)]
+    one = saturated(worker, rules, program_of(nn.Sequential(*layers[:1]), 2, 4), whole=False)
+    three = saturated(worker, rules, program_of(nn.Sequential(*layers), 2, 4), whole=False)
+    assert one.matches and three.matches == one.matches
+    assert three.enodes == one.enodes
+    assert sum(isinstance(r, ClassRef) for r in three.classes) > len(one.classes)
+
+
+def test_why_a_segment_stopped_is_told() -> None:
+    program = program_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 2, 4)
+    segments = cut(program)
+    graphs = [
+        unsaturated(s.roots, stop)
+        for s, stop in zip(segments, ("saturated", "deadline"), strict=True)
+    ]
+    assert stitch(program, segments, graphs).stop == "deadline"
+    assert isinstance(segments[0], Segment)

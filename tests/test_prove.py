@@ -1,0 +1,208 @@
+"""prove_equal: what is proved, what is not, and the derivation from one program to the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.egraph.explanation import Derivation
+from eqsynth.errors import EqsynthError, EquivalenceError, ShapeError
+from eqsynth.explain import Explanation
+from eqsynth.ir.interpret import evaluate_all
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
+from eqsynth.prove import Proof, prove_equal
+
+A, B, C = (eqsynth.input(name, (4, 4)) for name in "ABC")
+
+
+def agree(explanation: Explanation) -> int:
+    """Every program of the chain has the value of the first; how many there are."""
+    rng = np.random.default_rng(0)
+    env: dict[str, Any] = {}
+    first: list[Any] | None = None
+    count = 0
+    for rule, program in explanation.programs():
+        for leaf in topological(program.outputs):
+            if isinstance(leaf, Input | Weight) and leaf.label not in env:
+                env[leaf.label] = rng.normal(size=leaf.shape)
+        values = evaluate_all(program.outputs, env)
+        got = [values[term] for term in program.outputs]
+        first = first or got
+        for y, z in zip(got, first, strict=True):
+            np.testing.assert_allclose(y, z, rtol=1e-9, atol=1e-12, err_msg=rule)
+        count += 1
+    return count
+
+
+def replay(proof: Proof) -> int:
+    """Checks each step against the log alone; how many there are."""
+    assert proof.meeting is not None
+    derivation = Derivation()
+    derivation.add_log(proof.meeting.log, {})
+    before = derivation.outputs(proof.meeting.left)
+    after = derivation.outputs(proof.meeting.right)
+    steps = derivation.explain(before, after)
+    derivation.forest.replay(steps)
+    assert (steps[0].before, steps[-1].after) == (before, after)
+    with pytest.raises(EquivalenceError):
+        derivation.forest.replay(steps[:1] * 2)
+    return len(steps)
+
+
+# ---- EinNet's chain ----------------------------------------------------------------------------
+
+
+H, W, CHANNELS, F = 5, 4, 3, 2
+
+
+@pytest.fixture(scope="module")
+def einnet() -> Proof:
+    """A 3x3 convolution, and its Matmul + OffsetReduce (EinNet, §3 and its Figure 3)."""
+    x, k = eqsynth.input("X", (H, W, CHANNELS)), eqsynth.weight("K", (3, 3, F, CHANNELS))
+    conv = eqsynth.scope(
+        lambda h, w, f: eqsynth.sum(
+            lambda r, s, c: x[h + r - 1, w + s - 1, c] * k[r, s, f, c], r=3, s=3, c=CHANNELS
+        ),
+        h=H, w=W, f=F,
+    )  # fmt: skip
+    image = ops.reshape(x, (H * W, CHANNELS))
+    kernel = ops.reshape(ops.permute(k, (3, 0, 1, 2)), (CHANNELS, 9 * F))
+    product = ops.reshape(ops.matmul(image, kernel), (H, W, 3, 3, F))
+    offset_reduce = eqsynth.scope(
+        lambda h, w, f: eqsynth.sum(
+            lambda r, s: product[h + r - 1, w + s - 1, r, s, f], r=3, s=3
+        ),
+        h=H, w=W, f=F,
+    )  # fmt: skip
+    return prove_equal(conv, offset_reduce, time_limit_s=60)
+
+
+def test_a_convolution_is_a_product_and_an_offset_reduce(einnet: Proof) -> None:
+    assert einnet and einnet.stop == "proved"
+    assert einnet.enodes > 0 and einnet.seconds > 0
+
+
+def test_the_explanation_goes_through_einnets_chain(einnet: Proof) -> None:
+    explanation = einnet.explain()
+    assert isinstance(explanation, Explanation)
+    chain = ["sum-split", "variable-substitution", "view-merge", "boundary-tighten"]
+    places = [explanation.rules.index(rule) for rule in chain]
+    assert places == sorted(places)
+    assert all(step.forward for step in explanation.steps[: places[-1] + 1])
+    last = explanation.steps[-1].after
+    names = {term.name for term in topological(last) if isinstance(term, Op)}
+    assert names == {"Matmul", "Reshape", "Permute"}
+    text = str(explanation)
+    assert all(rule in text for rule in chain)
+
+
+def test_every_program_of_the_chain_has_one_value(einnet: Proof) -> None:
+    explanation = einnet.explain()
+    assert isinstance(explanation, Explanation)
+    assert agree(explanation) == len(explanation.steps) + 1
+
+
+def test_every_step_of_the_chain_replays(einnet: Proof) -> None:
+    explanation = einnet.explain()
+    assert isinstance(explanation, Explanation)
+    assert replay(einnet) == len(explanation.steps)
+    for step, following in zip(explanation.steps, explanation.steps[1:], strict=False):
+        assert step.after == following.before
+
+
+# ---- what is proved --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((A @ B) @ C, A @ (B @ C)),
+        (A @ B + A @ C, A @ (B + C)),
+        (A + B, B + A),
+        (ops.relu(ops.relu(A)), ops.relu(A)),
+        (ops.permute(ops.permute(A, (1, 0)), (1, 0)), A),
+        (ops.permute(A @ B, (1, 0)), ops.permute(B, (1, 0)) @ ops.permute(A, (1, 0))),
+        (A, A),
+    ],
+)  # fmt: skip
+def test_equal_programs_are_proved(left: Any, right: Any) -> None:
+    proof = prove_equal(left, right, time_limit_s=30)
+    assert proof and proof.stop == "proved"
+    explanation = proof.explain()
+    assert isinstance(explanation, Explanation)
+    assert agree(explanation) == len(explanation.steps) + 1
+
+
+def test_several_outputs_are_proved_together() -> None:
+    proof = prove_equal([A @ B + A @ C, A + B], [A @ (B + C), B + A], time_limit_s=30)
+    assert proof
+    assert not prove_equal([A + B, A @ B], [B + A, B @ A], time_limit_s=10)
+
+
+# ---- what is not ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (A @ B, B @ A),
+        (A @ B, A @ C),
+        (A - B, B - A),
+        (ops.relu(A + B), ops.relu(A) + ops.relu(B)),
+        (ops.permute(A, (1, 0)), A),
+        (ops.exp(A) @ B, ops.exp(A @ B)),
+    ],
+)
+def test_other_programs_are_not_proved(left: Any, right: Any) -> None:
+    proof = prove_equal(left, right, time_limit_s=10)
+    assert not proof and proof.stop in ("saturated", "rounds", "deadline", "node_limit")
+    explanation = proof.explain()
+    assert not isinstance(explanation, Explanation)
+    assert proof.stop in str(explanation) and explanation.steps == ()
+
+
+def test_a_search_without_time_says_so() -> None:
+    proof = prove_equal((A @ B) @ C, A @ (B @ C), time_limit_s=1e-3)
+    assert not proof and proof.stop == "deadline"
+
+
+def test_a_search_without_room_says_so() -> None:
+    assert prove_equal((A @ B) @ C, A @ (B @ C), node_limit=3).stop == "node_limit"
+    assert prove_equal(A @ B, B @ A, memory_limit=32 << 20).stop in (
+        "worker memory", "worker killed",
+    )  # fmt: skip
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_other_types_of_outputs_are_refused() -> None:
+    wide = eqsynth.input("D", (4, 5))
+    with pytest.raises(ShapeError) as caught:
+        prove_equal(A @ B, A @ wide)
+    assert (caught.value.got, caught.value.expected) == ("float32[4, 5]", "float32[4, 4]")
+    double = eqsynth.input("E", (4, 4), "float64")
+    with pytest.raises(ShapeError):
+        prove_equal(A, double)
+    with pytest.raises(ShapeError):
+        prove_equal([A, B], A)
+
+
+def test_unknown_numerics_are_refused() -> None:
+    with pytest.raises(EqsynthError) as caught:
+        prove_equal(A, A, numerics="exact")
+    assert caught.value.got == "exact"
+
+
+def test_numerics_bound_what_is_proved() -> None:
+    assert not prove_equal((A @ B) @ C, A @ (B @ C), numerics="bitwise", time_limit_s=10)
+
+
+def test_inputs_of_one_name_are_one_tensor() -> None:
+    again: Tensor | Any = eqsynth.input("A", (4, 4))
+    assert prove_equal(ops.relu(again), ops.relu(A), time_limit_s=10)
+    assert not prove_equal(ops.relu(eqsynth.weight("A", (4, 4))), ops.relu(A), time_limit_s=10)
