@@ -10,8 +10,6 @@ used, so that ``import eqsynth`` stays cheap for tools and worker processes.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 from eqsynth.errors import (
@@ -72,14 +70,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
-
-
-class _Package(ModuleType):
-    """The package: importing its module ``optimize`` must not hide the function of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _LAZY or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

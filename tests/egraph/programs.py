@@ -108,12 +108,12 @@ def broadcast_beside() -> Tensor:
 
 def padded_average() -> Tensor:
     """A padded tensor is nearly all zero: sums over it need the inside only."""
-    padded = op("Pad", leaf("x", 3, 2), attrs=((4, 0), (5, 0), 0.0))
-    return op("Matmul", padded, weight("w", 7, 2))
+    padded = op("Pad", leaf("x", 3, 2), attrs=((0, 3), (0, 2), 0.0))
+    return op("Matmul", padded, weight("v", 7, 2))
 
 
 def wide_convolution() -> Tensor:
-    """Two convolutions of one kernel: from one to the other by offsets."""
+    """A convolution into a convolution of one point: the second is a product of matrices."""
     y = conv(weight("w", 2, 3, 3, 3), (1, 1), (1, 1), (1, 1))
     return op("Conv2d", y, weight("v", 2, 2, 1, 1), attrs=((1, 1), (0, 0), (1, 1), 1))
 

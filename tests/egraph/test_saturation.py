@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
+from eqsynth.egraph.schedule import saturate as run
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EquivalenceError, RuleError, SaturationError
+from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.rules.load import DEFAULT_FILES
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import LIMITS, PROGRAMS, RULES, chain, saturate, saturated
-from tests.ir.random_terms import bodies, leaf, op, operator_programs, scopes, times
+from tests.ir.random_terms import leaf, op, operator_programs, scopes, times
 
 
 def operators_in(graph: EGraph) -> set[str]:
@@ -33,13 +35,13 @@ def test_all_members_of_every_class_agree(name: str) -> None:
     assert checked.classes == len(graph.classes) and checked.without_value == 0
 
 
-@settings(max_examples=times(1.2))
+@settings(max_examples=times(1))
 @given(operator_programs(steps=4, dtypes=("float32", "float32", "int64", "uint8", "bool")))
 def test_random_programs_are_sound(root: Tensor) -> None:
     assert_egraph_consistent(saturate(root, limits=Limits(5_000, 20.0)))
 
 
-@settings(max_examples=times(1.2))
+@settings(max_examples=times(1))
 @given(scopes())
 def test_random_scopes_are_sound(root: Scope) -> None:
     assert_egraph_consistent(saturate(root, limits=Limits(5_000, 20.0)))
@@ -123,8 +125,6 @@ def test_the_same_program_twice_is_the_same_e_graph(name: str) -> None:
 def test_a_saturated_graph_has_nothing_left_to_do() -> None:
     session = Session(RULES)
     session.add([PROGRAMS["distributivity"]()])
-    from eqsynth.egraph.schedule import saturate as run
-
     assert run(session, DEFAULT_PHASES, LIMITS).stop == "saturated"
     size = session.engine.enodes()
     assert run(session, DEFAULT_PHASES, LIMITS).stop == "saturated"
@@ -157,8 +157,6 @@ def back(session: Session, term: Tensor) -> Tensor:
 
 
 def _over(member: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
-    from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
-
     if isinstance(member, Op):
         return Op(member.name, tuple(made[arg] for arg in member.args), member.attrs)
     assert isinstance(member, Scope)
@@ -170,7 +168,7 @@ def _over(member: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     return Scope(member.traversal, member.reduction, body, member.reducer)
 
 
-@settings(max_examples=times(2))
+@settings(max_examples=times(1))
 @given(st.one_of(scopes(), operator_programs(steps=4, dtypes=("float32", "int64"), empty=True)))
 def test_terms_come_back_as_they_went_in(term: Tensor) -> None:
     session = Session(RULES)
@@ -183,10 +181,7 @@ def test_a_term_that_is_added_twice_is_one_class() -> None:
     x = leaf("x", 2, 3)
     first, second = session.add([op("Relu", x), op("Relu", leaf("x", 2, 3))])
     assert first == second
-    # From another session that shares nothing but the rules.
-    other = Session(RULES)
-    other.add([op("Exp", x), op("Relu", x)])
-    assert other.view().refs.keys() and other.handle(x) == 0
+    assert session.add([x]) == [session.handle(leaf("x", 2, 3))] != [first]
 
 
 # ---- rules that are wrong --------------------------------------------------------
@@ -206,7 +201,7 @@ def with_rules(tmp_path: Path, text: str) -> RuleSet:
         (";; exp(x) = relu(x)\n(rewrite (Exp x) (Relu x) :ruleset simplify :name \"exp-wrong\")",
          op("Exp", leaf("x", 2, 3))),
         (";; x // m = x\n(rewrite (IDiv x m) x :ruleset index :name \"div-wrong\")",
-         op("Reshape", leaf("x", 6), attrs=((2, 3),))),
+         op("Reshape", leaf("x", 2, 3), attrs=((6,),))),
         (";; relu = id\n(rewrite (Call \"relu\" v) (vec-get v 0)\n"
          "  :ruleset scalar :name \"relu-wrong\")",
          op("Relu", leaf("x", 2, 3))),
@@ -251,11 +246,3 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleError) as caught:
         Session(with_rules(tmp_path, text))
     assert caught.value.got == "unheard"
-
-
-@given(bodies([]))
-def test_a_scope_without_iterators_is_an_expression(body: object) -> None:
-    from eqsynth.ir.scalar import Scalar
-
-    assert isinstance(body, Scalar)
-    assert_egraph_consistent(saturate(Scope((), (), body)))

@@ -212,7 +212,10 @@ def least_flops(graph: EGraph, directory: Path) -> int:
 
 
 NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
-    (nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)), (3, 6)),
+    (
+        nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)),
+        (3, 6),
+    ),
     (
         nn.Sequential(
             nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(),

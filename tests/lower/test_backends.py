@@ -1,0 +1,80 @@
+"""The CPU's backends together, and timing kernels in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from eqsynth.errors import EqsynthError
+from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
+from eqsynth.extract.timing import Timing
+from eqsynth.ir.tensor import Input, Op, Tensor
+from eqsynth.ir.types import TensorType
+from eqsynth.lower.backends import Measurer, backend_of, cpu_backends, random_argument
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    made = Measurer(threads=2)
+    yield made
+    made.close()
+
+
+def relu(size: int) -> Tensor:
+    return Op("Relu", (Input("0", TensorType((size,), "float32")),))
+
+
+def kernel(term: Tensor, implementation: str = "torch") -> Kernel:
+    return Kernel(term, (False,), implementation, (contiguous(1),), contiguous(1))
+
+
+def test_every_kernel_has_its_backend() -> None:
+    backends = cpu_backends()
+    left = Input("0", TensorType((4, 8), "float32"))
+    term = Op("Matmul", (left, Input("1", TensorType((8, 16), "float32"))))
+    found = [k for b in backends for k in b.kernels(term, (False, True))]
+    assert {backend_of(k, backends).name for k in found} == {"onednn", "torch"}
+    with pytest.raises(EqsynthError) as caught:
+        backend_of(kernel(relu(3), "cuda.relu"), backends)
+    assert caught.value.got == "cuda.relu"
+
+
+def test_random_arguments_lie_as_they_should() -> None:
+    term = Input("0", TensorType((2, 3, 4, 5), "float32"))
+    value = random_argument(term, channels_last(4))
+    assert value.stride() == strides((2, 3, 4, 5), channels_last(4))
+    assert value.std() > 0.5
+    kinds = random_argument(Input("0", TensorType((64,), "int64")), (0,))
+    assert set(kinds.tolist()) == {0, 1} and kinds.dtype is torch.int64
+
+
+def test_kernels_are_timed_in_order(measurer: Measurer) -> None:
+    small, large = kernel(relu(10)), kernel(relu(4_000_000))
+    times = measurer([large, small])
+    assert all(isinstance(t, Timing) and t.median_s > 0 for t in times)
+    assert times[0] is not None and times[1] is not None
+    assert times[0].median_s > times[1].median_s  # 16 MB against 40 bytes
+    assert measurer([]) == []
+
+
+def test_a_kernel_that_fails_costs_that_one_only(measurer: Measurer) -> None:
+    # A backend that isn't there fails its whole batch; only the one to blame has no time.
+    broken = kernel(relu(12), "nowhere")
+    times = measurer([kernel(relu(10)), broken, kernel(relu(11)), kernel(relu(13))])
+    assert [t is None for t in times] == [False, True, False, False]
+
+
+def test_a_kernel_that_kills_the_process_costs_that_one_only() -> None:
+    made = Measurer(threads=1)
+    try:
+        made([kernel(relu(9))])
+        assert made._worker is not None
+        os.kill(made._worker.pid, signal.SIGKILL)
+        assert all(made([kernel(relu(10)), kernel(relu(11))]))
+    finally:
+        made.close()
+    made.close()
