@@ -71,6 +71,7 @@ def test_a_reshape_is_free_where_torch_can_view(drawn: tuple[Drawn, Shape]) -> N
     value = tensor(shape, layout)
     if out is not None:
         assert lies_in(value.view(target), out)
+        assert out == normalized(out, target)  # one state, one name
     else:
         with pytest.raises(RuntimeError):
             value.view(target)
