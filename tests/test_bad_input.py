@@ -212,6 +212,8 @@ def test_weights_that_are_no_numbers(value: float) -> None:
         expected = model(X)
     assert torch.equal(program(X).isnan(), expected.isnan())
     agrees(program, model, X)
+    if value != value:
+        assert program.original is model and "NaN" in program.report.reason
 
 
 def test_inputs_that_are_no_numbers() -> None:
@@ -250,7 +252,9 @@ def test_ties_are_no_difference() -> None:
 )
 def test_zero_size_dimensions(model: nn.Module, shape: tuple[int, ...]) -> None:
     x = torch.ones(shape)
-    agrees(quick(model.eval(), (x,)), model, x)
+    program = quick(model.eval(), (x,))
+    assert program.report.stop == "zero-size dimension"
+    agrees(program, model, x)
 
 
 def test_a_sum_of_nothing_is_zero() -> None:

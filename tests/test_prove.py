@@ -83,7 +83,11 @@ def einnet() -> Proof:
 
 def test_a_convolution_is_a_product_and_an_offset_reduce(einnet: Proof) -> None:
     assert einnet and einnet.stop == "proved"
-    assert einnet.enodes > 0 and einnet.seconds > 0
+    assert einnet.seconds > 0 and einnet.meeting is not None
+    # Nothing runs away: a class of zeros, in which laws of indices find ever larger factors,
+    # made a hundred thousand equalities of this.
+    assert 0 < einnet.enodes < 2000
+    assert len(einnet.meeting.log.equalities) < 2000
 
 
 def test_the_explanation_goes_through_einnets_chain(einnet: Proof) -> None:

@@ -68,14 +68,15 @@ class Residual(nn.Module):
 class Shared(nn.Module):
     """Two layers, with one weight or with two."""
 
-    def __init__(self, tied: bool) -> None:
+    def __init__(self, tied: bool, between: nn.Module | None = None) -> None:
         super().__init__()
+        self.between = between or nn.Identity()
         self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
         if tied:
             self.b.weight = self.a.weight
 
     def forward(self, x: TorchTensor) -> TorchTensor:
-        return self.b(self.a(x))  # type: ignore[no-any-return]
+        return self.b(self.between(self.a(x)))  # type: ignore[no-any-return]
 
 
 # ---- keys ------------------------------------------------------------------------------------
@@ -185,6 +186,15 @@ def test_stitched_segments_are_the_program(name: str) -> None:
     assert sum(not ref.constant for ref in graph.classes) == len(values)
     assert len({ref.handle for ref in graph.classes}) == len(graph.classes)
     assert {ref.type for ref in graph.roots} == {term.type for term in program.outputs}
+
+
+def test_a_weight_of_several_segments_is_one_class() -> None:
+    program = program_of(Shared(tied=True, between=nn.ReLU()), 2, 4)
+    segments = cut(program)
+    assert len(segments) == 2
+    graph = stitch(program, segments, [unsaturated(s.roots, "") for s in segments])
+    weights = [m for members in graph.classes.values() for m in members if isinstance(m, Weight)]
+    assert len(weights) == 1
 
 
 def saturated(worker: Worker, rules: RuleSet, program: Program, whole: bool) -> EGraph:

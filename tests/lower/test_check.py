@@ -80,12 +80,15 @@ def test_a_lost_digit_is_a_difference() -> None:
 def test_cancelling_sums_and_ties_are_rounding() -> None:
     x = torch.tensor([1e8, 1.0, -1e8, 0.3, 7.7, -9.1])
     check_equivalence(lambda x: x.flip(0).cumsum(0)[-1], module(lambda self, x: x.sum()), (x,))
-    w = torch.randn(6, 6)
+    # Half way between two integers: no rounding of the sum is better than the other.
+    half = torch.arange(64) + 0.5
     check_equivalence(
-        lambda x: (x @ w.double().float()).argmax(1) * 1,
-        module(lambda self, x: (x @ self.w).argmax(1), w=w),
-        (X,),
+        lambda x: (x * (1 + 2**-22)).round(), module(lambda self, x: x.round()), (half,)
     )
+    with pytest.raises(EquivalenceError):
+        check_equivalence(
+            lambda x: (x + 2).round(), module(lambda self, x: x.round()), (half,)
+        )  # fmt: skip
 
 
 def test_infinite_and_missing_values_must_be_where_they_were() -> None:
