@@ -15,13 +15,16 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.profile import MeasurementKey, Profile
+from eqsynth.extract.profile import MeasurementKey, Profile, family_of
 from eqsynth.extract.select import VIEW_S, Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
 from eqsynth.ir.tensor import Op, Tensor, args_of
 from eqsynth.ir.work import flops
+
+COMPUTE_BOUND = 4
+"""FLOPs per element moved from which a term counts as bound by arithmetic [EinNet §5]."""
 
 Measure = Callable[[Sequence[Kernel]], Sequence[Timing | None]]
 """Builds and times kernels; None for one that can't be built or run."""
@@ -41,7 +44,16 @@ def measurement_key(kernel: Kernel) -> MeasurementKey:
         dtypes=tuple(t.dtype for t in tensors),
         term=f"{constants} {render(kernel.term)}",
         schedule=kernel.schedule,
+        kind=_kind(kernel.term),
     )
+
+
+def _kind(term: Tensor) -> str:
+    """The operator, and what bounds it: a matrix product with one row is bound by memory, and says
+    nothing about one with many."""
+    elements = sum(arg.type.size for arg in args_of(term)) + term.type.size
+    bound = "compute" if flops(term) >= COMPUTE_BOUND * elements else "memory"
+    return f"{term.name if isinstance(term, Op) else 'Scope'}/{bound}"
 
 
 def _cost_s(timing: Timing) -> float:
@@ -106,7 +118,7 @@ class CostModel:
             seconds = self._measured[kernel]
             return float("inf") if seconds is None else seconds
         if kernel not in self._estimates:
-            family = kernel.implementation
+            family = family_of(kernel.implementation, _kind(kernel.term))
             if family not in self._ratios:
                 self._ratios[family] = self.profile.family_ratio(family)
             self._estimates[kernel] = self.roofline_s(kernel) * self._ratios[family]

@@ -34,6 +34,9 @@ OPTIMISM = 0.1
 """Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
 be good must look good enough to be timed."""
 
+MIN_RATIOS = 3
+"""Measured ratios from which a family's quantile is taken; fewer say nothing about the others."""
+
 _COLUMNS = (
     "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
 )
@@ -54,11 +57,14 @@ class MeasurementKey:
 
     Attributes:
         implementation: the backend's name for the kernel, ``family`` or ``family:variant``, such
-            as ``onednn.linear:relu``. Kernels of one family share their ratio to the roofline.
+            as ``onednn.linear:relu``.
         shapes, strides, dtypes: of the arguments and then the result; strides in elements.
         term: canonical text of what is computed, where the implementation does not say it all
             (attributes of a convolution, the scope of a generated kernel).
         schedule: the point in the backend's schedule space.
+        kind: what is computed, roughly: the operator, and whether arithmetic or memory bounds it.
+            Kernels of one implementation and kind are a family, which shares its ratio to the
+            roofline.
     """
 
     implementation: str
@@ -67,10 +73,11 @@ class MeasurementKey:
     dtypes: tuple[str, ...]
     term: str = ""
     schedule: str = ""
+    kind: str = ""
 
     @property
     def family(self) -> str:
-        return family_of(self.implementation)
+        return family_of(self.implementation, self.kind)
 
     def text(self) -> str:
         """One canonical line: equal keys have equal text, in every process and on every machine."""
@@ -86,8 +93,9 @@ class Measurement:
     measured_at: str
 
 
-def family_of(implementation: str) -> str:
-    return implementation.partition(":")[0]
+def family_of(implementation: str, kind: str = "") -> str:
+    name = implementation.partition(":")[0]
+    return f"{name}/{kind}" if kind else name
 
 
 @cache
@@ -170,13 +178,13 @@ class Profile:
             )  # fmt: skip
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
 
-    def family_ratio(self, implementation: str, default: float = 1.0) -> float:
+    def family_ratio(self, family: str, default: float = 1.0) -> float:
         """How far kernels of this family stay from the roofline, seen optimistically.
 
         The low quantile (``OPTIMISM``) of time / roofline over what is measured; ``default``, at
-        the roofline itself, when nothing is.
+        the roofline itself, while fewer than ``MIN_RATIOS`` are.
         """
-        arguments = (self.target_key, self.versions, family_of(implementation))
+        arguments = (self.target_key, self.versions, family)
 
         def read(db: sqlite3.Connection) -> list[float]:
             rows = db.execute(
@@ -187,7 +195,9 @@ class Profile:
             return [ratio for (ratio,) in rows]
 
         ratios: list[float] = self._store.run(read, default=[])
-        return ratios[int(OPTIMISM * (len(ratios) - 1))] if ratios else default
+        if len(ratios) < MIN_RATIOS:
+            return default
+        return ratios[int(OPTIMISM * (len(ratios) - 1))]
 
     def load_document(self, kind: str) -> str | None:
         """Text stored about the target itself, such as its measured peaks."""

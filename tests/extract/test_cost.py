@@ -83,9 +83,13 @@ def test_what_was_measured_is_the_cost(profile: Profile) -> None:
 
 def test_a_family_that_was_measured_estimates_its_others(profile: Profile) -> None:
     costs = CostModel(TARGET, profile)
-    costs.record({kernel_of(matmul(100)): timing(3 * costs.roofline_s(kernel_of(matmul(100))))})
     other = kernel_of(matmul(200))
+    for extent in (100, 110, 120):
+        assert costs(other) == pytest.approx(costs.roofline_s(other))
+        kernel = kernel_of(matmul(extent))
+        costs.record({kernel: timing(3 * costs.roofline_s(kernel))})
     assert costs(other) == pytest.approx(3 * costs.roofline_s(other))
+    assert costs(kernel_of(RELU)) == pytest.approx(costs.roofline_s(kernel_of(RELU)))
     assert costs(kernel_of(other.term, "onednn.linear")) == pytest.approx(costs.roofline_s(other))
 
 
