@@ -15,7 +15,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.profile import MeasurementKey, Profile, family_of
+from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, family_of
 from eqsynth.extract.select import VIEW_S, Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
@@ -52,8 +52,8 @@ def _kind(term: Tensor) -> str:
     """The operator, and what bounds it: a matrix product with one row is bound by memory, and says
     nothing about one with many."""
     elements = sum(arg.type.size for arg in args_of(term)) + term.type.size
-    bound = "compute" if flops(term) >= COMPUTE_BOUND * elements else "memory"
-    return f"{term.name if isinstance(term, Op) else 'Scope'}/{bound}"
+    bound = COMPUTE if flops(term) >= COMPUTE_BOUND * elements else "/memory"
+    return f"{term.name if isinstance(term, Op) else 'Scope'}{bound}"
 
 
 def _cost_s(timing: Timing) -> float:

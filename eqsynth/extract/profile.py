@@ -34,6 +34,9 @@ OPTIMISM = 0.1
 """Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
 be good must look good enough to be timed."""
 
+COMPUTE = "/compute"
+"""How the families end whose kernels are bound by arithmetic."""
+
 MIN_RATIOS = 3
 """Measured ratios from which a family's quantile is taken; fewer say nothing about the others."""
 
@@ -182,7 +185,8 @@ class Profile:
         """How far kernels of this family stay from the roofline, seen optimistically.
 
         The low quantile (``OPTIMISM``) of time / roofline over what is measured; ``default``, at
-        the roofline itself, while fewer than ``MIN_RATIOS`` are.
+        the roofline itself, while fewer than ``MIN_RATIOS`` are. Where arithmetic bounds the
+        family its least ratio: such kernels are few and decide the time of the program.
         """
         arguments = (self.target_key, self.versions, family)
 
@@ -197,7 +201,7 @@ class Profile:
         ratios: list[float] = self._store.run(read, default=[])
         if len(ratios) < MIN_RATIOS:
             return default
-        return ratios[int(OPTIMISM * (len(ratios) - 1))]
+        return ratios[0 if family.endswith(COMPUTE) else int(OPTIMISM * (len(ratios) - 1))]
 
     def load_document(self, kind: str) -> str | None:
         """Text stored about the target itself, such as its measured peaks."""

@@ -94,6 +94,14 @@ def test_family_ratio_is_a_low_quantile_of_its_own_family(path: Path) -> None:
     assert profile.family_ratio("torch.add") == pytest.approx(1.2)
 
 
+def test_the_least_ratio_counts_where_arithmetic_is_the_bound(path: Path) -> None:
+    profile = Profile("t", path=path)
+    for number in range(1, 12):
+        key = replace(numbered(number, "torch"), kind="Matmul/compute")
+        profile.record(key, Timing((1 + number / 10) * 1e-6, 1e-6, 3e-6, 5), 1e-6)
+    assert profile.family_ratio("torch/Matmul/compute") == pytest.approx(1.1)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_time_is_refused(path: Path, bad: float) -> None:
     profile = Profile("t", path=path)
