@@ -155,6 +155,42 @@ def conv_transpose2d(
     return TensorType((x.shape[0], w.shape[1] * groups, *spatial), dtype)
 
 
+def g2bmm(types: Types, width: int, dilation: int) -> TensorType:
+    """``(b, m, k), (b, m, k) -> (b, m, 2*width + 1)``: a band of a product of matrices."""
+    a, b = types
+    _require_rank("g2bmm", "the first matrix", a, 3)
+    if a.shape != b.shape:
+        shape_error("g2bmm: shapes differ", f"{a}, {b}", "two equal shapes (b, m, k)", "")
+    _require_band("g2bmm", width, dilation)
+    return TensorType((*a.shape[:2], 2 * width + 1), _same_dtype("g2bmm", types))
+
+
+def gbmm(types: Types, dilation: int) -> TensorType:
+    """``(b, m, 2*width + 1), (b, m, n) -> (b, m, n)``: a band times a matrix."""
+    a, b = types
+    _require_rank("gbmm", "the band", a, 3)
+    _require_rank("gbmm", "the matrix", b, 3)
+    if a.shape[:2] != b.shape[:2] or a.shape[2] % 2 == 0:
+        shape_error(
+            "gbmm: the band doesn't fit",
+            f"band {a}, matrix {b}",
+            "(b, m, 2*width + 1) and (b, m, n)",
+            "make the band with g2bmm",
+        )
+    _require_band("gbmm", a.shape[2] // 2, dilation)
+    return TensorType(b.shape, _same_dtype("gbmm", types))
+
+
+def _require_band(operator: str, width: int, dilation: int) -> None:
+    if width < 0 or dilation < 1:
+        shape_error(
+            f"{operator}: there is no such band",
+            f"width {width}, dilation {dilation}",
+            "width of 0 or more, dilation of 1 or more",
+            "",
+        )
+
+
 def fused_conv2d(
     types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int, post: str
 ) -> TensorType:
@@ -384,3 +420,7 @@ def flops_conv_transpose(types: Types, out: TensorType) -> int:
 
 def flops_matmul(types: Types, out: TensorType) -> int:
     return 2 * out.size * types[0].shape[-1]
+
+
+def flops_band(types: Types, out: TensorType) -> int:
+    return 2 * types[0].size * out.shape[-1]

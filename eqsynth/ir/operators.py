@@ -117,6 +117,10 @@ _OTHERS: Final = (
         ),
         "contraction",
     ),
+    Operator(
+        "G2BMM", 2, inference.g2bmm, (("width", "int"), ("dilation", "int")), "contraction"
+    ),
+    Operator("GBMM", 2, inference.gbmm, (("dilation", "int"),), "contraction"),
     Operator("FusedMatmul", 3, inference.fused_matmul, _POST, "contraction", vendor=True),
     Operator("FusedMatmulAdd", 4, inference.fused_matmul, _POST, "contraction", vendor=True),
     Operator("FusedConv2d", 3, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True),

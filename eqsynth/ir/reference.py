@@ -83,6 +83,25 @@ def conv_transpose2d(
     return cropped.reshape(n, groups * f, *cropped.shape[3:])
 
 
+def _banded(b: Array, width: int, dilation: int) -> Array:
+    """(n, m, k) -> (n, m, 2*width + 1, k): rows ``m + dilation * (w - width)``, 0 outside."""
+    rows = b.shape[1]
+    at = np.arange(rows)[:, None] + dilation * (np.arange(2 * width + 1) - width)
+    inside = (at >= 0) & (at < rows)
+    if not rows:
+        return np.zeros((b.shape[0], 0, 2 * width + 1, b.shape[2]))
+    taken: Array = b[:, np.where(inside, at, 0)] * inside[:, :, None]
+    return taken
+
+
+def _g2bmm(a: Array, b: Array, width: int, dilation: int) -> Array:
+    return np.asarray(np.einsum("nmk,nmwk->nmw", a, _banded(b, width, dilation)))
+
+
+def _gbmm(a: Array, b: Array, dilation: int) -> Array:
+    return np.asarray(np.einsum("nmw,nmwk->nmk", a, _banded(b, a.shape[2] // 2, dilation)))
+
+
 def _post(y: Array, post: str) -> Array:
     return y if post == "none" else np.asarray(FUNCTIONS[post].value(y))
 
@@ -182,6 +201,8 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Matmul": np.matmul,
     "Conv2d": conv2d,
     "ConvTranspose2d": conv_transpose2d,
+    "G2BMM": _g2bmm,
+    "GBMM": _gbmm,
     "FusedConv2d": fused_conv2d,
     "FusedConv2dAdd": fused_conv2d,
     "FusedMatmul": fused_matmul,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-from eqsynth.ir.inference import flops_conv, flops_conv_transpose, flops_matmul
+from eqsynth.ir.inference import flops_band, flops_conv, flops_conv_transpose, flops_matmul
 from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
 
 _PRODUCTS = {
     "Matmul": flops_matmul,
+    "G2BMM": flops_band,
+    "GBMM": flops_band,
     "FusedMatmul": flops_matmul,
     "FusedMatmulAdd": flops_matmul,
     "Conv2d": flops_conv,

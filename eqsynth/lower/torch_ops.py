@@ -170,6 +170,26 @@ def _conv_transpose2d(
     return F.conv_transpose2d(x, w, None, stride, padding, output_padding, groups, dilation)
 
 
+def _g2bmm(a: Array, b: Array, width: int, dilation: int) -> Array:
+    # A diagonal at a time: the rows of all diagonals at once would be the band times k.
+    rows = _band(b, width, dilation)
+    return torch.stack([(a * row).sum(-1, dtype=a.dtype) for row in rows], -1)
+
+
+def _gbmm(a: Array, b: Array, dilation: int) -> Array:
+    rows = _band(b, a.shape[2] // 2, dilation)
+    result = torch.zeros_like(b)
+    for w, row in enumerate(rows):
+        result = torch.addcmul(result, a[:, :, w : w + 1], row)
+    return result
+
+
+def _band(b: Array, width: int, dilation: int) -> list[Array]:
+    """``b`` shifted along its rows, once for each diagonal; zeros come in."""
+    padded = F.pad(b, (0, 0, width * dilation, width * dilation))
+    return [padded[:, w * dilation :][:, : b.shape[1]] for w in range(2 * width + 1)]
+
+
 def _fused_conv2d(x: Array, w: Array, bias: Array, *rest: Any) -> Array:
     residual, attrs = (rest[0], rest[1:]) if isinstance(rest[0], Array) else (None, rest)
     y = _conv2d(x, w, *attrs[:4]) + bias[:, None, None]
@@ -278,6 +298,8 @@ _OPERATORS: Final[dict[str, Function]] = {
     "Matmul": torch.matmul,
     "Conv2d": _conv2d,
     "ConvTranspose2d": _conv_transpose2d,
+    "G2BMM": _g2bmm,
+    "GBMM": _gbmm,
     "FusedConv2d": _fused_conv2d,
     "FusedConv2dAdd": _fused_conv2d,
     "FusedMatmul": _fused_matmul,

@@ -214,6 +214,23 @@ def every_elementwise() -> Tensor:
     return op("Concat", *pieces, attrs=(0,))
 
 
+def grouped_conv(groups: int, stride: Ints = (1, 1), dilation: Ints = (1, 1)) -> Tensor:
+    x, w = leaf("x", 1, 4, 5, 4), weight("w", 4, 4 // groups, 3, 2)
+    return op("Conv2d", x, w, attrs=(stride, (1, 1), dilation, groups))
+
+
+def transposed_conv(stride: Ints, dilation: Ints = (1, 1), groups: int = 1) -> Tensor:
+    x, w = leaf("x", 1, 4, 3, 2), weight("w", 4, 6 // groups, 3, 2)
+    return op("ConvTranspose2d", x, w, attrs=(stride, (1, 0), (0, 0), dilation, groups))
+
+
+def band_attention(dilation: int = 2) -> Tensor:
+    """GBMM(relu(G2BMM(q, k)), v): sliding-window attention, the softmax left out."""
+    q, k, v = (leaf(name, 2, 6, 3) for name in "qkv")
+    band = op("G2BMM", q, k, attrs=(1, dilation))
+    return op("GBMM", op("Relu", band), v, attrs=(dilation,))
+
+
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
@@ -223,6 +240,11 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "pooled-linear": pooled_linear,
     "residual-block": residual_block,
     "strided-conv": lambda: conv(weight("w", 2, 3, 2, 3), *WINDOW),
+    "grouped-conv": lambda: grouped_conv(2, (2, 1), (1, 2)),
+    "depthwise-conv": lambda: grouped_conv(4),
+    "transposed-conv": lambda: transposed_conv((2, 3)),
+    "grouped-transposed-conv": lambda: transposed_conv((2, 1), (1, 2), groups=2),
+    "band-attention": band_attention,
     "softmax": lambda: op("Softmax", leaf("x", 3, 4), attrs=(1,)),
     "pooling": lambda: op("AvgPool2d", IMAGE, attrs=((2, 3), *WINDOW[:2], (1, 1))),
     "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),

@@ -111,6 +111,29 @@ def test_convolutions(
     check("ConvTranspose2d", of_up, transposed, IMAGE, up)
 
 
+@pytest.mark.parametrize(("width", "dilation"), [(0, 1), (2, 1), (1, 3), (2, 4)])
+def test_bands_are_those_of_the_whole_product(width: int, dilation: int) -> None:
+    q, k, v = (leaf(name, 2, 6, 3, dtype="float64") for name in "qkv")
+
+    def band(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        reach = width * dilation
+        whole = F.pad(q @ k.mT, (reach, reach))
+        return torch.stack(
+            [whole[:, m, m : m + 2 * reach + 1 : dilation] for m in range(q.shape[1])], 1
+        )
+
+    check("G2BMM", (width, dilation), band, q, k)
+
+    def spread(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        reach = width * dilation
+        dense = p.new_zeros(2, 6, 6 + 2 * reach)
+        for m in range(6):
+            dense[:, m, m : m + 2 * reach + 1 : dilation] = p[:, m]
+        return dense[:, :, reach : reach + 6] @ v
+
+    check("GBMM", (dilation,), spread, leaf("p", 2, 6, 2 * width + 1, dtype="float64"), v)
+
+
 def test_fused_products() -> None:
     w, b = leaf("w", 5, 4, 3, 3, dtype="float64"), leaf("b", 5, dtype="float64")
     window = ((2, 2), (1, 1), (1, 1), 1)

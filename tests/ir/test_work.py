@@ -11,6 +11,7 @@ from tests.ir.random_terms import it, leaf, op
 
 X, W = leaf("x", 2, 3), leaf("w", 3, 4)
 IMAGE, K = leaf("image", 1, 4, 5, 5), leaf("k", 6, 2, 3, 3)
+BAND = leaf("band", 2, 5, 4)
 A, B = (Read(t, (it(0, 2), it(1, 3))) for t in (X, leaf("y", 2, 3)))
 PATCH = ((3, 3), (1, 1), (0, 0), (1, 1))
 CASES: list[tuple[Tensor, int]] = [
@@ -18,6 +19,8 @@ CASES: list[tuple[Tensor, int]] = [
     (op("Matmul", X, W), 2 * 2 * 3 * 4),
     (op("FusedMatmul", X, W, leaf("b", 4), attrs=("none",)), 2 * 2 * 3 * 4 + 8),
     (op("Conv2d", IMAGE, K, attrs=((1, 1), (0, 0), (1, 1), 2)), 2 * (6 * 9) * (2 * 9)),
+    (op("G2BMM", BAND, BAND, attrs=(1, 2)), 2 * 2 * 5 * 4 * 3),
+    (op("GBMM", leaf("p", 2, 5, 3), BAND, attrs=(1,)), 2 * 2 * 5 * 4 * 3),
     (op("MaxPool2d", IMAGE, attrs=PATCH), 4 * 9 * 9),
     (op("Relu", X), 6),
     (op("Add", X, leaf("s", 1)), 6),

@@ -77,6 +77,19 @@ SPECIAL: dict[str, list[Op]] = {
             "ConvTranspose2d", (1, 4, 3, 4), (4, 3, 2, 3), attrs=((2, 2), (0, 1), (0, 1), (2, 1), 2)
         ),
     ],
+    "G2BMM": [
+        op("G2BMM", (2, 7, 3), (2, 7, 3), attrs=(2, 1)),
+        op("G2BMM", (1, 5, 3), (1, 5, 3), attrs=(1, 3)),
+        op("G2BMM", (1, 5, 3), (1, 5, 3), attrs=(0, 1)),
+        op("G2BMM", (2, 4, 0), (2, 4, 0), attrs=(1, 1)),
+        op("G2BMM", (1, 4, 2), (1, 4, 2), attrs=(1, 1), dtype="int32"),
+    ],
+    "GBMM": [
+        op("GBMM", (2, 7, 5), (2, 7, 3), attrs=(1,)),
+        op("GBMM", (1, 5, 3), (1, 5, 2), attrs=(4,)),
+        op("GBMM", (2, 0, 3), (2, 0, 3), attrs=(1,)),
+        op("GBMM", (1, 4, 3), (1, 4, 2), attrs=(2,), dtype="int32"),
+    ],
     "FusedMatmul": [
         op("FusedMatmul", (5, 3), (3, 4), (4,), attrs=(post,))
         for post in ("none", "relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")

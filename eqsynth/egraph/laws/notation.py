@@ -84,7 +84,7 @@ def instantiate(
     for j, (name, extent) in enumerate(zip(reduced, extents, strict=True)):
         scope.iterators[name] = Index.iterator(len(shape) + j, extent)
     try:
-        tree = ast.parse(body.strip(), mode="eval").body
+        tree = ast.parse(" ".join(body.split()), mode="eval").body
     except SyntaxError as error:
         raise scope.wrong(str(error)) from error
     value, reducer = _scalar(scope, tree), form["reducer"] or "sum"

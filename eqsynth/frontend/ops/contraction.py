@@ -93,6 +93,27 @@ def einsum(equation: str, *operands: Expr) -> Expr:
     return Expr(scope, merge_values(operands))
 
 
+def g2bmm(input: Expr, other: Expr, width: int, dilation: int = 1) -> Expr:
+    """A band of ``input @ other.T``: (b, m, k), (b, m, k) -> (b, m, 2*width + 1).
+
+    Column ``w`` of row ``m`` is against row ``m + dilation * (w - width)`` of ``other``, 0 outside:
+    the scores of sliding-window attention. Source: EinNet §5.1, Table 2.
+
+    Raises:
+        ShapeError, DtypeError: the operands don't fit, or there is no such band.
+    """
+    return make("G2BMM", (input, other), width, dilation)
+
+
+def gbmm(input: Expr, other: Expr, dilation: int = 1) -> Expr:
+    """A band, as :func:`g2bmm` gives it, times a matrix: (b, m, 2*w + 1), (b, m, n) -> (b, m, n)
+
+    Raises:
+        ShapeError, DtypeError: the operands don't fit.
+    """
+    return make("GBMM", (input, other), dilation)
+
+
 def scaled_dot_product_attention(
     query: Expr,
     key: Expr,
