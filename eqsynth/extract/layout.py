@@ -22,7 +22,7 @@ def free_view(term: Tensor, layout: Layout) -> Layout | None:
         (order,) = term.attrs
         assert isinstance(order, tuple)
         return permuted(order, layout)
-    if isinstance(term, Op) and term.name == "Reshape":
+    if isinstance(term, Op) and term.name in ("Reshape", "Split", "Merge"):
         return reshaped(term.args[0].shape, layout, term.shape)
     if isinstance(term, Scope):
         parts = permutation(term)

@@ -356,6 +356,8 @@ def unfold(types: Types, axis: int, size: int) -> TensorType:
     """Syno's Unfold: axis i becomes (i, w), reading x[i + w - size // 2], 0 outside."""
     (x,) = types
     _axis("unfold", axis, x.rank)
+    if size < 1:
+        shape_error("unfold: no window", size, "1 or more", "")
     return TensorType((*x.shape[: axis + 1], size, *x.shape[axis + 1 :]), x.dtype)
 
 
@@ -366,6 +368,23 @@ def stride(types: Types, axis: int, step: int) -> TensorType:
     if step < 1 or extent % step:
         shape_error("stride: doesn't divide", f"{step} of {extent}", "a divisor", "slice instead")
     return TensorType((*x.shape[:axis], extent // step, *x.shape[axis + 1 :]), x.dtype)
+
+
+def split(types: Types, axis: int, block: int) -> TensorType:
+    """Syno's Split: an axis in blocks, (.., g*b, ..) -> (.., g, b, ..)."""
+    (x,) = types
+    extent = x.shape[_axis("split", axis, x.rank)]
+    if block < 1 or extent % block:
+        shape_error("split: doesn't divide", f"{block} of {extent}", "a divisor", "pad first")
+    return TensorType((*x.shape[:axis], extent // block, block, *x.shape[axis + 1 :]), x.dtype)
+
+
+def merge(types: Types, axis: int) -> TensorType:
+    """Syno's Merge: an axis and the next one as one, (.., g, b, ..) -> (.., g*b, ..)."""
+    (x,) = types
+    _axis("merge", axis, x.rank - 1)
+    extent = x.shape[axis] * x.shape[axis + 1]
+    return TensorType((*x.shape[:axis], extent, *x.shape[axis + 2 :]), x.dtype)
 
 
 def full(_types: Types, shape: Ints, value: float, dtype: str) -> TensorType:

@@ -160,6 +160,8 @@ _OTHERS: Final = (
     Operator("Shift", 1, inference.shift, (("axis", "int"), ("amount", "int")), "view"),
     Operator("Unfold", 1, inference.unfold, (("axis", "int"), ("size", "int")), "view"),
     Operator("Stride", 1, inference.stride, (("axis", "int"), ("step", "int")), "view"),
+    Operator("Split", 1, inference.split, (("axis", "int"), ("block", "int")), "view"),
+    Operator("Merge", 1, inference.merge, (("axis", "int"),), "view"),
     Operator(
         "UpsampleBilinear2d",
         1,

@@ -146,6 +146,14 @@ def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> 
     return np.asarray(centred / np.sqrt(variance + eps) * scale + shift)
 
 
+def _split(x: Array, axis: int, block: int) -> Array:
+    """The blocks of an axis, stacked along a new one."""
+    starts = range(0, x.shape[axis], block)
+    blocks = [x.take(range(start, start + block), axis) for start in starts]
+    empty = x.reshape(*x.shape[:axis], 0, block, *x.shape[axis + 1 :]) if not blocks else x
+    return np.stack(blocks, axis) if blocks else empty
+
+
 def _slice(x: Array, axis: int, start: int, stop: int, step: int) -> Array:
     return x[(slice(None),) * axis + (slice(start, stop, step),)]
 
@@ -224,6 +232,10 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Shift": lambda x, axis, amount: np.roll(x, -amount, axis),
     "Unfold": _unfold,
     "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),
+    "Split": _split,
+    "Merge": lambda x, axis: x.reshape(
+        *x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]
+    ),
     "UpsampleBilinear2d": _upsample,
     "Full": lambda shape, value, dtype: np.full(shape, value, dtype=storage(dtype)),
     "Iota": _iota,

@@ -321,6 +321,12 @@ _OPERATORS: Final[dict[str, Function]] = {
     "Shift": lambda x, axis, amount: torch.roll(x, -amount, axis),
     "Unfold": _unfold,
     "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),
+    "Split": lambda x, axis, block: x.reshape(
+        *x.shape[:axis], x.shape[axis] // block, block, *x.shape[axis + 1 :]
+    ),
+    "Merge": lambda x, axis: x.reshape(
+        *x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]
+    ),
     "UpsampleBilinear2d": _upsample,
     "Full": _full,
     "Iota": _iota,

@@ -127,6 +127,12 @@ def pad_and_crop() -> Tensor:
     return op("Stride", op("Shift", op("Relu", joined), attrs=(0, 3)), attrs=(1, 2))
 
 
+def split_and_merge() -> Tensor:
+    """Blocks of an axis, exchanged and merged again (Syno): a shuffle of channels."""
+    blocks = op("Split", leaf("x", 2, 6), attrs=(1, 3))
+    return op("Relu", op("Merge", op("Permute", blocks, attrs=((0, 2, 1),)), attrs=(1,)))
+
+
 def unfolded_convolution() -> Tensor:
     """Unfold, weigh, sum: a convolution along one axis (Syno)."""
     x = op("Unfold", leaf("x", 2, 6), attrs=(1, 3))
@@ -255,6 +261,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "padded-sum": padded_average,
     "wide-convolution": wide_convolution,
     "pad-and-crop": pad_and_crop,
+    "split-and-merge": split_and_merge,
     "unfold": unfolded_convolution,
     "elementwise": elementwise,
     "every-elementwise": every_elementwise,

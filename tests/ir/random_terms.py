@@ -289,9 +289,22 @@ def _stride(draw: st.DrawFn, x: Tensor) -> Op:
     return op("Stride", x, attrs=(axis, draw(st.sampled_from(steps))))
 
 
+def _split(draw: st.DrawFn, x: Tensor) -> Op:
+    axis = _axis(draw, x)
+    blocks = [s for s in range(1, max(x.shape[axis], 1) + 1) if x.shape[axis] % s == 0]
+    return op("Split", x, attrs=(axis, draw(st.sampled_from(blocks))))
+
+
+def _merge(draw: st.DrawFn, x: Tensor) -> Op:
+    if len(x.shape) < 2:
+        return _split(draw, x)
+    return op("Merge", x, attrs=(_int(draw, 0, len(x.shape) - 2),))
+
+
 VIEWS: Mapping[str, Build] = {
     "Permute": _permute, "Reshape": _reshape, "Expand": _expand, "Slice": _slice, "Pad": _pad,
     "Concat": _concat, "Shift": _shift, "Unfold": _unfold, "Stride": _stride,
+    "Split": _split, "Merge": _merge,
 }  # fmt: skip
 
 

@@ -67,6 +67,10 @@ REFUSED: list[tuple[str, tuple[Tensor, ...], tuple[Attr, ...], type[EqsynthError
     ("Pad", (X,), ((0, -1), (0, 0), 0.0), ShapeError),
     ("Concat", (X, leaf("y", 3, 3)), (1,), ShapeError),
     ("Stride", (X,), (1, 2), ShapeError),
+    ("Split", (X,), (1, 2), ShapeError),
+    ("Split", (X,), (2, 1), ShapeError),
+    ("Merge", (X,), (1,), ShapeError),
+    ("Unfold", (X,), (1, 0), ShapeError),
     ("Embedding", (X, X), (), DtypeError),
     ("Gather", (X, leaf("j", 2, dtype="int64")), (0,), ShapeError),
 ]

@@ -207,6 +207,8 @@ def test_views() -> None:
     check("Pad", ((0, 2), (1, 0), 5.0), lambda x: F.pad(x, (2, 0, 0, 1), value=5.0), X)
     check("Concat", (1,), lambda x, y: torch.cat([x, y], 1), X, leaf("z", 2, 1, dtype="float64"))
     check("Shift", (1, 2), lambda x: x.roll(-2, 1), X)
+    check("Split", (2, 7), lambda x: x.unflatten(2, (-1, 7)), IMAGE)
+    check("Merge", (1,), lambda x: x.flatten(1, 2), IMAGE)
     check("Unfold", (1, 3), lambda x: F.pad(x, (1, 1)).unfold(1, 3, 1), X)
 
 

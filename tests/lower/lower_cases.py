@@ -164,6 +164,8 @@ SPECIAL: dict[str, list[Op]] = {
     "Shift": [op("Shift", (5, 2), attrs=(0, 2)), op("Shift", (5, 2), attrs=(0, -1))],
     "Unfold": [op("Unfold", (5, 2), attrs=(0, 3)), op("Unfold", (2, 5), attrs=(1, 4))],
     "Stride": [op("Stride", (6, 2), attrs=(0, 3)), op("Stride", (2, 6), attrs=(1, 2))],
+    "Split": [op("Split", (6, 2), attrs=(0, 3)), op("Split", (2, 0), attrs=(1, 4))],
+    "Merge": [op("Merge", (2, 3, 4), attrs=(1,)), op("Merge", (2, 0), attrs=(0,))],
     "UpsampleBilinear2d": [
         op("UpsampleBilinear2d", (1, 2, 3, 4), attrs=((6, 5), align)) for align in (0, 1)
     ],

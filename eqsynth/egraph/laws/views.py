@@ -59,6 +59,11 @@ def index_map(
             return [i - b for i, b in zip(at, before, strict=True)], float(value)
         case "Shift", (int() as axis, int() as amount):
             return [*at[:axis], (at[axis] + amount) % max(source[axis], 1), *at[axis + 1 :]], 0.0
+        case "Split", (int() as axis, int() as block):
+            return [*at[:axis], at[axis] * block + at[axis + 1], *at[axis + 2 :]], 0.0
+        case "Merge", (int() as axis,):
+            block = max(source[axis + 1], 1)
+            return [*at[:axis], at[axis] // block, at[axis] % block, *at[axis + 1 :]], 0.0
         case "Unfold", (int() as axis, int() as size):
             return [*at[:axis], at[axis] + at[axis + 1] - size // 2, *at[axis + 2 :]], 0.0
     raise UnsupportedOperatorError(

@@ -3,10 +3,12 @@
     ops.relu(ops.matmul(a, b)),  ops.conv2d(x, w, bias=None, stride=1, padding=0)
 
 Elementwise operators also take the scalars of a scope. What torch computes, they compute:
-promotion, negative axes, broadcasting. Composite operators are built from those of the table in
+promotion, negative axes, broadcasting. Syno's primitives, some of which have names that torch
+uses for something else, are in ``ops.syno``. Composite operators are built from those of the table in
 ``ir/operators.py``.
 """
 
+from eqsynth.frontend.ops import syno
 from eqsynth.frontend.ops.contraction import (
     addmm,
     conv1d,
@@ -125,6 +127,7 @@ from eqsynth.frontend.ops.views import (
     squeeze,
     stack,
     t,
+    tile,
     transpose,
     tril,
     triu,
@@ -132,6 +135,7 @@ from eqsynth.frontend.ops.views import (
     unflatten,
     unsqueeze,
 )
+from eqsynth.frontend.ops.windows import im2col, pixel_shuffle, pixel_unshuffle, unfold
 
 __all__ = [
     "abs",
@@ -179,6 +183,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "im2col",
     "index_select",
     "instance_norm",
     "isinf",
@@ -208,6 +213,8 @@ __all__ = [
     "neg",
     "pad",
     "permute",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "pow",
     "prelu",
     "prod",
@@ -237,14 +244,17 @@ __all__ = [
     "std",
     "sub",
     "sum",
+    "syno",
     "t",
     "tanh",
+    "tile",
     "to",
     "transpose",
     "tril",
     "triu",
     "unbind",
     "unflatten",
+    "unfold",
     "unsqueeze",
     "upsample_bilinear2d",
     "upsample_nearest2d",

@@ -253,6 +253,11 @@ def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] = (
     return result
 
 
+def tile(input: Expr, dims: Sequence[int]) -> Expr:
+    """The tensor tiled, as often as given on each of the last axes."""
+    return repeat(input, (*(1,) * (input.ndim - len(dims)), *dims))
+
+
 def flip(input: Expr, dims: int | Sequence[int]) -> Expr:
     """The order of the elements reversed on the given axes."""
     axes = set(axes_in_order(dims, input.ndim)) if input.ndim else set()
@@ -404,6 +409,6 @@ def _bounds(term: Tensor) -> tuple[float, float]:
                 return max(parts[0][0], parts[1][0]), max(parts[0][1], parts[1][1])
             case "Minimum":
                 return min(parts[0][0], parts[1][0]), min(parts[0][1], parts[1][1])
-            case "Reshape" | "Expand" | "Permute" | "Slice" | "Shift":
+            case "Reshape" | "Split" | "Merge" | "Expand" | "Permute" | "Slice" | "Shift":
                 return parts[0]
     return (0.0, math.inf) if term.dtype in ("uint8", "bool") else (-math.inf, math.inf)

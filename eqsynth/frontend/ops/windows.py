@@ -1,0 +1,126 @@
+"""Windows and blocks of axes, under torch's names: unfold, im2col, pixel shuffles.
+
+Each is a view: one read at an affine index, or reshapes and a permutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqsynth.errors import ShapeError
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.ops import views
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Scope
+
+
+def unfold(input: Expr, dimension: int, size: int, step: int = 1) -> Expr:
+    """``torch.Tensor.unfold``: the windows of an axis that lie inside, ``size`` as the last axis.
+
+    ``result[.., i, .., j] = input[.., step*i + j, ..]``; Syno's Unfold, which keeps the extent and
+    reads 0 outside, is ``ops.syno.unfold``.
+
+    Raises:
+        ShapeError: no window fits, or the step isn't positive.
+    """
+    axis = views.axis_of(dimension, input.ndim)
+    extent = input.shape[axis] if input.ndim else 1
+    if not 0 <= size <= extent or step < 1:
+        raise ShapeError(
+            what="unfold: no window fits",
+            got=f"windows of {size} every {step} on an axis of {extent}",
+            expected=f"0 <= size <= {extent} and step >= 1",
+            hint="pad first",
+        )
+    if not input.ndim:
+        return views.reshape(input, (1,)) if size else views.full((0,), 0, input.dtype)
+    at = _points((*input.shape[:axis], (extent - size) // step + 1, *input.shape[axis + 1 :], size))
+    index = (*at[:axis], at[axis] * step + at[-1], *at[axis + 1 : -1])
+    shape = (*input.shape[:axis], (extent - size) // step + 1, *input.shape[axis + 1 :], size)
+    return Expr(Scope(shape, (), Read(input.tensor, index)), input.values)
+
+
+def im2col(
+    input: Expr,
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Expr:
+    """``torch.nn.functional.unfold``: (n, c, h, w) -> (n, c*r*s, h'*w'), 0 around the image.
+
+    Raises:
+        ShapeError: the input is no image, or no window fits.
+    """
+    image = views.unsqueeze(input, 0) if input.ndim == 3 else input
+    (kr, ks), (dr, ds), (ph, pw), (sh, sw) = map(_pair, (kernel_size, dilation, padding, stride))
+    rows = cols = 0
+    if image.ndim == 4 and min(kr, ks, dr, ds, sh, sw) > 0 and min(ph, pw) >= 0:
+        rows = (image.shape[2] + 2 * ph - dr * (kr - 1) - 1) // sh + 1
+        cols = (image.shape[3] + 2 * pw - ds * (ks - 1) - 1) // sw + 1
+    if min(rows, cols) < 1:
+        raise ShapeError(
+            what="im2col: no window fits",
+            got=f"{input.tensor.type}, kernel {kernel_size}, dilation {dilation}, "
+            f"padding {padding}, stride {stride}",
+            expected="an image (n, c, h, w) or (c, h, w), and windows inside of it",
+            hint="pad the image, or take a smaller window",
+        )
+    n, c = image.shape[:2]
+    shape = (n, c, kr, ks, rows, cols)
+    b, f, r, s, i, j = _points(shape)
+    index = (b, f, i * sh + r * dr - ph, j * sw + s * ds - pw)
+    patches = Expr(Scope(shape, (), Read(image.tensor, index)), image.values)
+    merged = views.reshape(patches, (n, c * kr * ks, rows * cols))
+    return views.reshape(merged, merged.shape[1:]) if input.ndim == 3 else merged
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    both = (value,) * 2 if isinstance(value, int) else tuple(value) * (2 if len(value) == 1 else 1)
+    return both[0], both[1]
+
+
+def _points(shape: Sequence[int]) -> list[Index]:
+    return [Index.iterator(slot, extent) for slot, extent in enumerate(shape)]
+
+
+def pixel_shuffle(input: Expr, upscale_factor: int) -> Expr:
+    """(*, c*r*r, h, w) -> (*, c, h*r, w*r)"""
+    *batch, channels, h, w = _image("pixel_shuffle", input)
+    r = upscale_factor
+    _divides("pixel_shuffle", r * r, channels)
+    split = views.reshape(input, (*batch, channels // (r * r), r, r, h, w))
+    k = len(batch)
+    moved = views.permute(split, (*range(k + 1), k + 3, k + 1, k + 4, k + 2))
+    return views.reshape(moved, (*batch, channels // (r * r), h * r, w * r))
+
+
+def pixel_unshuffle(input: Expr, downscale_factor: int) -> Expr:
+    """(*, c, h*r, w*r) -> (*, c*r*r, h, w)"""
+    *batch, channels, h, w = _image("pixel_unshuffle", input)
+    r = downscale_factor
+    _divides("pixel_unshuffle", r, h)
+    _divides("pixel_unshuffle", r, w)
+    split = views.reshape(input, (*batch, channels, h // r, r, w // r, r))
+    k = len(batch)
+    moved = views.permute(split, (*range(k + 1), k + 2, k + 4, k + 1, k + 3))
+    return views.reshape(moved, (*batch, channels * r * r, h // r, w // r))
+
+
+def _image(name: str, input: Expr) -> tuple[int, ...]:
+    if input.ndim < 3:
+        raise ShapeError(
+            what=f"{name}: no image", got=str(input.tensor.type), expected="(*, c, h, w)", hint=""
+        )
+    return input.shape
+
+
+def _divides(name: str, factor: int, extent: int) -> None:
+    if factor < 1 or extent % factor:
+        raise ShapeError(
+            what=f"{name}: the factor doesn't divide an axis",
+            got=f"{factor} of {extent}",
+            expected=f"a divisor of {extent}",
+            hint="pad first, or take another factor",
+        )
