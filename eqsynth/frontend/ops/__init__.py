@@ -3,9 +3,9 @@
     ops.relu(ops.matmul(a, b)),  ops.conv2d(x, w, bias=None, stride=1, padding=0)
 
 Elementwise operators also take the scalars of a scope. What torch computes, they compute:
-promotion, negative axes, broadcasting. Syno's primitives, some of which have names that torch
-uses for something else, are in ``ops.syno``. Composite operators are built from those of the table in
-``ir/operators.py``.
+promotion, negative axes, broadcasting. Composite operators are built from those of the table in
+``ir/operators.py``. Syno's primitives, some of which have names that torch uses for something
+else, are in ``ops.syno``.
 """
 
 from eqsynth.frontend.ops import syno
