@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := $(VENV)/.peers
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Extra arguments for pip, for instance `--extra-index-url …` for an index with torch's CPU build.
 PIP_ARGS ?=
@@ -11,7 +12,7 @@ ARGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint bench wheel-check clean
+.PHONY: help venv peers demo test test-all lint bench wheel-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev,onnx]'
 	@touch $@
 
+peers: $(PEERS)  ## add the engines that `make bench` compares with (250 MB)
+
+$(PEERS): $(STAMP)
+	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[peers]'
+	@touch $@
+
 demo: $(STAMP)  ## optimize the example models and print one table (under 5 minutes)
 	@$(BIN)/python -m benchmarks.demo $(ARGS)
 
@@ -40,9 +47,10 @@ test: lint  ## lint, then the quick tests (ARGS="-k proof" selects)
 test-all: lint wheel-check  ## lint, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
-bench: $(STAMP)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/
-	@for f in benchmarks/bench_*.py; do \
-		$(BIN)/python -m benchmarks.$$(basename $$f .py) $(ARGS) || exit 1; done
+bench: $(PEERS)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/
+	@mkdir -p benchmarks/results
+	@for f in benchmarks/bench_*.py; do name=$$(basename $$f .py); \
+		$(BIN)/python -m benchmarks.$$name --json benchmarks/results/$$name.json $(ARGS) || exit 1; done
 
 wheel-check: $(STAMP)  ## build the wheel, install it apart, and see that it finds its rules
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \

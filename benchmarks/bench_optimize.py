@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
 import tempfile
 import threading
 import time
@@ -24,6 +22,7 @@ import psutil
 import torch
 
 import eqsynth
+from benchmarks.about import about
 from benchmarks.workloads import WORKLOADS
 from eqsynth.extract.timing import time_interleaved
 from eqsynth.lower.program import CompiledProgram
@@ -114,12 +113,9 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {
         "workload": options.workload,
-        "machine": platform.processor() or platform.machine(),
+        **about(),
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip(),
+        "seed": WORKLOADS[options.workload].seed,
     }
     with tempfile.TemporaryDirectory() as cache:
         os.environ["EQSYNTH_CACHE"] = cache

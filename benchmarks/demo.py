@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,12 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 import eqsynth
+from benchmarks.derivation import rules_by_use
 from benchmarks.workloads import WORKLOADS
 from eqsynth.extract.timing import time_interleaved
 from eqsynth.lower.program import CompiledProgram
 
-# Steps that every derivation has: what a term means, and its canonical form.
-_EVERYDAY = frozenset({"definition", "view", "reduction", "canonical-form", "derived-form"})
 _NETS = ("resnet18", "linear_attention", "bottleneck", "gcn")
 
 
@@ -104,16 +102,9 @@ def measure(name: str) -> Row:
         error_rel=float(error),
         enodes=report.enodes,
         optimize_s=report.optimize_s,
-        rules=rules_that_mattered(program),
+        rules=rules_by_use(program)[:3],
         backend=report.backend,
     )
-
-
-def rules_that_mattered(program: CompiledProgram) -> tuple[str, ...]:
-    """The three rules that the derivation of the result uses most, everyday ones aside."""
-    steps = getattr(program.explain(), "steps", ())
-    used = Counter(s.rule for s in steps if s.rule not in _EVERYDAY and s.changes_tensors)
-    return tuple(rule for rule, _ in used.most_common(3))
 
 
 def _ms(median_s: float, quartiles_s: tuple[float, float]) -> str:

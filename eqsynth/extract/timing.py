@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -63,16 +63,29 @@ def time_interleaved(
     """
     if repeats < 1 or block < 1:
         raise ValueError(f"repeats and block must be at least 1, got {repeats} and {block}")
-    names = list(callables)
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    with _no_garbage_collection():
-        for turn in range(repeats):
-            first = turn % len(names) if names else 0
-            for name in names[first:] + names[:first]:
-                time.sleep(pause_s)
-                callables[name]()
-                samples[name] += [_block_s(callables[name], 1) for _ in range(block)]
+    samples: dict[str, list[float]] = {name: [] for name in callables}
+    for round_ in range(repeats):
+        for name in turn_order(tuple(callables), round_):
+            time.sleep(pause_s)
+            samples[name] += take_turn(callables[name], block)
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
+
+
+def turn_order(names: Sequence[str], round_: int) -> list[str]:
+    """The order of turns in a round: the first place rotates.
+
+    >>> turn_order(("a", "b", "c"), 4)
+    ['b', 'c', 'a']
+    """
+    first = round_ % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def take_turn(call: Callable[[], object], block: int) -> list[float]:
+    """Seconds of each of ``block`` calls, after one that is not counted."""
+    with _no_garbage_collection():
+        call()
+        return [_block_s(call, 1) for _ in range(block)]
 
 
 def time_one(

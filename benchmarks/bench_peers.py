@@ -1,0 +1,217 @@
+"""eqsynth against torch eager, frozen Inductor, ONNX Runtime and OpenVINO, side by side.
+
+    python benchmarks/bench_peers.py [--suite algebra] [--workload NAME ...] [--batch N ...]
+                                     [--json FILE]
+
+Every time is the median over blocks taken by turns, with its quartiles; each ratio stands beside
+both of its times. The table is refused if an installed peer, a workload or a batch size is missing
+from it, and a ratio if our result is wrong. Rows go to the JSON file as they are measured, so an
+interrupted run loses one row at most. Suites are those of ``workloads.py``; nothing here knows one.
+
+The profile of measured kernels starts empty and is shared by the rows, so that ``optimize_s`` is
+what a first optimization takes (the first row also measures the machine); ``--warm`` uses yours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.about import about
+from benchmarks.peers import ENGINES, OURS, Engine
+from benchmarks.side_by_side import PAUSE_S, Row, measure
+from benchmarks.workloads import SUITES, WORKLOADS, Workload
+
+# What part of the gain by hand a workload should reach.
+_OF_BY_HAND = 0.8
+
+Case = tuple[Workload, int]
+
+
+def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine]) -> list[str]:
+    """What a table of these rows lacks: workloads, batch sizes, engines, with reasons."""
+    found = {(row.workload, row.batch): row for row in rows}
+    result = []
+    for workload, batch in cases:
+        title = f"{workload.name} at batch {batch}"
+        row = found.get((workload.name, batch))
+        if row is None:
+            result.append(f"{title}: not measured")
+            continue
+        result += [f"{title}: {name}: {reason}" for name, reason in row.failed.items()]
+        result += [
+            f"{title}: {engine.name}: no times"
+            for engine in engines
+            if engine.name not in row.median_s and engine.name not in row.failed
+        ]
+    return result
+
+
+def table(rows: Sequence[Row], engines: Sequence[Engine]) -> Table:
+    """One line a workload and batch size; times in ms with quartiles below."""
+    result = Table(title="eqsynth side by side with its peers, fp32; medians in ms [quartiles]")
+    for column in ("workload", "batch", *(engine.name for engine in engines), "best peer",
+                   "best peer /\neqsynth", f"{_OF_BY_HAND:.0%} of\nby hand", "error",
+                   "FLOPs", "optimize s"):  # fmt: skip
+        result.add_column(column, justify="left" if column == "workload" else "right")
+    for row in rows:
+        result.add_row(
+            row.workload,
+            "-" if row.reduced else str(row.batch),
+            *(_cell(row, engine.name) for engine in engines),
+            row.best_peer or "",
+            _number(row.ratio_over_best_peer, ".2f"),
+            _against_hand(row),
+            _number(row.error_rel, ".0e"),
+            f"{_number(row.flops_before, ',')}\n-> {_number(row.flops_after, ',')}",
+            _number(row.optimize_s, ".1f"),
+        )
+    return result
+
+
+def means(rows: Sequence[Row]) -> str:
+    """Geometric means over the rows that have a ratio."""
+    ratios = [r.ratio_over_best_peer for r in rows if r.ratio_over_best_peer is not None]
+    if not ratios:
+        return "no ratios"
+    text = f"geometric mean of {len(ratios)} ratios over the best peer: "
+    text += f"{statistics.geometric_mean(ratios):.2f}"
+    by_hand = [r.by_hand for r in rows if r.ratio_over_best_peer is not None and r.by_hand]
+    if len(by_hand) == len(ratios):
+        text += f" (by hand {statistics.geometric_mean(by_hand):.2f})"
+    return text
+
+
+def line(row: Row) -> str:
+    """One measured row in a line."""
+    times = ", ".join(f"{name} {s * 1e3:.3f} ms" for name, s in row.median_s.items())
+    ratio = f": {row.ratio_over_best_peer:.2f}" if row.ratio_over_best_peer is not None else ""
+    failed = "".join(f"\n  {name} failed: {reason}" for name, reason in row.failed.items())
+    return f"{row.workload} batch {row.batch}: {times or 'no times'}{ratio}{failed}"
+
+
+def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Rows as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    part.replace(path)
+
+
+def _cell(row: Row, name: str) -> str:
+    if name not in row.median_s:
+        return "failed"
+    low, high = row.quartiles_s[name]
+    return f"{row.median_s[name] * 1e3:.3f}\n[{low * 1e3:.3f}, {high * 1e3:.3f}]"
+
+
+def _against_hand(row: Row) -> str:
+    if row.by_hand is None:
+        return ""
+    wanted = _OF_BY_HAND * row.by_hand
+    if row.ratio_over_best_peer is None:
+        return f"{wanted:.2f}"
+    return f"{wanted:.2f} {'reached' if row.ratio_over_best_peer >= wanted else 'missed'}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else "wrong" if math.isinf(value) else format(value, form)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", choices=SUITES, default="algebra")
+    parser.add_argument("--workload", nargs="+", metavar="NAME", help="these of the suite only")
+    parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="these sizes only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=11, help="turns of each engine")
+    parser.add_argument("--warm", action="store_true", help="use your profile of measured kernels")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="print a table in which a peer has failed"
+    )
+    parser.add_argument(
+        "--reduced", action="store_true", help="at sizes for tests: the times mean nothing"
+    )
+    return parser
+
+
+def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
+    """The workloads and batch sizes that are asked for, or an error that lists what there is."""
+    suite = {w.name: w for w in WORKLOADS.values() if w.suite == options.suite}
+    for name in options.workload or ():
+        if name not in suite:
+            parser.error(f"no workload {name!r} in suite {options.suite}: {', '.join(suite)}")
+    if options.threads < 1 or options.rounds < 1:
+        parser.error("--threads and --rounds must be at least 1")
+    chosen = [suite[name] for name in dict.fromkeys(options.workload or suite)]
+    if options.reduced:
+        return [(w, w.batches[0]) for w in chosen]
+    for batch in options.batch or ():
+        if lacking := [w.name for w in chosen if batch not in w.batches]:
+            parser.error(f"batch {batch} isn't measured for {', '.join(lacking)}")
+    return [(w, b) for w in chosen for b in options.batch or w.batches]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0 if the table was printed, 1 if it was refused, 130 if interrupted."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    cases = _cases(parser, options)
+    engines = [engine for engine in ENGINES if engine.installed]
+    not_installed = [engine.name for engine in ENGINES if not engine.installed]
+    origin = {
+        **about(package for engine in engines for package in engine.packages),
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "pause_s": PAUSE_S,
+        "warm_profile": options.warm,
+        "not_installed": not_installed,
+    }
+    console = Console(width=None if sys.stdout.isatty() else 230)
+    rows: list[Row] = []
+    try:
+        with ExitStack() as stack:
+            if not options.warm:
+                os.environ["EQSYNTH_CACHE"] = stack.enter_context(tempfile.TemporaryDirectory())
+            for workload, batch in cases:
+                rows.append(measure(
+                    workload, batch, engines, threads=options.threads, rounds=options.rounds,
+                    reduced=options.reduced, allow_missing=options.allow_missing,
+                ))  # fmt: skip
+                console.print(line(rows[-1]), highlight=False)
+                if options.json:
+                    write([{**asdict(row), **origin} for row in rows], options.json)
+    except KeyboardInterrupt:
+        console.print(f"interrupted after {len(rows)} of {len(cases)} rows; no table")
+        return 130
+    missing = holes(rows, cases, engines)
+    if missing and not options.allow_missing:
+        console.print("no table, since it would lack:", *missing, sep="\n  ", highlight=False)
+        return 1
+    console.print(table(rows, engines))
+    console.print(means(rows), highlight=False)
+    if not_installed:
+        console.print(f"not installed: {', '.join(not_installed)} (make peers)", highlight=False)
+    # A wrong result is no missing peer.
+    return int(any(OURS not in row.median_s for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
