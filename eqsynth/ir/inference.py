@@ -34,6 +34,16 @@ def _same_dtype(operator: str, types: Types) -> str:
     return dtypes.pop()
 
 
+def _factors_dtype(operator: str, types: Types) -> str:
+    """The one dtype of two factors; as in torch, bools aren't multiplied and summed up."""
+    dtype = _same_dtype(operator, types)
+    if dtype == "bool":
+        raise DtypeError(
+            what=f"{operator} of bools", got="bool", expected="numbers", hint="cast to an integer"
+        )
+    return dtype
+
+
 def _require_rank(operator: str, what: str, t: TensorType, rank: int) -> None:
     if t.rank != rank:
         shape_error(f"{operator}: {what} has the wrong rank", t, f"rank {rank}", "reshape it")
@@ -79,7 +89,7 @@ def cast(types: Types, dtype: str) -> TensorType:
 def matmul(types: Types) -> TensorType:
     """``(*b, m, k) @ (*b, k, n) -> (*b, m, n)``; batch axes broadcast, both ranks at least 2."""
     a, b = types
-    dtype = _same_dtype("matmul", types)
+    dtype = _factors_dtype("matmul", types)
     if a.rank < 2 or b.rank < 2:
         shape_error(
             "matmul: a matrix is needed", f"{a} @ {b}", "ranks of 2 or more", "unsqueeze vectors"
@@ -117,7 +127,7 @@ def _windows(
 def conv2d(types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> TensorType:
     """``(n, g*c, h, w), (f, c, r, s) -> (n, f, h', w')``."""
     x, w = types
-    dtype = _same_dtype("conv2d", types)
+    dtype = _factors_dtype("conv2d", types)
     _require_rank("conv2d", "the input", x, 4)
     _require_rank("conv2d", "the weight", w, 4)
     if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
@@ -136,7 +146,7 @@ def conv_transpose2d(
 ) -> TensorType:
     """``(n, g*c, h, w), (g*c, f, r, s) -> (n, g*f, h', w')``."""
     x, w = types
-    dtype = _same_dtype("conv_transpose2d", types)
+    dtype = _factors_dtype("conv_transpose2d", types)
     _require_rank("conv_transpose2d", "the input", x, 4)
     _require_rank("conv_transpose2d", "the weight", w, 4)
     if x.shape[1] != w.shape[0] or x.shape[1] % groups:

@@ -12,9 +12,10 @@ import numpy as np
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.interpret import evaluate_one, evaluate_scope
-from eqsynth.ir.reference import Array, storage
+from eqsynth.ir.reference import Array
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
-from eqsynth.ir.types import TensorType, is_float
+from eqsynth.ir.types import is_float
+from eqsynth.testing.data import positions, sample
 
 LARGE = 1 << 22
 """Points of an iteration space beyond which a scope is compared at sampled output points."""
@@ -28,13 +29,6 @@ class Consistency:
     classes: int
     members: int
     without_value: int
-
-
-def random_value(kind: TensorType, rng: np.random.Generator) -> Array:
-    """Normal floats, integers 0 or 1 (which index anything that has two entries)."""
-    if is_float(kind.dtype):
-        return rng.normal(size=kind.shape)
-    return rng.integers(0, 2, size=kind.shape).astype(storage(kind.dtype))
 
 
 def assert_egraph_consistent(
@@ -53,7 +47,7 @@ def assert_egraph_consistent(
         EquivalenceError: two members of one class differ; both are in the message.
     """
     rng = np.random.default_rng(seed)
-    given = dict(env or {})
+    given = _leaf_values(graph, rng) | dict(env or {})
     values: dict[Tensor, Array] = {}
     chosen: dict[ClassRef, Tensor] = {}
     # A class's value comes from a small member, if it has one.
@@ -67,7 +61,7 @@ def assert_egraph_consistent(
                 for member in members:
                     value = None
                     if large or not _is_large(member):
-                        value = _value(member, values, given, rng)
+                        value = _value(member, values, given)
                     if value is not None:
                         values[ref], chosen[ref] = value, member
                         changed = True
@@ -86,7 +80,7 @@ def assert_egraph_consistent(
                     value = evaluate_scope(member, values, points)
                     expected = expected[tuple(points)]
             else:
-                value = _value(member, values, given, rng)
+                value = _value(member, values, given)
             if value is None:
                 missing += 1
                 continue
@@ -105,11 +99,30 @@ def _points(scope: Scope, rng: np.random.Generator) -> list[Array]:
     return [rng.integers(0, extent, size=count) for extent in scope.traversal]
 
 
-def _value(
-    member: Tensor, values: Mapping[Tensor, Array], env: dict[str, Any], rng: np.random.Generator
-) -> Array | None:
-    if isinstance(member, Input | Weight) and member.label not in env:
-        env[member.label] = random_value(member.type, rng)
+def _leaf_values(graph: EGraph, rng: np.random.Generator) -> dict[str, Any]:
+    """Random values of the inputs and weights: normal floats, small integers.
+
+    Integers that are positions lie in range. Where positions are computed, all integers are 0 or
+    1, which are positions in anything that has two entries.
+    """
+    classes = [(ref, member) for ref, members in graph.classes.items() for member in members]
+    bounds = positions(member for _, member in classes)
+    leaf_of = {ref: m for ref, m in classes if isinstance(m, Input | Weight)}
+    computed = any(ref not in leaf_of for ref in bounds)
+    env: dict[str, Any] = {}
+    for ref, leaf in leaf_of.items():
+        if ref in bounds:
+            env[leaf.label] = rng.integers(0, max(1, bounds[ref]), size=leaf.shape)
+        elif is_float(leaf.dtype):
+            env[leaf.label] = sample("normal", leaf.type, rng)
+        elif computed:
+            env[leaf.label] = rng.integers(0, 2, size=leaf.shape)
+        else:
+            env[leaf.label] = sample("small", leaf.type, rng)
+    return env
+
+
+def _value(member: Tensor, values: Mapping[Tensor, Array], env: dict[str, Any]) -> Array | None:
     if isinstance(member, Op) and member.name == "Opaque":
         return None
     if any(arg not in values for arg in args_of(member)):

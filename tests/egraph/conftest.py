@@ -1,4 +1,4 @@
-"""Makes ``tests.ir.random_terms`` importable (pytest runs in importlib mode)."""
+"""Makes ``tests.terms`` importable (pytest runs in importlib mode)."""
 
 import sys
 from pathlib import Path

@@ -17,7 +17,7 @@ from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
-from tests.ir.random_terms import INF, it, leaf, op
+from tests.terms import INF, it, leaf, op
 
 RULES = load_rules()
 LIMITS = Limits(enodes=20_000, deadline_s=60.0)

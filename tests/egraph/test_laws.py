@@ -23,22 +23,17 @@ from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import POST_FUNCTIONS, Attr
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, substitute, total
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
-from tests.ir.random_terms import (
+from eqsynth.testing.strategies import (
     BARE,
     EXTENTS,
-    INF,
     VIEWS,
     WINDOWS,
-    assert_equal,
-    it,
-    leaf,
-    nested,
-    op,
+    nested_scopes,
     products,
     scopes,
-    times,
 )
-from tests.ir.random_terms import reads as random_reads
+from eqsynth.testing.strategies import reads as random_reads
+from tests.terms import INF, assert_equal, it, leaf, op, times
 
 Law = Callable[[Scope], Iterable[Tensor]]
 
@@ -74,7 +69,8 @@ def x(*at: Index, shape: tuple[int, ...], name: str = "x", fill: float = 0.0) ->
 
 _INNERS = st.one_of(
     products(reduction=(0, 0)),
-    products(reduction=(0, 2), fills=(0.0, 0.0, 0.0, -INF)),
+    products(reduction=(1, 2), fills=(0.0, 0.0, 0.0, -INF)),
+    products(reduction=(1, 2), kinds=BARE),
     products(reduction=(0, 0), factors=(1, 1), fills=(0.0, -INF, 1.5)),
     scopes(),
 )
@@ -84,7 +80,7 @@ def test_merging() -> None:
     counts: Counter[str] = Counter()
 
     @settings(max_examples=times(12))
-    @given(nested(_INNERS))
+    @given(nested_scopes(_INNERS))
     def check(case: tuple[Scope, Read, Scope]) -> None:
         outer, read, drawn = case
         inner = canonical(drawn)

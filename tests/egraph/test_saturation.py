@@ -19,8 +19,9 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.rules.load import DEFAULT_FILES
 from eqsynth.testing.consistency import assert_egraph_consistent
+from eqsynth.testing.strategies import operator_programs, scopes
 from tests.egraph.programs import LIMITS, PROGRAMS, RULES, chain, saturate, saturated
-from tests.ir.random_terms import leaf, op, operator_programs, scopes, times
+from tests.terms import leaf, op, times
 
 
 def operators_in(graph: EGraph) -> set[str]:

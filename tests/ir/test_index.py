@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.ir.index import Index, It, row_major
-from tests.ir.random_terms import times
+from tests.terms import times
 
 EXTENTS = (3, 1, 4)
 POINTS = list(itertools.product(*map(range, EXTENTS)))

@@ -11,7 +11,9 @@ from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.operators import OPERATORS, POST_FUNCTIONS, Attr, operator
 from eqsynth.ir.reference import storage
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
-from tests.ir.random_terms import leaf, op, operator_programs, times, values_of
+from eqsynth.testing.data import sample_all
+from eqsynth.testing.strategies import operator_programs
+from tests.terms import leaf, op, times
 
 DTYPES = ("float32", "float16", "int64", "int32", "uint8", "bool")
 
@@ -19,7 +21,7 @@ DTYPES = ("float32", "float16", "int64", "int32", "uint8", "bool")
 @settings(max_examples=times(6))
 @given(operator_programs(steps=4, dtypes=DTYPES, empty=True))
 def test_inference_agrees_with_the_interpreter(root: Tensor) -> None:
-    values = evaluate_all([root], values_of(root))
+    values = evaluate_all([root], sample_all(root))
     for term in topological([root]):
         assert values[term].shape == term.shape, term
         assert values[term].dtype == storage(term.dtype), term
@@ -34,6 +36,7 @@ REFUSED: list[tuple[str, tuple[Tensor, ...], tuple[Attr, ...], type[EqsynthError
     ("Matmul", (X, X), (), ShapeError),
     ("Matmul", (X, leaf("v", 3)), (), ShapeError),
     ("Matmul", (X, leaf("y", 3, 2, dtype="float16")), (), DtypeError),
+    ("Matmul", (leaf("m", 2, 2, dtype="bool"), leaf("n", 2, 2, dtype="bool")), (), DtypeError),
     ("Conv2d", (IMAGE, W), (*CONV, 2), ShapeError),
     ("Conv2d", (X, W), (*CONV, 1), ShapeError),
     ("Conv2d", (IMAGE, W), ((1, 1), (0, 0), (3, 1), 1), ShapeError),
@@ -111,6 +114,6 @@ def test_post_functions_are_operators_too() -> None:
 
 def test_arrays_come_with_their_input() -> None:
     """The helper of these tests itself: one name and type, one array."""
-    one, other = values_of(X), values_of(op("Relu", X))
+    one, other = sample_all(X), sample_all(op("Relu", X))
     np.testing.assert_array_equal(one["x"], other["x"])
     assert isinstance(X, Input)

@@ -17,7 +17,9 @@ from eqsynth.ir.interpret import evaluate, evaluate_all, evaluate_scope
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import TensorType
-from tests.ir.random_terms import INF, it, leaf, op, scopes, times, values_of
+from eqsynth.testing.data import sample_all
+from eqsynth.testing.strategies import scopes
+from tests.terms import INF, it, leaf, op, times
 
 X = np.array([-3.0, -1.0, -2.0])
 
@@ -117,7 +119,7 @@ def test_casts_round_and_values_are_indices() -> None:
 @settings(max_examples=times(2))
 @given(scopes(), st.integers(1, 8))
 def test_chunks_make_no_difference(scope: Scope, chunk: int) -> None:
-    env = values_of(scope)
+    env = sample_all(scope)
     whole, before = evaluate(scope, env), interpret._CHUNK
     try:
         interpret._CHUNK = chunk
@@ -132,7 +134,7 @@ def test_chunks_make_no_difference(scope: Scope, chunk: int) -> None:
 def test_sampled_points_are_points_of_the_whole(scope: Scope, data: st.DataObject) -> None:
     if 0 in scope.traversal or not scope.traversal:
         return
-    values = evaluate_all([scope], values_of(scope))
+    values = evaluate_all([scope], sample_all(scope))
     drawn = data.draw(st.lists(st.tuples(*(st.integers(0, e - 1) for e in scope.traversal)),
                                min_size=1, max_size=5))
     points = [np.array(axis) for axis in zip(*drawn, strict=True)]

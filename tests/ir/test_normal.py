@@ -14,7 +14,8 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical, canonical_order, canonical_term
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, children, rebuild, substitute
 from eqsynth.ir.tensor import Scope
-from tests.ir.random_terms import assert_equal, bodies, it, leaf, op, products, scopes, times
+from eqsynth.testing.strategies import bodies, products, scopes
+from tests.terms import assert_equal, it, leaf, op, times
 
 A, B = leaf("a", 3, 3), leaf("b", 3, 3)
 

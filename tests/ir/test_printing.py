@@ -8,7 +8,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Input, Scope
-from tests.ir.random_terms import INF, it, leaf, op
+from tests.terms import INF, it, leaf, op
 
 X, W = leaf("x", 3, 4), leaf("w", 4, 3, constant=True)
 

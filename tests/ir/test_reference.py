@@ -15,14 +15,15 @@ from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.tensor import Tensor
-from tests.ir.random_terms import leaf, op, values_of
+from eqsynth.testing.data import sample_all
+from tests.terms import leaf, op
 
 Torch = Callable[..., torch.Tensor]
 
 
 def check(name: str, attrs: tuple[Attr, ...], theirs: Torch, *args: Tensor) -> None:
     term = op(name, *args, attrs=attrs)
-    env = values_of(*args)
+    env = sample_all(*args)
     got = evaluate(term, env)
     expected = theirs(*(torch.from_numpy(env[arg.label]) for arg in args))
     assert got.shape == term.shape == tuple(expected.shape)
@@ -49,7 +50,7 @@ def test_scalar_functions(fn: str) -> None:
         args = [leaf("mask", 2, 1, dtype="bool"), X, Y]
     if fn in ("log", "sqrt", "rsqrt", "pow"):
         args[0] = op("Abs", args[0])
-    env = values_of(*args)
+    env = sample_all(*args)
     inputs = [torch.from_numpy(np.asarray(evaluate(arg, env))) for arg in args]
     for name in names:
         got = evaluate(op(name, *args), env)
@@ -78,8 +79,8 @@ def test_arithmetic() -> None:
 
 
 def test_casts_round() -> None:
-    got = evaluate(op("Cast", X, attrs=("bfloat16",)), values_of(X))
-    expected = torch.from_numpy(values_of(X)["x"]).bfloat16().double().numpy()
+    got = evaluate(op("Cast", X, attrs=("bfloat16",)), sample_all(X))
+    expected = torch.from_numpy(sample_all(X)["x"]).bfloat16().double().numpy()
     np.testing.assert_array_equal(got, expected)
 
 
@@ -160,8 +161,8 @@ def test_reductions(axes: tuple[int, ...], keep: int) -> None:
     for name, theirs in cases.items():
         if axes:  # torch takes no axes for all of them
             check(name, (axes, keep), theirs, IMAGE)
-    same = evaluate(op("ReduceSum", IMAGE, attrs=((), keep)), values_of(IMAGE))
-    np.testing.assert_array_equal(same, values_of(IMAGE)["image"])
+    same = evaluate(op("ReduceSum", IMAGE, attrs=((), keep)), sample_all(IMAGE))
+    np.testing.assert_array_equal(same, sample_all(IMAGE)["image"])
     check("ReduceProd", ((1,), keep), lambda x: x.prod(1, k), IMAGE)
 
 
@@ -217,7 +218,7 @@ def test_constants_and_data() -> None:
     check("Iota", ((2, 3), 1, "int64"), lambda: torch.arange(3).expand(2, 3))
     ids = leaf("ids", 2, 2, dtype="bool")
     index = op("Cast", ids, attrs=("int64",))
-    env = values_of(X, ids)
+    env = sample_all(X, ids)
     rows = evaluate(op("Embedding", X, index), env)
     np.testing.assert_array_equal(rows, env["x"][env["ids"].astype(int)])
     taken = evaluate(op("Gather", X, index, attrs=(1,)), env)
@@ -227,7 +228,7 @@ def test_constants_and_data() -> None:
 
 def test_an_opaque_operator_has_no_value_here() -> None:
     with pytest.raises(UnsupportedOperatorError) as caught:
-        evaluate(op("Opaque", X, attrs=("aten.cumsum", (2, 3), "float64")), values_of(X))
+        evaluate(op("Opaque", X, attrs=("aten.cumsum", (2, 3), "float64")), sample_all(X))
     assert caught.value.got == "aten.cumsum"
 
 

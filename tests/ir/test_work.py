@@ -7,7 +7,7 @@ import pytest
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.ir.work import bytes_moved, flops
-from tests.ir.random_terms import it, leaf, op
+from tests.terms import it, leaf, op
 
 X, W = leaf("x", 2, 3), leaf("w", 3, 4)
 IMAGE, K = leaf("image", 1, 4, 5, 5), leaf("k", 6, 2, 3, 3)

@@ -26,7 +26,7 @@ from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.reference import Array
 from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet, Var, load_rules, load_text
 from tests.egraph.programs import PROGRAMS, RULES, saturate, saturated
-from tests.ir.random_terms import leaf, op, times
+from tests.terms import leaf, op, times
 
 INDEX = [r for r in RULES.rules if r.ruleset == "index"]
 SCALAR = [r for r in RULES.rules if r.ruleset == "scalar"]

@@ -1,0 +1,92 @@
+"""Data that finds faults: zeros, ties, offsets, limits of integers, besides normal numbers.
+
+What a rule overlooks shows on such data and hides on normal numbers: a sum that cancels loses its
+digits on data around 100, a maximum has several arguments where values tie, a factor that was
+dropped is seen unless everything is zero. Not here: hypothesis (``strategies/``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+from eqsynth.ir.reference import Array, rounded, storage
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
+from eqsynth.ir.types import Shape, TensorType, is_float
+
+Draw = Callable[[np.random.Generator, Shape], Array]
+
+FLOATS: Final[Mapping[str, Draw]] = {
+    "zeros": lambda rng, shape: np.zeros(shape),
+    "ties": lambda rng, shape: rng.integers(-1, 2, size=shape),
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "negative": lambda rng, shape: -np.abs(rng.normal(size=shape)),
+    "offset": lambda rng, shape: 100 + rng.normal(size=shape),
+    "scaled": lambda rng, shape: 100 * rng.normal(size=shape),
+    "near-equal": lambda rng, shape: 1 + 1e-3 * rng.normal(size=shape),
+    "sparse": lambda rng, shape: rng.normal(size=shape) * (rng.random(size=shape) < 0.5),
+}
+"""Kinds of floats, the simplest first."""
+
+INTEGERS: Final[tuple[str, ...]] = ("zeros", "ties", "small", "limits")
+"""Kinds of integers: zeros, -1 to 1 (0 and 1 without a sign), -9 to 9, anything up to the limits
+of the dtype."""
+
+
+def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
+    """An array of a kind of ``FLOATS`` or ``INTEGERS``; bools are drawn evenly, except zeros.
+
+    Floats are what the dtype can hold, so that a float32 run of them starts from the same data.
+
+    >>> sample("zeros", TensorType((2,), "float32"), np.random.default_rng(0))
+    array([0., 0.])
+    """
+    if is_float(type_.dtype):
+        return rounded(FLOATS[kind](rng, type_.shape), type_.dtype)
+    if kind == "zeros":
+        return np.zeros(type_.shape, storage(type_.dtype))
+    if type_.dtype == "bool":
+        return rng.integers(0, 2, size=type_.shape).astype(bool)
+    limits = np.iinfo(type_.dtype)
+    low, high = {"ties": (-1, 1), "small": (-9, 9)}.get(kind, (limits.min, limits.max))
+    low = max(low, limits.min)
+    drawn = rng.integers(low, high, size=type_.shape, endpoint=True, dtype=storage(type_.dtype))
+    return np.asarray(drawn)
+
+
+def leaves(terms: Iterable[Tensor]) -> dict[str, Input | Weight]:
+    """The inputs and weights of terms, by name."""
+    return {
+        term.name: term for term in topological(list(terms)) if isinstance(term, Input | Weight)
+    }
+
+
+def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
+    """Arguments that are positions (in an embedding's table, in a gather's tensor), and how many
+    there are to choose from. Other values would be errors, as they are in torch."""
+    bounds: dict[Tensor, int] = {}
+    for term in members:
+        if isinstance(term, Op) and term.name in ("Embedding", "Gather"):
+            source, index = term.args
+            axis = term.attrs[0] if term.name == "Gather" else 0
+            assert isinstance(axis, int)
+            bounds[index] = min(source.shape[axis], bounds.get(index, source.shape[axis]))
+    return bounds
+
+
+def sample_all(
+    *terms: Tensor, kind: str = "normal", integers: str = "small", seed: int = 0
+) -> dict[str, Any]:
+    """Arrays for the inputs and weights of terms, by name; one name and type, one array."""
+    env: dict[str, Any] = {}
+    bounds = positions(topological(terms))
+    for name, leaf in leaves(terms).items():
+        rng = np.random.default_rng([seed, crc32(f"{name}{leaf.type}".encode())])
+        if leaf in bounds:
+            env[name] = rng.integers(0, max(1, bounds[leaf]), size=leaf.shape)
+        else:
+            env[name] = sample(kind if is_float(leaf.dtype) else integers, leaf.type, rng)
+    return env

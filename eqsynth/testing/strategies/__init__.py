@@ -1,0 +1,41 @@
+"""Hypothesis strategies for tensor programs, for the tests of whoever builds on eqsynth.
+
+``types.py`` dtypes, shapes and arrays; ``scopes.py`` index expressions and scopes; ``programs.py``
+programs of operators; ``modules.py`` torch modules. Each shrinks to its simplest value, which its
+docstring names. Needs hypothesis; ``eqsynth.testing`` itself doesn't.
+
+>>> from hypothesis import find
+>>> from eqsynth.testing import strategies
+>>> program = find(strategies.operator_programs(), lambda term: term.name == "Matmul")
+>>> [arg.shape for arg in program.args]
+[(1, 1), (1, 1)]
+"""
+
+from eqsynth.testing.strategies.programs import VIEWS, operator_programs
+from eqsynth.testing.strategies.scopes import (
+    ANY,
+    BARE,
+    EXTENTS,
+    WINDOWS,
+    bodies,
+    indices,
+    nested_scopes,
+    products,
+    reads,
+    reads_of,
+    scopes,
+)
+from eqsynth.testing.strategies.types import (
+    arrays,
+    dtypes,
+    environments,
+    extents,
+    shapes,
+    tensor_types,
+)
+
+__all__ = [
+    "ANY", "BARE", "EXTENTS", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes", "environments",
+    "extents", "indices", "nested_scopes", "operator_programs", "products", "reads", "reads_of",
+    "scopes", "shapes", "tensor_types",
+]  # fmt: skip

@@ -1,0 +1,318 @@
+"""Hypothesis strategies of operator programs: terms over the operators of the table.
+
+A program grows operator by operator; each takes one or two of the values that are there, so that
+values are shared. The simplest program is one unary operator of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hypothesis import strategies as st
+
+from eqsynth.ir.operators import OPERATORS, Attr
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight
+from eqsynth.ir.types import TensorType, is_float
+from eqsynth.testing.strategies.types import shapes
+
+_UNARY = [
+    row.name
+    for row in OPERATORS.values()
+    if row.kind == "elementwise" and row.arity == 1 and not row.attrs
+]
+_BINARY = [
+    row.name for row in OPERATORS.values() if row.kind == "elementwise" and row.arity == 2
+]
+
+Build = Callable[[st.DrawFn, Tensor], Op]
+"""Draws an operator over a tensor; where it can't take this tensor, ``Relu``."""
+
+Join = Callable[[st.DrawFn, Tensor, Sequence[Tensor]], Op]
+"""The same over a tensor and others that are there."""
+
+
+def _op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
+    return Op(name, args, attrs)
+
+
+def _leaf(
+    name: str, *shape: int, dtype: str = "float32", constant: bool = False
+) -> Input | Weight:
+    """A tensor named by its type, so that one name never has two."""
+    full = name + "x".join(map(str, shape)) + ("" if dtype == "float32" else f"_{dtype}")
+    return (Weight if constant else Input)(full, TensorType(shape, dtype))
+
+
+def _int(draw: st.DrawFn, low: int, high: int) -> int:
+    return draw(st.integers(low, high))
+
+
+def _axis(draw: st.DrawFn, x: Tensor) -> int:
+    return _int(draw, 0, len(x.shape) - 1)
+
+
+def _permute(draw: st.DrawFn, x: Tensor) -> Op:
+    return _op("Permute", x, attrs=(tuple(draw(st.permutations(range(len(x.shape))))),))
+
+
+def _reshape(draw: st.DrawFn, x: Tensor) -> Op:
+    rest, shape = x.type.size, list[int]()
+    while rest > 1 and len(shape) < 3:
+        divisors = [d for d in range(1, rest + 1) if rest % d == 0]
+        shape.append(draw(st.sampled_from(divisors)))
+        rest //= shape[-1]
+    return _op("Reshape", x, attrs=((*shape, rest),))
+
+
+def _expand(draw: st.DrawFn, x: Tensor) -> Op:
+    own = tuple(_int(draw, 0, 3) if e == 1 else e for e in x.shape)
+    front = tuple(draw(st.lists(st.integers(1, 2), max_size=1)))
+    return _op("Expand", x, attrs=((*front, *own),))
+
+
+def _slice(draw: st.DrawFn, x: Tensor) -> Op:
+    axis = _axis(draw, x)
+    start = _int(draw, 0, x.shape[axis])
+    stop = _int(draw, start, x.shape[axis])
+    return _op("Slice", x, attrs=(axis, start, stop, _int(draw, 1, 3)))
+
+
+def _pad(draw: st.DrawFn, x: Tensor) -> Op:
+    before, after = (tuple(_int(draw, 0, 2) for _ in x.shape) for _ in range(2))
+    return _op("Pad", x, attrs=(before, after, draw(st.sampled_from([0.0, 0.0, 1.0]))))
+
+
+def _concat(draw: st.DrawFn, x: Tensor) -> Op:
+    axis = _axis(draw, x)
+    extents = draw(st.lists(st.integers(0, 3), max_size=2))
+    parts = [
+        _leaf(f"p{n}_", *x.shape[:axis], e, *x.shape[axis + 1 :], dtype=x.dtype)
+        for n, e in enumerate(extents)
+    ]
+    return _op("Concat", x, *parts, attrs=(axis,))
+
+
+def _shift(draw: st.DrawFn, x: Tensor) -> Op:
+    return _op("Shift", x, attrs=(_axis(draw, x), _int(draw, -2, 2)))
+
+
+def _unfold(draw: st.DrawFn, x: Tensor) -> Op:
+    return _op("Unfold", x, attrs=(_axis(draw, x), _int(draw, 1, 4)))
+
+
+def _stride(draw: st.DrawFn, x: Tensor) -> Op:
+    axis = _axis(draw, x)
+    steps = [s for s in range(1, max(x.shape[axis], 1) + 1) if x.shape[axis] % s == 0]
+    return _op("Stride", x, attrs=(axis, draw(st.sampled_from(steps))))
+
+
+def _split(draw: st.DrawFn, x: Tensor) -> Op:
+    axis = _axis(draw, x)
+    blocks = [s for s in range(1, max(x.shape[axis], 1) + 1) if x.shape[axis] % s == 0]
+    return _op("Split", x, attrs=(axis, draw(st.sampled_from(blocks))))
+
+
+def _merge(draw: st.DrawFn, x: Tensor) -> Op:
+    if len(x.shape) < 2:
+        return _split(draw, x)
+    return _op("Merge", x, attrs=(_int(draw, 0, len(x.shape) - 2),))
+
+
+VIEWS: Mapping[str, Build] = {
+    "Permute": _permute, "Reshape": _reshape, "Expand": _expand, "Slice": _slice, "Pad": _pad,
+    "Concat": _concat, "Shift": _shift, "Unfold": _unfold, "Stride": _stride,
+    "Split": _split, "Merge": _merge,
+}  # fmt: skip
+
+
+def _unary(draw: st.DrawFn, x: Tensor) -> Op:
+    names = _UNARY if x.dtype != "bool" else ["LogicalNot", "Relu", "Exp"]
+    return _op(draw(st.sampled_from(names)), x)
+
+
+def _binary(draw: st.DrawFn, x: Tensor) -> Op:
+    names = _BINARY if x.dtype != "bool" else ["LogicalAnd", "LogicalOr", "Equal", "Maximum"]
+    shape = tuple(e if draw(st.booleans()) else 1 for e in x.shape)
+    y = _leaf("y", *shape, dtype=x.dtype)
+    args = (x, y) if draw(st.booleans()) else (y, x)
+    return _op(draw(st.sampled_from(names)), *args)
+
+
+def _where(draw: st.DrawFn, x: Tensor) -> Op:
+    return _op("Where", _op("Greater", x, _leaf("zero", 1, dtype=x.dtype)), x, x)
+
+
+def _cast(draw: st.DrawFn, x: Tensor) -> Op:
+    return _op("Cast", x, attrs=(draw(st.sampled_from(["float32", "float16", "int64"])),))
+
+
+def _matmul(draw: st.DrawFn, x: Tensor) -> Op:
+    if len(x.shape) < 2 or x.dtype == "bool":
+        return _op("Relu", x)
+    n = _int(draw, 1, 3)
+    batch = x.shape[:-2] if draw(st.booleans()) else ()
+    shape = (*batch, x.shape[-1], n)
+    w = _leaf("w", *shape, dtype=x.dtype, constant=True)
+    return _op("Matmul", x, w)
+
+
+def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
+    kinds = ["ReduceSum", "ReduceProd"]
+    if 0 not in x.shape:
+        kinds += ["ReduceMax", "ReduceMin"] + (["ReduceMean"] if is_float(x.dtype) else [])
+    axes = tuple(axis for axis in range(len(x.shape)) if draw(st.booleans()))
+    return _op(draw(st.sampled_from(kinds)), x, attrs=(axes, _int(draw, 0, 1)))
+
+
+def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
+    if 0 in x.shape or not is_float(x.dtype):
+        return _op("Relu", x)
+    return _op("Softmax", x, attrs=(_axis(draw, x),))
+
+
+def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
+    """A convolution or pooling over the tensor as an image."""
+    if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
+        return _op("Relu", x)
+    height = max(d for d in range(1, 5) if x.type.size % d == 0)
+    image = _op("Reshape", x, attrs=((1, 1, height, x.type.size // height),))
+    stride, dilation = ((_int(draw, 1, 2), _int(draw, 1, 2)) for _ in range(2))
+    padding = (_int(draw, 0, 1), _int(draw, 0, 1))
+    fits = [
+        max(k for k in (1, 2, 3) if e + 2 * p - d * (k - 1) >= 1)
+        for e, p, d in zip(image.shape[2:], padding, dilation, strict=True)
+    ]
+    kernel = tuple(_int(draw, 1, k) for k in fits)
+    if name == "Conv2d":
+        w = _leaf("w", 2, 1, *kernel, dtype=x.dtype, constant=True)
+        return _op(name, image, w, attrs=(stride, padding, dilation, 1))
+    return _op(name, image, attrs=(kernel, stride, padding, dilation))
+
+
+def _layer_norm(draw: st.DrawFn, x: Tensor) -> Op:
+    if 0 in x.shape or not is_float(x.dtype):
+        return _op("Relu", x)
+    last = x.shape[-1]
+    scale, shift = (_leaf(n, last, dtype=x.dtype, constant=True) for n in ("g", "h"))
+    return _op("LayerNorm", x, scale, shift, attrs=(1, 1e-5))
+
+
+def _conv_transpose(draw: st.DrawFn, x: Tensor) -> Op:
+    if 0 in x.shape or x.type.size > 32 or not is_float(x.dtype):
+        return _op("Relu", x)
+    image = _op("Reshape", x, attrs=((1, 1, 1, x.type.size),))
+    stride = (1, _int(draw, 1, 2))
+    kernel = (1, _int(draw, 1, 3))
+    w = _leaf("w", 1, 2, *kernel, dtype=x.dtype, constant=True)
+    padding = (0, _int(draw, 0, (kernel[1] - 1) // 2))
+    return _op("ConvTranspose2d", image, w, attrs=(stride, padding, (0, 0), (1, 1), 1))
+
+
+def _grouped_conv(draw: st.DrawFn, x: Tensor) -> Op:
+    """A convolution over the first axis as channels: dense, grouped or depthwise."""
+    if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
+        return _op("Relu", x)
+    channels = x.shape[0]
+    image = _op("Reshape", x, attrs=((1, channels, 1, x.type.size // channels),))
+    groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
+    filters = groups * _int(draw, 1, 2)
+    pad = _int(draw, 0, 1)
+    kernel = _int(draw, 1, min(3, image.shape[3] + 2 * pad))
+    w = _leaf("w", filters, channels // groups, 1, kernel, dtype=x.dtype, constant=True)
+    return _op("Conv2d", image, w, attrs=((1, 1), (0, pad), (1, 1), groups))
+
+
+def _gather(draw: st.DrawFn, x: Tensor) -> Op:
+    if 0 in x.shape:
+        return _op("Relu", x)
+    axis = _axis(draw, x)
+    shape = (*x.shape[:axis], _int(draw, 1, 3), *x.shape[axis + 1 :])
+    return _op("Gather", x, _leaf(f"at{x.shape[axis]}_", *shape, dtype="int64"), attrs=(axis,))
+
+
+def _with_constant(draw: st.DrawFn, x: Tensor) -> Op:
+    """A number or a count beside the tensor: scaling, bias, positions."""
+    name = draw(st.sampled_from(["Add", "Mul"] if x.dtype != "bool" else ["Maximum"]))
+    if draw(st.booleans()):
+        values = [2.0, 1.0, 0.0, -1.0, 0.5] if is_float(x.dtype) else [1.0, 0.0]
+        return _op(name, x, _op("Full", attrs=((1,), draw(st.sampled_from(values)), x.dtype)))
+    return _op(name, x, _op("Iota", attrs=(x.shape, _axis(draw, x), x.dtype)))
+
+
+def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
+    """Two values that are there, of shapes that broadcast."""
+    fitting = [
+        y
+        for y in pool
+        if all(a == b or 1 in (a, b) for a, b in zip(x.shape[::-1], y.shape[::-1], strict=False))
+        and (x.dtype == "bool") == (y.dtype == "bool")
+    ]
+    y = draw(st.sampled_from(fitting)) if fitting else x
+    common = ["Add", "Mul", "Sub", "Maximum", "Minimum"]
+    names = [*common, *_BINARY] if x.dtype != "bool" else ["LogicalAnd", "LogicalOr", "Maximum"]
+    return _op(draw(st.sampled_from(names)), *((x, y) if draw(st.booleans()) else (y, x)))
+
+
+def _product(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
+    """A product of two matrices that are there, one of them perhaps transposed."""
+    if len(x.shape) != 2 or x.dtype == "bool":
+        return _op("Relu", x)
+    options: list[Tensor] = []
+    for y in pool:
+        if len(y.shape) == 2 and y.dtype == x.dtype:
+            turned = _op("Permute", y, attrs=((1, 0),))
+            options += [z for z in (y, turned) if z.shape[0] == x.shape[1]]
+    return _op("Matmul", x, draw(st.sampled_from(options))) if options else _op("Relu", x)
+
+
+def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
+    """A concatenation of values that are there."""
+    axis = _axis(draw, x)
+
+    def rest(y: Tensor) -> tuple[int, ...]:
+        return (*y.shape[:axis], *y.shape[axis + 1 :])
+
+    fitting = [y for y in pool if len(y.shape) == len(x.shape) and rest(y) == rest(x)]
+    fitting = [y for y in fitting if y.dtype == x.dtype]
+    parts = draw(st.lists(st.sampled_from(fitting), max_size=2)) if fitting else []
+    return _op("Concat", x, *parts, attrs=(axis,))
+
+
+_BUILDERS: Sequence[Build] = (
+    _unary, _unary, _binary, _binary, _where, _cast, _matmul, _matmul, _reduce, _reduce,
+    _softmax, _layer_norm, *VIEWS.values(), _with_constant, _gather, _conv_transpose, _grouped_conv,
+    *(lambda d, x, n=n: _window(d, x, n) for n in ("Conv2d", "MaxPool2d", "AvgPool2d")),
+)  # fmt: skip
+_JOINS: Sequence[Join] = (
+    *(lambda d, x, _pool, b=b: b(d, x) for b in _BUILDERS),
+    _combined, _combined, _combined, _combined, _product, _product, _joined, _joined,
+)  # fmt: skip
+
+
+@st.composite
+def operator_programs(
+    draw: st.DrawFn,
+    *,
+    steps: int = 3,
+    dtypes: Sequence[str] = ("float32",),
+    empty: bool = False,
+    largest: int = 4,
+    size: int = 512,
+) -> Tensor:
+    """Terms of some operators; the last one uses what some of the others gave.
+
+    Args:
+        steps: operators at most, not counting what an operator needs to be well typed.
+        dtypes: of the input; the first is the simplest.
+        empty: extents may be 0.
+        largest: largest extent of the input.
+        size: elements at most of any value.
+    """
+    shape = draw(shapes((1, 3), largest, empty=empty))
+    pool: list[Tensor] = [_leaf("x", *shape, dtype=draw(st.sampled_from(list(dtypes))))]
+    for _ in range(draw(st.integers(1, steps))):
+        x = pool[-1 - draw(st.sampled_from([0, 0, 0, 1, 2])) % len(pool)]
+        built = draw(st.sampled_from(_JOINS))(draw, x, pool) if x.shape else _op("Relu", x)
+        if built.type.size <= size:
+            pool.append(built)
+    return pool[-1]

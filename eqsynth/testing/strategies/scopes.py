@@ -1,0 +1,204 @@
+"""Hypothesis strategies of scopes: index expressions, reads, scalar bodies, scopes of scopes.
+
+Tensors are named by their type, so two reads of one shape are often reads of one tensor; extents
+come from the indices, so that most reads are in range and many lie partly outside. The simplest
+scope reads one element of one tensor at a bare iterator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from eqsynth.ir.functions import FUNCTIONS as known_functions
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
+from eqsynth.ir.tensor import Input, Scope, Tensor, Weight
+from eqsynth.ir.types import TensorType
+
+INF = float("inf")
+FLOAT = ("float32",)
+FUNCTIONS = ("max", "relu")
+EXTENTS = st.sampled_from([1, 2, 2, 3, 3, 4])
+
+BARE = ("bare",)
+# Bare indices and windows: what convolutions are made of.
+WINDOWS = ("bare", "mixed", "mixed")
+ANY = ("bare", "bare", "bare", "bare", "mixed", "mixed", "scaled", "divided", "number")
+
+
+@st.composite
+def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY) -> Index:
+    """Indices over some of the iterators: bare, affine, or under ``//`` and ``%``.
+
+    Args:
+        kinds: any of ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided`` and
+            ``number``; more often those that stand more often. ``ANY``, ``BARE``, ``WINDOWS``.
+    """
+    if not iterators:
+        return Index(draw(st.integers(0, 2)))
+    kind = draw(st.sampled_from(list(kinds)))
+    first, second = (draw(st.sampled_from(list(iterators))) for _ in range(2))
+    a, b = (Index.iterator(i.slot, i.extent) for i in (first, second))
+    if kind == "bare":
+        return a
+    offset = draw(st.integers(-2, 2))
+    if kind == "mixed":
+        scale = st.sampled_from([1, 1, 2, -1])
+        return a * draw(st.sampled_from([1, 1, 2])) + b * draw(scale) + offset
+    if kind == "scaled":
+        return a * draw(st.sampled_from([1, -1, 2, -2])) + offset
+    if kind == "number":
+        return Index(draw(st.integers(0, 1)))
+    divisor = draw(st.integers(1, 3))
+    whole = a * draw(st.sampled_from([1, 2, -1])) + b + offset
+    return whole // divisor if draw(st.booleans()) else whole % divisor
+
+
+@st.composite
+def reads(
+    draw: st.DrawFn,
+    iterators: Sequence[It],
+    *,
+    fills: Sequence[float] = (0.0,),
+    kinds: Sequence[str] = ANY,
+    dtypes: Sequence[str] = FLOAT,
+) -> Read:
+    """Reads at random indices of a tensor that mostly holds them."""
+    rank = draw(st.integers(0 if kinds == BARE else 1, 3))
+    at = [draw(indices(iterators, kinds)) for _ in range(rank)]
+    slack = st.just(0) if kinds == BARE else st.sampled_from([0, 0, 0, -1, -2, 1])
+    shape = [max(1, index.range()[1] + 1 + draw(slack)) for index in at]
+    dtype = draw(st.sampled_from(list(dtypes)))
+    name = draw(st.sampled_from("aabw")) + "_" + "x".join(map(str, shape))
+    name += "" if dtype == "float32" else f"_{dtype}"
+    tensor = (Weight if name[0] == "w" else Input)(name, TensorType(tuple(shape), dtype))
+    return Read(tensor, tuple(at), draw(st.sampled_from(list(fills))))
+
+
+@st.composite
+def products(
+    draw: st.DrawFn,
+    *,
+    factors: tuple[int, int] = (1, 3),
+    traversal: tuple[int, int] = (0, 3),
+    reduction: tuple[int, int] = (0, 3),
+    extents: st.SearchStrategy[int] = EXTENTS,
+    kinds: Sequence[str] = ANY,
+    fills: Sequence[float] = (0.0,),
+) -> Scope:
+    """Scopes ``L sum . number * read * …``: what contractions are.
+
+    Args:
+        factors, traversal, reduction: least and largest number of reads, and of iterators.
+    """
+    outer = draw(st.lists(extents, min_size=traversal[0], max_size=traversal[1]))
+    reduced = draw(st.lists(extents, min_size=reduction[0], max_size=reduction[1]))
+    iterators = [It(slot, extent) for slot, extent in enumerate((*outer, *reduced))]
+    parts: list[Scalar] = [
+        draw(reads(iterators, fills=fills, kinds=kinds))
+        for _ in range(draw(st.integers(*factors)))
+    ]
+    if draw(st.integers(0, 3)) == 3:
+        parts.append(Num(draw(st.sampled_from([-1.0, 0.5, 3.0]))))
+    return Scope(tuple(outer), tuple(reduced), product(parts))
+
+
+@st.composite
+def bodies(
+    draw: st.DrawFn,
+    iterators: Sequence[It],
+    depth: int = 2,
+    *,
+    dtypes: Sequence[str] = FLOAT,
+    functions: Sequence[str] = FUNCTIONS,
+) -> Scalar:
+    """Any body: sums, products, functions, values of indices, reads with any fill.
+
+    Args:
+        functions: of ``eqsynth/ir/functions.py``, besides sums and products; ``cast`` too.
+    """
+    if depth == 0 or draw(st.integers(0, 2)) == 0:
+        kind = draw(st.sampled_from(["read", "read", "read", "number", "value"]))
+        if kind == "number":
+            return Num(draw(st.sampled_from([2.0, -1.0, 0.5])))
+        if kind == "value":
+            return Value(draw(indices(iterators)))
+        return draw(reads(iterators, fills=(0.0, 0.0, 1.5, -INF, INF), dtypes=dtypes))
+
+    def part() -> Scalar:
+        return draw(bodies(iterators, depth - 1, dtypes=dtypes, functions=functions))
+
+    kind = draw(st.sampled_from(["sum", "sum", "prod", *functions]))
+    if kind == "cast":
+        return Cast(draw(st.sampled_from(list(dtypes))), part())
+    if kind not in ("sum", "prod"):
+        return Call(kind, tuple(part() for _ in range(known_functions[kind].arity)))
+    parts = [part(), part()]
+    return product(parts) if kind == "prod" else total(parts)
+
+
+@st.composite
+def scopes(
+    draw: st.DrawFn,
+    *,
+    empty: bool = True,
+    dtypes: Sequence[str] = FLOAT,
+    functions: Sequence[str] = FUNCTIONS,
+) -> Scope:
+    """Any scope.
+
+    Args:
+        empty: extents may be 0.
+        dtypes: of what is read, and cast to.
+        functions: see :func:`bodies`.
+    """
+    extents = st.sampled_from([1, 2, 2, 3, 3, 4, *([0] if empty else [])])
+    traversal = draw(st.lists(extents, min_size=0, max_size=3))
+    reduced = draw(st.lists(extents, min_size=0, max_size=3))
+    iterators = [It(slot, extent) for slot, extent in enumerate((*traversal, *reduced))]
+    reducer = draw(st.sampled_from(["sum", "sum", "max", "min", "prod"]))
+    body = draw(bodies(iterators, dtypes=dtypes, functions=functions))
+    return Scope(tuple(traversal), tuple(reduced), body, reducer)
+
+
+@st.composite
+def reads_of(draw: st.DrawFn, tensor: Tensor, iterators: Sequence[It], fill: float = 0.0) -> Read:
+    """Reads of a given tensor, mostly near its extents."""
+    at = []
+    for extent in tensor.shape:
+        fitting = [i for i in iterators if i.extent <= extent]
+        if fitting and draw(st.integers(0, 3)) < 3:
+            base = draw(st.sampled_from(fitting))
+            at.append(Index.iterator(base.slot, base.extent))
+        else:
+            at.append(draw(indices(iterators)))
+        if draw(st.integers(0, 3)) == 3:
+            at[-1] = at[-1] + draw(st.sampled_from([-1, 1]))
+    return Read(tensor, tuple(at), fill)
+
+
+@st.composite
+def nested_scopes(draw: st.DrawFn, inners: st.SearchStrategy[Scope]) -> tuple[Scope, Read, Scope]:
+    """A scope, a read in it, and the scope that the read reads."""
+    inner = draw(inners)
+    traversal = draw(st.lists(EXTENTS, min_size=1, max_size=3))
+    reduced = draw(st.lists(EXTENTS, min_size=0, max_size=2))
+    iterators = [It(slot, extent) for slot, extent in enumerate((*traversal, *reduced))]
+    fill = draw(st.sampled_from([0.0, 0.0, 0.0, -INF, 1.5]))
+    read = draw(reads_of(inner, iterators, fill))
+    body: Scalar = read
+    kind = draw(st.sampled_from(["alone", "product", "product", "square", "sum", "relu", "max"]))
+    if kind == "product":
+        body = product([read, draw(reads(iterators))])
+    elif kind == "square":
+        body = Prod((read, read))
+    elif kind == "sum":
+        body = Sum((read, draw(reads(iterators))))
+    elif kind == "relu":
+        body = Call("relu", (read,))
+    elif kind == "max":
+        body = Call("max", (read, draw(reads(iterators))))
+    reducer = draw(st.sampled_from(["sum", "sum", "sum", "max"]))
+    return Scope(tuple(traversal), tuple(reduced), body, reducer), read, inner

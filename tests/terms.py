@@ -1,0 +1,41 @@
+"""Short names for terms, and what it takes to compare them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import settings
+
+from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.operators import Attr
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight
+from eqsynth.ir.types import TensorType
+from eqsynth.testing.data import sample_all
+
+INF = float("inf")
+
+
+def times(factor: float) -> int:
+    """So many times the number of examples of the hypothesis profile in use."""
+    return int(settings.default.max_examples * factor)
+
+
+def leaf(name: str, *shape: int, dtype: str = "float32", constant: bool = False) -> Input | Weight:
+    return (Weight if constant else Input)(name, TensorType(shape, dtype))
+
+
+def op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
+    return Op(name, args, attrs)
+
+
+def it(slot: int, extent: int) -> Index:
+    return Index.iterator(slot, extent)
+
+
+def assert_equal(left: Tensor, right: Tensor) -> None:
+    """One type and, in float64, one value."""
+    assert left.type == right.type, f"{left}\nis not of the type of\n{right}"
+    env = sample_all(left, right)
+    a, b = evaluate(left, env), evaluate(right, env)
+    assert a.shape == b.shape == left.shape
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9, err_msg=f"{left}\nagainst\n{right}")
