@@ -6,7 +6,6 @@ error that names the operator, its place in the user's model, and what was expec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -437,19 +436,3 @@ def gather(types: Types, axis: int) -> TensorType:
 
 def opaque(_types: Types, _target: str, shape: Ints, dtype: str) -> TensorType:
     return TensorType(shape, dtype)
-
-
-def flops_conv(types: Types, out: TensorType) -> int:
-    return 2 * out.size * math.prod(types[1].shape[1:])
-
-
-def flops_conv_transpose(types: Types, out: TensorType) -> int:
-    return 2 * types[0].size * math.prod(types[1].shape[1:])
-
-
-def flops_matmul(types: Types, out: TensorType) -> int:
-    return 2 * out.size * types[0].shape[-1]
-
-
-def flops_band(types: Types, out: TensorType) -> int:
-    return 2 * types[0].size * out.shape[-1]

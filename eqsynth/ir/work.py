@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from eqsynth.ir.inference import flops_band, flops_conv, flops_conv_transpose, flops_matmul
 from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
+from eqsynth.ir.types import TensorType
+
+
+def _conv(types: Sequence[TensorType], out: TensorType) -> int:
+    return 2 * out.size * math.prod(types[1].shape[1:])
+
+
+def _conv_transpose(types: Sequence[TensorType], out: TensorType) -> int:
+    return 2 * types[0].size * math.prod(types[1].shape[1:])
+
+
+def _matmul(types: Sequence[TensorType], out: TensorType) -> int:
+    return 2 * out.size * types[0].shape[-1]
+
+
+def _band(types: Sequence[TensorType], out: TensorType) -> int:
+    return 2 * types[0].size * out.shape[-1]
+
 
 _PRODUCTS = {
-    "Matmul": flops_matmul,
-    "G2BMM": flops_band,
-    "GBMM": flops_band,
-    "FusedMatmul": flops_matmul,
-    "FusedMatmulAdd": flops_matmul,
-    "Conv2d": flops_conv,
-    "FusedConv2d": flops_conv,
-    "FusedConv2dAdd": flops_conv,
-    "ConvTranspose2d": flops_conv_transpose,
+    "Matmul": _matmul,
+    "G2BMM": _band,
+    "GBMM": _band,
+    "FusedMatmul": _matmul,
+    "FusedMatmulAdd": _matmul,
+    "Conv2d": _conv,
+    "FusedConv2d": _conv,
+    "FusedConv2dAdd": _conv,
+    "ConvTranspose2d": _conv_transpose,
 }
 
 
