@@ -13,7 +13,7 @@ from egglog import bindings as egg
 
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.errors import SaturationError
-from eqsynth.rules.load import RuleSet
+from eqsynth.rules.ruleset import RuleSet
 
 SPAN = egg.RustSpan("eqsynth", 0, 0)
 # One throwaway rule holds this many actions: beyond, egglog's typechecking grows faster.

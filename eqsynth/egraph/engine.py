@@ -17,8 +17,8 @@ from egglog import bindings as egg
 from eqsynth.egraph.commands import SPAN, Actions, run, throwaway_rule
 from eqsynth.egraph.snapshot import EClass, ENode, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
-from eqsynth.rules.load import RuleSet
 from eqsynth.rules.rule import Rule
+from eqsynth.rules.ruleset import RuleSet
 
 
 @dataclass(frozen=True)

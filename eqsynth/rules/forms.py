@@ -1,25 +1,39 @@
 """A rule file as text: top-level forms, with their places, and the comments above them.
 
-Nothing here knows what a form means. Files may come from strangers, so size, depth and literals
-are bounded before the text reaches egglog's parser, which overflows its stack on deep nesting.
+Nothing here knows what a form means. Files may come from strangers, so size, number, depth and
+literals are bounded before the text reaches egglog's parser, which overflows its stack on deep
+nesting. The bounds are many times what a file of one family needs (300 lines), and keep the
+loading of the worst file to seconds.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+import stat
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from eqsynth.errors import RuleError
 
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 18
+# The engine's cost of a declaration grows with the number of declarations.
+MAX_FORMS = 1000
 # Each span of the parser carries a copy of its text: a form costs the square of its length.
-MAX_FORM_CHARS = 1 << 14
+MAX_FORM_CHARS = 1 << 12
+MAX_WORD_CHARS = 128
 MAX_DEPTH = 200
 
 _TOKEN = re.compile(r""";[^\n]*|"(?:\\.|[^"\\])*"|[()"]|[^\s();"]+""", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+\Z")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z")
+# Bounded repetitions: a stranger's comment must not cost the square of its length.
+_OVERRIDE = re.compile(
+    r"\((numerics|status): {0,8}([^()\s]{1,40}(?: {0,8}\([^()]{0,40}\))?) {0,8}\)"
+)
 _HEADER_FIELD = re.compile(r";+\s*(Numerics|Status)\s+(\w+(?:\s*\([^)]*\))?)")
 
 
@@ -42,6 +56,11 @@ class Form:
             return self.line, self.column + len(before)
         return self.line + before.count("\n"), len(before) - newline
 
+    def find(self, word: str) -> int:
+        """The byte offset of the last place where a word stands in the form; 0 if it doesn't."""
+        places = [match.start() for match in _TOKEN.finditer(self.text) if match.group() == word]
+        return len(self.text[: places[-1]].encode()) if places else 0
+
     def error(
         self, what: str, byte_offset: int = 0, *, expected: str = "", hint: str = ""
     ) -> RuleError:
@@ -61,17 +80,12 @@ def split_forms(text: str, file: str) -> list[Form]:
             number that does not fit its sort, text outside of forms.
     """
     if len(text.encode(errors="surrogatepass")) > MAX_FILE_BYTES:
-        raise RuleError(
-            "rule file is too large",
-            file=file,
-            got=f"{len(text)} characters",
-            expected=f"at most {MAX_FILE_BYTES} bytes",
-            hint="Split it by family of rules.",
-        )
+        raise _too_large(file)
+    _check_characters(text, file)
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    lines = text.split("\n")
     forms: list[Form] = []
-    depth, begin, begin_line, head = 0, 0, 0, ""
+    comments: list[tuple[int, int]] = []
+    depth, begin, begin_line, end, head, comment = 0, 0, 0, 0, "", ""
     suspect: int | None = None
     line = 0
     for token in _TOKEN.finditer(text):
@@ -90,10 +104,13 @@ def split_forms(text: str, file: str) -> list[Form]:
             return RuleError(what, file=file, line=at[0], column=at[1], got=got, hint=hint)
 
         if word.startswith(";"):
+            if depth:
+                comments.append((offset - begin, token.end() - begin))
             continue
         if word == "(":
             if depth == 0:
                 begin, begin_line, head, suspect = offset, line, "", None
+                comments = []
             elif column == 1 and suspect is None:
                 suspect = line + 1
             depth += 1
@@ -113,16 +130,29 @@ def split_forms(text: str, file: str) -> list[Form]:
                         at=place,
                         got=body[:80],
                     )
-                comment = _comment_above(lines, begin_line)
+                if len(forms) == MAX_FORMS:
+                    raise fail(
+                        f"file has more than {MAX_FORMS} forms",
+                        "Split it by family of rules.",
+                        at=place,
+                        got=body[:80],
+                    )
+                comment = _comment_above(text[end:begin] if forms else "\n" + text[:begin], comment)
+                end = offset + 1
+                body = _blanked(body, comments)
                 forms.append(Form(head, body, file, *place, comment))
         elif word == '"':
             raise fail("string is not closed", 'Add the closing ".')
+        elif '"' in (word[0], text[token.end() : token.end() + 1]) and _runs_on(text, token):
+            raise fail("string and word run into each other", "Put a space between them.")
         elif depth == 0:
             raise fail("text outside of a form", "Put it in a comment (;;) or in a form.")
         else:
             if depth == 1 and not head:
                 head = word
             _check_number(word, fail)
+            if len(word) > MAX_WORD_CHARS and not word.startswith('"'):
+                raise fail(f"word is longer than {MAX_WORD_CHARS} characters", "Shorten it.")
     if depth:
         hint = f"The next form begins on line {suspect} before this one ends. " if suspect else ""
         raise RuleError(
@@ -130,7 +160,7 @@ def split_forms(text: str, file: str) -> list[Form]:
             file=file,
             line=begin_line + 1,
             column=begin - starts[begin_line] + 1,
-            got=lines[begin_line][:80],
+            got=text[begin:].split("\n", 1)[0][:80],
             expected=f"{depth} more closing parentheses",
             hint=hint + "Close the form.",
         )
@@ -149,6 +179,23 @@ def header_fields(text: str) -> dict[str, str]:
     return fields
 
 
+def own_fields(form: Form) -> dict[str, str]:
+    """What the comment of a rule says of it alone: `(numerics: cancels)`, `(status: unproved)`.
+
+    Raises:
+        RuleError: something begins like that and isn't.
+    """
+    found = _OVERRIDE.findall(form.comment)
+    meant = form.comment.count("(numerics:") + form.comment.count("(status:")
+    if len(found) != meant:
+        raise form.error(
+            "comment has a numerics or status that cannot be read",
+            expected="(numerics: cancels) or (status: unproved)",
+            hint="Write one word, and the bound of approx in parentheses.",
+        )
+    return dict(found)
+
+
 def _check_number(word: str, fail: object) -> None:
     assert callable(fail)
     if _INTEGER.match(word):
@@ -159,18 +206,103 @@ def _check_number(word: str, fail: object) -> None:
         raise fail("number does not fit in a double", "Write inf or -inf if that is meant.")
 
 
-def _comment_above(lines: list[str], form_line: int) -> str:
-    """The `;;` paragraph above a form. Forms that follow each other without a blank line share
-    the paragraph above the first: a law is two relations and two rules.
+def _blanked(body: str, comments: list[tuple[int, int]]) -> str:
+    """The form with blanks for its comments: egglog's parser begins comments in fewer places."""
+    characters = list(body)
+    for begin, end in comments:
+        characters[begin:end] = " " * (end - begin)
+    return "".join(characters)
+
+
+def _runs_on(text: str, token: re.Match[str]) -> bool:
+    """Whether a word is followed by a string without a space, or a string by a word: egglog's
+    parser reads one word, quotes included."""
+    before, after = text[token.start() - 1 : token.start()], text[token.end() : token.end() + 1]
+    if token.group().startswith('"'):
+        return bool(after and after not in " \t\r\n();")
+    return after == '"' or before == '"'
+
+
+def _too_large(file: str) -> RuleError:
+    return RuleError(
+        "rule file is too large",
+        file=file,
+        expected=f"at most {MAX_FILE_BYTES} bytes",
+        hint="Split it by family of rules.",
+    )
+
+
+def _check_characters(text: str, file: str) -> None:
+    """Refuses what a reader doesn't see, and could be misled by: control characters, invisible
+    ones, and those that turn the direction of writing.
     """
+    for offset, character in enumerate(text):
+        if character.isprintable() or character in "\t\n\r":
+            continue
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            line = text.count("\n", 0, offset)
+            raise RuleError(
+                "rule file contains an invisible character",
+                file=file,
+                line=line + 1,
+                column=offset - (text.rfind("\n", 0, offset) + 1) + 1,
+                got=f"U+{ord(character):04X}",
+                expected="text",
+                hint="Remove it.",
+            )
+
+
+def _comment_above(gap: str, shared: str) -> str:
+    """The `;;` paragraph above a form, from the text between the form and the one before it.
+
+    Forms that follow each other without a blank line share the paragraph above the first
+    (`shared`): a law is two relations and two rules.
+    """
+    between = gap.split("\n")[1:-1] if "\n" in gap else []
+    if not between:
+        return shared
     paragraph: list[str] = []
-    for line in reversed(lines[:form_line]):
-        stripped = line.strip()
-        if not stripped or (paragraph and not stripped.startswith(";")):
+    for line in reversed(between):
+        content = line.strip().lstrip(";").strip()
+        if not line.strip() or content.startswith("----"):
             break
-        if stripped.startswith(";"):
-            content = stripped.lstrip(";").strip()
-            if content.startswith("----"):
-                break
-            paragraph.append(content)
+        paragraph.append(content)
     return "\n".join(reversed(paragraph)).strip()
+
+
+def read_text(path: Path) -> str:
+    """A rule file's text, its size bounded before it is read.
+
+    Raises:
+        RuleError: no such file, no plain file, too large, or not UTF-8.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            # Reading a pipe or a device might never end.
+            raise RuleError(
+                "this is no rule file", file=str(path), expected="a plain file", hint="Check it."
+            )
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise _too_large(str(path))
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise RuleError(
+                "rule file is not UTF-8",
+                file=str(path),
+                got=f"byte {data[error.start]:#x} at offset {error.start}",
+                hint="Save it as UTF-8.",
+            ) from error
+        # A ValueError: a path that holds a NUL.
+        got = (error.strerror or "") if isinstance(error, OSError) else str(error)
+        raise RuleError(
+            "rule file cannot be read", file=repr(str(path))[1:-1], got=got, hint="Check it."
+        ) from error
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint: which of the names was probably meant."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"Did you mean {close[0]}?" if close else "Declare it, or load its file before this."

@@ -8,20 +8,20 @@ rule is run lives in `phases.py`; running it, in `eqsynth.egraph`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from egglog import bindings as egg
 
 from eqsynth.errors import RuleError
-from eqsynth.rules.forms import MAX_FILE_BYTES, Form, header_fields, split_forms
+from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, read_text, split_forms
 from eqsynth.rules.location import rules_directory
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
+from eqsynth.rules.ruleset import RuleSet
 from eqsynth.rules.sorts import PRIMITIVES, Declarations, Signature
 from eqsynth.rules.tree import Tree, Var
 
@@ -54,64 +54,16 @@ _ALLOWED = (
 )
 _RULE_FORMS = ("rewrite", "birewrite", "rule")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
+# Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
+_DECLARED = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+_KEYWORDS = (
+    ":name", ":ruleset", ":when", ":merge", ":no-merge", ":unextractable", ":cost", ":subsume",
+)  # fmt: skip
+# The names by which Python speaks of classes; in a rule they would name arbitrary ones.
+_HANDLE = "Tok"
+_OPTION = re.compile(r"(?<!\S):[a-z-]+")
+MAX_ARITY = 64
 _SOURCE = re.compile(r"\[([^\[\]]+)\]\s*\Z", re.MULTILINE)
-_OVERRIDE = re.compile(r"\((numerics|status):\s*([^()]+(?:\([^)]*\))?)\s*\)")
-
-
-@dataclass(frozen=True)
-class RuleSet:
-    """Everything that was loaded; plain data, so that a worker process can be given it."""
-
-    declarations: tuple[str, ...]
-    known: Declarations
-    rulesets: tuple[str, ...]
-    rules: tuple[Rule, ...]
-
-    def __getitem__(self, name: str) -> Rule:
-        for rule in self.rules:
-            if rule.name == name:
-                return rule
-        raise RuleError(f"there is no rule {name}", got=name, hint=_nearest(name, self.names))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(rule.name for rule in self.rules)
-
-    def of(self, ruleset: str) -> tuple[Rule, ...]:
-        """The rules of a ruleset, in the order of the files.
-
-        Raises:
-            RuleError: no such ruleset.
-        """
-        if ruleset not in self.rulesets:
-            raise RuleError(
-                f"unknown ruleset {ruleset}", got=ruleset, hint=_nearest(ruleset, self.rulesets)
-            )
-        return tuple(rule for rule in self.rules if rule.ruleset == ruleset)
-
-    def select(
-        self,
-        *,
-        numerics: Iterable[str] = ("bitwise", "real"),
-        statuses: Iterable[str] = ("definition", "proved", "validated"),
-        asked_for: Iterable[str | Path] = (),
-    ) -> RuleSet:
-        """The same declarations with the rules of these classes only; analyses always stay.
-
-        Rules of the files ``asked_for`` stay whatever their status: naming a file is asking.
-        """
-        named = {Path(path).resolve() for path in asked_for}
-        classes, accepted = frozenset(numerics), frozenset(statuses)
-        rules = tuple(
-            rule
-            for rule in self.rules
-            if rule.kind == "analysis"
-            or (
-                rule.numerics.split()[0] in classes
-                and (rule.status in accepted or Path(rule.file).resolve() in named)
-            )
-        )
-        return replace(self, rules=rules)
 
 
 def rules_dir() -> Path:
@@ -140,7 +92,7 @@ def load_rules(files: Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
         path = Path(name)
         if path.parent == Path() and not path.is_file():
             path = rules_dir() / path
-        loader.load(_read(path), str(path))
+        loader.load(read_text(path), str(path))
     return loader.finish()
 
 
@@ -149,36 +101,15 @@ def load_text(text: str, file: str = "<text>", *, after: Iterable[str | Path] = 
     loader = _Loader()
     for name in after:
         path = rules_dir() / name
-        loader.load(_read(path), str(path))
+        loader.load(read_text(path), str(path))
     loader.load(text, file)
     return loader.finish()
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise RuleError(
-                "rule file is too large",
-                file=str(path),
-                expected=f"at most {MAX_FILE_BYTES} bytes",
-                hint="Split it by family of rules.",
-            )
-        return data.decode()
-    except OSError as error:
-        raise RuleError(
-            "rule file cannot be read", file=str(path), got=error.strerror or "", hint="Check it."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise RuleError(
-            "rule file is not UTF-8", file=str(path), got=str(error), hint="Save it as UTF-8."
-        ) from error
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else "Declare it, or load its file before this."
+def _misspelt(word: str, words: Iterable[str]) -> str:
+    """The hint of `nearest` where there is a near one."""
+    hint = nearest(word, words)
+    return hint if hint.startswith("Did") else ""
 
 
 def _start(expr: Any) -> int:
@@ -206,7 +137,8 @@ class _Loader:
                 raise form.error(
                     f"a rule file cannot contain ({form.head} ...)",
                     expected=", ".join(_ALLOWED),
-                    hint="Schedules, checks, facts and files belong to the program, not to rules.",
+                    hint=_misspelt(form.head, _ALLOWED)
+                    or "Schedules, checks, facts and files belong to the program, not to rules.",
                 )
             self._form(form)
 
@@ -216,7 +148,7 @@ class _Loader:
             if answer not in self.known.signatures:
                 raise form.error(
                     f"law has no answer relation {answer}",
-                    hint=_nearest(answer, self.known.signatures),
+                    hint=nearest(answer, self.known.signatures),
                 )
         return RuleSet(
             tuple(self.declarations), self.known, tuple(self.rulesets), tuple(self.rules.values())
@@ -231,15 +163,23 @@ class _Loader:
         elif isinstance(command, egg.RuleCommand | egg.RewriteCommand | egg.BiRewriteCommand):
             for raw in self._raw_rules(command, form):
                 self._rule(raw, form)
-        else:
+        elif isinstance(command, egg.Sort | egg.Relation | egg.Constructor | egg.FunctionCommand):
             self._declaration(command, form)
             self._declare(form.text, form)
+        else:
+            raise form.error(
+                "this is no declaration and no rule",
+                expected=", ".join(_ALLOWED),
+                hint="Put a space behind the first word.",
+            )
 
     def _parse(self, form: Form) -> Any:
         try:
             commands = self.engine.parse_program(form.text, "rule")
         except egg.EggSmolError as error:
             raise self._from_egglog(form, error) from None
+        except BaseException as error:
+            raise self._from_panic(form, error) from None
         if len(commands) != 1:
             raise form.error("form is not one command", hint="Write it out.")
         return commands[0]
@@ -254,7 +194,9 @@ class _Loader:
         before = form.text.split("\n")[: line - 1]
         offset = sum(len(part.encode()) + 1 for part in before) + column - 1
         what = place.group(3).strip().split("\n")[-1]
-        return form.error(what[:300], offset, hint="Compare with the declarations.")
+        wrong = [word for word in _OPTION.findall(form.text) if word not in _KEYWORDS]
+        hint = _misspelt(wrong[0], _KEYWORDS) if wrong else ""
+        return form.error(what[:300], offset, hint=hint or "Compare with the declarations.")
 
     def _declare(self, text: str, form: Form) -> None:
         self._run(text, form)
@@ -266,9 +208,14 @@ class _Loader:
         except egg.EggSmolError as error:
             raise self._from_egglog(form, error) from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            raise form.error(f"egglog refused the form: {error}", hint="Simplify it.") from None
+            raise self._from_panic(form, error) from None
+
+    @staticmethod
+    def _from_panic(form: Form, error: BaseException) -> RuleError:
+        """A Rust panic is no Exception; an interrupt is not ours to keep."""
+        if type(error).__name__ != "PanicException":
+            raise error
+        return form.error(f"egglog refused the form: {str(error)[:300]}", hint="Simplify it.")
 
     def _new(self, name: str, form: Form, taken: Iterable[str], what: str) -> None:
         if name in taken:
@@ -278,8 +225,16 @@ class _Loader:
                 expected=f"a name other than that of {first.file}:{first.line}",
                 hint="Rename one of them.",
             )
-        if what != "rule" and (name in PRIMITIVES or name.startswith(("M_", "py-"))):
+        if what == "rule":
+            pass
+        elif name in PRIMITIVES or name.startswith(("M_", "py-")):
             raise form.error(f"the name {name} is reserved", hint="Choose another name.")
+        elif not (_NAME if what == "ruleset" else _DECLARED).match(name):
+            raise form.error(
+                f"{name} is not a name for a {what}",
+                expected="ASCII letters, digits and hyphens",
+                hint="Rename it.",
+            )
         self.places[f"{what} {name}"] = form
 
     def _declaration(self, command: Any, form: Form) -> None:
@@ -307,6 +262,12 @@ class _Loader:
             signature = Signature("function", tuple(command.schema.input), command.schema.output)
             if command.merge is not None:
                 self._names(command.merge, form)
+        if len(signature.inputs) > MAX_ARITY:
+            raise form.error(
+                f"{name} has {len(signature.inputs)} arguments",
+                expected=f"at most {MAX_ARITY}",
+                hint="Put them in a vector.",
+            )
         for sort in (*signature.inputs, signature.output):
             if sort != "Unit":
                 self._sort_exists(sort, form)
@@ -314,7 +275,9 @@ class _Loader:
 
     def _sort_exists(self, sort: str, form: Form) -> None:
         if sort not in self.known.sorts:
-            raise form.error(f"unknown sort {sort}", hint=_nearest(sort, self.known.sorts))
+            raise form.error(
+                f"unknown sort {sort}", form.find(sort), hint=nearest(sort, self.known.sorts)
+            )
 
     def _raw_rules(self, command: Any, form: Form) -> Iterator[RawRule]:
         if isinstance(command, egg.RuleCommand):
@@ -354,7 +317,11 @@ class _Loader:
         if not ruleset:
             raise form.error("rule has no ruleset", expected=":ruleset", hint="Add :ruleset.")
         if ruleset not in self.rulesets:
-            raise form.error(f"unknown ruleset {ruleset}", hint=_nearest(ruleset, self.rulesets))
+            raise form.error(
+                f"unknown ruleset {ruleset}",
+                form.find(ruleset),
+                hint=nearest(ruleset, self.rulesets),
+            )
         return name
 
     def _rule(self, raw: RawRule, form: Form) -> None:
@@ -364,11 +331,13 @@ class _Loader:
         except Unusable as unusable:
             what, hint = unusable.args
             raise form.error(what, hint=hint) from None
+        except RecursionError:
+            raise form.error("rule is nested too deeply", hint="Simplify it.") from None
         for text in phased.program:
             self._run(text, form)
         if phased.kind == "law-request":
             self.requests[phased.relation] = form
-        fields = {**self.header, **dict(_OVERRIDE.findall(form.comment))}
+        fields = {**self.header, **own_fields(form)}
         status = fields.get("status", "unproved").strip()
         numerics = fields.get("numerics", "real").strip()
         for word, allowed in ((status, STATUSES), (numerics.split()[0], NUMERICS)):
@@ -376,7 +345,7 @@ class _Loader:
                 raise form.error(
                     f"unknown class {word}",
                     expected=", ".join(allowed),
-                    hint=_nearest(word, allowed),
+                    hint=nearest(word, allowed),
                 )
         source = _SOURCE.search(form.comment)
         self.rules[raw.name] = Rule(
@@ -442,6 +411,10 @@ class _Loader:
                 self._names(argument, form)
 
     def _name(self, name: str, span: Any, form: Form) -> None:
+        if name == _HANDLE:
+            raise form.error(
+                f"a rule cannot use {name}", span.i, hint="Match the term, not its name."
+            )
         if name not in self.known.signatures and name not in PRIMITIVES:
             names: Sequence[str] = (*self.known.signatures, *sorted(PRIMITIVES))
-            raise form.error(f"unknown operator {name}", span.i, hint=_nearest(name, names))
+            raise form.error(f"unknown operator {name}", span.i, hint=nearest(name, names))

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from eqsynth.rules.forms import MAX_DEPTH
 from eqsynth.rules.rule import Kind
 from eqsynth.rules.sorts import Declarations, SortMismatch, infer_sorts
 from eqsynth.rules.tree import (
     VEC_BUILDERS,
     Tree,
     Var,
+    depth,
     is_call,
     render,
     replace_vars,
@@ -263,6 +265,8 @@ def _write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
             if var.name in bound or var.name in lets:
                 raise Unusable(f"let {var.name} hides another variable", "Use another name.")
             lets[var.name] = replace_vars(value, resolve)
+            if depth(lets[var.name]) > MAX_DEPTH:
+                raise Unusable("action is too deep", "Its lets grow out of hand; simplify it.")
             sizes[var.name] = size(lets[var.name])
         else:
             actions.append(replace_vars(action, resolve))
@@ -290,7 +294,7 @@ def _expand(tree: Tree, definitions: dict[str, Tree], active: frozenset[str] = f
         return _expand(definitions[var.name], definitions, active | {var.name})
 
     expanded = replace_vars(tree, definition)
-    if size(expanded) > MAX_TREE:
+    if size(expanded) > MAX_TREE or depth(expanded) > MAX_DEPTH:
         raise Unusable("pattern is too large", "Its definitions grow out of hand; simplify it.")
     return expanded
 

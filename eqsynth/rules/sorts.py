@@ -143,35 +143,43 @@ def infer_sorts(trees: Iterable[Tree], known: Declarations) -> Mapping[str, froz
         if isinstance(tree, Var):
             domains.setdefault(tree.name, set(everything))
             return tree.name
-        key = f"{len(domains)} {render(tree)[:40]}"  # a blank: never the name of a variable
         if isinstance(tree, tuple):
             places = tuple(visit(child) for child in tree[1:])
-            key = f"{len(domains)} {tree[0]}"
+            key = f"{len(domains)} {tree[0]}"  # a blank: never the name of a variable
             domains[key] = set(everything)
             overloads = list(_overloads(tree[0], len(places), known))
             calls.append(((*places, key), overloads, tree))
         else:
+            key = f"{len(domains)} {tree}"
             domains[key] = {_literal_sort(tree)}
         return key
 
     for tree in trees:
         visit(tree)
-    changed = True
-    while changed:
-        changed = False
-        for places, overloads, tree in calls:
-            fitting = [
-                overload
-                for overload in overloads
-                if all(sort in domains[place] for sort, place in zip(overload, places, strict=True))
-            ]
-            if not fitting:
-                raise SortMismatch(_explain(tree, places, overloads, domains, known))
-            for position, place in enumerate(places):
-                narrowed = domains[place] & {overload[position] for overload in fitting}
-                if narrowed != domains[place]:
-                    domains[place] = narrowed
-                    changed = True
+    users: dict[str, list[int]] = {}
+    for number, (places, _, _) in enumerate(calls):
+        for place in places:
+            users.setdefault(place, []).append(number)
+    # A call is looked at again only when what it touches has narrowed: a stranger's rule may
+    # chain hundreds of calls of as many overloads as there are sorts.
+    work = dict.fromkeys(range(len(calls)))
+    while work:
+        number = next(iter(work))
+        del work[number]
+        places, overloads, tree = calls[number]
+        fitting = [
+            overload
+            for overload in overloads
+            if all(sort in domains[place] for sort, place in zip(overload, places, strict=True))
+        ]
+        if not fitting:
+            raise SortMismatch(_explain(tree, places, overloads, domains, known))
+        calls[number] = (places, fitting, tree)
+        for position, place in enumerate(places):
+            narrowed = domains[place] & {overload[position] for overload in fitting}
+            if narrowed != domains[place]:
+                domains[place] = narrowed
+                work.update(dict.fromkeys(users[place]))
     return {name: frozenset(domain) for name, domain in domains.items() if " " not in name}
 
 

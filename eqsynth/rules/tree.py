@@ -41,6 +41,10 @@ def size(tree: Tree) -> int:
     return 1 + sum(map(size, tree[1:])) if isinstance(tree, tuple) else 1
 
 
+def depth(tree: Tree) -> int:
+    return 1 + max(map(depth, tree[1:]), default=0) if isinstance(tree, tuple) else 1
+
+
 def replace_vars(tree: Tree, replacement: Callable[[Var], Tree]) -> Tree:
     if isinstance(tree, Var):
         return replacement(tree)

@@ -259,7 +259,7 @@ def test_duplicate_names() -> None:
         ('(rewrite (Num a) (Num 1e999) :ruleset r :name "n")', "double"),
         ("(constructor C (" + "T " * 20_000 + ") T)", "longer"),
         ("; " + "x" * (1 << 20), "too large"),
-        ("\x00", "outside"),
+        ("\x00", "invisible"),
     ],
 )
 def test_hostile_text_is_refused(text: str, what: str) -> None:

@@ -1,0 +1,68 @@
+"""What was loaded: declarations and rules as data, by name and by class. Loading is `load.py`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eqsynth.errors import RuleError
+from eqsynth.rules.forms import nearest
+from eqsynth.rules.rule import Rule
+from eqsynth.rules.sorts import Declarations
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Everything that was loaded; plain data, so that a worker process can be given it."""
+
+    declarations: tuple[str, ...]
+    known: Declarations
+    rulesets: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+    def __getitem__(self, name: str) -> Rule:
+        for rule in self.rules:
+            if rule.name == name:
+                return rule
+        raise RuleError(f"there is no rule {name}", got=name, hint=nearest(name, self.names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(rule.name for rule in self.rules)
+
+    def of(self, ruleset: str) -> tuple[Rule, ...]:
+        """The rules of a ruleset, in the order of the files.
+
+        Raises:
+            RuleError: no such ruleset.
+        """
+        if ruleset not in self.rulesets:
+            raise RuleError(
+                f"unknown ruleset {ruleset}", got=ruleset, hint=nearest(ruleset, self.rulesets)
+            )
+        return tuple(rule for rule in self.rules if rule.ruleset == ruleset)
+
+    def select(
+        self,
+        *,
+        numerics: Iterable[str] = ("bitwise", "real"),
+        statuses: Iterable[str] = ("definition", "proved", "validated"),
+        asked_for: Iterable[str | Path] = (),
+    ) -> RuleSet:
+        """The same declarations with the rules of these classes only; analyses always stay.
+
+        Rules of the files ``asked_for`` stay whatever their status: naming a file is asking.
+        """
+        named = {Path(path).resolve() for path in asked_for}
+        classes, accepted = frozenset(numerics), frozenset(statuses)
+        rules = tuple(
+            rule
+            for rule in self.rules
+            if rule.kind == "analysis"
+            or (
+                rule.numerics.split()[0] in classes
+                and (rule.status in accepted or Path(rule.file).resolve() in named)
+            )
+        )
+        return replace(self, rules=rules)
