@@ -16,6 +16,7 @@ import os
 import random
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -152,7 +153,8 @@ def _saturate(rules: Any) -> None:
 
     x = eqsynth.input("x", (2, 3))
     w = eqsynth.weight("w", (3, 3))
-XX    saturate_terms(program.outputs, rules, DEFAULT_PHASES, Limits(2000, 3.0), False)
+    program = program_of([eqsynth.ops.relu(x @ w + x), eqsynth.ops.cat([x, x], 1)])[0]
+    saturate_terms(program.outputs, rules, DEFAULT_PHASES, Limits(2000, 3.0), False)
 
 
 def _input(choices: mutation.Choices) -> tuple[str, str]:
@@ -215,8 +217,12 @@ def _guided(options: argparse.Namespace) -> int:
         else:
             fuzzer.feed(*_input(_Bytes(provider)))
 
-    flags = ["-max_len=4096", "-timeout=60", "-rss_limit_mb=3000", f"-seed={options.seed + 1}"]
-    atheris.Setup([sys.argv[0], *flags], one)
+    # Random bytes to begin with: from an empty input it would take hours to reach a whole file.
+    corpus, chance = Path(tempfile.mkdtemp(prefix="fuzz-rules-")), random.Random(options.seed)
+    for number in range(200):
+        (corpus / str(number)).write_bytes(chance.randbytes(chance.randint(50, 1000)))
+    flags = ["-max_len=4096", "-len_control=0", "-timeout=60", "-rss_limit_mb=3000"]
+    atheris.Setup([sys.argv[0], *flags, f"-seed={options.seed + 1}", str(corpus)], one)
     atheris.Fuzz()
     return 0
 

@@ -64,9 +64,11 @@ NASTY = (
     '"\\\\"', '"\\n"', '"%s"', "(vec-of)", "(vec-empty)", "(/ 1 0)", "(% 1 0)", "(<< 1 64)",
     "(vec-get (vec-of 1) 9)", "(vec-set (vec-of 1) 9 1)", "(vec-remove (vec-of 1) 9)", "é", "х",
     "\x00", "\ufeff", "\u202e", "\r\n", ";", '"', "(", ")", "M_x", "@x", "Tok", "py-call",
-    "(log2 0)", "(to-i64 1e300)", "(panic \"x\")", "(delete (Add a b))", "(subsume (Add a b))", "(extract 1)",
-    ":cost", ":unextractable", ":merge", ":no-merge", ":subsume", ":when", ":name", ":ruleset",
-    ":hidden", ":let-binding", ":internal", "unstable-fn", "(unstable-app f 1)", "set-of", "bigint",
+    "(log2 0)", "(to-i64 1e300)", "(panic \"x\")", "(delete (Add a b))", "(subsume (Add a b))",
+    "(extract 1)", ":cost",
+    ":unextractable", ":merge", ":no-merge", ":subsume", ":when", ":name", ":ruleset",
+    ":hidden", ":let-binding", ":internal", "unstable-fn", "(unstable-app f 1)",
+    "set-of", "bigint",
 )  # fmt: skip
 _HEADS = (
     "sort", "constructor", "function", "relation", "rewrite", "birewrite", "rule", "ruleset",
