@@ -101,7 +101,8 @@ def line(row: Row) -> str:
     times = ", ".join(f"{name} {s * 1e3:.3f} ms" for name, s in row.median_s.items())
     ratio = f": {row.ratio_over_best_peer:.2f}" if row.ratio_over_best_peer is not None else ""
     failed = "".join(f"\n  {name} failed: {reason}" for name, reason in row.failed.items())
-    return f"{row.workload} batch {row.batch}: {times or 'no times'}{ratio}{failed}"
+    why = f"\n  no rules known: {row.unexplained}" if row.unexplained else ""
+    return f"{row.workload} batch {row.batch}: {times or 'no times'}{ratio}{failed}{why}"
 
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -51,7 +51,8 @@ class Row:
         error_rel: our largest difference to torch eager in float64, over the largest value.
         errors_rel: the same by engine.
         optimize_s, flops_before, flops_after, rules: of our optimization; rules most used first.
-        failed: by engine, why it has no times; also what else failed.
+        unexplained: why there are no rules, if the explanation failed.
+        failed: by engine, why it has no times.
     """
 
     workload: str
@@ -71,6 +72,7 @@ class Row:
     flops_before: int | None
     flops_after: int | None
     rules: Sequence[str]
+    unexplained: str | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -133,6 +135,7 @@ def measure(
         flops_before=facts.get("flops_before"),
         flops_after=facts.get("flops_after"),
         rules=rules,
+        unexplained=run.unexplained,
         failed=run.failed,
     )
 
@@ -147,6 +150,7 @@ class _Run:
         self.samples: dict[str, list[float]] = {}
         self.facts: Mapping[str, Any] = {}
         self.failed: dict[str, str] = {}
+        self.unexplained: str | None = None
 
     def reference(self, key: tuple[str, int, bool]) -> Arrays | None:
         """In a process too, with a limit: it may take more memory than there is."""
@@ -202,7 +206,7 @@ class _Run:
         try:
             return self._workers[OURS].run(peers.rules, timeout_s=TASK_LIMIT_S)
         except Exception as error:
-            self.failed["explanation"] = _reason(error)
+            self.unexplained = _reason(error)
             return []
 
     def fail(self, name: str, reason: str) -> None:
