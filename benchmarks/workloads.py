@@ -1,8 +1,8 @@
 """The workloads that eqsynth is measured on: names, sizes and seeds, once.
 
 ``build(batch)`` gives a module in evaluation mode and its inputs; ``reduced()`` the same program at
-small sizes at which the same rules fire, for tests. What a net computes is in ``nets.py`` and
-``algebra.py``. Peers and clocks aren't here.
+small sizes at which the same rules fire, for tests. What they compute is in ``nets.py``,
+``algebra.py`` and ``kernels.py``. Peers and clocks aren't here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from benchmarks import algebra, nets
+from benchmarks import algebra, kernels, nets
 
 Inputs = tuple[Tensor, ...]
 Shapes = tuple[tuple[int, ...], ...]
@@ -26,7 +26,7 @@ class Workload:
     """One program to measure.
 
     Attributes:
-        suite: ``nets`` or ``algebra``.
+        suite: ``nets``, ``algebra`` or ``kernels``.
         batches: the batch sizes that are measured.
         by_hand: how many times faster than the best peer on the original the program was when
             rewritten by hand, with the fastest engine underneath (2 cores, AVX-512).
@@ -203,22 +203,33 @@ NETS: Final = (
 )
 
 
-def _algebra(
+Sized = tuple[tuple[int, ...], Shapes]
+"""Sizes that a module is made with, and the shapes of its inputs."""
+
+
+def _fixed(
+    suite: str,
     name: str,
-    by_hand: float,
     module: Callable[..., nn.Module],
-    full: tuple[tuple[int, ...], Shapes],
-    small: tuple[tuple[int, ...], Shapes],
+    full: Sized,
+    small: Sized,
+    by_hand: float | None = None,
 ) -> Workload:
-    """A workload of batch 1 from (sizes of the module, shapes of the inputs), full and reduced."""
+    """A workload whose sizes are given whole, so that there is one batch size, called 1."""
     return Workload(
         name,
-        "algebra",
+        suite,
         (1,),
         lambda _b: (module(*full[0]), full[1]),
         lambda: (module(*small[0]), small[1]),
         by_hand,
     )
+
+
+def _algebra(
+    name: str, by_hand: float, module: Callable[..., nn.Module], full: Sized, small: Sized
+) -> Workload:
+    return _fixed("algebra", name, module, full, small, by_hand)
 
 
 ALGEBRA: Final = (
@@ -281,5 +292,78 @@ ALGEBRA: Final = (
     ),
 )
 
-WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA)}
+
+def _kernel(
+    name: str, module: Callable[..., nn.Module], full: Sized, small: Sized
+) -> Workload:
+    return _fixed("kernels", name, module, full, small)
+
+
+_MAP: Final = ((8, 64, 56, 56),)
+_SMALL_MAP: Final = ((2, 3, 5, 4),)
+
+KERNELS: Final = (
+    _kernel(
+        "offset_reduce_56",
+        kernels.OffsetReduce,
+        ((), ((1, 56, 56, 3, 3, 64),)),
+        ((), ((1, 5, 4, 3, 3, 2),)),
+    ),
+    _kernel(
+        "offset_reduce_14",
+        kernels.OffsetReduce,
+        ((), ((8, 14, 14, 3, 3, 512),)),
+        ((), ((2, 3, 4, 3, 3, 5),)),
+    ),
+    _kernel("im2col", kernels.Im2col, ((), ((1, 64, 56, 56),)), ((), ((1, 2, 5, 4),))),
+    _kernel(
+        "col2im",
+        kernels.Col2im,
+        ((28, 28), ((1, 128 * 16, 28 * 28),)),
+        ((3, 2), ((1, 2 * 16, 3 * 2),)),
+    ),
+    # The same as permute_0231, under the name by which one looks for it.
+    _kernel("nchw_to_nhwc", kernels.Permute, ((0, 2, 3, 1), _MAP), ((0, 2, 3, 1), _SMALL_MAP)),
+    *(
+        _kernel(
+            f"permute_{''.join(map(str, order))}",
+            kernels.Permute,
+            (order, _MAP),
+            (order, _SMALL_MAP),
+        )
+        for order in ((0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0))
+    ),
+    _kernel(
+        "bias_relu_nhwc",
+        kernels.BiasRelu,
+        ((64, 3), ((8, 56, 56, 64),)),
+        ((3, 3), ((2, 5, 4, 3),)),
+    ),
+    _kernel("bias_relu_nchw", kernels.BiasRelu, ((64, 1), _MAP), ((3, 1), _SMALL_MAP)),
+    _kernel(
+        "residual_relu_14",
+        kernels.ResidualRelu,
+        ((), ((1, 512, 14, 14),) * 2),
+        ((), ((1, 5, 2, 2),) * 2),
+    ),
+    _kernel(
+        "residual_relu_224",
+        kernels.ResidualRelu,
+        ((), ((8, 64, 224, 224),) * 2),
+        ((), ((2, 3, 7, 5),) * 2),
+    ),
+    _kernel("softmax", nn.Softmax, ((-1,), ((96, 128, 128),)), ((-1,), ((3, 4, 5),))),
+    _kernel("layer_norm", nn.LayerNorm, ((768,), ((2048, 768),)), ((6,), ((4, 6),))),
+    *(
+        _kernel(
+            f"g2bmm_dilation{dilation}",
+            kernels.G2bmm,
+            ((128, dilation), ((16, 1024, 64),) * 2),
+            ((2, dilation), ((2, 9, 4),) * 2),
+        )
+        for dilation in (1, 2)
+    ),
+)
+
+WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA, *KERNELS)}
 SUITES: Final = tuple(dict.fromkeys(w.suite for w in WORKLOADS.values()))

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 # More than about five seconds on two cores.
 SLOW = {"resnet18", "resnet50", "resnext50", "vgg16", "nasnet_a", "infogan", "dcgan", "bert128",
         "bert64", "gcn", "fsrcnn", "nasrnn"}  # fmt: skip
+SLOW |= {w.name for w in WORKLOADS.values() if w.suite == "kernels"} - {"bias_relu_nchw", "col2im"}
 
 
 def agree(program: CompiledProgram, module: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -37,13 +38,14 @@ def agree(program: CompiledProgram, module: nn.Module, inputs: Sequence[Tensor])
         torch.testing.assert_close(y, z, rtol=0, atol=2e-5 * scale)
 
 
-def sane(report: Report) -> None:
+def sane(report: Report, any_rules: bool = True) -> None:
     """Figures that no result can have otherwise."""
     assert report.time_before_s > 0 and report.time_after_s > 0 and report.optimize_s > 0
     for which, median in (("before", report.time_before_s), ("after", report.time_after_s)):
         low, high = report.quartiles_s[which]
         assert 0 < low <= median <= high
-    assert 0 < report.flops_after <= report.flops_before
+    assert 0 <= report.flops_after <= report.flops_before
+    assert bool(report.flops_after) == bool(report.flops_before)  # views have none
     assert report.bytes_before > 0 and report.bytes_after > 0
     assert report.parameters >= 0 and report.peak_memory_bytes > 4 * report.parameters
     assert 0 <= report.error_rel < 1e-3
@@ -51,7 +53,8 @@ def sane(report: Report) -> None:
     assert 0 < report.distinct_segments <= report.segments
     assert report.stop in ("saturated", "rounds", "deadline", "node_limit", "worker deadline")
     assert report.opaque_share == 0.0
-    assert report.rules_fired and all(count > 0 for count in report.rules_fired.values())
+    assert report.rules_fired or not any_rules
+    assert all(count > 0 for count in report.rules_fired.values())
     assert report.kernels_considered > 0 and report.rounds > 0
     assert set(report.stages_s) == {"saturate", "extract", "lower", "check", "race"}
     assert report.backend and not report.reason
@@ -71,7 +74,8 @@ def test_a_workload(name: str) -> None:
     module, inputs = WORKLOADS[name].reduced()
     program = optimize(module, inputs, objective="flops", time_limit_s=20)
     agree(program, module, inputs)
-    sane(program.report)
+    # Of a kernel that is one operator, nothing need be rewritten.
+    sane(program.report, any_rules=WORKLOADS[name].suite != "kernels")
     assert program.original is None
 
 

@@ -95,6 +95,24 @@ def test_torchs_views_are_captured_as_views(name: str, run: Callable[..., Any]) 
     assert torch.equal(run(captured, IMAGE), TORCH[name](IMAGE))
 
 
+FOLDS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "plain": ((2, 3 * 6, 20), lambda x: F.fold(x, (5, 7), (2, 3))),
+    "strided": ((2, 3 * 16, 12), lambda x: F.fold(x, (6, 8), 4, padding=1, stride=2)),
+    "dilated": ((1, 6, 36), lambda x: F.fold(x, (7, 11), (2, 3), (3, 2), (1, 2), (1, 2))),
+    "apart": ((1, 4, 4), lambda x: F.fold(x, (5, 6), (1, 2), stride=(4, 3))),
+    "unbatched": ((4, 6), lambda x: F.fold(x, (3, 4), 2)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_fold_adds_overlapping_windows(name: str, run: Callable[..., Any]) -> None:
+    shape, function = FOLDS[name]
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    captured = capture(Applied(function).eval(), (x,))
+    assert not captured.opaque
+    torch.testing.assert_close(run(captured, x), function(x), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -103,6 +121,10 @@ def test_torchs_views_are_captured_as_views(name: str, run: Callable[..., Any]) 
         lambda x: ops.im2col(x, 2),
         lambda x: ops.im2col(ops.reshape(x, (1, 1, 4, 6)), 5, padding=0),
         lambda x: ops.im2col(ops.reshape(x, (1, 1, 4, 6)), 2, stride=0),
+        lambda x: ops.col2im(x, (3, 3), 2),  # 4 windows
+        lambda x: ops.col2im(x, (3, 4), (3, 1)),
+        lambda x: ops.col2im(x, (3, 4), 2, stride=0),
+        lambda x: ops.col2im(ops.reshape(x, (1, 1, 4, 6)), (3, 4), 2),
         lambda x: ops.pixel_shuffle(x, 2),
         lambda x: ops.pixel_shuffle(ops.reshape(x, (6, 2, 2)), 2),
         lambda x: ops.pixel_unshuffle(ops.reshape(x, (1, 4, 6)), 4),

@@ -135,7 +135,7 @@ from eqsynth.frontend.ops.views import (
     unflatten,
     unsqueeze,
 )
-from eqsynth.frontend.ops.windows import im2col, pixel_shuffle, pixel_unshuffle, unfold
+from eqsynth.frontend.ops.windows import col2im, im2col, pixel_shuffle, pixel_unshuffle, unfold
 
 __all__ = [
     "abs",
@@ -154,6 +154,7 @@ __all__ = [
     "ceil",
     "chunk",
     "clamp",
+    "col2im",
     "conv1d",
     "conv2d",
     "conv_transpose1d",

@@ -1,6 +1,7 @@
-"""Windows and blocks of axes, under torch's names: unfold, im2col, pixel shuffles.
+"""Windows and blocks of axes, under torch's names: unfold, im2col, col2im, pixel shuffles.
 
-Each is a view: one read at an affine index, or reshapes and a permutation.
+Each is a view, one read at an affine index, or reshapes and a permutation; but for col2im, which
+adds where windows overlap.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def im2col(
         ShapeError: the input is no image, or no window fits.
     """
     image = views.unsqueeze(input, 0) if input.ndim == 3 else input
-    (kr, ks), (dr, ds), (ph, pw), (sh, sw) = map(_pair, (kernel_size, dilation, padding, stride))
+    kernel, gap, pad, step = map(_pair, (kernel_size, dilation, padding, stride))
+    (kr, ks), (dr, ds), (ph, pw), (sh, sw) = kernel, gap, pad, step
     rows = cols = 0
-    if image.ndim == 4 and min(kr, ks, dr, ds, sh, sw) > 0 and min(ph, pw) >= 0:
-        rows = (image.shape[2] + 2 * ph - dr * (kr - 1) - 1) // sh + 1
-        cols = (image.shape[3] + 2 * pw - ds * (ks - 1) - 1) // sw + 1
+    if image.ndim == 4:
+        rows, cols = map(_windows, image.shape[2:], kernel, gap, pad, step)
     if min(rows, cols) < 1:
         raise ShapeError(
             what="im2col: no window fits",
@@ -74,6 +75,59 @@ def im2col(
     patches = Expr(Scope(shape, (), Read(image.tensor, index)), image.values)
     merged = views.reshape(patches, (n, c * kr * ks, rows * cols))
     return views.reshape(merged, merged.shape[1:]) if input.ndim == 3 else merged
+
+
+def col2im(
+    input: Expr,
+    output_size: int | Sequence[int],
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Expr:
+    """``torch.nn.functional.fold``: (n, c*r*s, h'*w') -> (n, c, h, w), the sum of the windows that
+    lie on a point; what ``im2col`` takes apart, put back where it came from.
+
+    ``result[b, f, i, j] = sum(r, s) input[b, (f, r, s), ((i + p - d*r) / t, (j + q - e*s) / u)]``
+    where both quotients are whole, as in ConvTranspose2d's definition.
+
+    Raises:
+        ShapeError: the input isn't what windows of an image of this size are.
+    """
+    batched = views.unsqueeze(input, 0) if input.ndim == 2 else input
+    size, kernel, gap, pad, step = map(
+        _pair, (output_size, kernel_size, dilation, padding, stride)
+    )
+    rows, cols = map(_windows, size, kernel, gap, pad, step)
+    taps = kernel[0] * kernel[1]
+    if (
+        batched.ndim != 3
+        or min(rows, cols) < 1
+        or batched.shape[1] % taps
+        or batched.shape[2] != rows * cols
+    ):
+        raise ShapeError(
+            what="col2im: these are no windows of such an image",
+            got=f"{input.tensor.type} for an image of {output_size}, kernel {kernel_size}, "
+            f"dilation {dilation}, padding {padding}, stride {stride}",
+            expected=f"(n, c * {taps}, {max(rows, 0) * max(cols, 0)})",
+            hint="take the sizes with which the windows were made",
+        )
+    n, c = batched.shape[0], batched.shape[1] // taps
+    # Along an axis of one, remainder 0 is inside and every other one reads 0.
+    windows = views.reshape(batched, (n, c, *kernel, rows, 1, cols, 1))
+    b, f, i, j, r, s = _points((n, c, *size, *kernel))
+    y, x = i + pad[0] - r * gap[0], j + pad[1] - s * gap[1]
+    index = (b, f, r, s, y // step[0], y % step[0], x // step[1], x % step[1])
+    image = Expr(Scope((n, c, *size), kernel, Read(windows.tensor, index)), windows.values)
+    return views.reshape(image, image.shape[1:]) if input.ndim == 2 else image
+
+
+def _windows(extent: int, taps: int, gap: int, pad: int, step: int) -> int:
+    """How many windows fit along an axis; 0 where a size makes no sense."""
+    if min(taps, gap, step) < 1 or pad < 0:
+        return 0
+    return max(0, (extent + 2 * pad - gap * (taps - 1) - 1) // step + 1)
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
