@@ -139,6 +139,14 @@ def unfolded_convolution() -> Tensor:
     return op("ReduceSum", op("Mul", x, weight("w", 3)), attrs=((2,), 0))
 
 
+def reduced_windows() -> Tensor:
+    """Windows of sums of blocks, all reduced at the end: rfactor (Syno, Fig. 4)."""
+    x = op("Unfold", op("Split", leaf("x", 24), attrs=(0, 4)), attrs=(0, 3))
+    blocks = op("Reshape", leaf("y", 12), attrs=((3, 4),))
+    whole = op("ReduceSum", blocks, attrs=((0, 1), 0))
+    return op("Add", op("ReduceSum", x, attrs=((1, 2), 0)), whole)
+
+
 def elementwise() -> Tensor:
     """Idle expansions, negations, activations, a mask and a choice."""
     x, y = leaf("x", 2, 3), leaf("y", 3)
@@ -263,6 +271,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "pad-and-crop": pad_and_crop,
     "split-and-merge": split_and_merge,
     "unfold": unfolded_convolution,
+    "reduced-windows": reduced_windows,
     "elementwise": elementwise,
     "every-elementwise": every_elementwise,
     "scalars": scopes_by_hand,

@@ -77,6 +77,10 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     ),
     "derive.egg": proved(ops.permute(ops.permute(x, (1, 0)), (1, 0)), x),
     "contract.egg": fired((x @ w) @ v, "factor"),
+    "reduce.egg": proved(
+        eqsynth.scope(lambda n: eqsynth.sum(lambda i, j: x[n, 3 * i + j], i=2, j=3), n=4),
+        ops.sum(x, 1),
+    ),
     "match.egg": found(product, "Matmul"),
     "epilogue.egg": found(ops.relu(x @ w + b), "FusedMatmul"),
     "simplify.egg": fired(ops.reshape(ops.reshape(x, (24,)), (6, 4)), "reshape-of-reshape"),

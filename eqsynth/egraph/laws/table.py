@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, merging
+from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, merging, reductions
 from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.view import View
@@ -53,7 +53,10 @@ def scope_of(row: Sequence[Any]) -> Scope:
 def _settled(view: View, row: Sequence[Any]) -> Scope | None:
     """The request's scope if it is in canonical form; laws wait for that form."""
     scope = scope_of(row)
-    return scope if canonical(scope) == scope else None
+    if canonical(scope) != scope:
+        return None
+    merged = None if scope in view.derived else reductions.merge_iterators(scope)
+    return scope if merged is None else None
 
 
 def is_contraction(scope: Scope) -> bool:
@@ -243,6 +246,18 @@ def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if folded is None else [folded]
 
 
+def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = scope_of(row)
+    merged = None if scope in view.derived else reductions.merge_iterators(canonical(scope))
+    return [] if merged is None else [merged]
+
+
+def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _settled(view, row)
+    factored = reductions.rfactor(scope) if scope else None
+    return [] if factored is None else [factored]
+
+
 def _distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = _flat(view, row)
     for factor in factors_of(scope.body):
@@ -380,6 +395,8 @@ LAWS: Final[dict[str, Law]] = {
     "expression-fusion": _expression_fusion,
     "factor": _factor,
     "fold-constants": _fold_constants,
+    "iterator-merge": _iterator_merge,
+    "rfactor": _rfactor,
     "distribute": _distribute,
     "hoist": _hoist,
     "common-factor": _common_factor,

@@ -1,0 +1,229 @@
+"""Reductions in parts: rfactor, and two iterators as one (Syno §8; EinNet §4.1).
+
+    L_x sum_{o,r} f(m(x, o), r)  =  L_x sum_o {L_u sum_r f(u, r)}[m(x, o)]
+
+What windows share is computed once. Any reducer will do, since each is associative and
+commutative, and any body: nothing is read outside of the inner scope but where that is zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from eqsynth.egraph.laws.closing import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.egraph.laws.derivation import support
+from eqsynth.egraph.laws.merging import is_product
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.scalar import (
+    Read,
+    Scalar,
+    Value,
+    iterators,
+    leaves,
+    operations,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Scope
+
+# Reductions over more iterators than this, and windows of more points, are left as they are.
+MAX_REDUCED = 5
+MAX_WINDOW = 4096
+
+
+@lru_cache(maxsize=1 << 14)
+def merge_iterators(scope: Scope) -> Scope | None:
+    """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r."""
+    for q, r in itertools.permutations(reduction_iterators(scope), 2):
+        merged = _merged(scope, q, r)
+        if merged is not None:
+            return merged
+    return None
+
+
+def _merged(scope: Scope, q: It, r: It) -> Scope | None:
+    """The scope over p = r.extent * q + r; None if an index holds them in another proportion."""
+    p = It(len(scope.extents), q.extent * r.extent)
+    found = False
+    for index in _indices(scope.body):
+        if not {q, r} & set(index.iterators()):
+            continue
+        c = index.coefficient(r.slot)
+        within = [a for a, _ in index.terms if not isinstance(a, It)]
+        if not c or index.coefficient(q.slot) != c * r.extent:
+            return None
+        if any({q, r} & set(a.value.iterators()) for a in within if not isinstance(a, It)):
+            return None
+        found = True
+    if not found:
+        return None
+
+    def image(it: It) -> Index:
+        # q goes: its terms are those of p that r stands for.
+        return Index(0) if it == q else bare(p) if it == r else bare(it)
+
+    body = substitute(scope.body, image)
+    return same_scope(scope, body, [*(set(reduction_iterators(scope)) - {q, r}), p])
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """An answer of rfactor with what it costs: points times operations."""
+
+    scope: Scope
+    cost: int
+
+
+def rfactor(scope: Scope) -> Scope | None:
+    """The reduction in two parts, in the way that takes the fewest operations, if that is fewer.
+
+    An iterator that is reduced may be split first, ``r = d*r1 + r0`` for a divisor d of its extent:
+    a window of k*s elements that moves by s is k blocks, which its neighbours share.
+
+    Source: Syno §8, Fig. 4: ``k*H`` becomes ``(1 + k/s)*H``.
+    """
+    reduced = reduction_iterators(scope)
+    if not reduced or len(reduced) > MAX_REDUCED or not _is_windowed(scope):
+        return None
+    each = operations(scope.body) + 1
+    found = [
+        factored
+        for whole in (scope, *splits(scope))
+        for factored in _factored(whole, each)
+        if factored.scope.type == scope.type
+    ]
+    best = min(found, key=lambda f: (f.cost, f.scope.order), default=None)
+    if best is None or best.cost >= math.prod(scope.extents) * each:
+        return None
+    return best.scope
+
+
+def _indices(body: Scalar) -> Iterator[Index]:
+    for leaf in leaves(body):
+        if isinstance(leaf, Read):
+            yield from leaf.index
+        elif isinstance(leaf, Value):
+            yield leaf.index
+
+
+def _is_windowed(scope: Scope) -> bool:
+    """Some index mixes an iterator that is reduced with others: windows overlap."""
+    reduced = set(reduction_iterators(scope))
+    return any(
+        len(its := set(index.iterators())) > 1 and its & reduced for index in _indices(scope.body)
+    )
+
+
+def splits(scope: Scope) -> Iterator[Scope]:
+    """The scope with one iterator r as ``d*r1 + r0``, for every iterator and divisor d of it."""
+    for r in sorted(iterators(scope.body) & set(reduction_iterators(scope)), key=lambda r: r.slot):
+        for d in range(2, r.extent // 2 + 1 if r.extent <= MAX_WINDOW else 0):
+            if r.extent % d == 0:
+                yield _split(scope, r, d)
+
+
+def _split(scope: Scope, r: It, d: int) -> Scope:
+    outer, inner = It(len(scope.extents), r.extent // d), It(len(scope.extents) + 1, d)
+    image = bare(outer) * d + bare(inner)
+    body = substitute(scope.body, lambda it: image if it == r else bare(it))
+    rest = [it for it in reduction_iterators(scope) if it != r]
+    return same_scope(scope, body, [*rest, outer, inner])
+
+
+def _factored(scope: Scope, each: int) -> Iterator[_Factored]:
+    reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
+    for size in range(1, len(reduced)):
+        for outer in itertools.combinations(reduced, size):
+            inner = [it for it in reduced if it not in outer]
+            parts = _coordinates(scope.body, {*traversal, *outer})
+            if parts is None:
+                continue
+            answer = _through(scope, parts, inner, outer)
+            read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
+            assert isinstance(read.tensor, Scope)
+            cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
+            yield _Factored(answer, cost)
+
+
+def _coordinates(body: Scalar, outside: set[It]) -> list[Index] | None:
+    """The combinations of the iterators outside through which the body depends on them."""
+    found: dict[Index, None] = {}
+    for index in _indices(body):
+        if not index.is_affine:
+            if set(index.iterators()) & outside:
+                return None
+            continue
+        part = _outer_part(index, outside)
+        if part.terms:
+            found[part] = None
+    return list(found)
+
+
+def _outer_part(index: Index, outside: set[It]) -> Index:
+    """The terms of iterators outside, over their greatest common divisor."""
+    terms = tuple((it, c) for it, c in index.terms if it in outside)
+    divisor = math.gcd(*(c for _, c in terms)) if terms else 1
+    return Index(0, tuple((it, c // divisor) for it, c in terms))
+
+
+def _through(
+    scope: Scope, parts: Sequence[Index], inner: Iterable[It], outer: Iterable[It]
+) -> Scope:
+    """The scope through one over a coordinate for each of ``parts``, reducing ``inner``."""
+    outside = {it for part in parts for it in part.iterators()}
+    fresh: dict[Index, It] = {}
+    for n, part in enumerate(parts):
+        low, high = part.range()
+        fresh[part] = part.bare() or It(len(scope.extents) + n, high - low + 1)
+
+    def rewrite(index: Index) -> Index:
+        part = _outer_part(index, outside) if index.is_affine else Index(0)
+        if not part.terms or part.bare():
+            return index
+        factor = _factor(index, part)
+        return index - part * factor + (bare(fresh[part]) + part.range()[0]) * factor
+
+    def leaf(at: Scalar) -> Scalar:
+        if isinstance(at, Read):
+            return Read(at.tensor, tuple(map(rewrite, at.index)), at.fill)
+        return Value(rewrite(at.index)) if isinstance(at, Value) else at
+
+    body = rewrite_leaves(scope.body, leaf)
+    inner = list(inner)
+    kept = [fresh[part] for part in parts]
+    place = {fresh[part]: part if part.bare() else part - part.range()[0] for part in parts}
+    if is_product(scope):
+        # What is zero isn't computed: a coordinate runs over the support of the product.
+        bounds = {it: support(body, it) for it in kept if it.extent > 1}
+        narrow = {it: (a, b) for it, (a, b) in bounds.items() if b - a > 1 and b - a < it.extent}
+        body = substitute(
+            body,
+            lambda it: Index.iterator(it.slot, narrow[it][1] - narrow[it][0]) + narrow[it][0]
+            if it in narrow
+            else bare(it),
+        )
+        resized = {it: It(it.slot, b - a) for it, (a, b) in narrow.items()}
+        place = {
+            resized.get(it, it): at - narrow.get(it, (0, 0))[0] for it, at in place.items()
+        }
+        kept = [resized.get(it, it) for it in kept]
+    kept = [it for it in kept if it in iterators(body)]
+    order = canonical_order(body, kept, inner)
+    whole = scope_over(order, inner, body, scope.reducer)
+    return same_scope(scope, Read(whole, tuple(place[it] for it in order)), outer)
+
+
+def _factor(index: Index, part: Index) -> int:
+    it = next(part.iterators())
+    return index.coefficient(it.slot) // part.coefficient(it.slot)

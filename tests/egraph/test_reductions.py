@@ -1,0 +1,196 @@
+"""Reductions in parts: the laws as properties, and Syno's Fig. 4 found by the rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.egraph.laws import reductions
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Value, reads
+from eqsynth.ir.tensor import Scope
+from eqsynth.ir.work import flops
+from tests.terms import INF, assert_equal, it, leaf, times
+
+IDENTITY = {"sum": 0.0, "max": -INF, "min": INF, "prod": 1.0}
+
+
+@st.composite
+def windowed(draw: st.DrawFn) -> Scope:
+    """Reductions over windows of one or two axes, in range or partly outside, of any reducer."""
+    axes = draw(st.integers(1, 2))
+    traversal = [draw(st.integers(1, 5)) for _ in range(axes)]
+    windows = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3))
+    extents = (*traversal, *windows)
+    slots = [it(slot, extent) for slot, extent in enumerate(extents)]
+    reducer = draw(st.sampled_from(["sum", "sum", "max", "min", "prod"]))
+    index = []
+    for axis in range(axes):
+        at = slots[axis] * draw(st.sampled_from([1, 1, 2, 3]))
+        for r in slots[axes:]:
+            at = at + r * draw(st.sampled_from([0, 1, 1, 2, 3, -1]))
+        index.append(at - draw(st.integers(0, 2)))
+    sizes = [max(i.range()[1] + 1 - draw(st.integers(0, 2)), 1) for i in index]
+    fill = draw(st.sampled_from([IDENTITY[reducer], 0.0]))
+    body: Scalar = Read(leaf("x", *sizes), tuple(index), fill)
+    kind = draw(st.sampled_from(["read", "scaled", "weighted", "map", "value"]))
+    r = draw(st.sampled_from(slots[axes:]))
+    if kind == "scaled":
+        body = Prod((Num(0.5), body))
+    elif kind == "weighted":
+        body = Prod((body, Read(leaf("w", r.range()[1] + 1), (r,))))
+    elif kind == "map":
+        body = Call("relu", (body,))
+    elif kind == "value":
+        body = Prod((body, Value(r + 1)))
+    return canonical(Scope(tuple(traversal), tuple(windows), body, reducer))
+
+
+def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
+    answered: Counter[str] = Counter()
+
+    @settings(max_examples=times(5))
+    @given(windowed())
+    def check(scope: Scope) -> None:
+        answer = reductions.rfactor(scope)
+        if answer is None:
+            return
+        answered[scope.reducer] += 1
+        assert_equal(scope, answer)
+        (read,) = reads(answer.body)
+        assert isinstance(read.tensor, Scope)
+        assert flops(read.tensor) + flops(answer) < flops(scope)
+
+    check()
+    assert min(answered[reducer] for reducer in IDENTITY) >= 5, answered
+
+
+def test_what_was_split_is_merged_again() -> None:
+    """An iterator as two digits, wherever it occurs, and back."""
+    answered: Counter[str] = Counter()
+
+    @settings(max_examples=times(4))
+    @given(windowed())
+    def check(scope: Scope) -> None:
+        for divided in reductions.splits(scope):
+            answered[scope.reducer] += 1
+            assert_equal(scope, divided)
+            merged = reductions.merge_iterators(divided)
+            assert merged is not None and len(merged.reduction) < len(divided.reduction)
+            assert_equal(scope, merged)
+
+    check()
+    assert min(answered[reducer] for reducer in IDENTITY) >= 5, answered
+
+
+def block(q: int, r: int, coefficient: int, extra: tuple[Index, ...] = ()) -> Scope:
+    """sum[a<q, b<r] x[coefficient*a + b, ..]."""
+    a, b = it(0, q), it(1, r)
+    index = (a * coefficient + b, *extra)
+    shape = tuple(max(i.range()[1] + 1, 1) for i in index)
+    return canonical(Scope((), (q, r), Read(leaf("x", *shape), index)))
+
+
+def test_iterators_merge_only_where_they_are_the_digits_of_a_number() -> None:
+    assert reductions.merge_iterators(block(3, 4, 4)) == canonical(
+        Scope((), (12,), Read(leaf("x", 12), (it(0, 12),)))
+    )
+    # Overlapping, with a gap, and where something else reads one of the two.
+    assert reductions.merge_iterators(block(3, 4, 3)) is None
+    assert reductions.merge_iterators(block(3, 4, 5)) is None
+    assert reductions.merge_iterators(block(3, 4, 4, (it(1, 4),))) is None
+    assert reductions.merge_iterators(block(3, 4, 4, (it(1, 4) // 2,))) is None
+
+
+def test_nothing_is_factored_where_nothing_is_shared() -> None:
+    """Windows that don't overlap, weights that differ in each point, a plain product."""
+    i, r = it(0, 6), it(1, 4)
+    apart = Scope((6,), (4,), Read(leaf("x", 24), (i * 4 + r,)))
+    assert reductions.rfactor(apart) is None
+    x, w = Read(leaf("x", 9), (i + r,)), Read(leaf("w", 4), (r,))
+    assert reductions.rfactor(Scope((6,), (4,), Prod((x, w)))) is None
+    a, b = Read(leaf("a", 6, 4), (i, r)), Read(leaf("b", 4), (r,))
+    assert reductions.rfactor(Scope((6,), (4,), Prod((a, b)))) is None
+    assert reductions.rfactor(Scope((6,), (), Read(leaf("x", 6), (i,)))) is None
+
+
+def test_an_index_that_is_divided_is_left_alone() -> None:
+    i, q, r = it(0, 6), it(1, 4), it(2, 2)
+    scope = Scope((6,), (4, 2), Read(leaf("x", 9, 2), ((i + q) // 2, r)))
+    assert reductions.rfactor(scope) is None
+
+
+# ---- Syno's Fig. 4 -----------------------------------------------------------------------------
+
+
+def figure_4(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
+    """Y[i] = sum_k sum_s X[..]: Split, Unfold, and two Reduces at the end (Syno §8)."""
+    x = eqsynth.input("x", (h,))
+    if outer_blocks:
+        return ops.sum(ops.syno.unfold(ops.syno.split(x, 0, h // s), 1, k), (0, 2))
+    return ops.sum(ops.syno.unfold(ops.syno.split(x, 0, s), 0, k), (1, 2))
+
+
+def reduced_first(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
+    """The same with the upper Reduce prioritized: Z = sum_s, Y = sum_k."""
+    x = eqsynth.input("x", (h,))
+    if outer_blocks:
+        return ops.sum(ops.syno.unfold(ops.sum(ops.syno.split(x, 0, h // s), 0), 0, k), 1)
+    return ops.sum(ops.syno.unfold(ops.sum(ops.syno.split(x, 0, s), 1), 0, k), 1)
+
+
+@pytest.mark.parametrize("outer_blocks", [True, False])
+def test_rfactor_is_proved(outer_blocks: bool) -> None:
+    case = (24, 3, 4, outer_blocks)
+    assert eqsynth.prove_equal(figure_4(*case), reduced_first(*case), time_limit_s=20)
+    wrong = reduced_first(24, 5, 4, outer_blocks)
+    assert not eqsynth.prove_equal(figure_4(*case), wrong, time_limit_s=5)
+
+
+@pytest.mark.parametrize(("h", "k", "s"), [(24, 3, 4), (64, 5, 4), (60, 3, 5), (36, 7, 2)])
+@pytest.mark.parametrize("outer_blocks", [True, False])
+def test_rfactor_takes_the_flops_that_figure_4_says(
+    h: int, k: int, s: int, outer_blocks: bool
+) -> None:
+    program = eqsynth.optimize(
+        figure_4(h, k, s, outer_blocks), objective="flops", time_limit_s=20
+    )
+    assert program.report.flops_before >= k * h
+    # (1 + k/s) * H for windows of a prime number of elements.
+    assert program.report.flops_after == h + k * h // s
+    assert "rfactor" in program.report.rules_fired
+    x = np.random.default_rng(0).standard_normal(h).astype(np.float32)
+    blocks = x.reshape(s, h // s).sum(0) if outer_blocks else x.reshape(h // s, s).sum(1)
+    expected = np.convolve(blocks, np.ones(k), mode="full")[k // 2 :][: h // s]
+    np.testing.assert_allclose(program(torch.as_tensor(x)).numpy(), expected, atol=1e-4)
+
+
+def test_a_window_that_moves_by_a_part_of_itself_shares_blocks() -> None:
+    """sum_{r<k*s} x[s*i + r]: no operator says what is shared; the iterator is split."""
+    k, s, n = 3, 8, 20
+    x = eqsynth.input("x", (s * (n + k - 1),))
+    program = eqsynth.optimize(
+        ops.sum(ops.unfold(x, 0, k * s, s), 1), objective="flops", time_limit_s=20
+    )
+    assert program.report.flops_after <= s * (n + k - 1) + k * n < k * s * n
+
+
+def test_a_pooling_is_done_one_axis_at_a_time() -> None:
+    """Separable windows: k*k operations a point become about 2*k."""
+    at = (it(0, 12) + it(2, 5), it(1, 12) + it(3, 5))
+    scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 16, 16), at), "max"))
+    answer = reductions.rfactor(scope)
+    assert answer is not None
+    assert_equal(scope, answer)
+    (read,) = reads(answer.body)
+    assert isinstance(read.tensor, Scope)
+    assert flops(read.tensor) + flops(answer) == 16 * 12 * 5 + 12 * 12 * 5
