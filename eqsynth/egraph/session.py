@@ -281,7 +281,8 @@ class Session:
                 changed |= self.engine.apply(rule)
         return changed, over
 
-    def _fresh_view(self) -> View:
+    def fresh_view(self) -> View:
+        """The view of the e-graph after steps that went past the session."""
         self._view = None
         return self.view()
 
@@ -297,7 +298,7 @@ class Session:
 
     def _answers(self, ruleset: str, budget: int) -> tuple[list[Answer], list[str]]:
         """Answers to the requests that are due, and the laws that were over budget."""
-        view = self._fresh_view()
+        view = self.fresh_view()
         found: list[Answer] = []
         over: list[str] = []
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from eqsynth.ir.arithmetic import arithmetic
+
 Result = Literal["float", "same", "bool"]
 
 
@@ -35,6 +37,11 @@ class Function:
 
     def value(self, *args: Any) -> Any:
         """The value; what makes floats of integers makes float64, not NumPy's narrowest."""
+        apply = arithmetic().apply
+        if apply is not None and (
+            self.result == "float" or any(np.asarray(arg).dtype == object for arg in args)
+        ):
+            return apply(self.name, args)
         if self.result == "float":
             args = tuple(np.asarray(arg, dtype=np.float64) for arg in args)
         return self.evaluate(*args)

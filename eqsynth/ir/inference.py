@@ -171,7 +171,7 @@ def g2bmm(types: Types, width: int, dilation: int) -> TensorType:
     if a.shape != b.shape:
         shape_error("g2bmm: shapes differ", f"{a}, {b}", "two equal shapes (b, m, k)", "")
     _require_band("g2bmm", width, dilation)
-    return TensorType((*a.shape[:2], 2 * width + 1), _same_dtype("g2bmm", types))
+    return TensorType((*a.shape[:2], 2 * width + 1), _factors_dtype("g2bmm", types))
 
 
 def gbmm(types: Types, dilation: int) -> TensorType:
@@ -187,7 +187,7 @@ def gbmm(types: Types, dilation: int) -> TensorType:
             "make the band with g2bmm",
         )
     _require_band("gbmm", a.shape[2] // 2, dilation)
-    return TensorType(b.shape, _same_dtype("gbmm", types))
+    return TensorType(b.shape, _factors_dtype("gbmm", types))
 
 
 def _require_band(operator: str, width: int, dilation: int) -> None:
@@ -411,6 +411,17 @@ def interpolation(_types: Types, extents: Ints, align: int, dtype: str) -> Tenso
 
 def upsample(types: Types, size: Ints, align: int) -> TensorType:
     _require_rank("upsample_bilinear2d", "the input", types[0], 4)
+    if not is_float(types[0].dtype):
+        raise DtypeError(
+            what="upsample_bilinear2d of integers",
+            got=types[0].dtype,
+            expected="floats",
+            hint="cast to a float",
+        )
+    if 0 in (*types[0].shape[2:], *size):
+        shape_error(
+            "upsample_bilinear2d: nothing to interpolate", f"{types[0]} to {size}", "extents", ""
+        )
     return TensorType((*types[0].shape[:2], *size), types[0].dtype)
 
 

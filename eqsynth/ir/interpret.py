@@ -1,8 +1,8 @@
 """The NumPy interpreter: the one oracle for what a term means.
 
 Floats are computed in float64, whatever their dtype, so that an equality is judged without
-rounding; integers and bools in their own dtype. Scopes are evaluated point by point (vectorized),
-whole or at sampled output points.
+rounding (checks may ask for another arithmetic, ``arithmetic.py``); integers and bools in their
+own dtype. Scopes are evaluated point by point (vectorized), whole or at sampled output points.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from eqsynth.errors import ShapeError
+from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.functions import FUNCTIONS, REDUCERS
-from eqsynth.ir.reference import Array, evaluate_operator, rounded, storage
+from eqsynth.ir.reference import evaluate_operator, rounded, storage, stored
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import is_float
@@ -63,7 +64,7 @@ def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str,
             expected=str(term.type),
             hint="give an array of the declared shape",
         )
-    return value.astype(storage(term.dtype))
+    return stored(value, term.dtype)
 
 
 def evaluate_scope(
@@ -105,9 +106,9 @@ def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: 
         if scope.reduction:
             over = tuple(range(front, rank))
             combine = _COMBINE[scope.reducer]
-            full = full.astype(storage(scope.dtype))
+            full = stored(full, scope.dtype)
             full = combine.reduce(full, axis=over, initial=_identity(scope))
-    return np.array(full, dtype=storage(scope.dtype))
+    return np.array(stored(full, scope.dtype))
 
 
 def _identity(scope: Scope) -> Any:
@@ -145,7 +146,7 @@ def _scalar(scalar: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, A
 def _stored(value: Any, scalar: Scalar) -> Array:
     """A value in the dtype of an expression: integers wrap wherever they are computed."""
     dtype = dtype_of(scalar)
-    return np.asarray(value) if dtype is None else np.asarray(value).astype(storage(dtype))
+    return np.asarray(value) if dtype is None else stored(value, dtype)
 
 
 def _read(read: Read, grid: Mapping[int, Array], array: Array) -> Array:
@@ -155,8 +156,11 @@ def _read(read: Read, grid: Mapping[int, Array], array: Array) -> Array:
     inside = np.asarray(True)
     for position, extent in zip(at, array.shape, strict=True):
         inside = inside & (position >= 0) & (position < extent)
-    fill = np.asarray(read.fill if np.isfinite(read.fill) or array.dtype.kind == "f" else 0)
-    if array.dtype.kind != "f" and not np.isfinite(read.fill):
+    floats = array.dtype.kind in "fO"
+    fill = np.asarray(read.fill if np.isfinite(read.fill) or floats else 0)
+    if array.dtype.kind == "b":
+        fill = np.asarray(bool(read.fill) if np.isfinite(read.fill) else read.fill > 0)
+    elif not floats and not np.isfinite(read.fill):
         limits = np.iinfo(array.dtype)
         fill = np.asarray(limits.max if read.fill > 0 else limits.min)
     if array.size == 0:

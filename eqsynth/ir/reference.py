@@ -1,4 +1,5 @@
-"""What each operator means, in NumPy: one function an operator, floats in float64.
+"""What each operator means, in NumPy: one function an operator, floats in float64 (or in another
+arithmetic, see ``arithmetic.py``).
 
 Written for clarity, not speed; nothing here is shared with the code that lowers operators, so the
 two check each other.
@@ -10,26 +11,38 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.ir.arithmetic import Array, arithmetic
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.inference import window
 from eqsynth.ir.operators import Attr, operator
 from eqsynth.ir.types import TensorType, is_float, numpy_dtype
 
-Array = npt.NDArray[Any]
-
 
 def storage(dtype: str) -> np.dtype:
-    """The dtype in which the oracle keeps values: float64 for every float."""
-    return np.dtype(np.float64) if is_float(dtype) else np.dtype(dtype)
+    """The dtype in which the oracle keeps values: that of its arithmetic for every float."""
+    return arithmetic().dtype if is_float(dtype) else np.dtype(dtype)
+
+
+def stored(value: Any, dtype: str) -> Array:
+    """A value in the oracle's storage for ``dtype``."""
+    array = np.asarray(value).astype(storage(dtype))
+    convert = arithmetic().convert
+    return array if convert is None or not is_float(dtype) else convert(array)
 
 
 def rounded(array: Array, dtype: str) -> Array:
     """The array rounded to ``dtype`` and kept in the oracle's storage for it."""
+    array, cast = np.asarray(array), arithmetic().cast
+    if cast is not None and array.dtype == object:
+        return cast(array, dtype)
     with np.errstate(all="ignore"):
-        return np.asarray(array).astype(numpy_dtype(dtype)).astype(storage(dtype))
+        return stored(array.astype(numpy_dtype(dtype)), dtype)
+
+
+def _function(name: str, x: Array) -> Array:
+    return np.asarray(FUNCTIONS[name].value(x)).astype(x.dtype)
 
 
 def _patches(
@@ -68,7 +81,7 @@ def conv_transpose2d(
     (n, c, h, width), (_, f, kr, ks) = x.shape, w.shape
     (sh, sw), (ph, pw), (oh, ow), (dr, ds) = stride, padding, output_padding, dilation
     rows, columns = (h - 1) * sh + dr * (kr - 1) + 1 + oh, (width - 1) * sw + ds * (ks - 1) + 1 + ow
-    out = np.zeros((n, groups, f, max(rows, 0), max(columns, 0)))
+    out = np.zeros((n, groups, f, max(rows, 0), max(columns, 0)), dtype=x.dtype)
     xg = x.reshape(n, groups, c // groups, h, width)
     wg = w.reshape(groups, c // groups, f, kr, ks)
     for r in range(kr):
@@ -125,7 +138,7 @@ def _reduce(ufunc: Callable[..., Any]) -> Callable[..., Array]:
 def _softmax(x: Array, axis: int) -> Array:
     if x.size == 0:
         return x
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    e = _function("exp", x - x.max(axis=axis, keepdims=True))
     return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
 
@@ -143,7 +156,7 @@ def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> 
     over = tuple(range(x.ndim - axes, x.ndim))
     centred = x - x.mean(axis=over, keepdims=True)
     variance = (centred**2).mean(axis=over, keepdims=True)
-    return np.asarray(centred / np.sqrt(variance + eps) * scale + shift)
+    return np.asarray(centred / _function("sqrt", variance + eps) * scale + shift)
 
 
 def _split(x: Array, axis: int, block: int) -> Array:
@@ -190,14 +203,14 @@ def interpolation(extents: Any, align_corners: int, dtype: str) -> Array:
 
 
 def _upsample(x: Array, size: Any, align_corners: int) -> Array:
-    rows = interpolation((size[0], x.shape[2]), align_corners, "float64")
-    columns = interpolation((size[1], x.shape[3]), align_corners, "float64")
+    rows = stored(interpolation((size[0], x.shape[2]), align_corners, "float64"), "float64")
+    columns = stored(interpolation((size[1], x.shape[3]), align_corners, "float64"), "float64")
     return np.asarray(np.einsum("nchw,ih,jw->ncij", x, rows, columns, optimize=True))
 
 
 def _iota(shape: Any, axis: int, dtype: str) -> Array:
     line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return np.broadcast_to(line, shape).astype(storage(dtype))
+    return stored(np.broadcast_to(line, shape), dtype)
 
 
 _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
@@ -237,7 +250,7 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
         *x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]
     ),
     "UpsampleBilinear2d": _upsample,
-    "Full": lambda shape, value, dtype: np.full(shape, value, dtype=storage(dtype)),
+    "Full": lambda shape, value, dtype: stored(np.full(shape, value), dtype),
     "Iota": _iota,
     "Interpolation": interpolation,
     "Embedding": lambda table, ids: table[ids],
@@ -272,4 +285,4 @@ def evaluate_operator(
                 expected="an operator of the table",
                 hint="evaluate the original program through torch instead",
             )
-        return np.asarray(value).astype(storage(result.dtype))
+        return stored(value, result.dtype)

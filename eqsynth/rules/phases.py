@@ -64,6 +64,7 @@ class Phased:
     match_ruleset: str
     apply_ruleset: str
     program: tuple[str, ...]
+    body: tuple[Tree, ...]
 
 
 @dataclass
@@ -166,6 +167,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
         match_ruleset,
         apply_ruleset,
         program,
+        body,
     )
 
 
@@ -205,6 +207,7 @@ def _one_phase(
         match_ruleset,
         apply_ruleset,
         (*declare, _rule_text(raw.name, matching, actions, own)),
+        body,
     )
 
 

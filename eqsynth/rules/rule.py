@@ -20,7 +20,8 @@ class Rule:
     Python answers, `law-apply` unites with the answer. `analysis` derives facts about classes.
 
     A `match_ruleset` or `apply_ruleset` that is empty is a phase that the rule does not have;
-    analyses of one ruleset share theirs. `program` is the egglog text of the rule.
+    analyses of one ruleset share theirs. `program` is the egglog text of the rule, `body` are the
+    facts that its author wrote.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Rule:
     match_ruleset: str
     apply_ruleset: str
     program: tuple[str, ...]
+    body: tuple[Tree, ...]
 
     @property
     def law(self) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
+from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.interpret import evaluate_one, evaluate_scope
-from eqsynth.ir.reference import Array
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import is_float
 from eqsynth.testing.data import positions, sample

@@ -13,7 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from eqsynth.ir.reference import Array, rounded, storage
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.reference import rounded, storage
 from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
 from eqsynth.ir.types import Shape, TensorType, is_float
 
@@ -25,7 +26,9 @@ FLOATS: Final[Mapping[str, Draw]] = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "negative": lambda rng, shape: -np.abs(rng.normal(size=shape)),
     "offset": lambda rng, shape: 100 + rng.normal(size=shape),
+    "far-offset": lambda rng, shape: 1e4 + rng.normal(size=shape),
     "scaled": lambda rng, shape: 100 * rng.normal(size=shape),
+    "small": lambda rng, shape: 1e-3 * rng.normal(size=shape),
     "near-equal": lambda rng, shape: 1 + 1e-3 * rng.normal(size=shape),
     "sparse": lambda rng, shape: rng.normal(size=shape) * (rng.random(size=shape) < 0.5),
 }

@@ -136,8 +136,8 @@ def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
             place += 1
     extents = tuple(x.shape[axis] for axis in axes)
     body: Scalar = Read(x, tuple(at))
-    if x.dtype not in (e.dtype, "bool"):
-        # Integers are summed in int64.
+    if x.dtype != e.dtype and not (x.dtype == "bool" and extents):
+        # Integers are summed in int64; a scope that sums bools counts them by itself.
         body = Cast(e.dtype, body)
     if reducer == "mean":
         count = max(1, x.type.size // max(e.type.size, 1))

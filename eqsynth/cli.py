@@ -1,0 +1,207 @@
+"""The command line: ``eqsynth rules list``, ``rules show`` and ``rules check``.
+
+It prints what the library finds and turns errors into messages and exit codes: 1 where a rule is
+refused, 2 where a file or a name can't be used. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from eqsynth.errors import EqsynthError
+
+app = typer.Typer(help="An optimizer for tensor programs.", no_args_is_help=True)
+rules_app = typer.Typer(help="The catalogue and the checker of rules.", no_args_is_help=True)
+app.add_typer(rules_app, name="rules")
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Rule files or directories of them; without any, eqsynth's own."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.callback()
+def main() -> None:
+    """An optimizer for tensor programs."""
+
+
+@rules_app.command("list")
+def list_rules(files: Files = None, as_json: AsJson = False) -> None:
+    """Lists the rules: name, kind, ruleset, numerics, status, what they say."""
+    from eqsynth.rules.catalogue import entry
+
+    rules, names = _load(files or [])
+    entries = [entry(rules, name) for name in names]
+    if as_json:
+        _print_json([vars(e) for e in entries])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "kind", "ruleset", "numerics", "status"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what it says", ratio=1)
+    for e in entries:
+        table.add_row(e.name, e.kind, e.ruleset, e.numerics, e.status, Text(e.statement))
+    console = Console()
+    console.print(table)
+    console.print(f"{len(entries)} rules")
+
+
+@rules_app.command("show")
+def show_rule(
+    name: Annotated[str, typer.Argument(help="The name of a rule.")],
+    files: Files = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows a rule: both sides, conditions, status, numerics, source, where it is tested."""
+    from eqsynth.rules.catalogue import entry
+
+    rules, _ = _load(files or [])
+    try:
+        found = entry(rules, name)
+    except EqsynthError as error:
+        _fail(error)
+    if as_json:
+        _print_json(vars(found))
+        return
+    tested = ", ".join(found.tested)
+    rows = {
+        "says": found.statement,
+        "left": found.left,
+        "right": found.right,
+        "if": "\n".join(found.conditions),
+        "kind": f"{found.kind}, in the ruleset {found.ruleset}",
+        "numerics": found.numerics,
+        "status": found.status,
+        "source": found.source,
+        "stands in": found.place,
+        "tested": f"{tested}, and eqsynth rules check" if tested else "eqsynth rules check",
+    }
+    table = Table(box=None, pad_edge=False, show_header=False, title=found.name,
+                  title_justify="left")  # fmt: skip
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for key, value in rows.items():
+        if value:
+            table.add_row(key, Text(value))
+    Console().print(table)
+
+
+@rules_app.command("check")
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Rule files, or directories of them.")],
+    name: Annotated[str | None, typer.Option(help="Check this rule only.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Equalities to judge for each rule.")] = 20,
+    processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Checks that rules are sound: types, values, digits in float32, exact equality.
+
+    Exits with 1 if a rule is refused. A file given here is loaded after eqsynth's own.
+    """
+    from eqsynth.rules.catalogue import find
+    from eqsynth.testing.rule_files import check_rules, processes_to_use
+    from eqsynth.testing.soundness import unites
+
+    rules, names = _load(files)
+    if name is not None:
+        try:
+            names = [find(rules, name).name]
+        except EqsynthError as error:
+            _fail(error)
+    total = sum(unites(rule) and rule.name in set(names) for rule in rules.rules)
+    results = []
+    console = Console(stderr=as_json)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("checking", total=total)
+            for found in check_rules(
+                rules, names, samples=samples, processes=processes or processes_to_use()
+            ):
+                results.append(found)
+                progress.update(task, advance=1, description=found.rule.name)
+                if found.error is not None and not as_json:
+                    progress.console.print(Text(str(found.error), style="red"))
+    except KeyboardInterrupt:
+        console.print(f"interrupted after {len(results)} of {total} rules")
+        raise typer.Exit(130) from None
+    if as_json:
+        _print_json([_checked(found) for found in results])
+    else:
+        _summary(console, results)
+    if any(found.error is not None for found in results):
+        raise typer.Exit(1)
+
+
+def _summary(console: Console, results: list[Any]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("rule", "verdict", "samples", "exact", "method", "numerics", "status"):
+        table.add_column(column, no_wrap=True)
+    for found in results:
+        verdict = "sound" if found.error is None else f"refused: {found.error.kind}"
+        table.add_row(
+            found.rule.name, verdict, str(found.accepted), str(found.exact), found.method,
+            found.rule.numerics, found.rule.status, style="" if found.error is None else "red",
+        )  # fmt: skip
+    console.print(table)
+    refused = sum(found.error is not None for found in results)
+    judged = sum(found.accepted for found in results)
+    exact = sum(found.method == "exact" for found in results)
+    console.print(
+        f"{len(results)} rules, {refused} refused; {judged} equalities judged; {exact} rules exact"
+    )
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    error = found.error
+    return {
+        "rule": found.rule.name,
+        "file": found.rule.file,
+        "line": found.rule.line,
+        "sound": error is None,
+        "kind": None if error is None else error.kind,
+        "error": None if error is None else str(error),
+        "accepted": found.accepted,
+        "exact": found.exact,
+        "method": found.method,
+        "numerics": found.rule.numerics,
+        "status": found.rule.status,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _load(files: list[Path]) -> tuple[Any, list[str]]:
+    """The rules with those of files, and the names of the latter; of all rules without files."""
+    from eqsynth.rules import load_rules
+    from eqsynth.testing.rule_files import load_for_check
+
+    try:
+        if files:
+            return load_for_check(files)
+        rules = load_rules()
+        return rules, list(rules.names)
+    except EqsynthError as error:
+        _fail(error)
+
+
+def _fail(error: EqsynthError) -> NoReturn:
+    Console(stderr=True).print(Text(str(error), style="red"))
+    raise typer.Exit(2)
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, indent=2))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,105 @@
+"""The catalogue: what each rule says, for people. Printing it is the command line's work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from eqsynth.errors import RuleError
+from eqsynth.rules.load import rules_dir
+from eqsynth.rules.rule import Rule
+from eqsynth.rules.ruleset import RuleSet
+from eqsynth.rules.tree import render
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rule as the catalogue shows it.
+
+    Attributes:
+        kind: ``rewrite``, ``law`` or ``analysis``.
+        statement: the rule's line of mathematics, as its author wrote it.
+        left, right: the sides of a rewrite; of a law what is asked, and who answers.
+        tested: test files that name the rule.
+    """
+
+    name: str
+    kind: str
+    ruleset: str
+    numerics: str
+    status: str
+    source: str
+    place: str
+    statement: str
+    left: str
+    right: str
+    conditions: tuple[str, ...]
+    tested: tuple[str, ...]
+
+
+def entry(rules: RuleSet, name: str) -> Entry:
+    """The entry of a rule.
+
+    Raises:
+        RuleError: no rule has this name; the nearest name is in the hint.
+    """
+    return _entry(find(rules, name))
+
+
+def find(rules: RuleSet, name: str) -> Rule:
+    """The rule of a name.
+
+    Raises:
+        RuleError: there is none; the nearest names are in the hint.
+    """
+    for rule in rules.rules:
+        if rule.name == name:
+            return rule
+    close = difflib.get_close_matches(name, rules.names, n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(close)}?" if close else "eqsynth rules list prints all."
+    raise RuleError(f"there is no rule {name}", got=name, hint=hint)
+
+
+def _entry(rule: Rule) -> Entry:
+    kind, left, right = rule.kind.partition("-")[0], "", ""
+    if rule.equality is not None:
+        left, right = map(render, rule.equality)
+    elif rule.kind == "law-request":
+        left = "\n".join(map(render, rule.body))
+        right = f"what the law {rule.law} computes (eqsynth/egraph/laws/table.py)"
+    elif rule.kind == "law-apply":
+        left, right = "\n".join(map(render, rule.body)), f"the answer of the law {rule.law}"
+    conditions = rule.conditions if rule.kind == "rewrite" else ()
+    return Entry(
+        rule.name, kind, rule.ruleset, rule.numerics, rule.status, rule.source,
+        f"{rule.file}:{rule.line}", statement(rule), left, right, conditions, tested_in(rule.name),
+    )  # fmt: skip
+
+
+def statement(rule: Rule) -> str:
+    """The comment above a rule as one line, without its source."""
+    lines = (line.strip().lstrip(";").strip() for line in rule.comment.splitlines())
+    text = " ".join(line for line in lines if line)
+    return text.removesuffix(f"[{rule.source}]").strip()
+
+
+def tested_in(name: str) -> tuple[str, ...]:
+    """Files of the checkout's tests that name a rule; none in an installed eqsynth.
+
+    Besides, the checker tests every rule (``eqsynth rules check``).
+    """
+    tests = rules_dir().parent / "tests"
+    if not (tests / "rules").is_dir():
+        return ()
+    return tuple(path for path, text in _test_files(tests).items() if f'"{name}"' in text)
+
+
+@cache
+def _test_files(tests: Path) -> Mapping[str, str]:
+    return {
+        str(path.relative_to(tests.parent)): path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(tests.rglob("test_*.py"))
+    }

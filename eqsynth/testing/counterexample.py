@@ -1,0 +1,182 @@
+"""The smallest counterexample of a rule that hypothesis finds, and how it is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
+
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.printing import render
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
+from eqsynth.rules import Rule, RuleSet
+from eqsynth.testing.choices import DrawnChoices, Rejected
+from eqsynth.testing.firing import Pair, fired_alone
+from eqsynth.testing.indices import indices_differ
+from eqsynth.testing.indices import render as render_index
+from eqsynth.testing.judging import Difference, Meaningless, all_data, verdict
+from eqsynth.testing.patterns import Sample, Template
+
+SEARCH_S: Final = 10.0
+"""Seconds after which no smaller counterexample is looked for."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Two terms that a rule unites, and how they differ."""
+
+    pair: Pair
+    difference: Difference
+
+    def __str__(self) -> str:
+        left, right = (_shown(side) for side in (self.pair.left, self.pair.right))
+        lines = ["left side", *_indented(left), "right side", *_indented(right)]
+        if self.difference.env:
+            lines.append(f"values ({self.difference.data})")
+            lines += [
+                f"  {name} = {_array(array)}" for name, array in sorted(self.difference.env.items())
+            ]
+        if self.difference.left is not None:
+            lines.append(f"left is {_array(self.difference.left)}")
+            lines.append(f"right is {_array(self.difference.right)}")
+        elif self.pair.problem:
+            lines += _indented(self.difference.what)
+        return "\n    ".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]
+
+
+def _shown(side: Any) -> str:
+    if isinstance(side, Tensor):
+        leaves = [t for t in topological([side]) if isinstance(t, Input | Weight) and t is not side]
+        types = ", ".join(f"{t.label}: {t.type}" for t in leaves)
+        return render(side) + (f"\nover {types}" if types else "")
+    return render_index(side)
+
+
+def _array(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return str(value)
+    text = np.array2string(value, threshold=64, separator=", ", max_line_width=1000)
+    return " ".join(text.split())
+
+
+def smallest(
+    template: Template,
+    rules: RuleSet,
+    rule: Rule,
+    difference: Difference,
+    pair: Pair,
+    seed: int,
+) -> Counterexample:
+    """A counterexample of the same kind, as small as hypothesis makes it in bounded time."""
+    best = [_simplified(Counterexample(pair, difference), rule, seed)]
+    deadline = time.monotonic() + SEARCH_S
+
+    def fails(sample: Sample | None) -> bool:
+        if sample is None or time.monotonic() > deadline:
+            return False
+        found = _failure(rules, rule, sample, seed, difference.kind)
+        if found is None:
+            return False
+        if _size(found.pair) <= _size(best[0].pair):
+            best[0] = found
+        return True
+
+    @st.composite
+    def samples(draw: st.DrawFn) -> Sample | None:
+        try:
+            return template.sample(DrawnChoices(draw))
+        except Rejected:
+            return None
+
+    try:
+        find(
+            samples(),
+            fails,
+            settings=settings(
+                max_examples=400, database=None, deadline=None, derandomize=True,
+                phases=(Phase.generate, Phase.shrink), verbosity=Verbosity.quiet,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )  # fmt: skip
+    except HypothesisException:
+        # Nothing smaller was found, or time was up: what is known stands.
+        pass
+    return _simplified(best[0], rule, seed)
+
+
+def _failure(
+    rules: RuleSet, rule: Rule, sample: Sample, seed: int, kind: str
+) -> Counterexample | None:
+    for pair in fired_alone(rules, rule, sample):
+        try:
+            found = difference_of(pair, rule.numerics, seed)
+        except Meaningless:
+            continue
+        if found is not None and found.kind == kind:
+            return Counterexample(pair, found)
+    return None
+
+
+def difference_of(pair: Pair, numerics: str, seed: int) -> Difference | None:
+    """How the sides of a pair differ on any data."""
+    if pair.problem is not None:
+        return Difference(*pair.problem)
+    if pair.sort == "Idx":
+        return indices_differ(pair.left, pair.right)
+    return all_data(pair.left, pair.right, seed, numerics)
+
+
+def _size(pair: Pair) -> int:
+    """Elements and length of the text: what makes a counterexample hard to read."""
+    size = 0
+    for side in (pair.left, pair.right):
+        size += len(str(side))
+        if isinstance(side, Tensor):
+            size += 8 * sum(term.type.size + len(term.shape) for term in topological([side]))
+    return size
+
+
+def _simplified(found: Counterexample, rule: Rule, seed: int) -> Counterexample:
+    """The counterexample with as many simple numbers among its values as possible."""
+    difference, pair = found.difference, found.pair
+    if pair.problem or pair.sort == "Idx" or not isinstance(pair.left, Tensor):
+        return found
+    if difference.env is None:
+        simple = all_data(pair.left, pair.right, seed, rule.numerics)
+        if simple is None or simple.env is None:
+            return found
+        difference = simple
+    kind = difference.kind
+    env = {name: np.array(array) for name, array in (difference.env or {}).items()}
+    tries = 0
+    for name, array in env.items():
+        for at in np.ndindex(array.shape):
+            for simple_number in (0, 1, -1):
+                if tries > 60 or array[at] == simple_number:
+                    break
+                tries += 1
+                changed = _with(env, name, at, simple_number)
+                data, claim = difference.data, rule.numerics
+                other = verdict(pair.left, pair.right, data, seed, claim, changed)
+                if other is not None and other.kind == kind:
+                    env[name][at], difference = simple_number, other
+                    break
+    return replace(found, difference=difference)
+
+
+def _with(
+    env: Mapping[str, Array], name: str, at: tuple[int, ...], value: int
+) -> dict[str, Array]:
+    changed = np.array(env[name])
+    changed[at] = value
+    return {**env, name: changed}

@@ -1,0 +1,321 @@
+"""Argument types and attributes that fit together, for each operator.
+
+``fit`` is given what is known of an operator's arguments, attributes and result, and makes up the
+rest. It is a guess that is often right: shape inference has the last word, so an operator without
+an entry here only gets fewer samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.operators import POST_FUNCTIONS, operator
+from eqsynth.ir.types import Shape, TensorType
+from eqsynth.testing.choices import chance, ordering
+from eqsynth.testing.window_fits import WINDOW_FITS, pairs
+from eqsynth.testing.world import Attrs, Fit, Types, World, fill, known_type
+
+# Guesses at an operator that has no entry here, until shape inference takes one.
+_TRIES: Final = 40
+
+
+def fit(
+    name: str, world: World, want: TensorType | None, types: Sequence[TensorType | None],
+    attrs: Sequence[Any],
+) -> tuple[list[TensorType], list[Any]]:  # fmt: skip
+    """Types and attributes of an operator, the unknown ones (None) made up.
+
+    Args:
+        want: the type that the result should have, if any.
+    """
+    row, types, attrs = operator(name), list(types), list(attrs)
+    if name in _FITS:
+        _FITS[name](world, want, types, attrs)
+    elif row.kind == "elementwise":
+        _elementwise(world, want, types, attrs, choosing=name == "Where")
+    for _ in range(_TRIES):
+        shape = world.shape()
+        known = [
+            t or TensorType(world.shape() if chance(world.choices, 3) else shape, world.dtype)
+            for t in types
+        ]
+        filled = [
+            _any_attr(world, attr, kind, known) if attrs[position] is None else attrs[position]
+            for position, (attr, kind) in enumerate(row.attrs)
+        ]
+        try:
+            row.infer(known, filled)
+            break
+        except EqsynthError:
+            continue
+    return known, filled
+
+
+def _any_attr(world: World, name: str, kind: str, types: Sequence[TensorType]) -> Any:
+    """An attribute of an operator without an entry: by its name and kind alone."""
+    pick = world.choices.pick
+    if name == "axis" and types:
+        return _axis_of(world, types[0])
+    if kind == "ints":
+        return tuple(pick((1, 2, 0, 3)) for _ in range(pick((2, 1, 3))))
+    if kind == "float":
+        return pick((0.0, 1.0, -1.0, 0.5, 2.0) if name != "eps" else (1e-5, 1e-3))
+    if kind == "str":
+        return world.dtype if name == "dtype" else pick(POST_FUNCTIONS)
+    return pick((0, 1, 2, 3))
+
+
+def _elementwise(
+    world: World, want: TensorType | None, types: Types, attrs: Attrs, choosing: bool = False
+) -> None:
+    base = want or known_type(types) or world.type()
+    dtype = world.dtype if want is None or want.dtype == "bool" else want.dtype
+    for position, known in enumerate(types):
+        if known is None:
+            shape = base.shape
+            if (want is None or position) and len(types) > 1:
+                shape = _broadcastable(world, shape)
+            types[position] = TensorType(shape, "bool" if choosing and not position else dtype)
+
+
+def _broadcastable(world: World, shape: Shape) -> Shape:
+    """A shape that broadcasts with another: mostly the same one."""
+    if not chance(world.choices, 3):
+        return shape
+    start = world.choices.pick(range(len(shape) + 1))
+    return tuple(1 if chance(world.choices, 3) else e for e in shape[start:])
+
+
+def _matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    a, b = types[:2]
+    if a is None:
+        batch = world.shape(world.choices.pick((0, 0, 1)))
+        rows = world.extent()
+        if want is not None and want.rank >= 2:
+            batch, rows = want.shape[:-2], want.shape[-2]
+        inner = b.shape[-2] if b is not None and b.rank >= 2 else world.extent()
+        dtype = b.dtype if b is not None else world.dtype
+        a = types[0] = TensorType((*batch, rows, inner), dtype)
+    if b is None and a.rank >= 1:
+        columns = want.shape[-1] if want is not None and want.rank else world.extent()
+        batch = a.shape[:-2] if chance(world.choices, 2) else ()
+        types[1] = TensorType((*batch, a.shape[-1], columns), a.dtype)
+
+
+def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    x = fill(types, 0, lambda: world.type(None if want is None else want.rank))
+    if attrs[0] is None:
+        attrs[0] = tuple(a for a in range(x.rank) if chance(world.choices, 2))
+    if attrs[1] is None:
+        attrs[1] = world.choices.pick((0, 1))
+
+
+def _axis_of(world: World, x: TensorType) -> int:
+    return world.choices.pick(range(max(x.rank, 1)))
+
+
+def _shaped(world: World, want: TensorType | None, types: Types) -> TensorType:
+    rank = world.choices.pick((2, 1, 3))
+    return fill(types, 0, lambda: want if want is not None else world.type(rank))
+
+
+def _permute(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    rank = want.rank if want is not None else len(attrs[0]) if attrs[0] is not None else None
+    x = types[0]
+    if attrs[0] is None:
+        rank = x.rank if x is not None else world.choices.pick((2, 3, 1)) if rank is None else rank
+        attrs[0] = ordering(world.choices, rank)
+    if x is None:
+        shape = list(want.shape if want is not None else world.shape(len(attrs[0])))
+        if want is not None and len(attrs[0]) == want.rank:
+            for at, axis in enumerate(attrs[0]):
+                if 0 <= axis < want.rank:
+                    shape[axis] = want.shape[at]
+        types[0] = TensorType(tuple(shape), want.dtype if want is not None else world.dtype)
+
+
+def factorization(world: World, size: int) -> Shape:
+    """A shape of so many elements."""
+    shape: list[int] = []
+    rest = size
+    while rest > 1 and len(shape) < 3:
+        shape.append(world.choices.pick([d for d in range(1, rest + 1) if rest % d == 0]))
+        rest //= shape[-1]
+    if rest != 1 or chance(world.choices, 3):
+        shape.append(rest)
+    return tuple(shape)
+
+
+def _reshape(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None and want is not None:
+        attrs[0] = want.shape
+    if types[0] is None:
+        dtype = want.dtype if want is not None else world.dtype
+        size = math.prod(attrs[0]) if attrs[0] is not None else 0
+        shape = factorization(world, size) if attrs[0] is not None else world.shape()
+        types[0] = TensorType(shape, dtype)
+    x = types[0]
+    if attrs[0] is None and x is not None:
+        attrs[0] = factorization(world, x.size)
+
+
+def _expand(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None and want is not None:
+        attrs[0] = want.shape
+    if types[0] is None:
+        shape = _broadcastable(world, attrs[0]) if attrs[0] is not None else world.shape()
+        types[0] = TensorType(shape, want.dtype if want is not None else world.dtype)
+    x = types[0]
+    if attrs[0] is None and x is not None:
+        own = tuple(world.extent() if e == 1 else e for e in x.shape)
+        attrs[0] = (*world.shape(world.choices.pick((0, 0, 1))), *own)
+
+
+def _slice(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    x = _shaped(world, want, types)
+    if attrs[0] is None:
+        attrs[0] = _axis_of(world, x)
+    extent = x.shape[attrs[0]] if 0 <= attrs[0] < x.rank else 0
+    if attrs[1] is None:
+        top = extent if attrs[2] is None else min(attrs[2], extent)
+        attrs[1] = world.choices.pick(range(max(top, 0) + 1))
+    if attrs[2] is None:
+        attrs[2] = world.choices.pick(range(min(attrs[1], extent), extent + 1))
+    if attrs[3] is None:
+        attrs[3] = world.choices.pick((1, 1, 2, 3))
+
+
+def _pad(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    rank = want.rank if want is not None else None
+    x = fill(types, 0, lambda: world.type(world.choices.pick((2, 1, 3)) if rank is None else rank))
+    for position in (0, 1):
+        if attrs[position] is None:
+            attrs[position] = tuple(world.choices.pick((0, 1, 2)) for _ in x.shape)
+    if attrs[2] is None:
+        attrs[2] = world.choices.pick((0.0, 0.0, 1.0, -math.inf) if "f" in x.dtype else (0.0, 1.0))
+
+
+def _concat(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    base = want or known_type(types) or world.type(world.choices.pick((2, 1, 3)))
+    if attrs[0] is None:
+        attrs[0] = _axis_of(world, base)
+    axis = attrs[0]
+    for position, known in enumerate(types):
+        if known is None:
+            extent = world.extent()
+            types[position] = TensorType(
+                (*base.shape[:axis], extent, *base.shape[axis + 1 :]), base.dtype
+            )
+
+
+def _on_axis(options: Callable[[int], Sequence[int]]) -> Fit:
+    """Operators with an axis and a number that depends on its extent."""
+
+    def fitted(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+        x = _shaped(world, want, types)
+        if attrs[0] is None:
+            attrs[0] = _axis_of(world, x)
+        if len(attrs) > 1 and attrs[1] is None:
+            extent = x.shape[attrs[0]] if 0 <= attrs[0] < x.rank else 1
+            attrs[1] = world.choices.pick(options(extent))
+
+    return fitted
+
+
+def _merge(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    x = fill(types, 0, lambda: world.type(world.choices.pick((2, 3, 4))))
+    if attrs[0] is None:
+        attrs[0] = world.choices.pick(range(max(x.rank - 1, 1)))
+
+
+def _divisors(extent: int) -> list[int]:
+    return [d for d in range(1, max(extent, 1) + 1) if extent % d == 0]
+
+
+def _fused_matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    _matmul(world, want, types, attrs)
+    a, b = types[:2]
+    if a is None or b is None:
+        return
+    fill(types, 2, lambda: TensorType(b.shape[-1:], b.dtype))
+    if len(types) > 3:
+        fill(types, 3, lambda: operator("Matmul").infer([a, b], ()))
+
+
+def _layer_norm(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    x = _shaped(world, want, types)
+    if attrs[0] is None:
+        attrs[0] = world.choices.pick(range(1, max(x.rank, 1) + 1))
+    for position in (1, 2):
+        fill(types, position, lambda: TensorType(x.shape[x.rank - attrs[0] :], x.dtype))
+
+
+def _upsample(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    fill(types, 0, lambda: world.type(4))
+    if attrs[0] is None:
+        attrs[0] = want.shape[2:] if want is not None else pairs(world, (1, 2, 3, 4))
+    if attrs[1] is None:
+        attrs[1] = world.choices.pick((0, 1))
+
+
+def _full(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None:
+        attrs[0] = want.shape if want is not None else world.shape()
+
+
+def _iota(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None:
+        attrs[0] = want.shape if want is not None and want.rank else world.shape(2)
+    if attrs[1] is None:
+        attrs[1] = world.choices.pick(range(max(len(attrs[0]), 1)))
+
+
+def _interpolation(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None:
+        attrs[0] = pairs(world, (2, 3, 1, 4))
+    if attrs[1] is None:
+        attrs[1] = world.choices.pick((0, 1))
+
+
+def _embedding(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    # Two rows at least: indices are drawn among the first two.
+    fill(types, 0, lambda: TensorType((2 + world.extent(), world.extent()), world.dtype))
+    fill(types, 1, lambda: TensorType(world.shape(1), "int64"))
+
+
+def _gather(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    x = fill(types, 0, lambda: TensorType(tuple(1 + e for e in world.shape(2)), world.dtype))
+    fill(types, 1, lambda: TensorType(x.shape, "int64"))
+    if attrs[0] is None:
+        attrs[0] = _axis_of(world, x)
+
+
+_FITS: Final[dict[str, Fit]] = {
+    **WINDOW_FITS,
+    "Matmul": _matmul,
+    "FusedMatmul": _fused_matmul,
+    "FusedMatmulAdd": _fused_matmul,
+    "UpsampleBilinear2d": _upsample,
+    **{f"Reduce{r}": _axes for r in ("Sum", "Max", "Min", "Prod", "Mean")},
+    "Softmax": _on_axis(lambda extent: (0,)),
+    "LayerNorm": _layer_norm,
+    "Permute": _permute,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Concat": _concat,
+    "Shift": _on_axis(lambda extent: (1, 0, -1, 2, -3)),
+    "Unfold": _on_axis(lambda extent: (1, 2, 3, 4)),
+    "Stride": _on_axis(_divisors),
+    "Split": _on_axis(_divisors),
+    "Merge": _merge,
+    "Full": _full,
+    "Iota": _iota,
+    "Interpolation": _interpolation,
+    "Embedding": _embedding,
+    "Gather": _gather,
+}

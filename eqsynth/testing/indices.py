@@ -1,0 +1,79 @@
+"""Equalities of indices, decided over all values of their iterators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from eqsynth.ir.arithmetic import Array
+from eqsynth.testing.judging import Difference
+
+
+def indices_differ(left: Any, right: Any) -> Difference | None:
+    """How two raw indices (``("IDiv", ("It", 0, 4), 2)``) differ on the ranges of their iterators.
+
+    Raw terms, since the IR's indices are canonical by themselves. ``//`` and ``%`` floor; a
+    divisor is positive.
+    """
+    extents: dict[int, int] = {}
+    for side in (left, right):
+        _iterators(side, extents)
+    slots = sorted(extents)
+    lines = np.meshgrid(*(np.arange(extents[s]) for s in slots), indexing="ij")
+    grid = dict(zip(slots, lines, strict=True))
+    try:
+        a, b = _value(left, grid), _value(right, grid)
+    except ZeroDivisionError as error:
+        return Difference("shape", str(error), left=render(left), right=render(right))
+    a, b = np.broadcast_arrays(a, b)
+    if np.array_equal(a, b):
+        return None
+    at = tuple(int(position[0]) for position in np.nonzero(a != b))
+    values = ", ".join(f"i{slot} = {grid[slot][at]}" for slot in slots)
+    what = f"the indices differ at {values or 'every point'}"
+    return Difference("value", what, "all values", None, a[at], b[at])
+
+
+def render(raw: Any) -> str:
+    """A raw index as text."""
+    if not isinstance(raw, tuple):
+        return str(raw)
+    match raw:
+        case ("It", slot, extent):
+            return f"i{slot}<{extent}"
+        case ("INum", value):
+            return str(value)
+        case ("IAdd", x, y):
+            return f"({render(x)} + {render(y)})"
+        case ("IMul", c, x):
+            return f"{c}*{render(x)}"
+        case ("IDiv", x, m):
+            return f"({render(x)} // {m})"
+        case ("IMod", x, m):
+            return f"({render(x)} % {m})"
+    return str(raw)
+
+
+def _iterators(raw: Any, extents: dict[int, int]) -> None:
+    if isinstance(raw, tuple):
+        if raw[0] == "It":
+            extents[raw[1]] = raw[2]
+        for part in raw[1:]:
+            _iterators(part, extents)
+
+
+def _value(raw: Any, grid: dict[int, Array]) -> Array:
+    name, *args = raw
+    if name == "It":
+        return grid[args[0]]
+    if name == "INum":
+        return np.asarray(args[0])
+    if name == "IAdd":
+        return np.asarray(_value(args[0], grid) + _value(args[1], grid))
+    if name == "IMul":
+        return np.asarray(args[0] * _value(args[1], grid))
+    if args[1] <= 0:
+        raise ZeroDivisionError(f"an index is divided by {args[1]}; divisors are positive")
+    x = _value(args[0], grid)
+    return np.asarray(x // args[1] if name == "IDiv" else x % args[1])

@@ -1,0 +1,272 @@
+"""Whether two terms are equal: in type, over the reals, exactly, and in float32 as claimed.
+
+`verdict` looks at one kind of data. Equality over the reals is judged in 160-bit numbers, so that
+rounding is never mistaken for a difference, nor a difference for rounding. Exact equality is
+decided in finite fields (``numbers.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.arithmetic import FLOAT32, FLOAT64, Arithmetic, Array, computing_in
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.types import is_float
+from eqsynth.testing.data import FLOATS, leaves, sample_all
+from eqsynth.testing.numbers import PRIMES, REAL, Field, Undecided
+
+REAL_TOLERANCE: Final = 1e-12
+"""Of 160-bit results relative to the largest: constants of rules are float64 at best."""
+
+LOST: Final = 64.0
+"""The right side loses digits if its float32 error is so many times what can't be blamed on it:
+the left side's own error, what rounding the inputs once does to the left side (they are rounded
+already), and some roundings of the result (`ROUNDINGS`)."""
+
+ROUNDINGS: Final = 16
+_EPS: Final = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two terms that differ.
+
+    Attributes:
+        kind: ``shape``, ``dtype``, ``value`` or ``numerics``.
+        data: the kind of data, or what was compared exactly.
+        env: the values of inputs and weights.
+        left, right: both results.
+    """
+
+    kind: str
+    what: str
+    data: str = ""
+    env: Mapping[str, Array] | None = None
+    left: Any = None
+    right: Any = None
+
+
+def environment(kind: str, seed: int, left: Tensor, right: Tensor) -> dict[str, Array]:
+    """Values for the inputs and weights of two terms, floats of a kind of data."""
+    integers = {"zeros": "zeros", "ties": "ties"}.get(kind, "small")
+    if kind == "offset" and not is_float(left.dtype):
+        integers = "limits"
+    return sample_all(left, right, kind=kind, integers=integers, seed=seed)
+
+
+def field_environment(
+    env: Mapping[str, Array], left: Tensor, right: Tensor, prime: int, seed: int
+) -> dict[str, Array]:
+    """Random elements of a field in the place of all floats; integers stay what they are."""
+    found = dict(env)
+    for name, leaf in leaves((left, right)).items():
+        if is_float(leaf.dtype):
+            rng = np.random.default_rng([seed, prime & 0xFFFFFFFF, crc32(name.encode())])
+            digits = rng.integers(0, 1 << 30, size=(*leaf.shape, 4)).astype(object)
+            drawn = sum(digits[..., n] << (30 * n) for n in range(4)) % prime
+            found[name] = np.asarray(drawn, dtype=object).reshape(leaf.shape)
+    return found
+
+
+class Meaningless(Exception):
+    """Raised for a left side without a value, as a look-up outside of a table."""
+
+
+def value(term: Tensor, env: Mapping[str, Array], arithmetic: Arithmetic) -> Array:
+    """The value of a term in an arithmetic."""
+    with computing_in(arithmetic), np.errstate(all="ignore"):
+        return evaluate(term, env)
+
+
+def types_differ(left: Tensor, right: Tensor) -> Difference | None:
+    for kind, a, b in (("shape", left.shape, right.shape), ("dtype", left.dtype, right.dtype)):
+        if a != b:
+            return Difference(kind, f"the sides have two {kind}s", left=a, right=b)
+    return None
+
+
+def verdict(
+    left: Tensor,
+    right: Tensor,
+    kind: str,
+    seed: int,
+    numerics: str,
+    env: Mapping[str, Array] | None = None,
+) -> Difference | None:
+    """How two terms of one type differ on one kind of data, if they do.
+
+    Args:
+        numerics: what is claimed: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
+        env: values to use instead of those of the kind.
+    """
+    env = environment(kind, seed, left, right) if env is None else env
+    try:
+        a = value(left, env, REAL)
+    except (EqsynthError, IndexError, ValueError, TypeError) as error:
+        raise Meaningless(str(error)) from None
+    try:
+        b = value(right, env, REAL)
+    except (EqsynthError, IndexError, ValueError, TypeError) as error:
+        return Difference("shape", f"the right side has no value: {error}", kind, env)
+    bound = _bound(numerics)
+    if not _close(a, b, bound):
+        what = "the sides have two values"
+        return Difference("value", what, kind, env, shown(a), shown(b))
+    return _rounding(left, right, shown(a), kind, numerics, env)
+
+
+def rounding_differs(
+    left: Tensor, right: Tensor, seed: int, numerics: str
+) -> Difference | None:
+    """How rounding in float32 contradicts the claim, on any kind of data.
+
+    Seen against float64, and confirmed against high precision.
+    """
+    for kind in FLOATS:
+        env = environment(kind, seed, left, right)
+        near = value(left, env, FLOAT64)
+        differ = _rounding(left, right, near, kind, numerics, env)
+        if differ is not None:
+            # A difference of the values themselves is told as one.
+            differ = verdict(left, right, kind, seed, numerics, env)
+        if differ is not None:
+            return differ
+    return None
+
+
+def _rounding(
+    left: Tensor, right: Tensor, exact: Array, kind: str, numerics: str, env: Mapping[str, Array]
+) -> Difference | None:
+    if not is_float(left.dtype) or numerics.startswith(("cancels", "approx")):
+        return None
+    a32, b32 = value(left, env, FLOAT32), value(right, env, FLOAT32)
+    if numerics == "bitwise" and not _same_bits(a32, b32):
+        return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
+    lost = digits_lost(exact, a32, b32)
+    if lost > LOST:
+        lost = digits_lost(exact, a32, b32, sensitivity(left, env))
+    if lost > LOST:
+        what = f"in float32 the right side's error is {lost:.0f} times the left's: it cancels"
+        return Difference("numerics", what, kind, env, a32, b32)
+    return None
+
+
+def all_data(left: Tensor, right: Tensor, seed: int, numerics: str) -> Difference | None:
+    """The difference on the simplest kind of data, if there is one on any."""
+    differ = types_differ(left, right)
+    if differ is not None:
+        return differ
+    for kind in FLOATS:
+        differ = verdict(left, right, kind, seed, numerics)
+        if differ is not None:
+            return differ
+    return exactly(left, right, seed)[1]
+
+
+def shown(array: Array) -> Array:
+    """Elements of an arithmetic of objects as float64."""
+    return array.astype(np.float64) if array.dtype == object else array
+
+
+def _bound(numerics: str) -> float:
+    _, _, bound = numerics.partition("(")
+    return float(bound.rstrip(" )")) if bound else REAL_TOLERANCE
+
+
+def _close(a: Array, b: Array, bound: float) -> bool:
+    if a.shape != b.shape:
+        return False
+    if a.dtype != object and b.dtype != object:
+        return bool(np.array_equal(a, b))
+    scale = max((abs(x) for x in a.flat if np.isfinite(float(x))), default=0)
+    for x, y in zip(a.flat, b.flat, strict=True):
+        if x == y or (x != x and y != y):
+            continue
+        if not abs(x - y) <= bound * scale:
+            return False
+    return True
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    """Equal numbers; the sign of a zero isn't looked at, nor which NaN it is."""
+    return bool(np.array_equal(a, b, equal_nan=True))
+
+
+def sensitivity(term: Tensor, env: Mapping[str, Array]) -> float:
+    """How far the value moves when every float input is rounded once, by half a unit either way."""
+    base, moved = value(term, env, FLOAT64), 0.0
+    for seed in range(8):
+        signs = np.random.default_rng(seed)
+        nudged = {
+            name: array * (1 + _EPS / 2 * signs.choice([-1.0, 1.0], size=array.shape))
+            if array.dtype.kind == "f"
+            else array
+            for name, array in sorted(env.items())
+        }
+        with np.errstate(all="ignore"):
+            change = np.abs(value(term, nudged, FLOAT64) - base)
+        moved = max(moved, float(np.max(change, initial=0.0, where=np.isfinite(change))))
+    return moved
+
+
+def digits_lost(exact: Array, left: Array, right: Array, reach: float = 0.0) -> float:
+    """How many times larger the right side's float32 error is than what can't be blamed on it.
+
+    Errors are measured where the left side is finite.
+
+    Args:
+        reach: how far the exact value moves when the inputs are rounded.
+    """
+    with np.errstate(all="ignore"):
+        known = np.isfinite(exact) & np.isfinite(left) & (np.abs(exact) < 1e37)
+        if not known.any():
+            return 0.0
+        if not np.isfinite(right[known]).all():
+            return float("inf")
+        scale = float(np.max(np.abs(exact[known])))
+        own = float(np.max(np.abs(left[known] - exact[known])))
+        other = float(np.max(np.abs(right[known] - exact[known])))
+        return other / max(own, reach, ROUNDINGS * _EPS * scale, 1e-37)
+
+
+@cache
+def _field(prime: int) -> Field:
+    return Field(prime)
+
+
+def exactly(
+    left: Tensor, right: Tensor, seed: int, primes: tuple[int, ...] = PRIMES
+) -> tuple[bool, Difference | None]:
+    """Whether the sides are equal exactly, and how they differ if that refutes the equality.
+
+    Returns:
+        (True, None) if they are equal in every field; (False, None) if the fields don't decide,
+        as for functions with laws of their own; (False, difference) for polynomials that differ.
+    """
+    env = environment("ties", seed, left, right)
+    for prime in primes:
+        field = _field(prime)
+        given = field_environment(env, left, right, prime, seed)
+        field.polynomial = True
+        try:
+            a, b = value(left, given, field.arithmetic), value(right, given, field.arithmetic)
+            polynomial = field.polynomial
+            equal = a.shape == b.shape and all(
+                (x.n if hasattr(x, "n") else x) == (y.n if hasattr(y, "n") else y)
+                for x, y in zip(a.flat, b.flat, strict=True)
+            )
+        except (Undecided, EqsynthError, TypeError, ValueError):
+            return False, None
+        if not equal:
+            what = f"two polynomials that differ modulo {prime}"
+            found = Difference("value", what, "a finite field", None, a, b)
+            return False, found if polynomial and a.dtype == b.dtype == object else None
+    return True, None

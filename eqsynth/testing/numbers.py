@@ -1,0 +1,320 @@
+"""Arithmetics in which an equality is judged without rounding: high precision, and a finite field.
+
+**High precision** has 160 bits and no bounds on the exponent. Its functions are the real ones, so
+it decides whether two terms are equal over the reals, but at sampled data only.
+
+**A finite field** decides polynomial identities: two polynomials of degree d that differ agree at a
+random point of a field of p elements with probability d/p at most (Schwartz and Zippel), and here
+p is 2**61 - 1 and larger. Functions that aren't polynomials are uninterpreted: an element is
+mapped to the hash of the function's name and its arguments. Two terms that are equal there are
+equal whatever these functions mean; two that differ may still be equal, by a law of one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import mpmath
+import numpy as np
+
+from eqsynth.ir.arithmetic import Arithmetic, Array
+from eqsynth.ir.types import is_float, numpy_dtype
+
+PRIMES: Final = (2**61 - 1, 2**89 - 1, 2**107 - 1)
+"""Mersenne primes: the fields in which equalities are decided."""
+
+_BITS: Final = 160
+_SIMPLE: Final = 10**6
+
+
+class Undecided(Exception):
+    """Raised where the field has no answer: a float becomes an integer, 0 is divided by."""
+
+
+def simplest(value: float) -> Fraction:
+    """The fraction that a constant stands for: 1/3 for 0.333…, where a float can't say it.
+
+    >>> simplest(1 / 3), simplest(0.5)
+    (Fraction(1, 3), Fraction(1, 2))
+    """
+    close = Fraction(value).limit_denominator(_SIMPLE)
+    return close if float(close) == value else Fraction(value)
+
+
+def _elementwise(function: Callable[..., Any], *arrays: Any) -> Array:
+    applied = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    return np.asarray(applied, dtype=object)
+
+
+def _as_number(value: Any) -> Any:
+    """A NumPy scalar as a Python number."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# ---- high precision ----------------------------------------------------------
+
+_context: Final = mpmath.MPContext()
+_context.prec = _BITS
+
+
+def _real(value: Any) -> Any:
+    value = _as_number(value)
+    if isinstance(value, _context.mpf):
+        return value
+    if isinstance(value, int):
+        return _context.mpf(value)
+    if not math.isfinite(value):
+        return _context.mpf(value)
+    fraction = simplest(value)
+    return _context.mpf(fraction.numerator) / fraction.denominator
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + _context.exp(-x))
+
+
+def _divided(x: Any, y: Any) -> Any:
+    if y == 0 or _context.isnan(y):
+        # As IEEE says it; mpmath raises.
+        return _context.nan if x == 0 or x != x or y != y else _context.inf * _context.sign(x)
+    return x / y
+
+
+def _modulo(x: Any, y: Any) -> Any:
+    return _context.nan if y == 0 else x - y * _context.floor(x / y)
+
+
+def _power(x: Any, y: Any) -> Any:
+    if x == 0 and y < 0:
+        return _context.inf
+    result = _context.power(x, y)
+    return result if isinstance(result, _context.mpf) else _context.nan
+
+
+def _gelu_tanh(x: Any) -> Any:
+    inner = _context.sqrt(2 / _context.pi) * (x + _real(0.044715) * x**3)
+    return x * (1 + _context.tanh(inner)) / 2
+
+
+_REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "relu": lambda x: x if x > 0 or x != x else _context.zero,
+    "exp": _context.exp,
+    "log": lambda x: -_context.inf if x == 0 else _context.ln(x) if x > 0 else _context.nan,
+    "sqrt": lambda x: _context.sqrt(x) if x >= 0 else _context.nan,
+    "rsqrt": lambda x: _divided(_context.one, _context.sqrt(x)) if x >= 0 else _context.nan,
+    "reciprocal": lambda x: _divided(_context.one, x),
+    "abs": abs,
+    "sign": _context.sign,
+    "floor": _context.floor,
+    "ceil": _context.ceil,
+    "sin": _context.sin,
+    "cos": _context.cos,
+    "tanh": _context.tanh,
+    "erf": _context.erf,
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: x * (1 + _context.erf(x / _context.sqrt(2))) / 2,
+    "gelu_tanh": _gelu_tanh,
+    "div": _divided,
+    "pow": _power,
+    "floordiv": lambda x, y: _context.floor(_divided(x, y)),
+    "mod": _modulo,
+    "max": lambda x, y: x if x >= y or x != x else y,
+    "min": lambda x, y: x if x <= y or x != x else y,
+}
+_TESTS: Final[dict[str, Callable[..., Any]]] = {
+    "not": lambda x: not x,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "and": lambda x, y: bool(x) and bool(y),
+    "or": lambda x, y: bool(x) or bool(y),
+}
+
+
+def _convert(element: Callable[[Any], Any]) -> Callable[[Array], Array]:
+    def convert(array: Array) -> Array:
+        return _elementwise(element, array) if array.size else array.astype(object)
+
+    return convert
+
+
+def _apply(
+    convert: Callable[[Array], Array], functions: dict[str, Callable[..., Any]]
+) -> Callable[[str, Sequence[Any]], Any]:
+    """Functions on arrays of elements; ``where`` chooses, and comparisons are bools."""
+
+    def apply(name: str, args: Sequence[Any]) -> Any:
+        arrays = [np.asarray(arg) for arg in args]
+        if name == "where":
+            return np.where(arrays[0].astype(bool), convert(arrays[1]), convert(arrays[2]))
+        elements = [convert(array) for array in arrays]
+        if name in _TESTS:
+            return _elementwise(_TESTS[name], *elements).astype(bool)
+        return _elementwise(functions[name], *elements)
+
+    return apply
+
+
+def _real_cast(array: Array, dtype: str) -> Array:
+    narrow = array.astype(np.float64)
+    with np.errstate(all="ignore"):
+        cast = narrow.astype(numpy_dtype(dtype))
+    if not is_float(dtype):
+        return cast
+    # Exact, not the simplest fraction: rounding is what the program asks for.
+    return _elementwise(lambda v: _context.mpf(float(v)), cast.astype(np.float64))
+
+
+_convert_real = _convert(_real)
+REAL: Final = Arithmetic(
+    "real", np.dtype(object), _convert_real, _apply(_convert_real, _REAL_FUNCTIONS), _real_cast
+)
+"""High precision: equalities over the reals, at sampled data."""
+
+
+# ---- a finite field ----------------------------------------------------------
+
+
+class Element:
+    """A number of a finite field, ordered by representatives: any total order would do."""
+
+    __slots__ = ("n", "field")
+
+    def __init__(self, n: int, field: Field) -> None:
+        self.n = n
+        self.field = field
+
+    def _of(self, other: Any) -> int:
+        return other.n if isinstance(other, Element) else self.field.number(other)
+
+    def __add__(self, other: Any) -> Element:
+        return self.field.element(self.n + self._of(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Element:
+        return self.field.element(self.n - self._of(other))
+
+    def __rsub__(self, other: Any) -> Element:
+        return self.field.element(self._of(other) - self.n)
+
+    def __mul__(self, other: Any) -> Element:
+        return self.field.element(self.n * self._of(other))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Element:
+        return self.field.element(-self.n)
+
+    def __truediv__(self, other: Any) -> Element:
+        return self.field.element(self.n * self.field.inverse(self._of(other)))
+
+    def __rtruediv__(self, other: Any) -> Element:
+        return self.field.element(self._of(other) * self.field.inverse(self.n))
+
+    def __eq__(self, other: object) -> bool:
+        return self.field.compared(self.n == self._of(other))
+
+    def __lt__(self, other: Any) -> bool:
+        return self.field.compared(self.n < self._of(other))
+
+    def __le__(self, other: Any) -> bool:
+        return self.field.compared(self.n <= self._of(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return self.field.compared(self.n > self._of(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return self.field.compared(self.n >= self._of(other))
+
+    def __hash__(self) -> int:
+        return hash(self.n)
+
+    def __repr__(self) -> str:
+        return str(self.n)
+
+
+class Field:
+    """The integers modulo a prime, with infinities as points of their own.
+
+    Attributes:
+        polynomial: nothing but sums, products and quotients was computed since it was last set.
+    """
+
+    def __init__(self, prime: int) -> None:
+        self.prime = prime
+        self.polynomial = True
+
+    @functools.cached_property
+    def arithmetic(self) -> Arithmetic:
+        names = (*_REAL_FUNCTIONS, "not")
+        functions: dict[str, Callable[..., Any]] = {
+            name: functools.partial(self._uninterpreted, name) for name in names
+        }
+        functions |= {
+            "div": lambda x, y: x / y,
+            "reciprocal": lambda x: 1 / x,
+            "rsqrt": lambda x: 1 / self._uninterpreted("sqrt", x),
+            "pow": self._power,
+            "max": lambda x, y: x if x >= y else y,
+            "min": lambda x, y: x if x <= y else y,
+        }
+        convert = _convert(self._converted)
+        return Arithmetic(
+            f"field of {self.prime}", np.dtype(object), convert, _apply(convert, functions),
+            self._cast,
+        )  # fmt: skip
+
+    def element(self, n: int) -> Element:
+        return Element(n % self.prime, self)
+
+    def number(self, value: Any) -> int:
+        """The representative of a number."""
+        value = _as_number(value)
+        if isinstance(value, int):
+            return value % self.prime
+        if math.isinf(value):
+            self.polynomial = False
+            # The ends of the order; as numbers they are like any other.
+            return self.prime - 1 if value > 0 else 0
+        if math.isnan(value):
+            raise Undecided
+        fraction = simplest(value)
+        return fraction.numerator * self.inverse(fraction.denominator) % self.prime
+
+    def inverse(self, n: int) -> int:
+        if n % self.prime == 0:
+            raise Undecided
+        return pow(n, -1, self.prime)
+
+    def compared(self, answer: bool) -> bool:
+        self.polynomial = False
+        return answer
+
+    def _converted(self, value: Any) -> Element:
+        return value if isinstance(value, Element) else self.element(self.number(value))
+
+    def _uninterpreted(self, name: str, *args: Element) -> Element:
+        self.polynomial = False
+        text = repr((name, [arg.n for arg in args]))
+        return self.element(int.from_bytes(hashlib.blake2b(text.encode()).digest(), "little"))
+
+    def _power(self, x: Element, y: Element) -> Element:
+        if y.n <= 16:
+            return self.element(pow(x.n, y.n, self.prime))
+        return self._uninterpreted("pow", x, y)
+
+    def _cast(self, array: Array, dtype: str) -> Array:
+        if not is_float(dtype):
+            raise Undecided
+        cast = functools.partial(self._uninterpreted, f"cast to {dtype}")
+        return _elementwise(cast, _convert(self._converted)(array))

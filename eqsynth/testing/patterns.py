@@ -1,0 +1,395 @@
+"""Terms on which a rule matches, made from the rule's own pattern.
+
+A sample is built along the facts of the rule's body: variables become inputs, attributes, scalars
+and indices that fit where they stand. Conditions steer where they say what a variable is; for the
+rest the e-graph decides whether the rule matches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.operators import OPERATORS, operator
+from eqsynth.ir.scalar import Scalar, rewrite_leaves
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.ir.types import TensorType
+from eqsynth.rules import Rule, Tree, Var, render
+from eqsynth.rules.sorts import Declarations, infer_sorts
+from eqsynth.rules.tree import variables
+from eqsynth.testing.choices import Choices, Rejected, chance
+from eqsynth.testing.conditions import Unknown, evaluate
+from eqsynth.testing.fitting import fit
+from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
+from eqsynth.testing.scope_samples import ALL_FAMILIES, MAX_POINTS, Family, leaf
+from eqsynth.testing.world import draw_world
+
+SLOTS: Final = (4, 6, 3)
+"""Extents of the iterators over which loose scalars and indices are built."""
+
+MAX_ELEMENTS: Final = 400
+_DTYPES: Final = ("float32",) * 6 + ("int64", "float64", "int32", "bool", "uint8")
+_NUMBER_ROLES: Final = {"IDiv": "divisor", "IMod": "divisor"}
+
+
+@dataclass
+class Sample:
+    """Terms to be put into an e-graph: tensors, scalars and indices, and facts about scopes.
+
+    Scalars and indices are raw terms of the schema over tensors, since a rule may be about a form
+    that the IR never makes, as ``x + 0``.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    raw: list[tuple[str, Any]] = field(default_factory=list)
+    derived: list[Scope] = field(default_factory=list)
+
+
+class Template:
+    """What every sample of one rule is built from: its facts, by what they say of a variable."""
+
+    def __init__(self, rule: Rule, known: Declarations) -> None:
+        self.rule = rule
+        self.known = known
+        self.sorts = {n: min(s) for n, s in infer_sorts(rule.body, known).items() if len(s) == 1}
+        self.definitions: dict[str, Tree] = {}
+        self.hints: dict[str, list[Tree]] = {}
+        self.elements: dict[str, dict[int, Tree]] = {}
+        self.lengths: dict[str, int] = {}
+        self.relations: set[str] = set()
+        self.constants: set[str] = set()
+        for fact in rule.body:
+            if fact[0] == "=":
+                self._equal(fact[1], fact[2])
+                self._equal(fact[2], fact[1])
+            elif fact[0] in known.signatures:
+                self.relations.add(fact[0])
+                if fact[0] == "constant" and isinstance(fact[1], Var):
+                    self.constants.add(fact[1].name)
+        # From which scopes are drawn; the checker keeps those on which the rule fires.
+        self.families: tuple[Family, ...] = ALL_FAMILIES
+        self.true: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
+
+    def _equal(self, side: Tree, other: Tree) -> None:
+        if isinstance(side, Var):
+            if isinstance(other, tuple) and self.known.is_constructor(other[0]):
+                self.definitions.setdefault(side.name, other)
+            else:
+                self.hints.setdefault(side.name, []).append(other)
+        elif isinstance(side, tuple) and len(side) > 1 and isinstance(side[1], Var):
+            if side[0] == "vec-get" and isinstance(side[2], int):
+                self.elements.setdefault(side[1].name, {})[side[2]] = other
+            elif side[0] == "vec-length" and isinstance(other, int):
+                self.lengths[side[1].name] = other
+
+    @property
+    def has_scopes(self) -> bool:
+        """Whether samples are drawn from families of scopes."""
+        return any(tree[0] == "Scope" for tree in self.definitions.values())
+
+    def sample(self, choices: Choices) -> Sample:
+        """A sample on which the rule may match.
+
+        Raises:
+            Rejected: these decisions lead to terms that don't fit together.
+        """
+        try:
+            return _Builder(self, choices).build()
+        except (EqsynthError, ZeroDivisionError, OverflowError) as error:
+            raise Rejected(str(error)) from None
+
+
+class _Builder:
+    """One sample in the making; ``bound`` holds the variables' values."""
+
+    def __init__(self, template: Template, choices: Choices) -> None:
+        self.template = template
+        self.choices = choices
+        self.world = draw_world(choices, _DTYPES)
+        self.bound: dict[str, Any] = {}
+        self.result = Sample()
+
+    def build(self) -> Sample:
+        roots = list(self.template.definitions) or [
+            name for name, sort in self.template.sorts.items() if sort in ("Idx", "Scalar")
+        ][:1]  # fmt: skip
+        used = set()
+        for tree in self.template.definitions.values():
+            used |= set(variables(tree))
+        # What another pattern contains is built with it.
+        for name in [n for n in roots if n not in used] or roots:
+            self._root(name)
+        self._count_conditions()
+        if not self.result.tensors and not self.result.raw:
+            raise Rejected("the rule has no pattern")
+        return self.result
+
+    def _root(self, name: str) -> None:
+        sort = self.template.sorts.get(name, "")
+        if sort == "Tensor":
+            self.result.tensors.append(self._tensor(Var(name), None))
+        elif sort in ("Scalar", "Idx"):
+            build = self._scalar if sort == "Scalar" else self._index
+            self.result.raw.append((sort, build(Var(name), 2)))
+
+    def _count_conditions(self) -> None:
+        """Which conditions hold on this sample, as far as the values alone tell."""
+        for fact in self.template.rule.body:
+            try:
+                holds = evaluate(fact, self.bound)
+            except (Unknown, ArithmeticError, IndexError):
+                continue
+            text = render(fact)
+            self.template.asked[text] += 1
+            self.template.true[text] += bool(holds)
+
+    # ---- variables ----------------------------------------------------------
+
+    def _bind(self, tree: Tree, value: Any) -> Any:
+        if isinstance(tree, Var) and tree.name:
+            self.bound.setdefault(tree.name, value)
+        return value
+
+    def _hinted(self, tree: Tree) -> Any:
+        """What the facts say that a variable is, or None."""
+        if not isinstance(tree, Var):
+            return None
+        for hint in self.template.hints.get(tree.name, ()):
+            try:
+                found = evaluate(hint, self.bound)
+            except (Unknown, ArithmeticError, IndexError):
+                continue
+            if not chance(self.choices, 8):
+                return found
+        return None
+
+    def _attribute(self, tree: Tree) -> Any:
+        """The value of an attribute if it is known, else None."""
+        if isinstance(tree, Var):
+            return self.bound.get(tree.name, self._hinted(tree))
+        try:
+            return evaluate(tree, self.bound)
+        except Unknown:
+            return None
+
+    # ---- tensors ------------------------------------------------------------
+
+    def _tensor(self, tree: Tree, want: TensorType | None) -> Tensor:
+        if isinstance(tree, Var):
+            if tree.name in self.bound:
+                return self.bound[tree.name]  # type: ignore[no-any-return]
+            if tree.name in self.template.definitions:
+                built = self._tensor(self.template.definitions[tree.name], want)
+            else:
+                built = self._leaf(tree.name, want or self.world.type())
+            return self._bind(tree, built)  # type: ignore[no-any-return]
+        if tree[0] == "Scope":
+            return self._scope(tree)
+        if tree[0] in ("Input", "Weight"):
+            return leaf(self.world, (want or self.world.type()).shape, "w" * (tree[0] == "Weight"))
+        if tree[0] not in OPERATORS:
+            raise Rejected(f"no samples of {tree[0]}")
+        return self._operator(tree, want)
+
+    def _leaf(self, name: str, kind: TensorType) -> Tensor:
+        if kind.size > MAX_ELEMENTS:
+            raise Rejected("too large")
+        same = [v for v in self.bound.values() if isinstance(v, Tensor) and v.type == kind]
+        if same and chance(self.choices, 8):
+            return same[0]
+        text = f"{name or 'x'}_{'x'.join(map(str, kind.shape))}"
+        if kind.dtype != "float32":
+            text += f"_{kind.dtype}"
+        constant = name in self.template.constants or chance(self.choices, 5)
+        return (Weight if constant else Input)(f"w_{text}" if constant else text, kind)
+
+    def _operator(self, tree: Tree, want: TensorType | None) -> Tensor:
+        name = tree[0]
+        row = operator(name)
+        if row.arity is None:
+            parts, rest = self._members(tree[1], 3), tree[2:]
+        else:
+            parts, rest = list(tree[1 : 1 + row.arity]), tree[1 + row.arity :]
+        known: list[Tensor | None] = [self._known_tensor(part) for part in parts]
+        attrs = [self._attribute(part) for part in rest]
+        given = [None if t is None else t.type for t in known]
+        types, fitted = fit(name, self.world, want, given, attrs)
+        args = tuple(
+            t if t is not None else self._tensor(part, kind)
+            for t, part, kind in zip(known, parts, types, strict=True)
+        )
+        for part, value in zip(rest, fitted, strict=True):
+            self._bind_attribute(part, value)
+        if row.arity is None:
+            self._bind(tree[1], args)
+        built = Op(name, args, tuple(fitted))
+        if built.type.size > MAX_ELEMENTS:
+            raise Rejected("too large")
+        return built
+
+    def _bind_attribute(self, tree: Tree, value: Any) -> None:
+        self._bind(tree, value)
+        if isinstance(tree, tuple) and tree[0] == "vec-of" and len(tree) - 1 == len(value):
+            for part, element in zip(tree[1:], value, strict=True):
+                self._bind(part, element)
+
+    def _known_tensor(self, tree: Tree) -> Tensor | None:
+        return self.bound.get(tree.name) if isinstance(tree, Var) else None
+
+    def _members(self, tree: Tree, most: int) -> list[Tree]:
+        """The patterns of a vector's elements, made up where it is a variable."""
+        if isinstance(tree, tuple) and tree[0] == "vec-of":
+            return list(tree[1:])
+        if isinstance(tree, Var) and tree.name in self.bound:
+            raise Rejected("a vector that is bound already")
+        name = tree.name if isinstance(tree, Var) else ""
+        given = self.template.elements.get(name, {})
+        length = self.template.lengths.get(name)
+        if length is None:
+            least = max(given, default=0) + 1
+            length = self.choices.pick(range(least, max(least, most) + 1))
+        return [given.get(n, Var(f"{name or 'v'}{n}")) for n in range(length)]
+
+    def _scope(self, tree: Tree) -> Tensor:
+        """A scope along the pattern, or one of the families of scopes."""
+        _, traversal, reduction, reducer, body = tree
+        pattern = isinstance(body, tuple) or (
+            isinstance(body, Var) and body.name in self.template.definitions
+        )
+        scope: Tensor
+        if pattern and not chance(self.choices, 2):
+            scope = self._scope_along(traversal, reduction, reducer, body)
+        else:
+            if self.world.dtype == "bool":
+                self.world.dtype = "float32"
+            scope = self.choices.pick(self.template.families)(self.world)
+        if not isinstance(scope, Scope):
+            raise Rejected("no scope")
+        for part, value in ((traversal, scope.traversal), (reduction, scope.reduction),
+                            (reducer, scope.reducer)):  # fmt: skip
+            self._bind(part, value)
+        if "derived" in self.template.relations:
+            self.result.derived += [t for t in topological([scope]) if isinstance(t, Scope)]
+        return scope
+
+    def _scope_along(self, traversal: Tree, reduction: Tree, reducer: Tree, body: Tree) -> Tensor:
+        extents = [self._attribute(part) for part in (traversal, reduction)]
+        outer, inner = (
+            given if given is not None else self.world.shape(self.choices.pick(ranks))
+            for given, ranks in zip(extents, ((2, 1, 3), (1, 0, 2)), strict=True)
+        )
+        chosen = self._attribute(reducer) or self.choices.pick(("sum", "max", "min", "prod"))
+        self.slots: tuple[int, ...] = (*outer, *inner)
+        if math.prod(self.slots) > MAX_POINTS:
+            raise Rejected("too many points")
+        raw = self._scalar(body, 2)
+        self.slots = SLOTS
+        flat: Scalar = read_back(raw, self.template.known)
+        # Sums of sums are flat in the IR.
+        return Scope(outer, inner, rewrite_leaves(flat, lambda part: part), chosen)
+
+    # ---- scalars and indices ---------------------------------------------------
+
+    slots: tuple[int, ...] = SLOTS
+
+    def _scalar(self, tree: Tree, depth: int) -> Any:
+        if isinstance(tree, Var):
+            if tree.name in self.bound:
+                return self.bound[tree.name]
+            defined = self.template.definitions.get(tree.name)
+            return self._bind(
+                tree, self._any_scalar(depth) if defined is None else self._scalar(defined, depth)
+            )
+        head = tree[0]
+        if head == "Num":
+            return ("Num", self._number(tree[1], (0.0, 1.0, 2.0, -1.0, 0.5)))
+        if head == "Value":
+            return ("Value", self._index(tree[1], depth))
+        if head == "Convert":
+            dtype = self._attribute(tree[1]) or self.choices.pick(("float32", "float64", "int64"))
+            return ("Convert", self._bind(tree[1], dtype), self._scalar(tree[2], depth))
+        if head == "Read":
+            return self._read(tree, depth)
+        if head == "Call":
+            name = self._attribute(tree[1])
+            if name is None:
+                name = self.choices.pick([f.name for f in FUNCTIONS.values() if f.arity < 3])
+            self._bind(tree[1], name)
+            parts = self._members(tree[2], 1)
+            arity = FUNCTIONS[name].arity if name in FUNCTIONS else len(parts)
+            own = tree[2].name if isinstance(tree[2], Var) else "v"
+            parts = (parts + [Var(f"{own}{n}") for n in range(len(parts), arity)])[:arity]
+            return ("Call", name, self._vector(tree[2], parts, depth))
+        if head in ("Prod", "Sum"):
+            parts = self._members(tree[1], 3)
+            if isinstance(tree[1], Var) and len(parts) < 2 and tree[1].name not in (
+                self.template.lengths
+            ):  # fmt: skip
+                parts = [*parts, Var(f"{tree[1].name}1")]
+            return (head, self._vector(tree[1], parts, depth))
+        raise Rejected(f"no samples of {head}")
+
+    def _vector(self, tree: Tree, parts: Sequence[Tree], depth: int) -> list[Any]:
+        values = [self._scalar(part, depth - 1) for part in parts]
+        self._bind(tree, tuple(values))
+        return values
+
+    def _read(self, tree: Tree, depth: int) -> Any:
+        tensor = self._tensor(tree[1], self.world.type(self.choices.pick((1, 2, 0, 3))))
+        if isinstance(tree[2], tuple) and tree[2][0] == "vec-of":
+            at = [self._index(part, depth) for part in tree[2][1:]]
+        else:
+            at = [any_raw_index(self.choices, self.slots, 1) for _ in tensor.shape]
+            self._bind(tree[2], tuple(at))
+        return ("Read", tensor, at, self._number(tree[3], (0.0, 0.0, 1.0, -math.inf, math.inf)))
+
+    def _any_scalar(self, depth: int) -> Any:
+        kind = self.choices.pick(("read", "read", "read", "number", "call", "sum", "prod"))
+        if depth <= 0 or kind in ("read", "number"):
+            if kind == "number":
+                return ("Num", self.choices.pick((0.0, 1.0, 2.0, -1.0, 0.5)))
+            return self._read(("Read", Var(""), Var(""), Var("")), 0)
+        if kind == "call":
+            fn = self.choices.pick(("relu", "abs", "max", "min", "tanh", "exp", "sign", "floor"))
+            return ("Call", fn, [self._any_scalar(depth - 1) for _ in range(FUNCTIONS[fn].arity)])
+        operands = [self._any_scalar(depth - 1) for _ in range(2)]
+        return ("Sum" if kind == "sum" else "Prod", operands)
+
+    def _number(self, tree: Tree, pool: Sequence[Any]) -> Any:
+        given = self._attribute(tree)
+        return self._bind(tree, self.choices.pick(pool) if given is None else given)
+
+    def _index(self, tree: Tree, depth: int) -> Any:
+        if isinstance(tree, Var):
+            if tree.name in self.bound:
+                return self.bound[tree.name]
+            defined = self.template.definitions.get(tree.name)
+            if defined is not None:
+                return self._bind(tree, self._index(defined, depth))
+            return self._bind(tree, any_raw_index(self.choices, self.slots, depth))
+        head = tree[0]
+        if head == "INum":
+            return ("INum", self._number(tree[1], NUMBERS))
+        if head == "It":
+            slot = self._number(tree[1], range(len(self.slots)))
+            if not 0 <= slot < len(self.slots):
+                raise Rejected("no such iterator")
+            return ("It", slot, self._bind(tree[2], self.slots[slot]))
+        if head == "IAdd":
+            return ("IAdd", self._index(tree[1], depth - 1), self._index(tree[2], depth - 1))
+        if head == "IMul":
+            return ("IMul", self._number(tree[1], NUMBERS), self._index(tree[2], depth - 1))
+        if head in _NUMBER_ROLES:
+            value = self._index(tree[1], depth - 1)
+            divisor = self._number(tree[2], DIVISORS)
+            if divisor < 1:
+                # A divisor is positive, or the term has no meaning.
+                raise Rejected("no divisor")
+            return (head, value, divisor)
+        raise Rejected(f"no samples of {head}")

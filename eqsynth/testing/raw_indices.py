@@ -1,0 +1,47 @@
+"""Raw indices and scalars: terms of the schema as the engine takes them, in any form.
+
+The IR's indices are canonical by themselves; rules are about the forms that are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from eqsynth.egraph.encode import decode_index, decode_scalar
+from eqsynth.rules.sorts import Declarations
+from eqsynth.testing.choices import Choices
+
+NUMBERS: Final = (2, 1, 3, 0, -1, 4, 6, -2, 12, -3, 8, -6)
+DIVISORS: Final = (2, 3, 1, 4, 6, 12)
+
+
+def any_raw_index(choices: Choices, slots: Sequence[int], depth: int) -> Any:
+    """A raw index over iterators of these extents."""
+    kinds = ("it", "it", "number", "mul", "sum", "div", "mod")
+    kind = choices.pick(kinds[:4] if depth <= 0 else kinds)
+    slot = choices.pick(range(len(slots))) if slots else 0
+    if kind == "number" or not slots:
+        return ("INum", choices.pick(NUMBERS))
+    iterator = ("It", slot, slots[slot])
+    if kind == "it":
+        return iterator
+    if kind == "mul":
+        return ("IMul", choices.pick(NUMBERS), iterator)
+    parts = [any_raw_index(choices, slots, depth - 1) for _ in range(1 + (kind == "sum"))]
+    if kind == "sum":
+        return ("IAdd", *parts)
+    return ("IDiv" if kind == "div" else "IMod", parts[0], choices.pick(DIVISORS))
+
+
+def read_back(raw: Any, known: Declarations) -> Any:
+    """A raw scalar or index over tensors as IR."""
+    if isinstance(raw, list):
+        return tuple(read_back(part, known) for part in raw)
+    if not isinstance(raw, tuple):
+        return raw
+    args = [read_back(part, known) for part in raw[1:]]
+    decode = decode_index if known.signatures[raw[0]].output == "Idx" else decode_scalar
+    return decode(raw[0], args)
+
+

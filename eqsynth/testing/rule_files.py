@@ -1,0 +1,114 @@
+"""Checking the rules of files: which rules those are, one after the other or in processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from eqsynth.errors import RuleError
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules, rules_dir
+from eqsynth.testing.soundness import SAMPLES, Checked, check_rule, unites
+
+
+def check_rules(
+    rules: RuleSet, names: Sequence[str], *, samples: int = SAMPLES, processes: int = 1
+) -> Iterator[Checked]:
+    """Checks the rules of these names that unite, in order; what is found of each as it comes.
+
+    Args:
+        processes: that share the work; each is fresh, and imports what it needs.
+    """
+    asked = set(names)
+    wanted = [rule for rule in rules.rules if unites(rule) and rule.name in asked]
+    if processes < 2 or len(wanted) < 2 * processes:
+        for rule in wanted:
+            yield check_rule(rules, rule, samples=samples)
+        return
+    # Leaving the block ends the processes, after an interrupt too.
+    with multiprocessing.get_context("spawn").Pool(processes, _share, (rules, samples)) as pool:
+        yield from pool.imap(_check_shared, [rule.name for rule in wanted])
+
+
+_shared: list[tuple[RuleSet, int]] = []
+
+
+def _share(rules: RuleSet, samples: int) -> None:
+    _shared.append((rules, samples))
+
+
+def _check_shared(name: str) -> Checked:
+    rules, samples = _shared[-1]
+    return check_rule(rules, rules[name], samples=samples)
+
+
+def processes_to_use() -> int:
+    """As many processes as the machine has cores for this one, four at most."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+
+
+def load_for_check(files: Sequence[str | Path]) -> tuple[RuleSet, list[str]]:
+    """The default rules with those of files and directories, and the names of the latter.
+
+    Raises:
+        RuleError: a file that cannot be used, or none.
+    """
+    paths = rule_files(files)
+    own = {(rules_dir() / name).resolve() for name in DEFAULT_FILES}
+    added = [path for path in paths if path.resolve() not in own]
+    rules = load_rules([*DEFAULT_FILES, *added])
+    wanted = {path.resolve() for path in paths}
+    return rules, [rule.name for rule in rules.rules if Path(rule.file).resolve() in wanted]
+
+
+def rule_files(files: Sequence[str | Path]) -> list[Path]:
+    """The rule files among files and directories, in order.
+
+    Raises:
+        RuleError: there is none.
+    """
+    found: list[Path] = []
+    for name in files:
+        path = Path(name)
+        found += sorted(path.rglob("*.egg")) if path.is_dir() else [path]
+    if not found:
+        raise RuleError(
+            "no rule files", got=" ".join(map(str, files)), expected="files that end in .egg",
+            hint="Name a file, or a directory that holds some.",
+        )  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+def assert_rule_sound(
+    rules: str | Path | RuleSet, name: str | None = None, *, samples: int = SAMPLES
+) -> list[Checked]:
+    """Checks the rules of a file, or of a rule set, or one of them.
+
+    Args:
+        rules: a rule file (loaded after eqsynth's own), or rules that are loaded already.
+        name: the one rule to check; all of them without it.
+        samples: equalities that each rule must state and that are judged.
+
+    Raises:
+        UnsoundRule: the first rule that fails, with the smallest counterexample.
+        RuleError: a file that cannot be loaded, a name that no rule has.
+
+    >>> assert_rule_sound("simplify.egg", "relu-of-relu")[0].method
+    'exact'
+    """
+    if isinstance(rules, RuleSet):
+        loaded, names = rules, list(rules.names)
+    else:
+        path = Path(rules)
+        if path.parent == Path() and not path.is_file():
+            path = rules_dir() / path
+        loaded, names = load_for_check([path])
+    if name is not None:
+        names = [loaded[name].name]
+    found = []
+    for checked in check_rules(loaded, names, samples=samples):
+        if checked.error is not None:
+            raise checked.error
+        found.append(checked)
+    return found

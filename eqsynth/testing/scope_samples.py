@@ -1,0 +1,351 @@
+"""Random scopes, in the shapes that the laws of scopes are about.
+
+Each family is general: products with any reads, scopes that read scopes, sums of products that
+share factors, windows, products of matrices, what follows an operator elementwise. Extents come
+from the indices, so that most reads are in range and many lie partly outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical_term
+from eqsynth.ir.operators import POST_FUNCTIONS
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight
+from eqsynth.ir.types import TensorType, is_float
+from eqsynth.testing.choices import Choices, Rejected, chance, several
+from eqsynth.testing.fitting import fit
+from eqsynth.testing.world import World
+
+MAX_POINTS: Final = 600
+"""Points of an iteration space that a sample may have."""
+
+FILLS: Final = (0.0, 0.0, 0.0, 1.5, -math.inf, math.inf)
+_SMOOTH: Final = ("relu", "exp", "abs", "tanh", "sigmoid", "sin", "floor", "sign")
+
+
+def leaf(world: World, shape: Sequence[int], name: str = "", dtype: str = "") -> Input | Weight:
+    """An input or a weight; the same name is the same tensor."""
+    kind = TensorType(tuple(shape), dtype or world.dtype)
+    name = name or world.choices.pick("abcw")
+    text = f"{name}_{'x'.join(map(str, kind.shape))}"
+    if kind.dtype != "float32":
+        text += f"_{kind.dtype}"
+    return (Weight if name.startswith("w") else Input)(text, kind)
+
+
+def iterators(extents: Sequence[int]) -> list[It]:
+    return [It(slot, extent) for slot, extent in enumerate(extents)]
+
+
+def at(it: It) -> Index:
+    return Index.iterator(it.slot, it.extent)
+
+
+def any_index(choices: Choices, its: Sequence[It], plain: bool = False) -> Index:
+    """An index over some of the iterators: bare, affine, or under ``//`` and ``%``."""
+    if not its:
+        return Index(choices.pick((0, 1, 2)))
+    a = at(choices.pick(its))
+    kind = choices.pick(("bare", "bare", "bare", "sum", "sum", "scaled", "divided", "number"))
+    if plain or kind == "bare":
+        return a
+    if kind == "number":
+        return Index(choices.pick((0, 1)))
+    offset = choices.pick((0, -1, 1, 2, -2))
+    if kind == "scaled":
+        return a * choices.pick((1, 2, -1, -2)) + offset
+    b = at(choices.pick(its))
+    if kind == "sum":
+        return a * choices.pick((1, 1, 2)) + b * choices.pick((1, 1, 2, -1)) + offset
+    whole = a * choices.pick((1, 2, -1)) + b + offset
+    divisor = choices.pick((2, 3, 1))
+    return whole // divisor if chance(choices, 2) else whole % divisor
+
+
+def read(world: World, its: Sequence[It], plain: bool = False, name: str = "") -> Read:
+    """A read of a leaf that mostly holds the indices."""
+    pick = world.choices.pick
+    indices = tuple(any_index(world.choices, its, plain) for _ in range(pick((2, 1, 3, 0))))
+    slack = (0,) if plain else (0, 0, 0, -1, 1, -2)
+    shape = [max(1, i.range()[1] + 1 + pick(slack)) for i in indices]
+    return Read(leaf(world, shape, name), indices, 0.0 if plain else pick(FILLS[:3]))
+
+
+def read_of(world: World, tensor: Tensor, its: Sequence[It], fills: Sequence[float]) -> Read:
+    """A read of a given tensor, mostly near its extents."""
+    found = []
+    for extent in tensor.shape:
+        fitting = [it for it in its if it.extent <= extent]
+        if fitting and not chance(world.choices, 4):
+            found.append(at(world.choices.pick(fitting)))
+        else:
+            found.append(any_index(world.choices, its))
+        if chance(world.choices, 6):
+            found[-1] = found[-1] + world.choices.pick((1, -1))
+    return Read(tensor, tuple(found), world.choices.pick(fills))
+
+
+def scalar(world: World, its: Sequence[It], depth: int = 2) -> Scalar:
+    """Any body: sums, products, functions, values of indices, reads with any fill."""
+    pick = world.choices.pick
+    if depth == 0 or chance(world.choices, 3):
+        kind = pick(("read", "read", "read", "number", "value"))
+        if kind == "number":
+            return Num(pick((2.0, 0.0, -1.0, 0.5, 1.0)))
+        if kind == "value":
+            return Value(any_index(world.choices, its))
+        found = read(world, its)
+        return Read(found.tensor, found.index, pick(FILLS))
+    kind = pick(("sum", "prod", "call", "max", "cast"))
+    one = scalar(world, its, depth - 1)
+    if kind == "call":
+        return Call(pick(_SMOOTH), (one,))
+    if kind == "cast":
+        return Cast(pick(("float32", "float64", "float32", "int64")), one)
+    two = scalar(world, its, depth - 1)
+    if kind == "max":
+        return Call(pick(("max", "min", "div")), (one, two))
+    return product([one, two]) if kind == "prod" else total([one, two])
+
+
+def _extents(world: World, low: int, high: int) -> tuple[int, ...]:
+    return tuple(several(world.choices, world.extents, low, high))
+
+
+def _scope(
+    traversal: Sequence[int], reduction: Sequence[int], body: Scalar, reducer: str = "sum"
+) -> Scope:
+    if math.prod((*traversal, *reduction)) > MAX_POINTS:
+        raise Rejected("too many points")
+    return Scope(tuple(traversal), tuple(reduction), body, reducer)
+
+
+# ---- families -----------------------------------------------------------------
+
+
+def any_scope(world: World) -> Tensor:
+    outer, inner = _extents(world, 1, 3), _extents(world, 0, 2)
+    reducer = world.choices.pick(("sum", "sum", "max", "min", "prod"))
+    return _scope(outer, inner, scalar(world, iterators((*outer, *inner))), reducer)
+
+
+def any_product(world: World, plain: bool = False) -> Scope:
+    """``L sum . number * read * …``, often with iterators that the body doesn't use."""
+    outer, inner = _extents(world, 1, 3), _extents(world, 0, 3)
+    its = iterators((*outer, *inner))
+    parts: list[Scalar] = [
+        read(world, its, plain or chance(world.choices, 2))
+        for _ in range(world.choices.pick((2, 1, 3)))
+    ]
+    if chance(world.choices, 4):
+        parts.insert(0, Num(world.choices.pick((2.0, -1.0, 0.5))))
+    return _scope(outer, inner, product(parts))
+
+
+def view(world: World) -> Tensor:
+    """A scope that only reads; now and then the whole tensor as it is."""
+    outer = _extents(world, 1, 3)
+    its = iterators(outer)
+    if chance(world.choices, 2):
+        whole = leaf(world, outer)
+        return _scope(outer, (), Read(whole, tuple(map(at, its))))
+    return _scope(outer, (), read(world, its))
+
+
+def nested(world: World) -> Tensor:
+    """A scope that reads a scope, alone or beside others."""
+    pick = world.choices.pick
+    kind = pick(("product", "view", "map", "any"))
+    inner: Tensor = {
+        "product": any_product, "view": view, "map": elementwise_map, "any": any_scope
+    }[kind](world)  # fmt: skip
+    outer, reduced = _extents(world, 1, 3), _extents(world, 0, 2)
+    its = iterators((*outer, *reduced))
+    first = read_of(world, inner, its, FILLS[:4])
+    body: Scalar = first
+    around = pick(("alone", "product", "product", "square", "sum", "call"))
+    if around == "product":
+        body = product([first, read(world, its)])
+    elif around == "square":
+        body = Prod((first, first))
+    elif around == "sum":
+        body = Sum((first, read(world, its)))
+    elif around == "call":
+        body = Call(pick(_SMOOTH), (first,))
+    return _scope(outer, reduced, body, pick(("sum", "sum", "sum", "max", "min", "prod")))
+
+
+def elementwise_map(world: World) -> Scope:
+    """A sum or a function of reads, nothing reduced."""
+    outer = _extents(world, 1, 3)
+    its = iterators(outer)
+    parts: list[Scalar] = [
+        read(world, its, plain=not chance(world.choices, 3))
+        for _ in range(world.choices.pick((2, 1, 3)))
+    ]
+    if chance(world.choices, 3):
+        parts[0] = product([Num(world.choices.pick((-1.0, 2.0))), parts[0]])
+    body = total(parts)
+    return _scope(outer, (), Call(world.choices.pick(_SMOOTH), (body,))
+                  if chance(world.choices, 3) else body)  # fmt: skip
+
+
+def product_of_sum(world: World) -> Tensor:
+    """``sum_y a * {b + c}[p]``: broadcasts and pieces of a concatenation among the terms."""
+    pick = world.choices.pick
+    shape = (world.extent(), world.extent())
+    its = iterators(shape)
+    parts: list[Scalar] = []
+    start = 0
+    for _ in range(pick((2, 2, 3))):
+        if chance(world.choices, 2):
+            parts.append(Read(leaf(world, shape[1:]), (at(its[1]),)))
+        elif chance(world.choices, 2) and start < shape[0]:
+            size = pick(range(1, shape[0] - start + 1))
+            piece = leaf(world, (size, shape[1]))
+            parts.append(Read(piece, (at(its[0]) - start, at(its[1]))))
+            start += size
+        else:
+            parts.append(Read(leaf(world, shape[:1]), (at(its[0]),)))
+    if chance(world.choices, 3):
+        parts[0] = product([Num(pick((-1.0, 2.0))), parts[0]])
+    inner = _scope(shape, (), total(parts))
+    columns = world.extent()
+    i, j, k = (at(it) for it in iterators((shape[0], columns, shape[1])))
+    other = leaf(world, (shape[1], columns))
+    body = product([Read(inner, (i, k)), Read(other, (k, j))])
+    if chance(world.choices, 2):
+        # The sum's first axis is the one that is reduced.
+        i, j, k = (at(it) for it in iterators((shape[1], columns, shape[0])))
+        other = leaf(world, (shape[0], columns))
+        body = product([Read(inner, (k, i)), Read(other, (k, j))])
+        return _scope((shape[1], columns), (shape[0],), body)
+    return _scope((shape[0], columns), (shape[1],), body)
+
+
+def matrix_product(world: World, rows: int = 0, inner: int = 0, name: str = "") -> Scope:
+    """``sum_k a[.., m, k] * b[.., k, n]`` with the axes in any order."""
+    batch = _extents(world, 0, 1) if not rows else ()
+    rows, inner, columns = rows or world.extent(), inner or world.extent(), world.extent()
+    outer = (*batch, rows, columns)
+    its = iterators((*outer, inner))
+    left = [*its[: len(batch)], its[len(batch)], its[-1]]
+    right = [*its[: len(batch)], its[-1], its[len(batch) + 1]]
+    reads = []
+    for position, group in enumerate((left, right)):
+        if chance(world.choices, 3):
+            group.reverse()
+        called = name if not position else ""
+        tensor = leaf(world, [it.extent for it in group], called)
+        reads.append(Read(tensor, tuple(map(at, group))))
+    return _scope(outer, (inner,), product(reads))
+
+
+def sum_of_products(world: World) -> Tensor:
+    """``{sum a*b}[x] + {sum a*c}[x]``: products that share a factor now and then."""
+    rows, inner = world.extent(), world.extent()
+    products = [matrix_product(world, rows, inner, "a") for _ in range(world.choices.pick((2, 3)))]
+    outer = products[0].traversal
+    its = iterators(outer)
+    parts: list[Scalar] = []
+    for p in products:
+        if p.traversal != outer:
+            p = products[0]
+        part: Scalar = Read(p, tuple(map(at, its)))
+        if chance(world.choices, 4):
+            part = product([Num(world.choices.pick((-1.0, 2.0))), part])
+        parts.append(part)
+    return _scope(outer, (), Sum(tuple(parts)))
+
+
+def windows(world: World) -> Tensor:
+    """``sum x[n, c, s*i + d*k - p, …] * w[f, c, k, …]``: convolutions in one or two dimensions."""
+    pick = world.choices.pick
+    places = pick((1, 2, 2))
+    batch, filters, channels = (pick((1, 2)) for _ in range(3))
+    positions = [pick((2, 1, 3)) for _ in range(places)]
+    taps = [pick((2, 1, 3)) for _ in range(places)]
+    # Taps are summed over, or axes of the result, as after a split of the sum.
+    split = chance(world.choices, 2)
+    front, moved = (batch, filters, *positions), tuple(taps)
+    outer, reduced = ((*front, *moved), (channels,)) if split else (front, (channels, *moved))
+    its = iterators((*outer, *reduced))
+    tapped = its[len(front) : len(outer)] if split else its[len(outer) + 1 :]
+    over, image = [], []
+    for axis, tap in enumerate(tapped):
+        padding = pick((0, 1, 0, 2))
+        index = at(its[2 + axis]) * pick((1, 1, 2)) + at(tap) * pick((1, 1, 2)) - padding
+        over.append(index)
+        # Padded on both sides, mostly: else the read is of another extent.
+        image.append(max(1, index.range()[1] + 1 - padding + pick((0, 0, 0, 1, -1))))
+    n, f, c = at(its[0]), at(its[1]), at(its[len(outer)])
+    kernel = [at(it) for it in tapped]
+    x = Read(leaf(world, (batch, channels, *image), "x"), (n, c, *over))
+    w = Read(leaf(world, (filters, channels, *taps), "w"), (f, c, *kernel))
+    return _scope(outer, reduced, product([x, w]))
+
+
+def epilogue(world: World) -> Tensor:
+    """``post(c[x] + b[channel] + r[x])`` after a product or a convolution."""
+    name = world.choices.pick(("Matmul", "Conv2d"))
+    types, attrs = fit(name, world, None, [None, None], [None] * (4 if name == "Conv2d" else 0))
+    if not is_float(world.dtype):
+        raise Rejected("products of floats only")
+    x, w = (leaf(world, t.shape, n) for t, n in zip(types, "xw", strict=True))
+    out = Op(name, (x, w), tuple(attrs))
+    its = iterators(out.shape)
+    here = tuple(map(at, its))
+    channel = here[1 if name == "Conv2d" else -1]
+    axis = 1 if name == "Conv2d" else len(out.shape) - 1
+    parts: list[Scalar] = [Read(out, here)]
+    if chance(world.choices, 2):
+        bias = leaf(world, out.shape[axis : axis + 1], "w")
+        parts.append(Read(bias, (channel,)))
+    if chance(world.choices, 2):
+        parts.append(Read(leaf(world, out.shape, "r"), here))
+    body = total(parts)
+    post = world.choices.pick(POST_FUNCTIONS)
+    return _scope(out.shape, (), body if post == "none" else Call(post, (body,)))
+
+
+def constants(world: World) -> Tensor:
+    """A product in which factors over the same iterators are constant."""
+    outer, inner = _extents(world, 1, 2), _extents(world, 1, 2)
+    its = iterators((*outer, *inner))
+    x = read(world, its, plain=True, name="x")
+    w = read(world, its, plain=True, name="w")
+    parts: list[Scalar] = [x, w]
+    for number in range(world.choices.pick((1, 2))):
+        if chance(world.choices, 3):
+            parts.append(Num(world.choices.pick((2.0, 0.5, -1.0))))
+        elif w.index:
+            kept = w.index[: world.choices.pick(range(1, len(w.index) + 1))]
+            shape = w.tensor.shape[: len(kept)]
+            parts.append(Read(leaf(world, shape, f"w{number}"), kept))
+    return _scope(outer, inner, product(parts))
+
+
+Family = Callable[[World], Tensor]
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
+    sum_of_products, windows, epilogue, constants,
+)  # fmt: skip
+
+
+def canonical_family(family: Family) -> Family:
+    """The family in canonical form: most laws wait for that form."""
+
+    def drawn(world: World) -> Tensor:
+        return canonical_term(family(world))
+
+    drawn.__name__ = f"canonical {family.__name__}"
+    return drawn
+
+
+ALL_FAMILIES: Final = (*map(canonical_family, FAMILIES), *FAMILIES)
