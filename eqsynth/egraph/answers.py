@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eqsynth.egraph.encode import encode_tensor
-from eqsynth.egraph.laws.table import Using, scope_of
+from eqsynth.egraph.laws.requests import Using, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.ir.tensor import Tensor, args_of
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from eqsynth.egraph.encode import encode_scalar
 from eqsynth.egraph.graph import Log
-from eqsynth.egraph.schedule import PROVE_PHASES, Limits, saturate
+from eqsynth.egraph.schedule import PROVE_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.session import Session
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.ir.normal import canonical_term
@@ -80,6 +80,9 @@ def _attempt(
 
     report = saturate(session, PROVE_PHASES, limits, met)
     proved = met(session)
+    if proved:
+        # Laws read indices in affine form; that it is equal is what the laws of indices log.
+        saturate(session, [Phase("index", ("index",), 24)], limits)
     return Meeting(
         proved,
         "proved" if proved else report.stop,

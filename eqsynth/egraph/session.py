@@ -18,7 +18,8 @@ from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_hand
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
-from eqsynth.egraph.laws.table import LAWS, Later
+from eqsynth.egraph.laws.requests import Later
+from eqsynth.egraph.laws.table import LAWS
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import RuleError, SaturationError
@@ -35,7 +36,9 @@ _ASKED_AGAIN = (
     "match-epilogue",
 )  # fmt: skip
 # Rules whose apply phase marks or unites what the laws of the same name answered.
-_MAKES_OPERATORS = ("match-matmul", "match-conv2d", "match-epilogue")
+_MAKES_OPERATORS = (
+    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
+)  # fmt: skip
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 Canonical are the names of iterators (slots), the order of the reduction, the order of operands of
 sums, products and commutative functions; iterators of extent 1 and reductions that the body
-doesn't use are gone; a read that is always in range has fill 0. The traversal's order is the order
-of the result's axes and stays. Ties are broken by structure: by the digests of what is read.
+doesn't use are gone; a read that is always in range has fill 0, and none leaves its tensor along an
+axis of extent 1 if there is a longer one. The traversal's order is the order of the result's axes
+and stays. Ties are broken by structure: by the digests of what is read.
 
 Nothing here is a law of algebra that a rule could state (``rules/``); this is one name for one
 thing.
@@ -120,7 +121,7 @@ def _without_idle(scope: Scope) -> Scope:
     """Iterators of extent 1 are 0; a reduction that the body doesn't use is carried out."""
     width = len(scope.traversal)
     body = substitute(scope.body, lambda it: Index.iterator(it.slot, it.extent))
-    body = rewrite_leaves(body, _without_fill)
+    body = rewrite_leaves(rewrite_leaves(body, _without_fill), _without_units)
     used = {it.slot for it in iterators(body)}
     kept, factor = [], 1
     for slot in range(width, len(scope.extents)):
@@ -146,6 +147,34 @@ def _without_fill(leaf: Scalar) -> Scalar:
     if isinstance(leaf, Read) and leaf.fill and leaf.in_range():
         return Read(leaf.tensor, leaf.index)
     return leaf
+
+
+def _without_units(leaf: Scalar) -> Scalar:
+    """The leaf; a read that leaves its tensor along an axis of extent 1 leaves it along another.
+
+    ``t[i, q]`` with q in [0, 1) or outside is ``t'[i + n*q]``, t' without the axis and n so large
+    that i + n*q is outside for every q but 0. So what is read says where it is zero (an iterator
+    of extent 1 couldn't), and scopes can be merged into such reads.
+    """
+    if not isinstance(leaf, Read):
+        return leaf
+    shape, index = list(leaf.tensor.shape), list(leaf.index)
+    units = [n for n, e in enumerate(shape) if e == 1 and index[n].range() != (0, 0)]
+    wide = [n for n, e in enumerate(shape) if e > 1]
+    if not units or not wide:
+        return leaf
+    for axis in reversed(units):
+        into = max((n for n in wide if n < axis), default=wide[0])
+        low, high = index[into].range()
+        index[into] = index[into] + index[axis] * max(shape[into] - low, high + 1)
+        del shape[axis], index[axis]
+        wide = [n - (n > axis) for n in wide]
+    tensor = leaf.tensor
+    if isinstance(tensor, Op) and tensor.name == "Reshape":
+        tensor = tensor.args[0]
+    if tensor.shape != tuple(shape):
+        tensor = Op("Reshape", (tensor,), (tuple(shape),))
+    return Read(tensor, tuple(index), leaf.fill)
 
 
 def _plain(it: It) -> object:

@@ -1,7 +1,8 @@
-"""EinNet's intra-expression derivations: summation splitting, variable substitution, boundaries.
+"""EinNet's intra-expression derivations: summation splitting, boundaries, the order of axes.
 
 Each function is one law of Table 1 (papers: EinNet §4.1) on one scope; it yields scopes that are
-equal to the one given. Traversal merging stands in ``merging.py``.
+equal to the one given. Traversal merging stands in ``merging.py``, changes of variables in
+``substitution.py``.
 """
 
 from __future__ import annotations
@@ -18,17 +19,15 @@ from eqsynth.egraph.laws.closing import (
     traversal_iterators,
 )
 from eqsynth.egraph.laws.merging import is_product
+from eqsynth.egraph.laws.substitution import mixes
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
     Read,
     Scalar,
-    Value,
     factors_of,
     iterators,
-    leaves,
     reads,
-    rewrite_leaves,
     substitute,
 )
 from eqsynth.ir.tensor import Scope
@@ -38,12 +37,15 @@ MAX_MIXED = 4
 
 
 def mixed_iterators(scope: Scope) -> set[It]:
-    """Iterators that share an index with another iterator, as ``h`` and ``r`` in ``x[h + r]``."""
+    """Iterators that share an index with another one, as ``h`` and ``r`` in ``x[h + r]``.
+
+    Iterators that count through an axis, as group and channel, aren't mixed.
+    """
     return {
         it
         for read in reads(scope.body)
         for index in read.index
-        if len(set(index.iterators())) > 1
+        if mixes(index, set(index.iterators()))
         for it in index.iterators()
     }
 
@@ -76,73 +78,6 @@ def distance(split: Scope) -> int:
     inner = read.tensor
     assert isinstance(inner, Scope)
     return len(mixed_iterators(inner) & set(reduction_iterators(inner)))
-
-
-def variable_substitution(scope: Scope) -> Scope | None:
-    """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
-
-    Every index that mixes iterators of the traversal gets an iterator of its own, all in one
-    change of variables. The iterator that goes (``h``) may occur nowhere but in that one
-    expression, so (h, r) -> (t, r) is injective. The box of ``t`` is relaxed to the smallest
-    around the image [EinNet §4.1, boundary relaxing]: what is computed outside of the image is
-    never read.
-    """
-    if not is_product(scope):
-        return None
-    traversal = set(traversal_iterators(scope))
-    image: dict[It, Index] = {}
-    for read in reads(scope.body):
-        for index in read.index:
-            own = {it for it in index.iterators() if it in traversal}
-            if not index.is_affine or len(own) < 2 or own & set(image):
-                continue
-            mixed = Index(0, tuple((a, c) for a, c in index.terms if a in own))
-            olds = [
-                it
-                for it in sorted(own, key=lambda it: it.slot)
-                if index.coefficient(it.slot) > 0 and _only_inside(scope, it, mixed)
-            ]
-            if olds:
-                image[olds[0]] = mixed
-    return _substituted(scope, image) if image else None
-
-
-def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
-    """Every index that uses ``old`` uses it within the expression ``mixed``."""
-    slots = {it.slot for it in mixed.iterators()}
-    for read in reads(scope.body):
-        for index in read.index:
-            if old in set(index.iterators()):
-                own = tuple((a, c) for a, c in index.terms if isinstance(a, It) and a.slot in slots)
-                if not index.is_affine or own != mixed.terms:
-                    return False
-    values = [leaf.index for leaf in leaves(scope.body) if isinstance(leaf, Value)]
-    return all(it != old for index in values for it in index.iterators())
-
-
-def _substituted(scope: Scope, image: dict[It, Index]) -> Scope:
-    """The scope through one over t = image(old), for each old iterator."""
-    fresh = {
-        old: It(len(scope.extents) + n, mixed.range()[1] - mixed.range()[0] + 1)
-        for n, (old, mixed) in enumerate(image.items())
-    }
-
-    def rewrite(index: Index) -> Index:
-        for old in set(index.iterators()) & set(image):
-            index = index - image[old] + Index(image[old].range()[0], ((fresh[old], 1),))
-        return index
-
-    body = rewrite_leaves(
-        scope.body,
-        lambda leaf: Read(leaf.tensor, tuple(map(rewrite, leaf.index)), leaf.fill)
-        if isinstance(leaf, Read)
-        else leaf,
-    )
-    kept = [fresh.get(it, it) for it in traversal_iterators(scope)]
-    order = canonical_order(body, kept, reduction_iterators(scope))
-    inner = scope_over(order, reduction_iterators(scope), body)
-    at = {new: image[old] - image[old].range()[0] for old, new in fresh.items()}
-    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in order)), [])
 
 
 def tighten(scope: Scope) -> Scope | None:

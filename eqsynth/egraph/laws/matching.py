@@ -3,7 +3,7 @@
 A scope of two reads is grouped by where its iterators occur: in both inputs and the output
 (batch), in one input and the output (m, n), in both inputs only (k). Operands that aren't laid out
 as the operator wants are brought there by views, or by a scope that gathers them (im2col, as an
-eOperator).
+eOperator). Convolutions and band products have windows: ``windows.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.laws.closing import reduction_iterators, scope_over, traversal_iterators
-from eqsynth.ir.index import Index, It
-from eqsynth.ir.inference import window
+from eqsynth.ir.index import Index, It, row_major
 from eqsynth.ir.scalar import Read, factors_of, iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
@@ -32,7 +31,7 @@ def permute(t: Tensor, order: Sequence[int]) -> Tensor:
     return t if list(order) == list(range(len(order))) else Op("Permute", (t,), (tuple(order),))
 
 
-def _size(its: Sequence[It]) -> int:
+def size(its: Sequence[It]) -> int:
     return math.prod(it.extent for it in its)
 
 
@@ -87,27 +86,44 @@ def operands(scope: Scope) -> tuple[Read, Read] | None:
 
 
 def gathered(read: Read, order: Sequence[It], groups: Sequence[Sequence[It]]) -> Tensor | None:
-    """``read`` with one axis a group: by views if its indices are bare, else by a scope."""
-    shape = [_size(group) for group in groups]
-    axes = [index.bare() for index in read.index]
-    plain = [it for it in axes if it is not None]
-    units = all(
-        axis is not None or (index.terms == () and index.const == 0 and extent == 1)
-        for axis, index, extent in zip(axes, read.index, read.tensor.shape, strict=True)
-    )
-    whole = all(
-        axis is None or axis.extent == extent
-        for axis, extent in zip(axes, read.tensor.shape, strict=True)
-    )
-    if units and whole and len(set(plain)) == len(plain) == len(order):
-        tensor = reshape(read.tensor, [it.extent for it in plain])
-        return reshape(permute(tensor, [plain.index(it) for it in order]), shape)
-    if _size(order) > MAX_REPLICATION * max(read.tensor.type.size, 1):
+    """``read`` with one axis a group: by views if its strides allow, else by a scope."""
+    shape = [size(group) for group in groups]
+    axes = dense_axes(read)
+    if axes is not None and len(axes) == len(order):
+        tensor = reshape(read.tensor, [it.extent for it in axes])
+        return reshape(permute(tensor, [axes.index(it) for it in order]), shape)
+    if size(order) > MAX_REPLICATION * max(read.tensor.type.size, 1):
         return None
     return reshape(scope_over(list(order), [], read), shape)
 
 
-def _result(value: Tensor, axes: Sequence[It], scope: Scope) -> Tensor:
+def dense_axes(read: Read) -> list[It] | None:
+    """The iterators of a read that goes through its whole tensor, slowest first.
+
+    The tensor is flattened to one dimension, and the coefficients of the iterators are compared
+    with the strides of a tensor with their extents [EinNet §5.1 step 3, Fig. 8].
+
+    >>> from eqsynth.ir.tensor import Input
+    >>> from eqsynth.ir.types import TensorType
+    >>> i, j, k = (Index.iterator(slot, extent) for slot, extent in enumerate((2, 3, 4)))
+    >>> x = Input("x", TensorType((4, 6), "float32"))
+    >>> [it.slot for it in dense_axes(Read(x, (k, j + 3 * i))) or ()]
+    [2, 0, 1]
+    """
+    if not read.in_range():
+        return None
+    flat = Index(0)
+    for index, stride in zip(read.index, row_major(read.tensor.shape), strict=True):
+        flat = flat + index * stride
+    terms = sorted(flat.terms, key=lambda term: -term[1])
+    axes = [atom for atom, _ in terms if isinstance(atom, It)]
+    strides = row_major(tuple(it.extent for it in axes))
+    whole = size(axes) == read.tensor.type.size and not flat.const
+    fits = flat.is_affine and whole and strides == tuple(c for _, c in terms)
+    return axes if fits else None
+
+
+def arranged(value: Tensor, axes: Sequence[It], scope: Scope) -> Tensor:
     """The operator's result, whose axes run over ``axes`` in order, as the scope's result."""
     traversal = [it for it in traversal_iterators(scope) if it.extent != 1]
     value = reshape(value, [it.extent for it in axes])
@@ -127,131 +143,4 @@ def match_matmul(scope: Scope) -> Tensor | None:
     if left is None or right is None:
         return None
     product = Op("Matmul", (left, right))
-    return _result(product, [*groups.batch, *groups.m, *groups.n], scope)
-
-
-@dataclass(frozen=True)
-class _Window:
-    """An index ``stride*h + dilation*r - padding``, or a bare ``h`` (a window of one)."""
-
-    axis: int
-    out: It
-    kernel: It | None
-    stride: int = 1
-    dilation: int = 1
-    padding: int = 0
-
-
-def match_conv2d(scope: Scope) -> Tensor | None:
-    """``sum x[n, c, s*h + d*r - p, …] * w[f, c, r, …]`` as ``Conv2d``.
-
-    One or two axes of one operand are windows: affine in an iterator of the output and one that is
-    reduced. What is left of its axes is the batch and the channels, each at most one iterator.
-    """
-    pair = operands(scope)
-    if pair is None:
-        return None
-    for x, w in (pair, pair[::-1]):
-        windows = _windows(scope, x, w)
-        if windows:
-            return _conv2d(scope, x, w, windows)
-    return None
-
-
-def _windows(scope: Scope, x: Read, w: Read) -> list[_Window]:
-    reduced, elsewhere = set(reduction_iterators(scope)), iterators(w)
-    found = []
-    for axis, index in enumerate(x.index):
-        own = set(index.iterators())
-        outs, kernels = own - reduced, own & reduced
-        if not index.is_affine or len(outs) != 1 or len(kernels) > 1:
-            continue
-        (out,) = outs
-        kernel = next(iter(kernels), None)
-        stride, dilation = index.coefficient(out.slot), 1
-        if kernel is not None:
-            dilation = index.coefficient(kernel.slot)
-        if stride < 1 or dilation < 1 or index.const > 0 or out in elsewhere:
-            continue
-        if kernel is None and stride == 1 and index.const == 0:
-            continue
-        found.append(_Window(axis, out, kernel, stride, dilation, -index.const))
-    return found if any(window.kernel for window in found) else []
-
-
-def _conv2d(scope: Scope, x: Read, w: Read, windows: list[_Window]) -> Tensor | None:
-    groups = Groups.of(scope, x, w)
-    if groups is None or x.fill != 0 or groups.batch or len(windows) > 2:
-        return None
-    kernels = [window.kernel for window in windows if window.kernel]
-    outs = [window.out for window in windows]
-    if len(set(kernels)) != len(kernels) or len(set(outs)) != len(outs):
-        return None
-    channels = [it for it in groups.k if it not in kernels]
-    rest = [it for it in groups.m if it not in outs]
-    if len(windows) == 1 and rest:
-        # A convolution along one axis: another axis of the image is a window of one.
-        out = rest[-1]
-        axis = next((n for n, i in enumerate(x.index) if i.bare() == out), None)
-        if axis is None or x.tensor.shape[axis] != out.extent:
-            return None
-        windows = [_Window(axis, out, None), *windows]
-        rest = rest[:-1]
-    if len(channels) > 1 or len(rest) > 1:
-        return None
-    image = _image(x, windows, rest, channels)
-    weight = gathered(
-        w,
-        [*groups.n, *channels, *(w.kernel for w in windows if w.kernel)],
-        [groups.n, channels, *([w.kernel] if w.kernel else [] for w in _two(windows))],
-    )
-    if image is None or weight is None:
-        return None
-    stride, dilation, padding = ([1, 1], [1, 1], [0, 0])
-    for n, part in enumerate(_two(windows)):
-        stride[n], dilation[n], padding[n] = part.stride, part.dilation, part.padding
-    sizes = [
-        window(extent, kernel, s, p, d)
-        for extent, kernel, s, p, d in zip(
-            image.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-        )
-    ]
-    wanted = [part.out.extent if part.out.slot >= 0 else 1 for part in _two(windows)]
-    if any(size < want for size, want in zip(sizes, wanted, strict=True)):
-        return None
-    attrs = (tuple(stride), tuple(padding), tuple(dilation), 1)
-    value: Tensor = Op("Conv2d", (image, weight), attrs)
-    for n, (size, want) in enumerate(zip(sizes, wanted, strict=True)):
-        if size > want:
-            value = Op("Slice", (value,), (2 + n, 0, want, 1))
-    axes = [*rest, *groups.n, *(part.out for part in windows)]
-    return _result(value, axes, scope)
-
-
-_UNIT = It(-1, 1)
-
-
-def _two(windows: list[_Window]) -> list[_Window]:
-    """Two windows: a missing one is a window of one over an axis of one."""
-    return windows if len(windows) == 2 else [_Window(-1, _UNIT, None), *windows]
-
-
-def _image(
-    x: Read, windows: list[_Window], rest: Sequence[It], channels: Sequence[It]
-) -> Tensor | None:
-    """The operand as (n, c, h, w), by views; None if an axis is left over."""
-    shape = x.tensor.shape
-    order: list[int] = []
-    for wanted in (rest, channels):
-        for it in wanted:
-            axis = next((n for n, index in enumerate(x.index) if index.bare() == it), None)
-            if axis is None or shape[axis] != it.extent:
-                return None
-            order.append(axis)
-    order += [window.axis for window in windows]
-    units = [n for n in range(len(shape)) if n not in order]
-    if any(shape[n] != 1 or x.index[n] != Index(0) for n in units):
-        return None
-    extents = [_size(rest), _size(channels)]
-    extents += [shape[part.axis] if part.axis >= 0 else 1 for part in _two(windows)]
-    return reshape(permute(x.tensor, [*units, *order]), extents)
+    return arranged(product, [*groups.batch, *groups.m, *groups.n], scope)

@@ -60,6 +60,17 @@ def is_view(scope: Scope) -> bool:
     return not scope.reduction and isinstance(scope.body, Read)
 
 
+def is_permutation(scope: Scope) -> bool:
+    """True for a view that changes the order of axes only (and axes of extent 1)."""
+    if not is_view(scope):
+        return False
+    (read,) = factors_of(scope.body)
+    assert isinstance(read, Read)
+    own = [index.bare() for index in read.index if index != Index(0)]
+    whole = read.in_range() and math.prod(scope.traversal) == read.tensor.type.size
+    return None not in own and len(set(own)) == len(own) and whole
+
+
 def vanishes_outside(scope: Scope, axis: int, fill: float) -> bool:
     """True if the body is ``fill`` wherever traversal iterator ``axis`` leaves its extent.
 
@@ -71,11 +82,15 @@ def vanishes_outside(scope: Scope, axis: int, fill: float) -> bool:
     factors = [f for f in factors_of(scope.body) if isinstance(f, Read)]
     if not is_product(scope) or (fill != 0 and not is_view(scope)):
         return False
-    extent = scope.traversal[axis]
+    at = It(axis, scope.traversal[axis])
+    return any(factor.fill == fill and leaves_with(factor, at) for factor in factors)
+
+
+def leaves_with(read: Read, it: It) -> bool:
+    """The read is outside of its tensor wherever iterator ``it`` is outside of its extent."""
     return any(
-        factor.fill == fill and _leaves(index, axis, extent, size)
-        for factor in factors
-        for index, size in zip(factor.index, factor.tensor.shape, strict=True)
+        _leaves(index, it.slot, it.extent, size)
+        for index, size in zip(read.index, read.tensor.shape, strict=True)
     )
 
 

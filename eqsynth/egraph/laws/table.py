@@ -7,63 +7,42 @@ form); that each answer is an equality follows from the law's own function alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, merging, reductions
+from eqsynth.egraph.laws import (
+    contraction,
+    converging,
+    derivation,
+    epilogue,
+    matching,
+    merging,
+    reductions,
+    windows,
+)
 from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, scope_of, settled
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator
-from eqsynth.ir.scalar import Cast, Num, Read, Scalar, factors_of, product, reads, terms_of
+from eqsynth.ir.scalar import (
+    Cast,
+    Num,
+    Read,
+    Scalar,
+    factors_of,
+    product,
+    reads,
+    terms_of,
+)
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
-
-Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
-
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
 # subsets of a long sum are many. Those with fewer fused come first.
 MAX_VARIANTS = 16
-
-
-@dataclass(frozen=True)
-class Using:
-    """An answer that holds because classes have certain members: for ``explain``, which shows the
-    law on those members and how the classes came to have them as steps of their own."""
-
-    term: Tensor
-    members: Mapping[Tensor, Tensor]
-
-
-class Later(Exception):
-    """Raised by a law whose answer waits for others: the request is asked again."""
-
-
-def scope_of(row: Sequence[Any]) -> Scope:
-    """The scope that a request is about: (e, t, s[, reducer], body)."""
-    reducer = row[3] if len(row) == 5 else "sum"
-    reduction = row[2] if len(row) > 3 else ()
-    return Scope(row[1], reduction, row[-1], reducer)
-
-
-def _settled(view: View, row: Sequence[Any]) -> Scope | None:
-    """The request's scope if it is in canonical form; laws wait for that form."""
-    scope = scope_of(row)
-    if canonical(scope) != scope:
-        return None
-    merged = None if scope in view.derived else reductions.merge_iterators(scope)
-    return scope if merged is None else None
-
-
-def is_contraction(scope: Scope) -> bool:
-    """A product of reads under a sum, or of two or more reads."""
-    return merging.is_product(scope) and (
-        bool(scope.reduction) or sum(isinstance(f, Read) for f in factors_of(scope.body)) > 1
-    )
 
 
 def flats(view: View, ref: ClassRef) -> list[Scope]:
@@ -74,7 +53,7 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
         if scope not in view.derived
         and merging.is_product(scope)
         and canonical(scope) == scope
-        and _inlinable(view, scope) is None
+        and inlinable(view, scope) is None
     ]
 
 
@@ -82,29 +61,6 @@ def _products(view: View, ref: ClassRef) -> list[Scope]:
     """Flat products of a class that are no bare reads of itself."""
     return [
         scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))
-    ]
-
-
-def _inlinable(view: View, scope: Scope) -> Using | None:
-    """The scope with its first read of a product inlined, if there is one."""
-    for factor in factors_of(scope.body):
-        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
-            for inner in _members_to_inline(view, factor.tensor):
-                merged = merging.merge(scope, factor, inner)
-                if merged is not None and merged != scope:
-                    return Using(merged, {factor.tensor: inner})
-    return None
-
-
-def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
-    """Products of a class; scaled weights stay folded (a constant without a sum of its own)."""
-    return [
-        scope
-        for scope in view.scopes(ref)
-        if scope not in view.derived
-        and merging.is_product(scope)
-        and (not ref.constant or bool(scope.reduction) or merging.is_view(scope))
-        and all(r.tensor != ref for r in reads(scope.body))
     ]
 
 
@@ -168,24 +124,26 @@ def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived or not merging.is_product(scope):
         raise Later
-    merged = _inlinable(view, scope)
+    merged = inlinable(view, scope)
     if merged is None:
         raise Later
     return [merged]
 
 
 def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope not in view.derived:
         raise Later
     found = []
     for read in reads(scope.body):
         assert isinstance(read.tensor, ClassRef)
         for inner in view.scopes(read.tensor):
-            if inner in view.derived and merging.is_view(inner):
+            if inner not in view.derived or any(r.tensor == read.tensor for r in reads(inner.body)):
+                continue
+            if merging.is_view(inner) or merging.is_permutation(scope):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None and merged != scope:
                     found.append(Using(merged, {read.tensor: inner}))
@@ -196,7 +154,7 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
 
 def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     """Maps into maps, and into reductions of one operand; a product keeps its operands as reads."""
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived or merging.is_product(scope):
         raise Later
     if len(view.scopes(row[0])) > MAX_VARIANTS:
@@ -226,10 +184,10 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
 
 def _flat(view: View, row: Sequence[Any]) -> Scope:
     """The request's scope if it is flat, canonical and not derived."""
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived or not merging.is_product(scope):
         raise Later
-    if _inlinable(view, scope) is not None:
+    if inlinable(view, scope) is not None:
         raise Later
     return scope
 
@@ -239,7 +197,7 @@ def _factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
     folded = contraction.fold_constants(scope)
@@ -253,7 +211,7 @@ def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     factored = reductions.rfactor(scope) if scope else None
     return [] if factored is None else [factored]
 
@@ -273,7 +231,7 @@ def _distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
 
 
 def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
     hoisted = contraction.hoist(scope)
@@ -281,7 +239,7 @@ def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
 
@@ -292,71 +250,14 @@ def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return list(contraction.common_factor(scope, flat_scopes))
 
 
-def _sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _pair(view, row)
-    if _mixes_traversal(scope):
-        # What a split has made: it is substituted, not split again.
-        return []
-    splits = list(derivation.sum_split(scope))
-    # Converging derivation [EinNet §6.1]: only what is nearest to a product of matrices.
-    distance = {split: derivation.distance(split) for split in splits}
-    return [split for split in splits if distance[split] == min(distance.values())]
-
-
-def _mixes_traversal(scope: Scope) -> bool:
-    width = len(scope.traversal)
-    return any(
-        len({it.slot for it in index.iterators() if it.slot < width}) > 1
-        for read in reads(scope.body)
-        for index in read.index
-    )
-
-
-def _pair(view: View, row: Sequence[Any]) -> Scope:
-    """The request's scope if it is a product of two reads, neither of which can be inlined."""
-    scope = _settled(view, row)
-    if scope is None or not merging.is_product(scope) or contraction.fold_constants(scope):
-        raise Later
-    if len(factors_of(scope.body)) != 2 or not scope.reduction:
-        raise Later
-    if scope not in view.derived and _inlinable(view, scope) is not None:
-        raise Later
-    return scope
-
-
-def _variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    substituted = derivation.variable_substitution(_pair(view, row))
-    return [] if substituted is None else [substituted]
-
-
-def _boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    tightened = derivation.tighten(_pair(view, row))
-    return [] if tightened is None else [tightened]
-
-
 def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _flat(view, row)
     ordered = derivation.traversal_order(scope)
     return [] if ordered is None else [ordered]
 
 
-def _match_matmul(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
-    matched = matching.match_matmul(scope) if scope else None
-    if scope is not None and _mixes_traversal(scope):
-        # Gathering for an index that a substitution makes bare would only copy more.
-        return []
-    return [] if matched is None else [matched]
-
-
-def _match_conv2d(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
-    matched = matching.match_conv2d(scope) if scope else None
-    return [] if matched is None else [matched]
-
-
 def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _settled(view, row)
+    scope = settled(view, row)
     if scope is None:
         return []
 
@@ -400,11 +301,15 @@ LAWS: Final[dict[str, Law]] = {
     "distribute": _distribute,
     "hoist": _hoist,
     "common-factor": _common_factor,
-    "sum-split": _sum_split,
-    "variable-substitution": _variable_substitution,
-    "boundary-tighten": _boundary_tighten,
+    "sum-split": converging.sum_split,
+    "variable-substitution": converging.variable_substitution,
+    "boundary-tighten": converging.boundary_tighten,
     "traversal-order": _traversal_order,
-    "match-matmul": _match_matmul,
-    "match-conv2d": _match_conv2d,
+    "iterator-split": converging.iterator_split,
+    "reduction-substitution": converging.reduction_substitution,
+    "match-matmul": converging.matched(matching.match_matmul),
+    "match-conv2d": converging.matched(windows.match_conv2d),
+    "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
+    "match-gbmm": converging.matched(windows.match_gbmm),
     "match-epilogue": _match_epilogue,
 }

@@ -1,0 +1,120 @@
+"""Converging derivation: which of EinNet's derivations are worth a step (EinNet §6.1).
+
+Each function asks a law of ``derivation.py``, ``substitution.py`` or ``windows.py`` about a scope,
+or doesn't, because another derivation brings the scope nearer to an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
+from eqsynth.egraph.laws.closing import traversal_iterators
+from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled
+from eqsynth.egraph.view import View
+from eqsynth.ir.index import It
+from eqsynth.ir.scalar import Read, factors_of, iterators, reads
+from eqsynth.ir.tensor import ClassRef, Scope, Tensor
+
+
+def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _pair(view, row)
+    windows = [read for read in reads(scope.body) if _mixes(read, iterators(read))]
+    if len(windows) != 1 or _mixes_traversal(scope) or substitution.is_rearranged(scope):
+        # What a split has made is substituted, what a substitution has rearranged is matched.
+        return []
+    if substitution.reduction_substitution(scope) is not None:
+        return []
+    splits = list(derivation.sum_split(scope))
+    # Converging derivation [EinNet §6.1]: only what is a product of matrices after substitution.
+    return [split for split in splits if derivation.distance(split) == 0]
+
+
+def _mixes(read: Read, its: set[It]) -> bool:
+    return any(substitution.mixes(index, its) for index in read.index)
+
+
+def _mixes_traversal(scope: Scope) -> bool:
+    traversal = set(traversal_iterators(scope))
+    return any(_mixes(read, traversal) for read in reads(scope.body))
+
+
+def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
+    """The request's scope if it is a product of two reads, neither of which can be inlined.
+
+    What always brings a scope nearer to an operator comes ``first``, so that other derivations
+    start from what it gives: axes in canonical order where that is asked for, iterators split that
+    occur by quotient and remainder only, and the strictest boundaries [EinNet §4.1, §6.1].
+    """
+    scope = settled(view, row)
+    if scope is None or not merging.is_product(scope) or contraction.fold_constants(scope):
+        raise Later
+    if len(factors_of(scope.body)) != 2 or not scope.reduction:
+        raise Later
+    if scope not in view.derived and inlinable(view, scope) is not None:
+        raise Later
+    if _is_reordered(view, row[0], scope):
+        raise Later
+    if not first and _has_first(scope):
+        raise Later
+    return scope
+
+
+def _has_first(scope: Scope) -> bool:
+    split = substitution.iterator_split(scope, whole=True)
+    return split is not None or derivation.tighten(scope) is not None
+
+
+def _is_reordered(view: View, ref: ClassRef, scope: Scope) -> bool:
+    """The scope's class is a view of one whose axes are in canonical order: derive from that."""
+    return derivation.traversal_order(scope) is not None and any(
+        inner in view.derived
+        and merging.is_permutation(inner)
+        and all(read.tensor != ref for read in reads(inner.body))
+        for inner in view.scopes(ref)
+    )
+
+
+def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _pair(view, row)
+    if windows.match_g2bmm(scope) is not None:
+        # A band of a product; substituted, it would be the whole product.
+        return []
+    substituted = substitution.variable_substitution(scope)
+    return [] if substituted is None else [substituted]
+
+
+def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    tightened = derivation.tighten(_pair(view, row, first=True))
+    return [] if tightened is None else [tightened]
+
+
+def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _pair(view, row, first=True)
+    found = substitution.iterator_split(scope, whole=True)
+    if found is None and not _has_first(scope):
+        found = substitution.iterator_split(scope)
+    return [] if found is None else [found]
+
+
+def reduction_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _pair(view, row)
+    found = substitution.reduction_substitution(scope)
+    return [] if found is None else [found]
+
+
+def matched(match: Callable[[Scope], Tensor | None], *, banded: bool = False) -> Law:
+    """The law of matching one operator; ``banded`` if its traversal is mixed in an index."""
+
+    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+        scope = settled(view, row)
+        if scope is None or _has_first(scope):
+            return []
+        if not banded and substitution.variable_substitution(scope) is not None:
+            # Gathering for an index that a substitution makes bare would only copy more.
+            return []
+        found = match(scope)
+        return [] if found is None else [found]
+
+    return law

@@ -1,0 +1,73 @@
+"""Requests of laws: what a law is given, what it may say besides an answer, the normal form.
+
+What is looked up in the view decides only what is worth deriving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eqsynth.egraph.laws import merging, reductions
+from eqsynth.egraph.view import View
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Read, factors_of, reads
+from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
+
+Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
+
+
+@dataclass(frozen=True)
+class Using:
+    """An answer that holds because classes have certain members: for ``explain``, which shows the
+    law on those members and how the classes came to have them as steps of their own."""
+
+    term: Tensor
+    members: Mapping[Tensor, Tensor]
+
+
+class Later(Exception):
+    """Raised by a law whose answer waits for others: the request is asked again."""
+
+
+def scope_of(row: Sequence[Any]) -> Scope:
+    """The scope that a request is about: (e, t, s[, reducer], body)."""
+    reducer = row[3] if len(row) == 5 else "sum"
+    reduction = row[2] if len(row) > 3 else ()
+    return Scope(row[1], reduction, row[-1], reducer)
+
+
+def settled(view: View, row: Sequence[Any]) -> Scope | None:
+    """The request's scope if it is in canonical form; laws wait for that form."""
+    scope = scope_of(row)
+    if canonical(scope) != scope:
+        return None
+    merged = None if scope in view.derived else reductions.merge_iterators(scope)
+    return scope if merged is None else None
+
+
+def inlinable(view: View, scope: Scope) -> Using | None:
+    """The scope with its first read of a product inlined, if there is one."""
+    for factor in factors_of(scope.body):
+        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
+            for inner in _members_to_inline(view, factor.tensor):
+                merged = merging.merge(scope, factor, inner)
+                if merged is not None and merged != scope:
+                    return Using(merged, {factor.tensor: inner})
+    return None
+
+
+def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
+    """Products of a class; scaled weights stay folded (a constant without a sum of its own)."""
+    if any(isinstance(member, Input | Weight) for member in view.members(ref)):
+        # A view of a view of it may have come back to it.
+        return []
+    return [
+        scope
+        for scope in view.scopes(ref)
+        if scope not in view.derived
+        and merging.is_product(scope)
+        and (not ref.constant or bool(scope.reduction) or merging.is_view(scope))
+        and all(r.tensor != ref for r in reads(scope.body))
+    ]

@@ -1,0 +1,369 @@
+"""Variable substitution: changes of variables that the index functions show to be bijections.
+
+Each function is one law (papers: EinNet §4.1, Table 1) on one scope, and gives a scope that is
+equal to the one given, or None. The traversal of a new inner scope is the box around the image
+(boundary relaxing): what is computed outside of the image is never read. A reduction is relaxed
+only where the body is zero in what is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from eqsynth.egraph.laws.closing import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.egraph.laws.merging import is_product, leaves_with
+from eqsynth.ir.index import Atom, FloorDiv, Index, It
+from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.scalar import (
+    Read,
+    Scalar,
+    Value,
+    factors_of,
+    iterators,
+    leaves,
+    rewrite_leaves,
+)
+from eqsynth.ir.tensor import Scope
+
+# ---- expressions: the affine parts of indices ------------------------------------------------
+
+
+def expressions(index: Index) -> Iterator[Index]:
+    """The affine part of an index, and of what it takes ``//`` and ``%`` of, from the outside in.
+
+    >>> i, k = Index.iterator(0, 4), Index.iterator(1, 3)
+    >>> [str(e) for e in expressions((i - k + 1) // 2 + 3 * i)]
+    ['3*i0', 'i0 - i1 + 1']
+    """
+    yield Index(index.const, tuple((a, c) for a, c in index.terms if isinstance(a, It)))
+    for atom, _ in index.terms:
+        if not isinstance(atom, It):
+            yield from expressions(atom.value)
+
+
+def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
+    """The index with each of its :func:`expressions` replaced.
+
+    What is a multiple of a divisor is taken out, so that no law sees more of ``//`` and ``%`` than
+    is there: ``(d*q + r) // d = q + r // d``.
+    """
+    result = affine(next(expressions(index)))
+    for atom, c in index.terms:
+        if isinstance(atom, It):
+            continue
+        value, d = rebuilt(atom.value, affine), atom.divisor
+        whole = Index(value.const // d, tuple((a, x // d) for a, x in value.terms if x % d == 0))
+        rest = value - whole * d
+        low, high = rest.range()
+        within = low >= 0 and high < d
+        if isinstance(atom, FloorDiv):
+            result = result + (whole if within else whole + rest // d) * c
+        else:
+            result = result + (rest if within else rest % d) * c
+    return result
+
+
+def _indices(body: Scalar) -> Iterator[Index]:
+    for leaf in leaves(body):
+        if isinstance(leaf, Read):
+            yield from leaf.index
+        elif isinstance(leaf, Value):
+            yield leaf.index
+
+
+def _moduli(index: Index) -> Iterator[Atom]:
+    """Every ``//`` and ``%`` of an index, from the outside in."""
+    for atom, _ in index.terms:
+        if not isinstance(atom, It):
+            yield atom
+            yield from _moduli(atom.value)
+
+
+def _part(expression: Index, its: set[It]) -> Index:
+    return Index(0, tuple((a, c) for a, c in expression.terms if a in its))
+
+
+def _primitive(part: Index) -> Index:
+    divisor = math.gcd(*(c for _, c in part.terms))
+    return Index(0, tuple((a, c // divisor) for a, c in part.terms))
+
+
+def _multiple(part: Index, of: Index) -> int | None:
+    """m with ``part = m * of``, if there is one."""
+    (atom, c), *_ = of.terms
+    m = dict(part.terms).get(atom, 0) // c
+    return m if of * m == part else None
+
+
+def counts_through(part: Index) -> bool:
+    """Its values are c, c + d, c + 2*d, … , each once: the iterators count through an axis.
+
+    >>> g, c = Index.iterator(0, 3), Index.iterator(1, 4)
+    >>> counts_through(4 * g + c), counts_through(3 * g + c)
+    (True, False)
+    """
+    terms = sorted(part.terms, key=lambda term: term[1])
+    stride = terms[0][1] if terms else 1
+    for it, c in terms:
+        if not isinstance(it, It) or c != stride or c < 0:
+            return False
+        stride *= it.extent
+    return True
+
+
+def mixes(index: Index, its: set[It]) -> bool:
+    """The index mixes several of these iterators in another way than to count through them."""
+    return any(
+        len(part.terms) > 1 and not counts_through(part)
+        for part in (_part(expression, its) for expression in expressions(index))
+    )
+
+
+def is_rearranged(scope: Scope) -> bool:
+    """An index counts through iterators of the traversal and adds others (see iterator_split)."""
+    traversal = set(traversal_iterators(scope))
+    for index in _indices(scope.body):
+        part = _part(index, traversal)
+        if index.is_affine and 1 < len(part.terms) < len(index.terms) and counts_through(part):
+            return True
+    return False
+
+
+# ---- iterators that only occur together ------------------------------------------------------
+
+
+def variable_substitution(scope: Scope) -> Scope | None:
+    """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
+
+    Every expression that mixes iterators of the traversal gets an iterator of its own, all in one
+    change of variables. One iterator goes (``h``): it may occur nowhere but in multiples of that
+    one expression, so (h, r) -> (t, r) is injective. Where that holds for all of them, and the
+    expression counts them through (``r + R*h``), all go: (h, r) -> t is a bijection.
+    """
+    traversal = set(traversal_iterators(scope))
+    image: dict[Index, list[It]] = {}
+    taken: set[It] = set()
+    for expression in (e for index in _indices(scope.body) for e in expressions(index)):
+        mixed = _part(expression, traversal)
+        own = [it for it, _ in mixed.terms if isinstance(it, It)]
+        if len(own) < 2 or taken & set(own):
+            continue
+        mixed = _primitive(mixed)
+        inside = [it for it in own if _only_inside(scope, it, mixed)]
+        positive = [it for it in inside if mixed.coefficient(it.slot) > 0]
+        if counts_through(mixed):
+            # With other iterators: a split has made it for their sake (iterator_split).
+            if len(inside) == len(own) and _is_alone(scope, own):
+                image[mixed] = own
+        elif positive:
+            image[mixed] = positive[:1]
+        taken |= set(own) if mixed in image else set()
+    return _substituted(scope, image) if image else None
+
+
+def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
+    """Every expression that uses ``old`` uses it within a multiple of ``mixed``."""
+    its = {it for it, _ in mixed.terms if isinstance(it, It)}
+    return all(
+        _multiple(_part(expression, its), mixed) is not None
+        for index in _indices(scope.body)
+        for expression in expressions(index)
+        if expression.coefficient(old.slot)
+    )
+
+
+def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
+    """Expressions that use some of the iterators use nothing else."""
+    return all(
+        set(expression.iterators()) <= set(its)
+        for index in _indices(scope.body)
+        for expression in expressions(index)
+        if any(expression.coefficient(it.slot) for it in its)
+    )
+
+
+def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope:
+    """The scope through one over t = mixed(old), t in place of the old iterators that go."""
+    low = {mixed: mixed.range()[0] for mixed in image}
+    fresh = {
+        mixed: It(len(scope.extents) + n, mixed.range()[1] - mixed.range()[0] + 1)
+        for n, mixed in enumerate(image)
+    }
+
+    def affine(expression: Index) -> Index:
+        result = expression
+        for mixed, gone in image.items():
+            if any(expression.coefficient(it.slot) for it in gone):
+                m = _multiple(_part(expression, set(mixed.iterators())), mixed)
+                assert m is not None
+                result = result - mixed * m + (bare(fresh[mixed]) + low[mixed]) * m
+        return result
+
+    gone = {it for its in image.values() for it in its}
+    kept = [it for it in traversal_iterators(scope) if it not in gone] + list(fresh.values())
+    at = {fresh[mixed]: mixed - low[mixed] for mixed in image}
+    return _through(scope, _rewritten(scope.body, lambda i: rebuilt(i, affine)), kept, at)
+
+
+def _rewritten(body: Scalar, index: Callable[[Index], Index]) -> Scalar:
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read):
+            return Read(part.tensor, tuple(map(index, part.index)), part.fill)
+        return Value(index(part.index)) if isinstance(part, Value) else part
+
+    return rewrite_leaves(body, leaf)
+
+
+def _substitute(body: Scalar, image: Mapping[It, Index]) -> Scalar:
+    def affine(expression: Index) -> Index:
+        return expression.substitute(lambda it: image.get(it, bare(it)))
+
+    return _rewritten(body, lambda index: rebuilt(index, affine))
+
+
+def _through(
+    scope: Scope, body: Scalar, kept: Sequence[It], at: Mapping[It, Index]
+) -> Scope:
+    """``L {L_kept reduce body}[at]``: the scope as a view of one over other iterators."""
+    reduced = reduction_iterators(scope)
+    order = canonical_order(body, list(kept), reduced)
+    inner = scope_over(order, reduced, body, scope.reducer)
+    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in order)), [])
+
+
+# ---- an iterator as quotient and remainder ---------------------------------------------------
+
+
+def iterator_split(scope: Scope, *, whole: bool = False) -> Scope | None:
+    """``L_i f(i) = {L_{q,r} f(d*q + r - o)}[(i + o) // d, (i + o) % d]``.
+
+    The bijection i -> (q, r) is asked for by the index functions: an index takes ``// d`` or
+    ``% d`` of an expression in ``i``, or adds ``i`` to multiples of ``d`` (a dilation): then q runs
+    along with them and r only shifts them.
+
+    Args:
+        whole: only where the ``//`` and ``%`` go away, as nothing but ``i`` decides on them.
+    """
+    found = {it: m for it in traversal_iterators(scope) if (m := _modulus(scope, it, whole))}
+    if not found:
+        return None
+    fresh: dict[It, tuple[It, It]] = {}
+    at: dict[It, Index] = {}
+    image: dict[It, Index] = {}
+    for it, (d, offset) in found.items():
+        slot = len(scope.extents) + 2 * len(fresh)
+        q, r = It(slot, (it.extent - 1 + offset) // d + 1), It(slot + 1, d)
+        fresh[it] = (q, r)
+        at[q], at[r] = (bare(it) + offset) // d, (bare(it) + offset) % d
+        image[it] = bare(q) * d + bare(r) - offset
+    kept = [part for it in traversal_iterators(scope) for part in fresh.get(it, (it,))]
+    return _through(scope, _substitute(scope.body, image), kept, at)
+
+
+def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
+    """(d, o) by which ``it`` is split; the smallest d."""
+    found = []
+    traversal = set(traversal_iterators(scope)) - {it}
+    for index in _indices(scope.body):
+        for atom in _moduli(index):
+            assert not isinstance(atom, It)
+            value = next(expressions(atom.value))
+            alone = all(c % atom.divisor == 0 for a, c in value.terms if a != it)
+            # Expressions that mix the traversal are substituted first.
+            if value.coefficient(it.slot) == 1 and (alone or not whole):
+                if not traversal & set(value.iterators()):
+                    found.append((atom.divisor, value.const % atom.divisor if alone else 0))
+        if not whole and _is_dilated(scope, index, it):
+            found.append((math.gcd(*(c for a, c in index.terms if a != it)), 0))
+    found = [(d, o) for d, o in found if 1 < d < it.extent]
+    return min(found, default=None)
+
+
+def _is_dilated(scope: Scope, index: Index, it: It) -> bool:
+    """The index adds ``it`` to steps of others that it outruns: a window over ``it``.
+
+    Where the window is part of the traversal too, ``it`` stands in every operand, as in a band
+    product; else a sum has been split, which is substituted instead.
+    """
+    others = [a for a, _ in index.terms if isinstance(a, It) and a != it]
+    if not index.is_affine or index.coefficient(it.slot) != 1 or not others:
+        return False
+    window = set(others) & set(traversal_iterators(scope))
+    everywhere = all(it in iterators(factor) for factor in factors_of(scope.body))
+    return all(it.extent > a.extent for a in others) and (everywhere or not window)
+
+
+# ---- reductions ------------------------------------------------------------------------------
+
+
+def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
+    """``sum_k f(k) = sum_{q,r} f(d*q + r)``, k relaxed to a multiple of d where f is 0 there."""
+    if not is_product(scope) or it.extent <= divisor:
+        return None
+    q, r = _apart(scope, -(-it.extent // divisor), divisor)
+    exact = it.extent % divisor == 0
+    return _reduced(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
+
+
+def reduction_substitution(scope: Scope) -> Scope | None:
+    """``sum_k f(k, (r - k) // d, (r - k) % d) = sum_{a,b} f(r - d*a - b, a, b)``, r within a step.
+
+    For fixed r, k -> (a, b) is injective; a runs over the box around its image, where f must be 0
+    if r - d*a - b is no k. All such sums are taken in one change.
+    """
+    if not is_product(scope):
+        return None
+    change: dict[It, tuple[Index, Sequence[It], bool]] = {}
+    for it in reduction_iterators(scope):
+        found = _phases(scope, it)
+        if found:
+            value, d = found
+            low, high = value.range()
+            q, r = _apart(scope, high // d - low // d + 1, d, after=2 * len(change))
+            sign = value.coefficient(it.slot)
+            # k = sign * (value - rest), and value = d*a + b.
+            rest = value - bare(it) * sign
+            change[it] = (((bare(q) + low // d) * d + bare(r) - rest) * sign, [q, r], False)
+    return _reduced(scope, change) if change else None
+
+
+def _phases(scope: Scope, it: It) -> tuple[Index, int] | None:
+    """The expression of ``it`` and what is less than a step of d, of which // d and % d are."""
+    traversal = set(traversal_iterators(scope))
+    for atom in (a for index in _indices(scope.body) for a in _moduli(index)):
+        assert not isinstance(atom, It)
+        value, d = atom.value, atom.divisor
+        if not value.is_affine or abs(value.coefficient(it.slot)) != 1 or len(value.terms) < 2:
+            continue
+        if all(a in traversal and a.extent <= d for a in value.iterators() if a != it):
+            return value, d
+    return None
+
+
+def _apart(scope: Scope, *extents: int, after: int = 0) -> list[It]:
+    return [It(len(scope.extents) + after + n, extent) for n, extent in enumerate(extents)]
+
+
+def _reduced(
+    scope: Scope, change: Mapping[It, tuple[Index, Sequence[It], bool]]
+) -> Scope | None:
+    """The sum with iterators replaced by (image, the iterators in it, if it stays in the extent).
+
+    Where an image is no value of its iterator the body must be 0, by one factor.
+    """
+    for it, (_, _, exact) in change.items():
+        if not exact and not any(
+            isinstance(factor, Read) and factor.fill == 0 and leaves_with(factor, it)
+            for factor in factors_of(scope.body)
+        ):
+            return None
+    body = _substitute(scope.body, {it: image for it, (image, _, _) in change.items()})
+    rest = [it for it in reduction_iterators(scope) if it not in change]
+    return same_scope(scope, body, [*rest, *(f for _, fresh, _ in change.values() for f in fresh)])

@@ -1,0 +1,190 @@
+"""Changes of variables: each is a bijection or relaxed where it is zero, and equal to its scope."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from eqsynth.egraph.laws import substitution
+from eqsynth.egraph.laws.closing import reduction_iterators
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Prod, Read, Sum
+from eqsynth.ir.tensor import Scope, Tensor, topological
+from eqsynth.testing.strategies import WINDOWS, products, scopes
+from tests.egraph.test_laws import holds, some
+from tests.terms import INF, assert_equal, it, leaf
+
+
+def read(name: str, *at: Index, fill: float = 0.0, extra: int = 0) -> Read:
+    """A read of a tensor that just holds the indices."""
+    shape = [index.range()[1] + 1 + extra for index in at]
+    return Read(leaf(name, *shape), at, fill)
+
+
+def inner(term: Tensor) -> Scope:
+    """The scope within the answer of a law."""
+    return [t for t in topological([term]) if isinstance(t, Scope)][0]
+
+
+def substituted(scope: Scope) -> list[Tensor]:
+    return some(substitution.variable_substitution(canonical(scope)))
+
+
+def split(scope: Scope) -> list[Tensor]:
+    return some(substitution.iterator_split(canonical(scope)))
+
+
+# ---- iterators that only occur together ------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", [(0, 0), (1, 1)])
+def test_variable_substitution(reduction: tuple[int, int]) -> None:
+    strategy = products(
+        factors=(1, 2), traversal=(2, 3), reduction=reduction, extents=st.integers(2, 4),
+        kinds=WINDOWS,
+    )  # fmt: skip
+    holds(substituted, strategy, accepted=20)
+
+
+def test_variable_substitution_under_division() -> None:
+    kinds = ("divided", "divided", "bare")
+    divided = products(traversal=(2, 3), reduction=(0, 1), factors=(1, 2), kinds=kinds)
+    holds(substituted, divided, accepted=10)
+    holds(substituted, scopes(), accepted=5, examples=400)
+
+
+def test_substitution_needs_its_iterator_in_one_expression() -> None:
+    h, r = it(0, 3), it(1, 2)
+    alone = Scope((3, 2), (), Prod((read("x", h + r), read("y", r))))
+    (answer,) = substituted(alone)
+    assert_equal(alone, answer)
+    assert sorted(inner(answer).extents) == [2, 4]
+    twice = Scope((3, 2), (), Prod((read("x", h + r), read("y", h, r))))
+    assert not substituted(twice)
+    # In // and % of it as well; an expression outside of them is another one.
+    under = Scope((3, 2), (), Prod((read("x", (h + r) // 2, (h + r) % 2), read("y", r))))
+    (answer,) = substituted(under)
+    assert_equal(under, answer)
+    outside = Scope((3, 2), (), Prod((read("x", (h + r) // 2, h), read("y", r))))
+    assert not substituted(outside)
+
+
+def test_an_expression_that_counts_through_takes_all_iterators_along() -> None:
+    q, r, j = it(0, 3), it(1, 2), it(2, 2)
+    whole = Scope((3, 2, 2), (), Sum((read("x", 2 * q + r), read("y", 2 * q + r, j))))
+    (answer,) = substituted(whole)
+    assert_equal(whole, answer)
+    assert sorted(inner(answer).traversal) == [2, 6]
+    # r alone, or steps of 3 over two: (q, r) isn't counted through.
+    for other in (read("y", r), read("y", 3 * q + r)):
+        scope = Scope((3, 2, 2), (), Prod((read("x", 2 * q + r), other, read("z", j))))
+        assert all(sorted(inner(a).traversal) != [2, 6] for a in substituted(scope))
+
+
+def test_multiples_of_one_expression_are_one_expression() -> None:
+    h, r = it(0, 3), it(1, 2)
+    scope = Scope((3, 2), (), Prod((read("x", 2 * h + 4 * r), read("y", h + 2 * r))))
+    (answer,) = substituted(scope)
+    assert_equal(scope, answer)
+    assert 5 in inner(answer).traversal
+
+
+# ---- an iterator as quotient and remainder ---------------------------------------------------
+
+
+def test_iterator_splitting() -> None:
+    holds(split, scopes(), accepted=1, examples=400)
+    divided = products(
+        factors=(1, 2), traversal=(1, 2), reduction=(0, 1), extents=st.integers(3, 5),
+        kinds=("divided", "bare"),
+    )  # fmt: skip
+    holds(split, divided, accepted=10)
+    dilated = products(
+        factors=(1, 2), traversal=(1, 2), reduction=(1, 1), extents=st.integers(3, 5),
+        kinds=("mixed", "divided"),
+    )  # fmt: skip
+    holds(split, dilated, accepted=10)
+
+
+def test_a_dilated_window_is_a_window_on_rearranged_rows() -> None:
+    i, k = it(0, 5), it(1, 3)
+    scope = Scope((5,), (3,), Prod((read("x", i + 2 * k), read("w", k))))
+    (answer,) = split(scope)
+    assert_equal(scope, answer)
+    # Rows 0 2 4 and 1 3 (5): relaxed to two equal halves.
+    assert sorted(inner(answer).traversal) == [2, 3]
+    strided = Scope((5,), (3,), Prod((read("x", 2 * i + k), read("w", k))))
+    assert not split(strided)
+
+
+def test_the_remainder_starts_where_the_expression_does() -> None:
+    i = it(0, 7)
+    scope = Scope((7,), (), Sum((read("x", (i + 3) // 4), read("y", (i + 3) % 4))))
+    (answer,) = split(scope)
+    assert_equal(scope, answer)
+    assert sorted(inner(answer).traversal) == [3, 4]
+
+
+# ---- reductions ------------------------------------------------------------------------------
+
+
+def kernel_split(scope: Scope) -> list[Tensor]:
+    scope = canonical(scope)
+    found = (substitution.reduction_split(scope, k, 2) for k in reduction_iterators(scope))
+    return [answer for answer in found if answer is not None]
+
+
+def test_reduction_splitting() -> None:
+    strategy = products(
+        factors=(1, 2), traversal=(0, 1), reduction=(1, 2), extents=st.integers(2, 5), kinds=WINDOWS
+    )
+    holds(kernel_split, strategy, accepted=25)
+
+
+def phases(scope: Scope) -> list[Tensor]:
+    return some(substitution.reduction_substitution(canonical(scope)))
+
+
+def test_reduction_substitution() -> None:
+    strategy = products(
+        factors=(1, 2), traversal=(1, 1), reduction=(1, 2), extents=st.integers(2, 4),
+        kinds=("divided", "bare", "divided"),
+    )  # fmt: skip
+    holds(phases, strategy, accepted=5, examples=400)
+
+
+def taps(factor: Read | Call, reducer: str = "sum", extent: int = 5) -> Scope:
+    """A window of five taps over x, weighed by ``factor``."""
+    i, k = it(0, 3), it(1, extent)
+    return Scope((3,), (extent,), Prod((Read(leaf("x", 9), (i + k,)), factor)), reducer)
+
+
+K = it(1, 5)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        taps(read("w", K, extra=1)),
+        taps(read("w", K, fill=1.0, extra=-1)),
+        taps(read("w", 4 - K)),
+        taps(read("w", K % 5)),
+        taps(read("w", K), "max"),
+        taps(read("w", K), "prod"),
+        taps(Call("exp", (read("w", K),))),
+        Scope((3,), (5,), Sum((read("x", it(0, 3) + K), read("w", K)))),
+        Scope((3,), (5,), Prod((read("x", K), read("y", it(0, 3), fill=INF, extra=-1)))),
+    ],
+    ids=["longer", "fill", "reversed", "modulo", "max", "prod", "exp", "bias", "infinite"],
+)  # fmt: skip
+def test_a_reduction_is_relaxed_only_where_the_product_is_zero(scope: Scope) -> None:
+    """5 taps as 2 x 3: the sixth must be zero by itself."""
+    assert not kernel_split(scope)
+
+
+def test_a_reduction_is_relaxed_where_the_weight_ends() -> None:
+    for scope in (taps(read("w", K)), taps(read("w", it(1, 4), extra=2), extent=4)):
+        (answer,) = kernel_split(scope)
+        assert_equal(scope, answer)
+        assert isinstance(answer, Scope) and 2 in answer.reduction
