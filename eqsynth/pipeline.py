@@ -25,6 +25,7 @@ from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.errors import (
     CaptureError,
     EqsynthError,
+    EquivalenceError,
     ExtractionError,
     LoweringError,
 )
@@ -40,7 +41,7 @@ from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
-from eqsynth.ir.tensor import Op, Tensor, topological
+from eqsynth.ir.tensor import Op, topological
 from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
@@ -227,9 +228,10 @@ class _Run:
         self._count_after(found, parts.constants)
         with self._stage("check"):
             if self.settings.check:
-                outcome = check_equivalence(
-                    compiled, self._reference(), self._inputs(), self.captured.buffers
-                )
+                with self._blaming_rules():
+                    outcome = check_equivalence(
+                        compiled, self._reference(), self._inputs(), self.captured.buffers
+                    )
                 self.report.error_rel = outcome.error_rel
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
@@ -264,6 +266,19 @@ class _Run:
         yield
         self.report.stages_s = {**self.report.stages_s, name: time.monotonic() - begin}
 
+    @contextmanager
+    def _blaming_rules(self) -> Iterator[None]:
+        """A wrong result is the fault of the user's rules if any of them has fired."""
+        try:
+            yield
+        except EquivalenceError as error:
+            files, fired = set(map(str, self.settings.rules)), self.report.rules_fired
+            mine = [r for r in self.rules.rules if r.file in files]
+            yours = [r.name for r in mine if r.name in fired or r.kind != "rewrite"]
+            if yours:
+                error.hint = f"one of your rules is unsound: {', '.join(yours)}"
+            raise
+
     def _left_s(self) -> float:
         return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
 
@@ -277,7 +292,7 @@ class _Run:
         with Worker(memory_limit=self.settings.memory_limit) as worker:
             for number, (key, segment) in enumerate(distinct.items()):
                 left = (end - time.monotonic()) / (len(distinct) - number)
-                limits = Limits(self.settings.node_limit, max(left, 0.05))
+                limits = Limits(self.settings.node_limit, left)
                 self.graphs[key] = self._saturated(worker, segment, limits)
                 self.bar.advance()
         graph = stitch(program, self.segments, [self.graphs[s.key] for s in self.segments])
@@ -288,8 +303,10 @@ class _Run:
         return graph
 
     def _saturated(self, worker: Worker, segment: Segment, limits: Limits) -> EGraph:
-        if any(0 in term.shape for root in segment.roots for term in _terms(root)):
+        if any(0 in term.shape for root in segment.roots for term in topological([root])):
             return unsaturated(segment.roots, "zero-size dimension")
+        if limits.deadline_s <= 0:  # a rule that hangs must not do so in each segment
+            return unsaturated(segment.roots, "deadline")
         return saturate_in_worker(
             worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain
         )
@@ -429,9 +446,5 @@ def _once_s(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
-
-
-def _terms(root: Tensor) -> Iterator[Tensor]:
-    return topological([root])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
 from eqsynth.egraph.schedule import Limits
-from eqsynth.errors import EqsynthError, ShapeError
+from eqsynth.errors import EqsynthError, RuleError, SaturationError, ShapeError
 from eqsynth.executor import Worker, WorkerError
 from eqsynth.explain import Explanation, NoExplanation
 from eqsynth.frontend.expr import Expr
@@ -62,6 +62,7 @@ def prove_equal(
     Raises:
         ShapeError: the programs have other numbers or types of outputs.
         RuleError: a rule file can't be used.
+        SaturationError: a rule was caught being unsound, or the engine failed on it.
 
     >>> import eqsynth
     >>> a, b, c = (eqsynth.input(n, (4, 4)) for n in "abc")
@@ -94,4 +95,9 @@ def prove_equal(
             )
         except WorkerError as error:
             return Proof(f"worker {error.reason}")
+        except (RuleError, SaturationError):
+            raise
+        except Exception as error:
+            # Whatever it is, it is confined to the worker; nothing was proved.
+            return Proof(f"{type(error).__name__}: {str(error)[:200]}")
     return Proof(meeting.stop, meeting.seconds, meeting.enodes, meeting)

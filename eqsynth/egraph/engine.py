@@ -20,6 +20,9 @@ from eqsynth.errors import SaturationError
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 
+# A Rust panic, which is no Exception and whose class egglog doesn't export.
+_PANIC = "PanicException"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -45,13 +48,28 @@ class Engine:
         self._seen: dict[str, set[tuple[Any, ...]]] = {}
         self._frozen: egg.FrozenEGraph | None = None
         for text in rules.declarations:
-            self._egraph.run_program(*self._egraph.parse_program(text))
+            self._define(text, "")
         for rule in rules.rules:
             for text in rule.program:
-                self._egraph.run_program(*self._egraph.parse_program(text))
+                self._define(text, rule.name)
         self._analyses = tuple(
             dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
         )
+
+    def _define(self, text: str, name: str) -> None:
+        """A declaration or a rule, which the loader's e-graph has accepted before."""
+        try:
+            self._egraph.run_program(*self._egraph.parse_program(text))
+        except BaseException as error:
+            if not isinstance(error, egg.EggSmolError) and type(error).__name__ != _PANIC:
+                raise
+            raise SaturationError(
+                "the engine refused a rule",
+                where=name,
+                got=str(error)[:300],
+                rules=(name,) if name else (),
+                hint="Simplify it.",
+            ) from None
 
     # ---- putting in ------------------------------------------------------
 
@@ -240,7 +258,7 @@ class Engine:
         except BaseException as error:
             # A Rust panic is no Exception; an interrupt is not ours to keep.
             self.dead = True
-            if type(error).__name__ != "PanicException":
+            if type(error).__name__ != _PANIC:
                 raise
             raise self._failure(doing, f"panic: {error}") from None
 

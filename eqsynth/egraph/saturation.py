@@ -68,6 +68,9 @@ def saturate_in_worker(
         raise
     except EqsynthError as error:
         return unsaturated(roots, stop=error.what)
+    except Exception as error:
+        # Whatever it is, it is confined to the worker: it costs this program's optimization.
+        return unsaturated(roots, stop=f"{type(error).__name__}: {str(error)[:200]}")
 
 
 def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:

@@ -162,7 +162,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         enodes=sum(g.enodes for g in distinct),
         eclasses=sum(g.eclasses for g in distinct),
         matches=matches,
-        stop=stops[0] if stops else "saturated",
+        stop=", ".join(dict.fromkeys(stops)) or "saturated",
         seconds=sum(g.seconds for g in distinct),
         log=None,
         over_budget={rule: n for g in distinct for rule, n in g.over_budget.items()},

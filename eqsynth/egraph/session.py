@@ -12,21 +12,22 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
-from eqsynth.egraph.laws.requests import Later
+from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import LAWS
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
-from eqsynth.errors import RuleError, SaturationError
+from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, digest_of, reads
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules import Rule, RuleSet, rules_dir
 
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 _MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
@@ -39,6 +40,11 @@ _ASKED_AGAIN = (
 _MAKES_OPERATORS = (
     "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
 )  # fmt: skip
+
+
+def _is_own(rule: Rule) -> bool:
+    """Whether a rule comes with eqsynth."""
+    return Path(rule.file).parent == rules_dir()
 
 
 @dataclass
@@ -62,17 +68,21 @@ class Session:
         # What a request looked at when it was last asked; None once it is answered for good.
         self._asked: dict[tuple[str, Any, int], tuple[tuple[int, bytes, int], ...] | None] = {}
         self._view: View | None = None
-        self._names: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        self._several: dict[str, bool] = {}
         self._rounds = 0
         self._pending: Counter[str] = Counter()
         self._times_out: Counter[str] = Counter()
         self._out_until: Counter[str] = Counter()
         self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
-        unknown = [law for law in self._requests if law not in LAWS]
+        unknown = [rule for law, rule in self._requests.items() if law not in LAWS]
         if unknown:
             raise RuleError(
-                f"nothing answers requests of the law {unknown[0]}",
-                got=unknown[0],
+                f"nothing answers requests of the law {unknown[0].law}",
+                file=unknown[0].file,
+                line=unknown[0].line,
+                column=1,
+                got=unknown[0].law,
                 expected=", ".join(sorted(LAWS)),
                 hint="a rule file can request the laws of eqsynth/egraph/laws/table.py only",
             )
@@ -318,7 +328,7 @@ class Session:
                     self._asked[asked] = None
                     continue
                 try:
-                    answers = [using(answer) for answer in LAWS[law](view, decoded)]
+                    answers = self._ask(view, law, row, decoded)
                     settled = law not in _ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
@@ -328,6 +338,34 @@ class Session:
                 count += len(fresh)
                 found += [Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
         return found, over
+
+    def _ask(self, view: View, law: str, row: Any, decoded: Sequence[Any]) -> list[Using]:
+        """The law's answers to one request.
+
+        Raises:
+            RuleError: a rule that isn't eqsynth's own requests what makes no sense.
+            SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
+            EqsynthError: neither, which is a fault in eqsynth.
+        """
+        try:
+            return [using(answer) for answer in LAWS[law](view, decoded)]
+        except (Later, SaturationError):
+            raise
+        except Exception as error:
+            rule = self.rules[self._requesters(law, row)[-1]]
+            what = f"the law {law} cannot answer what {rule.name} requests"
+            got = (str(error) if isinstance(error, EqsynthError) else repr(error))[:300]
+            fired = [r for r in self.rules.rules if r.name in self.matches]
+            suspects = tuple(r.name for r in fired if not _is_own(r))
+            if not _is_own(rule):
+                hint = "Compare the request with those in eqsynth's own rule files."
+                raise RuleError(
+                    what, file=rule.file, line=rule.line, column=1, got=got, hint=hint
+                ) from error
+            if suspects:
+                hint = "A rule among `rules` makes a term that means nothing."
+                raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
+            raise EqsynthError(what, got=got) from error
 
     def _due(self, view: View, law: str, row: Any) -> bool:
         """Whether a request is new, or waits and what it reads has got new members since."""
@@ -373,19 +411,25 @@ class Session:
             if self.log_matches:
                 self.log.append(Equality(left_side(answer, e), result, name))
         self.engine.insert(facts=facts)
-        changed = False
-        for rule in self.rules.of(ruleset):
-            if rule.kind == "law-apply":
+        changed, laws = False, {answer.law for answer in answers}
+        for rule in self.rules.rules:
+            # A user's ruleset may request laws that are applied in one of ours.
+            if rule.kind == "law-apply" and (rule.ruleset == ruleset or rule.law in laws):
                 changed |= self.engine.apply(rule)
         return changed
 
     def _rule_name(self, law: str, row: Sequence[Any]) -> str:
         """The rule that filed a request: of several for one law, the one with the row's texts."""
+        requesters = self._requesters(law, row)
+        return requesters[0] if self._several[law] else law
+
+    def _requesters(self, law: str, row: Sequence[Any]) -> list[str]:
         texts = tuple(value for value in row if isinstance(value, str))
         if (law, texts) not in self._names:
             rules = [r for r in self.rules.rules if r.kind == "law-request" and r.law == law]
             own = [r for r in rules if all(f'"{t}"' in " ".join(r.program) for t in texts)]
-            self._names[law, texts] = (own or rules)[0].name if len(rules) > 1 else law
+            self._several[law] = len(rules) > 1
+            self._names[law, texts] = [rule.name for rule in own or rules]
         return self._names[law, texts]
 
     def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:

@@ -33,9 +33,9 @@ Measure = Callable[[Sequence[Kernel]], Sequence[Timing | None]]
 def measurement_key(kernel: Kernel) -> MeasurementKey:
     """What the kernel's time is filed under."""
     tensors: list[Tensor] = [*args_of(kernel.term), kernel.term]
-    if not args_of(kernel.term):
-        tensors = [kernel.term, kernel.term]
     layouts: list[Layout] = [*kernel.inputs, kernel.output]
+    if not args_of(kernel.term):
+        tensors, layouts = [kernel.term, kernel.term], [kernel.output, kernel.output]
     constants = "".join("c" if constant else "v" for constant in kernel.constants)
     return MeasurementKey(
         implementation=kernel.implementation,

@@ -137,6 +137,13 @@ class Scope(Tensor):
 
     def __post_init__(self) -> None:
         extents = self.traversal + self.reduction
+        if any(extent < 0 for extent in extents):
+            raise ShapeError(
+                what="a scope has an iterator of negative extent",
+                got=str(extents),
+                expected="extents of 0 or more",
+                hint="an iterator runs over [0, extent)",
+            )
         if self.reducer not in REDUCERS:
             raise ShapeError(
                 what=f"no reducer {self.reducer!r}",

@@ -1,5 +1,6 @@
 """Rule files: reading them as data, and the catalogue of what was read."""
 
+from eqsynth.rules.lint import lint
 from eqsynth.rules.load import DEFAULT_FILES, load_rules, load_text, rules_dir
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
@@ -12,6 +13,7 @@ __all__ = [
     "Tree",
     "Var",
     "instantiate",
+    "lint",
     "load_rules",
     "load_text",
     "render",

@@ -57,6 +57,8 @@ _RULE_FORMS = ("rewrite", "birewrite", "rule")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
 _DECLARED = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+# Relations and variables that the two phases of a rule are written with; Python's primitives.
+_GENERATED = re.compile(r"M_|py-|(root|p|v|any)\d*\Z")
 _KEYWORDS = (
     ":name", ":ruleset", ":when", ":merge", ":no-merge", ":unextractable", ":cost", ":subsume",
 )  # fmt: skip
@@ -90,11 +92,15 @@ def load_rules(files: Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
     """
     loader = _Loader()
     for name in files:
-        path = Path(name)
-        if path.parent == Path() and not path.is_file():
-            path = rules_dir() / path
+        path = rule_path(name)
         loader.load(read_text(path), str(path))
     return loader.finish()
+
+
+def rule_path(name: str | Path) -> Path:
+    """Where a rule file is: a bare name that isn't here is one of eqsynth's own."""
+    path = Path(name)
+    return rules_dir() / path if path.parent == Path() and not path.is_file() else path
 
 
 def load_text(text: str, file: str = "<text>", *, after: Iterable[str | Path] = ()) -> RuleSet:
@@ -128,6 +134,7 @@ class _Loader:
     rules: dict[str, Rule] = field(default_factory=dict)
     places: dict[str, Form] = field(default_factory=dict)
     requests: dict[str, Form] = field(default_factory=dict)
+    variables: dict[str, Form] = field(default_factory=dict)
     engine: egg.EGraph = field(default_factory=egg.EGraph)
     header: Mapping[str, str] = field(default_factory=dict)
 
@@ -220,21 +227,29 @@ class _Loader:
 
     def _new(self, name: str, form: Form, taken: Iterable[str], what: str) -> None:
         if name in taken:
-            first = self.places[f"{what} {name}"]
+            first = self.places.get(f"{what} {name}")
+            other = f"that of {first.file}:{first.line}" if first else "a sort of the engine's"
             raise form.error(
                 f"{what} {name} exists already",
-                expected=f"a name other than that of {first.file}:{first.line}",
+                expected=f"a name other than {other}",
                 hint="Rename one of them.",
             )
         if what == "rule":
             pass
-        elif name in PRIMITIVES or name.startswith(("M_", "py-")):
+        elif name in PRIMITIVES or _GENERATED.match(name):
             raise form.error(f"the name {name} is reserved", hint="Choose another name.")
         elif not (_NAME if what == "ruleset" else _DECLARED).match(name):
             raise form.error(
                 f"{name} is not a name for a {what}",
                 expected="ASCII letters, digits and hyphens",
                 hint="Rename it.",
+            )
+        elif name in self.variables and what != "rule":
+            first = self.variables[name]
+            raise form.error(
+                f"{name} is a variable of a rule",
+                expected=f"another name: {first.file}:{first.line} says {name}",
+                hint="The engine has one name space for both. Choose a longer name.",
             )
         self.places[f"{what} {name}"] = form
 
@@ -396,6 +411,13 @@ class _Loader:
                     _start(expr),
                     hint="Rename the variable.",
                 )
+            if expr.name in self.known.signatures:
+                raise form.error(
+                    f"variable {expr.name} has the name of a declaration",
+                    _start(expr),
+                    hint="Rename the variable, or write it as a call, in parentheses.",
+                )
+            self.variables.setdefault(expr.name, form)
             return Var(expr.name)
         if isinstance(expr, egg.Lit):
             literal = expr.value

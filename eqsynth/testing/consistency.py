@@ -107,10 +107,11 @@ def _leaf_values(graph: EGraph, rng: np.random.Generator) -> dict[str, Any]:
     """
     classes = [(ref, member) for ref, members in graph.classes.items() for member in members]
     bounds = positions(member for _, member in classes)
-    leaf_of = {ref: m for ref, m in classes if isinstance(m, Input | Weight)}
-    computed = any(ref not in leaf_of for ref in bounds)
+    # Pairs: a rule that is wrong may unite two inputs.
+    leaves = [(ref, m) for ref, m in classes if isinstance(m, Input | Weight)]
+    computed = bool(set(bounds) - {ref for ref, _ in leaves})
     env: dict[str, Any] = {}
-    for ref, leaf in leaf_of.items():
+    for ref, leaf in leaves:
         if ref in bounds:
             env[leaf.label] = rng.integers(0, max(1, bounds[ref]), size=leaf.shape)
         elif is_float(leaf.dtype):

@@ -103,6 +103,8 @@ def _head(scope: _Scope, items: list[str], rank: int) -> list[str]:
     known = [item.partition(":") for item in items if item.startswith("*")]
     exact = {name[1:]: scope.numbers[count] for name, _, count in known if count}
     free = rank - fixed - sum(exact.values())
+    if any(not 0 <= length <= rank for length in exact.values()):
+        raise scope.wrong(f"a star of {exact} axes, the result has {rank}")
     result: list[str] = []
     for item in items:
         if not item.startswith("*"):

@@ -1,0 +1,173 @@
+"""What a rule file lacks although it loads: what a program can check of the law of rule writing.
+
+The loader refuses what can't be used (`load.py`); whether a rule is true is the checker's. Here is
+the rest of `rules/README.md`: a header, the mathematics above each rule, a status and a numerics
+class that were written and not defaulted, names in one style, lines that can be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from eqsynth.errors import RuleError
+from eqsynth.rules.forms import Form, header_fields, own_fields, read_text, split_forms
+from eqsynth.rules.load import DEFAULT_FILES, load_rules, rule_path
+from eqsynth.rules.rule import Rule
+from eqsynth.rules.ruleset import RuleSet
+
+MAX_LINES = 300
+MAX_COLUMNS = 100
+_FIRST_LINE = re.compile(r";; (\S+\.egg) -- \S")
+_FIELD = re.compile(r";; (Rulesets|Needs) {2,}(.*)")
+_MORE = re.compile(r";; {4,}(\S.*)")
+
+
+def lint(files: Iterable[str | Path] = DEFAULT_FILES) -> list[RuleError]:
+    """Everything in rule files that breaks the law of rule writing, in the order of the files.
+
+    The files are loaded together, in the given order, as `load_rules` does it; so names are
+    compared over all of them. Nothing is raised: a file that doesn't load is one finding, the last.
+
+    >>> lint()
+    []
+    """
+    paths = [rule_path(name) for name in files]
+    try:
+        rules = load_rules(paths)
+    except RuleError as error:
+        return [error]
+    found: list[RuleError] = []
+    for number, path in enumerate(paths):
+        text = read_text(path)
+        before = {earlier.name for earlier in paths[:number]}
+        found += _header(path, text, before, {r.ruleset for r in rules.rules if _in(r, path)})
+        found += _layout(path, text)
+        for form in split_forms(text, str(path)):
+            found += _rules(form, header_fields(text), rules)
+    return found
+
+
+def _in(rule: Rule, path: Path) -> bool:
+    return rule.file == str(path)
+
+
+def _header(path: Path, text: str, before: set[str], used: set[str]) -> Iterator[RuleError]:
+    """The first line, and the rulesets and files that the header names."""
+    first = _FIRST_LINE.match(text)
+    if first is None or first.group(1) != path.name:
+        yield RuleError(
+            "file doesn't say what it is",
+            file=str(path),
+            line=1,
+            column=1,
+            got=text.split("\n", 1)[0][:80],
+            expected=f";; {path.name} -- what its rules are about",
+            hint="Begin the file with that line.",
+        )
+    fields = _fields(text)
+    named = {line.split()[0].rstrip(";,") for line in fields.get("Rulesets", []) if line.split()}
+    for ruleset in sorted(used - named):
+        yield RuleError(
+            f"header doesn't name the ruleset {ruleset}",
+            file=str(path),
+            line=1,
+            column=1,
+            got=", ".join(sorted(named)),
+            expected=ruleset,
+            hint="Say under Rulesets what its rules have in common, and whether it saturates.",
+        )
+    for ruleset in sorted(named - used - {"none"}):
+        yield RuleError(
+            f"header names the ruleset {ruleset}, which has no rule here",
+            file=str(path),
+            line=1,
+            column=1,
+            got=ruleset,
+            expected=", ".join(sorted(used)) or "none",
+            hint="Correct the name, or leave it out.",
+        )
+    needs = re.findall(r"[\w.-]+\.egg", " ".join(fields.get("Needs", [])))
+    for name in needs:
+        if name not in before:
+            yield RuleError(
+                f"needs {name}, which isn't loaded before it",
+                file=str(path),
+                line=1,
+                column=1,
+                got=", ".join(sorted(before)),
+                expected=name,
+                hint="Load it first, or correct the header.",
+            )
+
+
+def _fields(text: str) -> dict[str, list[str]]:
+    """The lines of the header's `Rulesets` and `Needs`, those that go on below among them."""
+    fields: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if not line.startswith(";"):
+            break
+        field, more = _FIELD.match(line), _MORE.match(line)
+        if field:
+            lines = fields.setdefault(field.group(1), [])
+            lines.append(field.group(2))
+        elif more:
+            lines.append(more.group(1))
+        else:
+            lines = []
+    return fields
+
+
+def _layout(path: Path, text: str) -> Iterator[RuleError]:
+    lines = text.split("\n")
+    if len(lines) - 1 > MAX_LINES:
+        yield RuleError(
+            "file is too long to be read",
+            file=str(path),
+            line=MAX_LINES + 1,
+            column=1,
+            got=f"{len(lines) - 1} lines",
+            expected=f"at most {MAX_LINES}",
+            hint="Split it by family of rules.",
+        )
+    for number, line in enumerate(lines, start=1):
+        if len(line) > MAX_COLUMNS:
+            yield RuleError(
+                "line is too long to be read",
+                file=str(path),
+                line=number,
+                column=MAX_COLUMNS + 1,
+                got=f"{len(line)} characters",
+                expected=f"at most {MAX_COLUMNS}",
+                hint="Break it.",
+            )
+
+
+def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleError]:
+    """What the rules of one form lack: mathematics, status, numerics class, the bound of approx."""
+    mine = [r for r in rules.rules if (r.file, r.line) == (form.file, form.line)]
+    if not mine:
+        return
+    rule, given = mine[0], {**header, **own_fields(form)}
+    mathematics = re.sub(r"\[[^\[\]]*\]|\((numerics|status):[^()]*\)", "", form.comment)
+    if not re.search(r"\w", mathematics):
+        yield form.error(
+            f"rule {rule.name} has no mathematics above it",
+            expected=";; left = right, condition        [source]",
+            hint="Say in a comment what the rule states.",
+        )
+    for field in ("status", "numerics"):
+        if field not in given:
+            yield form.error(
+                f"rule {rule.name} has no {field}",
+                expected=f";; {field.capitalize()} in the header, or ({field}: ...) above the rule",
+                hint="See rules/README.md for what the words mean.",
+            )
+    if rule.numerics.split()[0] == "approx" and not re.search(r"\(\S+\)", rule.numerics):
+        yield form.error(
+            f"rule {rule.name} is approximate without a bound",
+            expected="approx (1e-3)",
+            hint="Write the bound in parentheses.",
+        )
