@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("MKL_NUM_THREADS", "2")
 
+# Rule files below are material of tests, many of them wrong on purpose; the pytest plugin of
+# eqsynth would make each of their rules a test.
+collect_ignore_glob = ["*.egg"]
+
 settings.register_profile(
     "quick", max_examples=50, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -73,18 +73,19 @@ def smallest(
     template: Template,
     rules: RuleSet,
     rule: Rule,
-    difference: Difference,
-    pair: Pair,
+    known: Counterexample,
     seed: int,
+    search_s: float,
 ) -> Counterexample:
-    """A counterexample of the same kind, as small as hypothesis makes it in bounded time."""
-    best = [_simplified(Counterexample(pair, difference), rule, seed)]
-    deadline = time.monotonic() + SEARCH_S
+    """A counterexample of the kind of a known one, as small as hypothesis makes it in time."""
+    best = [_simplified(known, rule, seed)]
+    kind = known.difference.kind
+    deadline = time.monotonic() + search_s
 
     def fails(sample: Sample | None) -> bool:
         if sample is None or time.monotonic() > deadline:
             return False
-        found = _failure(rules, rule, sample, seed, difference.kind)
+        found = _failure(rules, rule, sample, seed, kind)
         if found is None:
             return False
         if _size(found.pair) <= _size(best[0].pair):

@@ -18,6 +18,8 @@ from eqsynth.testing.choices import chance, ordering
 from eqsynth.testing.window_fits import WINDOW_FITS, pairs
 from eqsynth.testing.world import Attrs, Fit, Types, World, fill, known_type
 
+_OTHER_DTYPES: Final = ("float32", "int64", "float16", "bool", "uint8", "float64")
+
 # Guesses at an operator that has no entry here, until shape inference takes one.
 _TRIES: Final = 40
 
@@ -64,7 +66,7 @@ def _any_attr(world: World, name: str, kind: str, types: Sequence[TensorType]) -
     if kind == "float":
         return pick((0.0, 1.0, -1.0, 0.5, 2.0) if name != "eps" else (1e-5, 1e-3))
     if kind == "str":
-        return world.dtype if name == "dtype" else pick(POST_FUNCTIONS)
+        return pick((world.dtype, *_OTHER_DTYPES) if name == "dtype" else POST_FUNCTIONS)
     return pick((0, 1, 2, 3))
 
 
@@ -73,11 +75,11 @@ def _elementwise(
 ) -> None:
     base = want or known_type(types) or world.type()
     dtype = world.dtype if want is None or want.dtype == "bool" else want.dtype
+    # One argument has the whole shape; the others may be broadcast to it.
+    whole = world.choices.pick(range(len(types)))
     for position, known in enumerate(types):
         if known is None:
-            shape = base.shape
-            if (want is None or position) and len(types) > 1:
-                shape = _broadcastable(world, shape)
+            shape = base.shape if position == whole else _broadcastable(world, base.shape)
             types[position] = TensorType(shape, "bool" if choosing and not position else dtype)
 
 
@@ -85,8 +87,8 @@ def _broadcastable(world: World, shape: Shape) -> Shape:
     """A shape that broadcasts with another: mostly the same one."""
     if not chance(world.choices, 3):
         return shape
-    start = world.choices.pick(range(len(shape) + 1))
-    return tuple(1 if chance(world.choices, 3) else e for e in shape[start:])
+    start = world.choices.pick((0, 0, *range(len(shape) + 1)))
+    return tuple(1 if chance(world.choices, 2) else e for e in shape[start:])
 
 
 def _matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:

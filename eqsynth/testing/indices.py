@@ -29,7 +29,7 @@ def indices_differ(left: Any, right: Any) -> Difference | None:
     a, b = np.broadcast_arrays(a, b)
     if np.array_equal(a, b):
         return None
-    at = tuple(int(position[0]) for position in np.nonzero(a != b))
+    at = tuple(int(position) for position in np.argwhere(a != b)[0])
     values = ", ".join(f"i{slot} = {grid[slot][at]}" for slot in slots)
     what = f"the indices differ at {values or 'every point'}"
     return Difference("value", what, "all values", None, a[at], b[at])

@@ -330,11 +330,35 @@ def constants(world: World) -> Tensor:
     return _scope(outer, inner, product(parts))
 
 
+def flattened(world: World) -> Tensor:
+    """Two iterators that count through one axis, as ``3*q + r`` for r < 3, shifted by others."""
+    pick = world.choices.pick
+    outer, (q, r) = _extents(world, 0, 2), (world.extent(), world.extent())
+    its = iterators((*outer, q, r))
+    flat = at(its[-2]) * pick((r, r, r, r + 1)) + at(its[-1])
+    if outer and chance(world.choices, 2):
+        flat = flat + at(its[0]) * pick((1, 2)) - pick((0, 1))
+    tensors = [leaf(world, (max(1, flat.range()[1] + 1 + pick((0, 0, -1))),), n) for n in "xw"]
+    body: Scalar = Read(tensors[0], (flat,), pick(FILLS[:3]))
+    around = pick(("alone", "product", "broadcast", "sum", "call"))
+    if around == "product":
+        body = product([body, Read(tensors[1], (flat,))])
+    elif around == "broadcast":
+        body = product([body, read(world, its[: len(outer)])])
+    elif around == "sum":
+        body = total([body, Read(tensors[1], (flat,))])
+    elif around == "call":
+        body = Call(pick(_SMOOTH), (body,))
+    if chance(world.choices, 3):
+        return _scope((*outer, q, r), (), body)
+    return _scope(outer, (q, r), body, pick(("sum", "sum", "max", "min", "prod")))
+
+
 Family = Callable[[World], Tensor]
 
 FAMILIES: Final[tuple[Family, ...]] = (
     any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
-    sum_of_products, windows, epilogue, constants,
+    sum_of_products, windows, epilogue, constants, flattened,
 )  # fmt: skip
 
 
@@ -348,4 +372,5 @@ def canonical_family(family: Family) -> Family:
     return drawn
 
 
-ALL_FAMILIES: Final = (*map(canonical_family, FAMILIES), *FAMILIES)
+CANONICAL_FAMILIES: Final = tuple(map(canonical_family, FAMILIES))
+ALL_FAMILIES: Final = (*CANONICAL_FAMILIES, *FAMILIES)

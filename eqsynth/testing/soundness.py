@@ -17,7 +17,7 @@ from zlib import crc32
 from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.testing.choices import RandomChoices, Rejected
-from eqsynth.testing.counterexample import Counterexample, smallest
+from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
 from eqsynth.testing.data import FLOATS
 from eqsynth.testing.firing import Pair, alone, fire, fired_alone
 from eqsynth.testing.indices import indices_differ
@@ -31,14 +31,17 @@ from eqsynth.testing.judging import (
 )
 from eqsynth.testing.numbers import PRIMES
 from eqsynth.testing.patterns import Sample, Template
-from eqsynth.testing.scope_samples import Family
+from eqsynth.testing.scope_samples import CANONICAL_FAMILIES, FAMILIES, Family
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
 
 _BATCH: Final = 24
 _MOST_BATCHES: Final = 60
-_PROBES: Final = 12
+_HOPELESS: Final = 16
+# Batches in which twice as many samples as needed are taken, where they come easily.
+_EAGER: Final = 4
+_PROBES: Final = 10
 _PROBE_ROUNDS: Final = 4
 
 
@@ -92,19 +95,23 @@ def unites(rule: Rule) -> bool:
     return rule.kind in ("rewrite", "law-request")
 
 
-def check_rule(rules: RuleSet, rule: Rule, *, samples: int = SAMPLES) -> Checked:
+def check_rule(
+    rules: RuleSet, rule: Rule, *, samples: int = SAMPLES, search_s: float = SEARCH_S
+) -> Checked:
     """Checks one rule on at least so many samples that it accepts.
 
-    Any interrupt ends it between samples.
+    Args:
+        search_s: seconds after which no smaller counterexample is looked for.
     """
-    return _Check(rules, rule, samples).run()
+    return _Check(rules, rule, samples, search_s).run()
 
 
 class _Check:
     """The check of one rule, as it goes on."""
 
-    def __init__(self, rules: RuleSet, rule: Rule, samples: int) -> None:
+    def __init__(self, rules: RuleSet, rule: Rule, samples: int, search_s: float) -> None:
         self.rule = rule
+        self.search_s = search_s
         self.rules = alone(rules, rule)
         self.wanted = samples
         self.template = Template(rule, rules.known)
@@ -119,8 +126,9 @@ class _Check:
         try:
             if self.template.has_scopes:
                 self._probe()
-            for _ in range(_MOST_BATCHES):
-                if len(self.seen) >= self.wanted:
+            for batch in range(_MOST_BATCHES):
+                enough = self.wanted * (2 if batch < _EAGER else 1)
+                if len(self.seen) >= enough or (batch >= _HOPELESS and not self.seen):
                     break
                 self._judge(self._batch(_BATCH))
             if len(self.seen) < self.wanted:
@@ -147,8 +155,9 @@ class _Check:
         """Keeps the families of scopes on which the rule fires."""
         families = self.template.families
         fires: list[Family] = []
-        for _ in range(_PROBE_ROUNDS):
-            for family in families:
+        # Most laws wait for the canonical form; the others never fire there.
+        for tried in (CANONICAL_FAMILIES, FAMILIES) * _PROBE_ROUNDS:
+            for family in tried:
                 self.template.families = (family,)
                 before = len(self.seen)
                 self._judge(self._batch(_PROBES))
@@ -186,7 +195,8 @@ class _Check:
                 raise self._refused(difference, pair)
 
     def _refused(self, difference: Difference, pair: Pair) -> UnsoundRule:
-        found = smallest(self.template, self.rules, self.rule, difference, pair, self.seed)
+        known = Counterexample(pair, difference)
+        found = smallest(self.template, self.rules, self.rule, known, self.seed, self.search_s)
         return UnsoundRule(
             difference.kind, self.rule, found.difference.what, _HINTS[difference.kind], found
         )

@@ -1,0 +1,48 @@
+"""Wrong rules, one a file in `unsound/`: the checker refuses each for the reason it states."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from eqsynth.rules import rules_dir
+from eqsynth.testing.rule_files import load_for_check
+from eqsynth.testing.soundness import check_rule
+
+FILES = sorted((Path(__file__).parent / "unsound").glob("*.egg"))
+_REASON = re.compile(r"^;; Rulesets   wrong   refused by the checker: (\w+)$", re.MULTILINE)
+
+
+def reason(path: Path) -> str:
+    found = _REASON.search(path.read_text(encoding="utf-8"))
+    assert found, f"{path.name} doesn't say why it is refused"
+    return found[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_a_wrong_rule_is_refused_for_its_reason(path: Path) -> None:
+    rules, names = load_for_check([path])
+    assert names == [path.stem], "one rule a file, of the file's name"
+    (rule,) = (rules[name] for name in names)
+    assert "Counterexample: " in path.read_text(encoding="utf-8")
+    # The search for a small counterexample has its own tests (tests/testing).
+    error = check_rule(rules, rule, search_s=0.2).error
+    assert error is not None, f"{rule.name} was accepted"
+    assert (error.kind, error.rule, error.file) == (reason(path), rule.name, str(path))
+    assert error.line == rule.line and error.hint
+    assert (error.counterexample is None) == (error.kind == "vacuous")
+
+
+def test_there_are_wrong_rules_of_every_kind() -> None:
+    kinds = Counter(map(reason, FILES))
+    assert len(FILES) >= 25
+    assert set(kinds) == {"value", "shape", "dtype", "numerics", "vacuous"}
+    assert min(kinds.values()) >= 2
+
+
+def test_none_of_them_is_a_rule_of_ours() -> None:
+    ours = {path.name for path in rules_dir().rglob("*.egg")}
+    assert not ours & {path.name for path in FILES}
