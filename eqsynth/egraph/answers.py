@@ -9,7 +9,7 @@ from typing import Any
 from eqsynth.egraph.encode import encode_tensor
 from eqsynth.egraph.laws.requests import Using, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle
-from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.ir.tensor import Op, Tensor, args_of
 
 
 def with_handles(term: Any, by_object: dict[int, Handle]) -> Any:
@@ -55,7 +55,11 @@ def left_side(answer: Answer, e: Handle) -> Any:
     the law looked into; for definitions the class itself."""
     if answer.law in ("definition", "view", "reduction"):
         return e
-    scope = scope_of(answer.decoded)
+    asked: Tensor
+    if answer.law == "gather-rows":
+        asked = Op("Embedding", answer.decoded[1:])
+    else:
+        asked = scope_of(answer.decoded)
 
     def encoded(term: Tensor) -> Any:
         parts: dict[Tensor, Any] = {
@@ -64,4 +68,4 @@ def left_side(answer: Answer, e: Handle) -> Any:
         }
         return encode_tensor(term, parts)
 
-    return encoded(scope)
+    return encoded(asked)

@@ -59,8 +59,8 @@ class SaturationReport:
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
-    Phase("contract", ("contract-explore", "index", "normal"), 12),
-    Phase("derive", ("derive-explore", "index", "normal"), 10),
+    Phase("contract", ("boundary", "contract-explore", "index", "normal"), 12),
+    Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
 )
 

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
@@ -20,31 +19,14 @@ from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.laws.requests import Later, Using
-from eqsynth.egraph.laws.table import LAWS
+from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MAKES_OPERATORS, MEANING
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, digest_of, reads
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.rules import Rule, RuleSet, rules_dir
-
-# Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
-_MEANING = ("definition", "view", "reduction", "canonical-form", "derived-form")
-# Laws that look into the classes that a scope reads: new members there give new answers.
-_ASKED_AGAIN = (
-    "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
-    "match-epilogue",
-)  # fmt: skip
-# Rules whose apply phase marks or unites what the laws of the same name answered.
-_MAKES_OPERATORS = (
-    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
-)  # fmt: skip
-
-
-def _is_own(rule: Rule) -> bool:
-    """Whether a rule comes with eqsynth."""
-    return Path(rule.file).parent == rules_dir()
+from eqsynth.rules import Rule, RuleSet
 
 
 @dataclass
@@ -158,7 +140,10 @@ class Session:
         refs: dict[EClass, ClassRef] = {}
         untyped: list[EClass] = []
         for eclass, numbers in handles.items():
-            if eclass in shapes and eclass in dtypes:
+            # What a rewrite made may have its type from the rules, but whether it is constant, and
+            # its place in the order, only from a member.
+            known = any(number in self._constant for number in numbers)
+            if known and eclass in shapes and eclass in dtypes:
                 refs[eclass] = self._reference(numbers, TensorType(shapes[eclass], dtypes[eclass]))
             else:
                 untyped.append(eclass)
@@ -183,6 +168,7 @@ class Session:
     ) -> None:
         """Types of what rewrites made, from the operator table, arguments first."""
         values: list[tuple[tuple[Any, ...], Any]] = []
+        facts: list[tuple[Any, ...]] = []
         view = View(snapshot, refs)
         while untyped:
             waiting = []
@@ -198,6 +184,8 @@ class Session:
                 handle = Handle(number)
                 values.append((("shape", handle), list(term.shape)))
                 values.append((("dtype", handle), term.dtype))
+                if term.constant:
+                    facts.append(("constant", handle))
             if len(waiting) == len(untyped):
                 raise SaturationError(
                     "a class has no type",
@@ -207,7 +195,7 @@ class Session:
                 )
             untyped = waiting
         if values:
-            self.engine.insert(values=values)
+            self.engine.insert(facts=facts, values=values)
 
     @staticmethod
     def _first_typed(view: View, snapshot: Snapshot, eclass: EClass) -> Tensor | None:
@@ -324,12 +312,12 @@ class Session:
                     break
                 decoded = [view.value(value) for value in row]
                 asked = (law, row, view.body_size(row))
-                if decoded[0].constant and law not in _MEANING:
+                if decoded[0].constant and law not in MEANING:
                     self._asked[asked] = None
                     continue
                 try:
                     answers = self._ask(view, law, row, decoded)
-                    settled = law not in _ASKED_AGAIN
+                    settled = law not in ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
                 self._asked[asked] = None if settled else self._looked_at(view, decoded)
@@ -406,7 +394,7 @@ class Session:
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
             name = self._rule_name(law, answer.row)
             self.matches[name] += 1
-            if law in _MAKES_OPERATORS:
+            if law in MAKES_OPERATORS:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
                 self.log.append(Equality(left_side(answer, e), result, name))

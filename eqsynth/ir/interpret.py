@@ -7,6 +7,7 @@ own dtype. Scopes are evaluated point by point (vectorized), whole or at sampled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from eqsynth.errors import ShapeError
-from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.arithmetic import FLOAT64, Array, arithmetic
 from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.ir.reference import evaluate_operator, rounded, storage, stored
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    dtype_of,
+    factors_of,
+    iterators,
+)
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import is_float
 
@@ -77,7 +90,9 @@ def evaluate_scope(
     """
     if points is not None:
         return _block(scope, values, list(points), len(scope.traversal) > 0)
-    size = int(np.prod(scope.extents, dtype=np.int64))
+    size = math.prod(scope.extents)
+    if size > _CHUNK and arithmetic() is FLOAT64 and is_contraction(scope):
+        return _contracted(scope, values)
     axes: list[Any] = [np.arange(extent) for extent in scope.traversal]
     if size <= _CHUNK or not scope.traversal or scope.traversal[0] <= 1:
         return _block(scope, values, axes, False)
@@ -86,6 +101,44 @@ def evaluate_scope(
     return np.concatenate(
         [_block(scope, values, [axes[0][s : s + step], *axes[1:]], False) for s in starts]
     )
+
+
+def is_contraction(scope: Scope) -> bool:
+    """A sum of products of three or more reads of floats: evaluated a pair at a time, since all of
+    its points at once are too many."""
+    factors = factors_of(scope.body)
+    return (
+        scope.reducer == "sum"
+        and is_float(scope.dtype)
+        and all(isinstance(f, Read | Num) for f in factors)
+        and sum(isinstance(f, Read) for f in factors) > 2
+        and all(f.tensor.dtype == scope.dtype for f in factors if isinstance(f, Read))
+    )
+
+
+def _contracted(scope: Scope, values: Mapping[Tensor, Array]) -> Array:
+    """Each factor over its own iterators, then their product summed in NumPy's order."""
+    number, operands = 1.0, list[Any]()
+    for factor in factors_of(scope.body):
+        if isinstance(factor, Num):
+            number *= factor.value
+            continue
+        own = sorted(iterators(factor), key=lambda it: it.slot)
+        grid = {
+            it.slot: np.arange(it.extent).reshape([-1 if n == m else 1 for m in range(len(own))])
+            for n, it in enumerate(own)
+        }
+        array = _scalar(factor, grid, values)
+        operands += [np.broadcast_to(array, [it.extent for it in own]), [it.slot for it in own]]
+    used = {slot for slots in operands[1::2] for slot in slots}
+    width = len(scope.traversal)
+    for slot in range(width, len(scope.extents)):
+        if slot not in used:
+            number *= scope.extents[slot]
+    result = np.einsum(*operands, [s for s in range(width) if s in used], optimize=True)
+    shape = [extent if slot in used else 1 for slot, extent in enumerate(scope.traversal)]
+    whole = np.broadcast_to(number * result.reshape(shape), scope.traversal)
+    return np.array(whole, dtype=storage(scope.dtype))
 
 
 def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: bool) -> Array:

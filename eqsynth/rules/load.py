@@ -36,6 +36,7 @@ DEFAULT_FILES = (
     "views.egg",
     "derive.egg",
     "contract.egg",
+    "linear.egg",
     "reduce.egg",
     "match.egg",
     "epilogue.egg",

@@ -12,7 +12,8 @@ import numpy as np
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.arithmetic import Array
-from eqsynth.ir.interpret import evaluate_one, evaluate_scope
+from eqsynth.ir.interpret import evaluate_one, evaluate_scope, is_contraction
+from eqsynth.ir.scalar import factors_of, iterators
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import is_float
 from eqsynth.testing.data import positions, sample
@@ -90,7 +91,13 @@ def assert_egraph_consistent(
 
 
 def _is_large(member: Tensor) -> bool:
-    return isinstance(member, Scope) and math.prod(member.extents) > LARGE
+    if not isinstance(member, Scope):
+        return False
+    if is_contraction(member):
+        parts = [iterators(factor) for factor in factors_of(member.body)]
+        sizes = [math.prod(it.extent for it in part) for part in parts]
+        return max(*sizes, member.type.size) > LARGE
+    return math.prod(member.extents) > LARGE
 
 
 def _points(scope: Scope, rng: np.random.Generator) -> list[Array]:

@@ -245,6 +245,59 @@ def band_attention(dilation: int = 2) -> Tensor:
     return op("GBMM", op("Relu", band), v, attrs=(dilation,))
 
 
+def biased_chain() -> Tensor:
+    """mean((x @ u + p) @ v + q) over the rows."""
+    x = op("Add", op("Matmul", leaf("x", 4, 3), weight("u", 3, 5)), weight("p", 5))
+    y = op("Add", op("Matmul", x, weight("v", 5, 2)), weight("q", 2))
+    return op("ReduceMean", y, attrs=((0,), 0))
+
+
+def squared_distances() -> Tensor:
+    x = op("Reshape", leaf("x", 4, 3), attrs=((4, 1, 3),))
+    square = op("Pow", op("Sub", x, leaf("y", 2, 3)), op("Full", attrs=((), 2.0, "float32")))
+    return op("ReduceSum", square, attrs=((2,), 0))
+
+
+def normalized_attention() -> Tensor:
+    """(e / sum e) @ v, and the product scaled by a number."""
+    e = op("Exp", leaf("s", 3, 4))
+    p = op("Div", e, op("ReduceSum", e, attrs=((1,), 1)))
+    half = op("Full", attrs=((), 2.0, "float32"))
+    return op("Div", op("Matmul", p, leaf("v", 4, 2)), half)
+
+
+def repeated_rows() -> Tensor:
+    """Rows that repeat, one after the other and as a block, times a matrix."""
+    x = leaf("x", 2, 3)
+    each = op("Expand", op("Reshape", x, attrs=((2, 1, 3),)), attrs=((2, 3, 3),))
+    block = op("Expand", op("Reshape", x, attrs=((1, 2, 3),)), attrs=((3, 2, 3),))
+    rows = [op("Reshape", r, attrs=((6, 3),)) for r in (each, block)]
+    return op("Add", *(op("Matmul", r, weight("w", 3, 4)) for r in rows))
+
+
+def identity_matrix(dtype: str = "float32") -> Tensor:
+    """x @ eye @ ones."""
+    i, j = (op("Iota", attrs=((3, 3), axis, "int64")) for axis in (0, 1))
+    eye = op("Cast", op("Equal", i, j), attrs=(dtype,))
+    ones = op("Full", attrs=((3, 2), 1.0, dtype))
+    return op("Matmul", op("Matmul", leaf("x", 2, 3, dtype=dtype), eye), ones)
+
+
+def looked_up_rows() -> Tensor:
+    """Rows of a product by data, and a product of rows of a table."""
+    ids = leaf("ids", 2, dtype="int64")
+    rows = op("Embedding", op("Matmul", leaf("a", 200, 3), leaf("b", 3, 2)), ids)
+    table = op("Embedding", weight("t", 200, 3), ids)
+    return op("Add", rows, op("Matmul", table, weight("w", 3, 2)))
+
+
+def parallel_convolutions() -> Tensor:
+    """A 3x3 and a 1x1 convolution of one image, and the image."""
+    wide = conv(weight("w3", 3, 3, 3, 3), (1, 1), (1, 1), (1, 1))
+    narrow = conv(weight("w1", 3, 3, 1, 1), (1, 1), (0, 0), (1, 1))
+    return op("Add", op("Add", wide, narrow), IMAGE)
+
+
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
@@ -259,6 +312,14 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "transposed-conv": lambda: transposed_conv((2, 3)),
     "grouped-transposed-conv": lambda: transposed_conv((2, 1), (1, 2), groups=2),
     "band-attention": band_attention,
+    "biased-chain": biased_chain,
+    "squared-distances": squared_distances,
+    "normalized-attention": normalized_attention,
+    "repeated-rows": repeated_rows,
+    "identity-matrix": identity_matrix,
+    "identity-matrix-64": lambda: identity_matrix("float64"),
+    "looked-up-rows": looked_up_rows,
+    "parallel-convolutions": parallel_convolutions,
     "softmax": lambda: op("Softmax", leaf("x", 3, 4), attrs=(1,)),
     "pooling": lambda: op("AvgPool2d", IMAGE, attrs=((2, 3), *WINDOW[:2], (1, 1))),
     "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, windows
+from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.merging import is_product, is_view, merge, vanishes_outside
 from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.egraph.laws.views import defining_scope
@@ -265,7 +266,7 @@ def flats_of(read: Read) -> list[Scope]:
 
 def test_common_factors() -> None:
     def law(scope: Scope) -> list[Scope]:
-        return list(contraction.common_factor(scope, flats_of))
+        return list(common_factor(scope, flats_of))
 
     holds(law, sums_of_products(), accepted=40)
 
@@ -277,9 +278,9 @@ def test_a_square_is_no_term_of_a_common_factor() -> None:
     left, right = (Scope((2, 2), (3,), Prod((a, x(k, j, shape=(3, 2), name=n)))) for n in "bc")
     y, z = Read(left, (i, j)), Read(right, (i, j))
     scope = Scope((2, 2), (), Sum((Prod((y, y)), z)))
-    assert list(contraction.common_factor(scope, flats_of)) == []
+    assert list(common_factor(scope, flats_of)) == []
     plain = Scope((2, 2), (), Sum((y, z)))
-    (joined,) = contraction.common_factor(plain, flats_of)
+    (joined,) = common_factor(plain, flats_of)
     assert_equal(plain, joined)
 
 
@@ -292,7 +293,7 @@ def test_common_factors_are_over_the_same_iterators() -> None:
     pairs = zip((one, two), other, strict=True)
     terms = [Read(Scope((2,), (3, 3), Prod(pair)), (i,)) for pair in pairs]
     scope = Scope((2,), (), Sum(tuple(terms)))
-    for joined in contraction.common_factor(scope, flats_of):
+    for joined in common_factor(scope, flats_of):
         assert_equal(scope, joined)
 
 

@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 from eqsynth.errors import ShapeError
 from eqsynth.ir import interpret
 from eqsynth.ir.index import Index
-from eqsynth.ir.interpret import evaluate, evaluate_all, evaluate_scope
+from eqsynth.ir.interpret import (
+    _contracted,
+    evaluate,
+    evaluate_all,
+    evaluate_scope,
+    is_contraction,
+)
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.testing.data import sample_all
-from eqsynth.testing.strategies import scopes
+from eqsynth.testing.strategies import products, scopes
 from tests.terms import INF, it, leaf, op, times
 
 X = np.array([-3.0, -1.0, -2.0])
@@ -146,3 +152,14 @@ def test_an_array_of_another_shape_is_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         evaluate(leaf("x", 3), {"x": np.zeros(4)})
     assert (caught.value.got, caught.value.expected) == ("(4,)", str(TensorType((3,), "float32")))
+
+
+@settings(max_examples=times(2))
+@given(products(traversal=(1, 2), reduction=(0, 3), factors=(3, 5)))
+def test_a_long_product_is_what_its_points_say(scope: Scope) -> None:
+    """Too many points at once are contracted a pair of factors at a time."""
+    env = sample_all(scope)
+    whole = evaluate(scope, env)
+    if is_contraction(scope):
+        values = {term: evaluate(term, env) for term in args_of(scope)}
+        np.testing.assert_allclose(_contracted(scope, values), whole, rtol=1e-9, atol=1e-9)

@@ -40,7 +40,7 @@ SEARCHED = [r for r in RULES.rules if r.kind in ("rewrite", "law-request")]
 def test_a_rule_is_documented(rule: Rule) -> None:
     assert RULES.names.count(rule.name) == 1
     assert rule.ruleset in RULES.rulesets
-    assert rule.numerics.split()[0] in ("bitwise", "real")
+    assert rule.numerics.split()[0] in ("bitwise", "real", "cancels")
     assert rule.status in ("definition", "proved", "validated")
     if rule.kind != "analysis":
         assert rule.comment.strip(), f"{rule.file}:{rule.line} says nothing of {rule.name}"
@@ -307,7 +307,9 @@ def test_all_members_of_a_scalar_class_agree() -> None:
             assert_one_value_a_class(engine, "Scalar", scalar_value)
 
     check()
-    assert all(total[rule.name] for rule in SCALAR), total
+    # What reads a tensor has no value here; whole programs judge it (identity matrices).
+    reading = {"equal-indices-float32", "equal-indices-float64"}
+    assert all(total[rule.name] for rule in SCALAR if rule.name not in reading), total
 
 
 def test_the_checker_of_classes_sees_a_wrong_law() -> None:

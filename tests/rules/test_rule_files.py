@@ -81,6 +81,7 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
         eqsynth.scope(lambda n: eqsynth.sum(lambda i, j: x[n, 3 * i + j], i=2, j=3), n=4),
         ops.sum(x, 1),
     ),
+    "linear.egg": fired(ops.sum(x @ w + b, 0), "term-split"),
     "match.egg": found(product, "Matmul"),
     "epilogue.egg": found(ops.relu(x @ w + b), "FusedMatmul"),
     "simplify.egg": fired(ops.reshape(ops.reshape(x, (24,)), (6, 4)), "reshape-of-reshape"),

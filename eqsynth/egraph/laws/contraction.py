@@ -1,27 +1,24 @@
 """Contraction algebra on flat scopes: ``L sum . f1 * f2 * … * fn``.
 
-Factoring over connected subsets of the factors, hoisting, and the common factor of a sum. All
-are laws of sums and products over any iteration space; which nodes they are asked for is the
-normal form (ARCHITECTURE.md), decided in ``table.py``.
+Factoring over connected subsets of the factors, folding, distributing, hoisting. All are laws of
+sums and products over any iteration space; which nodes they are asked for is the normal form
+(ARCHITECTURE.md), decided in ``table.py``. The common factor of a sum is ``common_factor.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from eqsynth.egraph.laws.closing import (
     close,
-    read_all,
     reduction_iterators,
     same_scope,
-    scope_over,
     traversal_iterators,
 )
 from eqsynth.egraph.laws.derivation import support
 from eqsynth.egraph.laws.merging import is_product
-from eqsynth.ir.index import Index, It
+from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -37,8 +34,6 @@ from eqsynth.ir.tensor import Scope
 
 # Binary splits of n factors number 2**(n-1); beyond this the scope is left as it is.
 MAX_FACTORS = 10
-# Slots from here on are out of the way of every scope's own.
-_APART = 1000
 
 
 def factor(scope: Scope) -> Iterator[Scope]:
@@ -137,8 +132,9 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
 
     ``inner`` is a sum that ``read``, a factor of the product that is always in range, is equal to.
     A part is less work than the whole if it vanishes outside of a smaller box (a piece of a
-    concatenation), or uses fewer iterators (a broadcast). With one part as large as the whole
-    (a bias is added) nothing is gained, and every linear map would be tried inside every sum.
+    concatenation), uses fewer iterators (a broadcast), or is constant (a bias through a weight).
+    One part may be as much work as the whole: it is the chain that the others stood in the way of.
+    With two, every linear map would be tried inside every sum.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
@@ -152,7 +148,8 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
         used = iterators(product([*factors, moved]))
         idle = math.prod(it.extent for it in reduction_iterators(scope) if it not in used)
         parts.append(product([Num(idle), *factors, moved]))
-    if max(map(_work, parts)) >= math.prod(scope.extents):
+    whole = math.prod(scope.extents)
+    if sum(_work(part) >= whole and not _is_constant(part) for part in parts) > 1:
         return None
     traversal = traversal_iterators(scope)
     result = same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
@@ -161,6 +158,10 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
 
 def _is_monomial(term: Scalar) -> bool:
     return all(isinstance(factor, Read | Num) for factor in factors_of(term))
+
+
+def _is_constant(body: Scalar) -> bool:
+    return all(map(_constant, factors_of(body)))
 
 
 def _work(body: Scalar) -> int:
@@ -179,117 +180,3 @@ def hoist(scope: Scope) -> Scope | None:
         return None
     inner = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
     return same_scope(scope, inner) if inner.tensor.dtype == scope.dtype else None
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """A product over the iterators of the scope around and reduction iterators of its own."""
-
-    factors: tuple[Scalar, ...]
-    reduced: frozenset[It]
-
-
-def common_factor(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[Scope]:
-    """``{sum_k a b}[x] + {sum_k a c}[x] = sum_k a * (b + c)``, from a sum of reads.
-
-    ``flats`` gives the flat scopes of what a read reads. Two terms are joined at a time: they
-    must share a factor over all of their reduction iterators but those of the other factors alone.
-    """
-    terms = terms_of(scope.body)
-    if scope.reduction or len(terms) < 2:
-        return
-    for i, left in enumerate(terms):
-        for j in range(i + 1, len(terms)):
-            for p in _in_place(left, flats):
-                for q in _in_place(terms[j], flats):
-                    for joined in _join(scope, p, q):
-                        others = [t for n, t in enumerate(terms) if n not in (i, j)]
-                        traversal = traversal_iterators(scope)
-                        read = read_all(joined, traversal)
-                        if not others:
-                            yield joined
-                        else:
-                            yield same_scope(scope, total([read, *others]))
-
-
-def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[_Placed]:
-    """The flat scopes of a term ``number * read`` whose read is in range, as they are."""
-    factors = factors_of(term)
-    numbers = [f for f in factors if isinstance(f, Num)]
-    others = [f for f in factors if not isinstance(f, Num)]
-    # One read, and once: a square of it may be the same object twice.
-    if len(others) != 1 or not isinstance(others[0], Read) or not others[0].in_range():
-        return
-    read = others[0]
-    for flat in flats(read):
-        # The flat scope's body over the outer iterators; its reductions keep their own slots,
-        # moved out of the way of the outer traversal.
-        width = len(flat.traversal)
-
-        def image(it: It, read: Read = read, width: int = width) -> Index:
-            if it.slot < width:
-                return read.index[it.slot]
-            return Index(0, ((It(_APART + it.slot - width, it.extent), 1),))
-
-        body = substitute(product([*numbers, *factors_of(flat.body)]), image)
-        reduced = frozenset(It(_APART + n, e) for n, e in enumerate(flat.reduction))
-        yield _Placed(factors_of(body), reduced)
-
-
-def _join(scope: Scope, p: _Placed, q: _Placed) -> Iterator[Scope]:
-    traversal = traversal_iterators(scope)
-    for a in p.factors:
-        if not isinstance(a, Read):
-            continue
-        for b in q.factors:
-            if not isinstance(b, Read) or b.tensor != a.tensor or b.fill != a.fill:
-                continue
-            rename = _unify(b, a, q.reduced, p.reduced)
-            if rename is None:
-                continue
-            shared = {it for it in iterators(a) if it in p.reduced}
-            outside = set(traversal) | shared
-            left = _rest(p.factors, a, outside)
-            moved = [substitute(f, rename) for f in q.factors if f is not b]
-            right = _rest([*moved, a], a, outside)
-            if left is None or right is None:
-                continue
-            used = sorted(iterators(left) | iterators(right), key=lambda it: it.slot)
-            inner = close(total([left, right]), set(used))
-            if isinstance(left, Num) or isinstance(right, Num):
-                continue
-            yield scope_over(traversal, sorted(shared, key=lambda i: i.slot), product([a, inner]))
-
-
-def _rest(factors: Sequence[Scalar], a: Scalar, outside: set[It]) -> Scalar | None:
-    """What multiplies ``a``, with its own reductions carried out inside."""
-    rest = [f for f in factors if f is not a]
-    if not rest:
-        return Num(1)
-    body = product(rest)
-    return body if iterators(body) <= outside else close(body, outside)
-
-
-def _unify(
-    b: Read, a: Read, own: frozenset[It], other: frozenset[It]
-) -> Callable[[It], Index] | None:
-    """A renaming of ``b``'s reduction iterators under which it is the read ``a``."""
-    names: dict[It, It] = {}
-    for i, j in zip(b.index, a.index, strict=True):
-        left, right = i.bare(), j.bare()
-        if left in own and right in other and left is not None and right is not None:
-            if left.extent != right.extent or names.setdefault(left, right) != right:
-                return None
-        elif i != j:
-            return None
-    renamed = {it for it in iterators(b) if it in own}
-    if len(set(names.values())) != len(names) or renamed != set(names):
-        return None
-    fresh = {it: It(it.slot + _APART, it.extent) for it in own}
-
-    def image(it: It) -> Index:
-        target = names.get(it, fresh.get(it, it))
-        return Index(0, ((target, 1),))
-
-    # An index that isn't bare may look the same and still be over other iterators.
-    return image if substitute(b, image) == a else None

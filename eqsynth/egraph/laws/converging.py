@@ -86,7 +86,15 @@ def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    tightened = derivation.tighten(_pair(view, row, first=True))
+    """Of any product, not of pairs alone: what is smaller is better whatever comes next."""
+    scope = settled(view, row)
+    if scope is None or not merging.is_product(scope):
+        raise Later
+    if scope not in view.derived and inlinable(view, scope) is not None:
+        raise Later
+    if _is_reordered(view, row[0], scope):
+        raise Later
+    tightened = derivation.tighten(scope)
     return [] if tightened is None else [tightened]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eqsynth.egraph.laws import merging, reductions
+from eqsynth.egraph.laws import merging, reductions, selection
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, factors_of, reads
@@ -51,15 +51,19 @@ def inlinable(view: View, scope: Scope) -> Using | None:
     """The scope with its first read of a product inlined, if there is one."""
     for factor in factors_of(scope.body):
         if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
-            for inner in _members_to_inline(view, factor.tensor):
+            for inner in _members_to_inline(view, factor.tensor, scope.constant):
                 merged = merging.merge(scope, factor, inner)
                 if merged is not None and merged != scope:
                     return Using(merged, {factor.tensor: inner})
     return None
 
 
-def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
-    """Products of a class; scaled weights stay folded (a constant without a sum of its own)."""
+def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]:
+    """Products of a class; scaled weights stay folded (a constant without a sum of its own).
+
+    In constants it is the other way round: sums stay, since nothing would factor them again, and
+    scaled weights meet.
+    """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # A view of a view of it may have come back to it.
         return []
@@ -68,6 +72,64 @@ def _members_to_inline(view: View, ref: ClassRef) -> list[Scope]:
         for scope in view.scopes(ref)
         if scope not in view.derived
         and merging.is_product(scope)
-        and (not ref.constant or bool(scope.reduction) or merging.is_view(scope))
+        and (not ref.constant or bool(scope.reduction) != constant or merging.is_view(scope))
         and all(r.tensor != ref for r in reads(scope.body))
+        and without_constants(view, scope) is None
     ]
+
+
+def underived(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope if it is canonical and not derived."""
+    scope = settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+    return scope
+
+
+def flat_product(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope if it is a canonical product that isn't derived and reads no other."""
+    scope = underived(view, row)
+    if not merging.is_product(scope) or inlinable(view, scope) is not None:
+        raise Later
+    return scope
+
+
+def flat(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope if it is flat, canonical and not derived, and nothing in it is selected:
+    what a diagonal makes smaller is smaller before anything else is done with it."""
+    scope = flat_product(view, row)
+    if selection.select(scope) is not None or without_constants(view, scope) is not None:
+        raise Later
+    return scope
+
+
+def flats(view: View, ref: ClassRef) -> list[Scope]:
+    """The flat scopes of a class: products that aren't derived and read no other product."""
+    return [
+        scope
+        for scope in view.scopes(ref)
+        if scope not in view.derived
+        and merging.is_product(scope)
+        and canonical(scope) == scope
+        and inlinable(view, scope) is None
+    ]
+
+
+def products_of(view: View, ref: ClassRef) -> list[Scope]:
+    """Flat products of a class that are no bare reads of itself."""
+    return [
+        scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))
+    ]
+
+
+def without_constants(view: View, scope: Scope) -> Scope | None:
+    def constant(tensor: Tensor) -> float | None:
+        assert isinstance(tensor, ClassRef)
+        full = (op for op in view.operators(tensor) if op.name == "Full")
+        return next((float(op.attrs[1]) for op in full if isinstance(op.attrs[1], float)), None)
+
+    return selection.read_constants(scope, constant)
+
+
+def some(answer: Scope | None) -> list[Tensor]:
+    return [] if answer is None else [answer]

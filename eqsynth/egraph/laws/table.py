@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from eqsynth.egraph.laws import (
-    contraction,
+    algebra,
     converging,
     derivation,
     epilogue,
@@ -21,7 +21,16 @@ from eqsynth.egraph.laws import (
     windows,
 )
 from eqsynth.egraph.laws.notation import instantiate
-from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, scope_of, settled
+from eqsynth.egraph.laws.requests import (
+    Later,
+    Law,
+    Using,
+    flat,
+    inlinable,
+    scope_of,
+    settled,
+    without_constants,
+)
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
@@ -33,35 +42,14 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
-    factors_of,
     product,
     reads,
-    terms_of,
 )
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
 # subsets of a long sum are many. Those with fewer fused come first.
 MAX_VARIANTS = 16
-
-
-def flats(view: View, ref: ClassRef) -> list[Scope]:
-    """The flat scopes of a class: products that aren't derived and read no other product."""
-    return [
-        scope
-        for scope in view.scopes(ref)
-        if scope not in view.derived
-        and merging.is_product(scope)
-        and canonical(scope) == scope
-        and inlinable(view, scope) is None
-    ]
-
-
-def _products(view: View, ref: ClassRef) -> list[Scope]:
-    """Flat products of a class that are no bare reads of itself."""
-    return [
-        scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))
-    ]
 
 
 def _definition(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -127,6 +115,8 @@ def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = settled(view, row)
     if scope is None or scope in view.derived or not merging.is_product(scope):
         raise Later
+    if without_constants(view, scope) is not None:
+        raise Later
     merged = inlinable(view, scope)
     if merged is None:
         raise Later
@@ -167,7 +157,11 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 continue
             if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
-            if read.tensor.constant and not merging.is_view(inner):
+            if row[0].constant and any(True for _ in reads(inner.body)):
+                # Of constants only what needs no weights is put together: what an identity matrix
+                # or a mask is.
+                continue
+            if read.tensor.constant and not row[0].constant and not merging.is_view(inner):
                 # Computed once as it is; fused, it would be computed for every element.
                 continue
             merged = merging.merge(scope, read, inner)
@@ -182,28 +176,6 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     return found
 
 
-def _flat(view: View, row: Sequence[Any]) -> Scope:
-    """The request's scope if it is flat, canonical and not derived."""
-    scope = settled(view, row)
-    if scope is None or scope in view.derived or not merging.is_product(scope):
-        raise Later
-    if inlinable(view, scope) is not None:
-        raise Later
-    return scope
-
-
-def _factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    return list(contraction.factor(_flat(view, row)))
-
-
-def _fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = settled(view, row)
-    if scope is None or scope in view.derived:
-        raise Later
-    folded = contraction.fold_constants(scope)
-    return [] if folded is None else [folded]
-
-
 def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = scope_of(row)
     merged = None if scope in view.derived else reductions.merge_iterators(canonical(scope))
@@ -216,42 +188,8 @@ def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if factored is None else [factored]
 
 
-def _distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
-    scope = _flat(view, row)
-    for factor in factors_of(scope.body):
-        if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
-            continue
-        # Of the ways in which the sum is fused, the one with the most terms: all at once.
-        inners = sorted(view.scopes(factor.tensor), key=lambda s: -len(terms_of(s.body)))
-        for inner in inners:
-            parts = contraction.distribute(scope, factor, inner)
-            if parts is not None:
-                return [Using(parts, {factor.tensor: inner})]
-    raise Later
-
-
-def _hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = settled(view, row)
-    if scope is None or scope in view.derived:
-        raise Later
-    hoisted = contraction.hoist(scope)
-    return [] if hoisted is None else [hoisted]
-
-
-def _common_factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = settled(view, row)
-    if scope is None or scope in view.derived:
-        raise Later
-
-    def flat_scopes(read: Read) -> list[Scope]:
-        assert isinstance(read.tensor, ClassRef)
-        return _products(view, read.tensor)
-
-    return list(contraction.common_factor(scope, flat_scopes))
-
-
 def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _flat(view, row)
+    scope = flat(view, row)
     ordered = derivation.traversal_order(scope)
     return [] if ordered is None else [ordered]
 
@@ -294,13 +232,22 @@ LAWS: Final[dict[str, Law]] = {
     "traversal-merge": _traversal_merge,
     "view-merge": _view_merge,
     "expression-fusion": _expression_fusion,
-    "factor": _factor,
-    "fold-constants": _fold_constants,
+    "factor": algebra.factor,
+    "fold-constants": algebra.fold_constants,
     "iterator-merge": _iterator_merge,
     "rfactor": _rfactor,
-    "distribute": _distribute,
-    "hoist": _hoist,
-    "common-factor": _common_factor,
+    "distribute": algebra.distribute,
+    "hoist": algebra.hoist,
+    "common-factor": algebra.common_factors,
+    "term-split": algebra.term_split,
+    "fold-terms": algebra.fold_terms,
+    "quotient": algebra.quotient,
+    "invariants": algebra.invariants,
+    "multiply-out": algebra.multiply_out,
+    "select": algebra.select,
+    "read-constants": algebra.read_constants,
+    "gather-rows": algebra.gather_rows,
+    "ungather-rows": algebra.ungather_rows,
     "sum-split": converging.sum_split,
     "variable-substitution": converging.variable_substitution,
     "boundary-tighten": converging.boundary_tighten,
@@ -313,3 +260,24 @@ LAWS: Final[dict[str, Law]] = {
     "match-gbmm": converging.matched(windows.match_gbmm),
     "match-epilogue": _match_epilogue,
 }
+
+# Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
+MEANING: Final = (
+    "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
+    "traversal-merge", "read-constants",
+)  # fmt: skip
+# Laws that look into the classes that a scope reads: new members there give new answers.
+ASKED_AGAIN: Final = (
+    "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
+    "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
+    "multiply-out", "fold-terms",
+)  # fmt: skip
+# Rules whose apply phase marks or unites what the laws of the same name answered.
+MAKES_OPERATORS: Final = (
+    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
+)  # fmt: skip
+
+
+def _is_own(rule: Rule) -> bool:
+    """Whether a rule comes with eqsynth."""
+    return Path(rule.file).parent == rules_dir()

@@ -9,18 +9,20 @@ from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.ir.index import Index, row_major
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import Attr
-from eqsynth.ir.scalar import Read, Scalar, total
+from eqsynth.ir.scalar import Cast, Read, Scalar, total
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import Shape
 
 
 def defining_scope(view: Op) -> Scope:
-    """The scope that a view is equal to.
+    """The scope that a view is equal to, or a conversion, which changes elements in their place.
 
     Raises:
         UnsupportedOperatorError: the operator is no view.
     """
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(view.shape)]
+    if view.name == "Cast":
+        return canonical(Scope(view.shape, (), Cast(view.dtype, Read(view.args[0], tuple(at)))))
     if view.name == "Concat":
         return canonical(Scope(view.shape, (), _concat(view, at)))
     index, fill = index_map(view.name, view.attrs, at, view.args[0].shape)

@@ -1,0 +1,210 @@
+"""Contraction algebra as the e-graph asks for it: for which scopes, over which members.
+
+The laws themselves, functions of one scope, stand in ``contraction.py``, ``common_factor.py``,
+``linear.py`` and ``selection.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from eqsynth.egraph.laws import contraction, linear, merging, selection
+from eqsynth.egraph.laws.common_factor import common_factor
+from eqsynth.egraph.laws.requests import (
+    Later,
+    Using,
+    flat,
+    flat_product,
+    products_of,
+    settled,
+    some,
+    underived,
+    without_constants,
+)
+from eqsynth.egraph.view import View
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Read, Sum, factors_of, reads, terms_of
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+
+Request = Sequence[Any]
+
+
+def factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return list(contraction.factor(flat(view, row)))
+
+
+def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = underived(view, row)
+    if without_constants(view, scope) is not None:
+        raise Later
+    folded = contraction.fold_constants(scope)
+    return [] if folded is None else [folded]
+
+
+def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = flat(view, row)
+    for factor in factors_of(scope.body):
+        if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
+            continue
+        if factor.tensor.constant:
+            continue  # a sum of constants is computed once
+        # Of the ways in which the sum is fused, the one with the most terms: all at once.
+        inners = sorted(view.scopes(factor.tensor), key=lambda s: -len(terms_of(s.body)))
+        for inner in inners:
+            parts = contraction.distribute(scope, factor, inner)
+            if parts is not None:
+                return [Using(parts, {factor.tensor: inner})]
+    raise Later
+
+
+def hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+    hoisted = contraction.hoist(scope)
+    return [] if hoisted is None else [hoisted]
+
+
+def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+
+    def flat_scopes(read: Read) -> list[Scope]:
+        assert isinstance(read.tensor, ClassRef)
+        return products_of(view, read.tensor)
+
+    return list(common_factor(scope, flat_scopes))
+
+
+def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
+    """The scope, and a sum of one read with the maps that are read put in its place."""
+    yield Using(scope, {})
+    found = list(reads(scope.body))
+    if len(found) == 1 and merging.is_product(scope) and isinstance(found[0].tensor, ClassRef):
+        read, ref = found[0], found[0].tensor
+        for inner in view.scopes(ref):
+            if inner.reduction or merging.is_product(inner) or canonical(inner) != inner:
+                continue
+            if inner not in view.derived and all(r.tensor != ref for r in reads(inner.body)):
+                merged = merging.merge(scope, read, inner)
+                if merged is not None:
+                    yield Using(merged, {ref: inner})
+
+
+def _first(view: View, scope: Scope, law: Callable[[Scope], Scope | None]) -> Iterable[Using]:
+    for form in _with_maps(view, scope):
+        assert isinstance(form.term, Scope)
+        answer = law(form.term)
+        if answer is not None:
+            return [Using(answer, form.members)]
+    raise Later
+
+
+def term_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    return _first(view, underived(view, row), linear.term_split)
+
+
+def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    """Constant terms of the sum, and those of a sum that it reads, which a derivation may have
+    made (a bias that went through a weight)."""
+    scope = underived(view, row)
+    forms = [Using(scope, {})]
+    if any(map(linear.is_constant, terms_of(scope.body))):
+        for read in terms_of(scope.body):
+            if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
+                for inner in view.scopes(read.tensor):
+                    if any(map(linear.is_constant, terms_of(inner.body))):
+                        merged = merging.merge(scope, read, inner)
+                        forms += [Using(merged, {read.tensor: inner})] if merged else []
+    found = [
+        Using(folded, form.members)
+        for form in forms
+        if isinstance(form.term, Scope) and (folded := linear.fold_terms(form.term))
+    ]
+    if not found:
+        raise Later
+    return found
+
+
+def quotient(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = underived(view, row)
+    if merging.is_product(scope):
+        scope = flat(view, row)
+    return some(linear.quotient(scope))
+
+
+def invariants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return some(linear.invariants(underived(view, row)))
+
+
+def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = underived(view, row)
+    opened = _opened(view, scope)
+    if opened is not None:
+        assert isinstance(opened.term, Scope)
+        answer = linear.multiply_out(opened.term)
+        if answer is not None:
+            return [Using(answer, opened.members)]
+    return _first(view, scope, linear.multiply_out)
+
+
+def _opened(view: View, scope: Scope) -> Using | None:
+    """A product of reads of sums with two or more of the sums in their place, such as a square."""
+    members: dict[Tensor, Tensor] = {}
+    if not merging.is_product(scope):
+        return None
+    for _ in range(2):
+        opened = _open_one(view, scope)
+        if opened is None:
+            return None
+        scope, ref, inner = opened
+        members[ref] = inner
+    return Using(scope, members)
+
+
+def _open_one(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
+    for read in reads(scope.body):
+        ref = read.tensor
+        assert isinstance(ref, ClassRef)
+        for inner in view.scopes(ref):
+            if isinstance(inner.body, Sum) and not inner.reduction:
+                merged = merging.merge(scope, read, inner)
+                if merged is not None:
+                    return merged, ref, inner
+    return None
+
+
+def select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return some(selection.select(flat_product(view, row)))
+
+
+def read_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return some(without_constants(view, underived(view, row)))
+
+
+def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
+    e, table, ids = row
+    if view.eclass(e) in view.instantiated:
+        return []
+    found = []
+    for inner in products_of(view, table):
+        gathered = selection.gather_rows(Op("Embedding", (table, ids)), inner)
+        if gathered is not None:
+            found.append(Using(gathered, {table: inner}))
+    if not found:
+        raise Later
+    return found
+
+
+def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = underived(view, row)
+    for read in factors_of(scope.body):
+        if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
+            for op in view.operators(read.tensor):
+                if op.name == "Embedding":
+                    looked_up = selection.ungather_rows(scope, read, op)
+                    if looked_up is not None:
+                        return [Using(looked_up, {read.tensor: op})]
+    raise Later

@@ -1,0 +1,272 @@
+"""Sums pulled apart, and what doesn't depend on an iterator computed once.
+
+Laws of one scope: a sum of terms reduced term by term, factors that broadcast closed into scopes
+of their own, iterators that are used through one ``//`` or ``%`` only, powers and products of sums
+multiplied out. What multiplies and factors products is ``contraction.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from eqsynth.egraph.laws.closing import (
+    close,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.ir.index import Atom, Index, It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    dtype_of,
+    factors_of,
+    iterators,
+    leaves,
+    product,
+    rewrite_leaves,
+    terms_of,
+    total,
+)
+from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import is_float
+
+# A sum of more terms than this is neither pulled apart nor multiplied out.
+MAX_TERMS = 8
+
+
+def term_split(scope: Scope) -> Scope | None:
+    """``L_x sum_y (f + g) = L_x ({L_x sum_y f}[x] + {L_x sum_y g}[x])``.
+
+    Each term then has a reduction of its own to push inward. Of floats only: a sum of small
+    integers is carried out in the dtype of all of them together.
+    """
+    terms = terms_of(scope.body)
+    if scope.reducer != "sum" or not scope.reduction or not 2 <= len(terms) <= MAX_TERMS:
+        return None
+    if not is_float(scope.dtype) or any(dtype_of(t) not in (None, scope.dtype) for t in terms):
+        return None
+    traversal, reduced = traversal_iterators(scope), reduction_iterators(scope)
+    count = math.prod(scope.reduction)
+    parts: list[Scalar] = [
+        Num(term.value * count)
+        if isinstance(term, Num)
+        else close(term, set(traversal), "sum", reduced)
+        for term in terms
+    ]
+    result = same_scope(scope, total(parts), [])
+    return result if result.type == scope.type else None
+
+
+def fold_terms(scope: Scope) -> Scope | None:
+    """``L_{i,j} f + c(j) + d(j) = L_{i,j} f + {L_j c + d}[j]``, c and d constant: computed once.
+
+    Constants over iterators of one of them only, so that what is kept is no larger.
+    """
+    terms = terms_of(scope.body)
+    constants = [t for t in terms if is_constant(t)]
+    if not is_float(scope.dtype) or any(dtype_of(t) not in (None, scope.dtype) for t in terms):
+        return None
+    for largest in constants:
+        found = [t for t in constants if iterators(t) <= iterators(largest)]
+        rest = [t for t in terms if t not in found]
+        if len(found) > 1 and rest and len(rest) + len(found) == len(terms):
+            body = total([*rest, close(total(found), iterators(largest), "sum", ())])
+            result = same_scope(scope, body, reduction_iterators(scope))
+            return result if result.type == scope.type else None
+    return None
+
+
+def is_constant(term: Scalar) -> bool:
+    """Computed from weights alone, and not a mere number."""
+    found = [leaf for leaf in leaves(term) if isinstance(leaf, Read)]
+    return bool(found) and all(leaf.tensor.constant for leaf in found)
+
+
+def quotient(scope: Scope) -> Scope | None:
+    """``L_h f(h // 2) = L_h {L_u f(u)}[h // 2]``: what repeats is computed once.
+
+    For traversal iterators that the body uses through one and the same ``//`` or ``%`` only, which
+    takes fewer values than the iterator.
+    """
+    images: dict[Atom, Index] = {}
+    at: dict[int, Index] = {}
+    for it in traversal_iterators(scope):
+        atom = _only_atom(scope.body, it)
+        if atom is None:
+            continue
+        whole = Index(0, ((atom, 1),))
+        low, high = whole.range()
+        if high - low + 1 >= it.extent:
+            continue
+        images[atom] = Index.iterator(it.slot, high - low + 1) + low
+        at[it.slot] = whole - low
+    if not images or isinstance(scope.body, Read | Num | Value):
+        return None
+
+    def image(index: Index) -> Index:
+        result = Index(index.const)
+        for atom, step in index.terms:
+            part = images.get(atom)
+            result = result + (Index(0, ((atom, 1),)) if part is None else part) * step
+        return result
+
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read):
+            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+        return Value(image(part.index)) if isinstance(part, Value) else part
+
+    sizes = {slot: index.range()[1] + 1 for slot, index in at.items()}
+    kept = [It(it.slot, sizes.get(it.slot, it.extent)) for it in traversal_iterators(scope)]
+    inner = scope_over(
+        kept, reduction_iterators(scope), rewrite_leaves(scope.body, leaf), scope.reducer
+    )
+    index = tuple(
+        at.get(it.slot, Index.iterator(it.slot, it.extent)) for it in traversal_iterators(scope)
+    )
+    result = same_scope(scope, Read(inner, index), [])
+    return result if result.type == scope.type else None
+
+
+def _only_atom(body: Scalar, it: It) -> Atom | None:
+    """The one ``//`` or ``%`` through which the body uses an iterator, and no other with it."""
+    found: set[Atom | None] = set()
+    for leaf in leaves(body):
+        indices: Sequence[Index] = ()
+        if isinstance(leaf, Read):
+            indices = leaf.index
+        elif isinstance(leaf, Value):
+            indices = (leaf.index,)
+        for index in indices:
+            for atom, _ in index.terms:
+                if isinstance(atom, It):
+                    found |= {None} if atom == it else set()
+                elif it in atom.value.iterators():
+                    found.add(atom if set(atom.value.iterators()) == {it} else None)
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def invariants(scope: Scope) -> Scope | None:
+    """``L_{i,j} f(i, j) * g(i) = L_{i,j} {L f}[i, j] * {L_i g(i)}[i]``, g a function.
+
+    ``f / g`` is ``f * (1 / g)`` where g is a number or broadcasts. What is left is a product of
+    reads: a contraction that reads it can take g out of its sum.
+    """
+    if not is_float(scope.dtype) or scope.reducer != "sum":
+        return None
+    body = _split(scope.body, set(it for it in iterators(scope.body) if it.extent > 1))
+    if body == scope.body:
+        return None
+    result = canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))
+    return result if result.type == scope.type else None
+
+
+def _split(body: Scalar, everything: set[It]) -> Scalar:
+    if isinstance(body, Sum):
+        return total([_split(term, everything) for term in body.terms])
+    factors: list[Scalar] = []
+    broadcast: list[Scalar] = []
+    for factor in factors_of(body):
+        rest = factor
+        if isinstance(factor, Call) and factor.fn == "div" and _is_floating(factor):
+            over, under = factor.args
+            if isinstance(under, Num) and under.value != 0 and math.isfinite(1 / under.value):
+                rest = product([Num(1 / under.value), over])
+            elif not isinstance(under, Num) and _broadcasts(under, everything):
+                broadcast.append(_closed(Call("reciprocal", (under,))))
+                rest = over
+        for part in factors_of(rest):
+            if isinstance(part, Call) and _is_floating(part) and _broadcasts(part, everything):
+                broadcast.append(_closed(part))
+            else:
+                factors.append(part)
+    if broadcast:
+        open_ = [f for f in factors if not isinstance(f, Read | Num)]
+        if open_ and all(dtype_of(f) is not None for f in open_):
+            factors = [f for f in factors if f not in open_]
+            factors.append(_closed(product(open_)))
+    return product([*factors, *broadcast])
+
+
+def _closed(part: Scalar) -> Read:
+    return close(part, iterators(part), "sum", ())
+
+
+def _is_floating(part: Scalar) -> bool:
+    """A function of floats: integers would change their dtype on the way."""
+    dtype = dtype_of(part)
+    return (
+        dtype is not None
+        and is_float(dtype)
+        and all(dtype_of(leaf) in (None, dtype) for leaf in leaves(part))
+    )
+
+
+def _broadcasts(part: Scalar, everything: set[It]) -> bool:
+    """The same for all values of some iterator of the body, and no constant."""
+    used = {it for it in iterators(part) if it.extent > 1}
+    reads = [leaf for leaf in leaves(part) if isinstance(leaf, Read)]
+    return used < everything and any(not read.tensor.constant for read in reads)
+
+
+def multiply_out(scope: Scope) -> Scope | None:
+    """``sum_y (f - g)^2 = sum_y (f^2 - 2 f g + g^2)``: products of sums as sums of products.
+
+    Exact over the reals; where f and g are near each other their digits are lost.
+    """
+    if scope.reducer != "sum" or not scope.reduction or not is_float(scope.dtype):
+        return None
+    terms = _expanded(scope.body)
+    if terms is None or len(terms) < 2 or len(terms) > MAX_TERMS or total(terms) == scope.body:
+        return None
+    result = same_scope(scope, total(terms), reduction_iterators(scope))
+    return result if result.type == scope.type and result != scope else None
+
+
+def _expanded(body: Scalar) -> list[Scalar] | None:
+    """The terms of a polynomial in reads; None if it is none."""
+    match body:
+        case Read() | Num():
+            return [body]
+        case Call(fn="pow", args=(base, Num(value=power))) if power in (2, 3, 4):
+            return _expanded(Prod((base,) * int(power)))
+        case Sum():
+            found: list[Scalar] = []
+            for term in body.terms:
+                part = _expanded(term)
+                if part is None:
+                    return None
+                found += part
+            return _collected(found)
+        case Prod():
+            result: list[Scalar] = [Num(1)]
+            for factor in body.factors:
+                part = _expanded(factor)
+                if part is None or len(result) * len(part) > MAX_TERMS**2:
+                    return None
+                result = _collected([product([a, b]) for a in result for b in part])
+            return result
+    return None
+
+
+def _collected(terms: Sequence[Scalar]) -> list[Scalar]:
+    """Equal terms as one with a number: ``f g + g f = 2 f g``."""
+    numbers: dict[tuple[bytes, ...], float] = {}
+    rest: dict[tuple[bytes, ...], list[Scalar]] = {}
+    for term in terms:
+        factors = factors_of(term)
+        others = sorted((f for f in factors if not isinstance(f, Num)), key=lambda f: f.digest)
+        key = tuple(f.digest for f in others)
+        number = math.prod(f.value for f in factors if isinstance(f, Num))
+        numbers[key] = numbers.get(key, 0.0) + number
+        rest[key] = others
+    return [product([Num(numbers[key]), *others]) for key, others in rest.items() if numbers[key]]
+

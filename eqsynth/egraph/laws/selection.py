@@ -1,0 +1,183 @@
+"""Products in which something is selected: diagonals, constants, rows by data.
+
+    sum_k f(k) * t[k - e]       = f(e) * t[0]                  t of extent 1: a diagonal
+    {sum_k f(r, k)}[ids[i]]     = sum_k {f}[ids[i], k]         rows are gathered before or after
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eqsynth.egraph.laws.closing import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.egraph.laws.merging import is_product
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Num,
+    Read,
+    Scalar,
+    factors_of,
+    iterators,
+    product,
+    reads,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.types import is_float
+
+
+def select(scope: Scope) -> Scope | None:
+    """``sum_k f(k) * t[k - e] = f(e) * t[0]``, t of extent 1 along that axis and zero outside.
+
+    A product with the identity is a product with ``one[k - j]``. Where e may leave the range of k
+    a factor ``ones[e]`` keeps the zeros that the sum has there.
+    """
+    if not is_product(scope) or not scope.reduction or len(factors_of(scope.body)) < 2:
+        return None
+    if not is_float(scope.dtype):
+        return None
+    reduced = set(reduction_iterators(scope))
+    factors = factors_of(scope.body)
+    for n, factor in enumerate(factors):
+        if not isinstance(factor, Read) or factor.fill != 0:
+            continue
+        for axis, (index, extent) in enumerate(zip(factor.index, factor.tensor.shape, strict=True)):
+            solved = _solved(index, reduced) if extent == 1 else None
+            if solved is None:
+                continue
+            it, value = solved
+            at = (*factor.index[:axis], Index(0), *factor.index[axis + 1 :])
+            kept: list[Scalar] = [Read(factor.tensor, at)]
+            low, high = value.range()
+            if low < 0 or high >= it.extent:
+                kept.append(Read(Op("Full", (), ((it.extent,), 1.0, scope.dtype)), (value,)))
+
+            def image(other: It, it: It = it, value: Index = value) -> Index:
+                return value if other == it else bare(other)
+
+            rest = [*factors[:n], *factors[n + 1 :]]
+            body = product([substitute(f, image) for f in (*rest, *kept)])
+            result = same_scope(scope, body, sorted(reduced - {it}, key=lambda i: i.slot))
+            return result if result.type == scope.type else None
+    return None
+
+
+def _solved(index: Index, reduced: set[It]) -> tuple[It, Index] | None:
+    """A reduction iterator and its value where the index is 0: ``k - j`` gives k = j."""
+    for atom, step in index.terms:
+        if isinstance(atom, It) and atom in reduced and abs(step) == 1:
+            rest = index - bare(atom) * step
+            if atom not in rest.iterators():
+                return atom, rest * -step
+    return None
+
+
+def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Scope | None:
+    """The scope with reads of constant tensors, always in range, as the number that they give.
+
+    ``constant`` says which number all elements of a tensor are. Next to another operand only,
+    which keeps the dtype.
+    """
+    if not is_float(scope.dtype):
+        return None
+
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read) and part.in_range() and part.tensor.dtype == scope.dtype:
+            value = constant(part.tensor)
+            return part if value is None else Num(value)
+        return part
+
+    body = rewrite_leaves(scope.body, leaf)
+    if body == scope.body or not any(True for _ in reads(body)):
+        return None
+    result = same_scope(scope, body, reduction_iterators(scope))
+    return result if result.type == scope.type else None
+
+
+def gather_rows(e: Op, inner: Scope) -> Scope | None:
+    """``{L_r sum_k f(r, k)}[ids[i]] = L_i sum_k {f}[ids[i], k]``, for an embedding of a product.
+
+    ``e`` is ``Embedding(t, ids)`` and ``inner`` equals t. Every factor that uses the row must have
+    it bare along one axis that is as long as t: then ids outside of t stay outside.
+    """
+    ids = e.args[1]
+    width, rank = len(ids.shape), len(e.shape)
+    row = It(0, inner.traversal[0])
+    if not is_product(inner) or row.extent == 1 or row not in iterators(inner.body):
+        return None
+    own = [It(slot, extent) for slot, extent in enumerate(ids.shape)]
+    place = {1 + n: width + n for n in range(len(inner.traversal) - 1)}
+    place |= {len(inner.traversal) + j: rank + j for j in range(len(inner.reduction))}
+
+    def image(it: It) -> Index:
+        return Index.iterator(place[it.slot], it.extent)
+
+    factors: list[Scalar] = []
+    for factor in factors_of(inner.body):
+        if row not in iterators(factor):
+            factors.append(substitute(factor, image))
+            continue
+        assert isinstance(factor, Read)
+        axis = _row_axis(factor, row)
+        if axis is None:
+            return None
+        order = (axis, *(n for n in range(len(factor.index)) if n != axis))
+        table: Tensor = factor.tensor
+        if axis:
+            table = Op("Permute", (table,), (order,))
+        rest = [i.substitute(image) for n, i in enumerate(factor.index) if n != axis]
+        rows = Op("Embedding", (table, ids))
+        factors.append(Read(rows, (*map(bare, own), *rest), factor.fill))
+    kept = [It(slot, extent) for slot, extent in enumerate(e.shape)]
+    reduced = [It(rank + j, extent) for j, extent in enumerate(inner.reduction)]
+    result = scope_over(kept, reduced, product(factors), inner.reducer)
+    return result if result.type == e.type else None
+
+
+def _row_axis(factor: Read, row: It) -> int | None:
+    """The only axis that is indexed by the row, if that is as long as the row's range."""
+    axes = [n for n, index in enumerate(factor.index) if row in index.iterators()]
+    if len(axes) != 1 or factor.index[axes[0]].bare() != row:
+        return None
+    return axes[0] if factor.tensor.shape[axes[0]] == row.extent else None
+
+
+def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Scope | None:
+    """``L_{i,j} sum_k t[ids[i], k] f(k, j) = L_{i,j} {L_{v,j} sum_k t[v, k] f(k, j)}[ids[i], j]``.
+
+    Where table and f are constant the product of the two is a table that is computed once.
+    ``read``, a factor, equals ``gathered``, which is ``Embedding(t, ids)``.
+    """
+    table, ids = gathered.args
+    factors = list(factors_of(scope.body))
+    if not is_product(scope) or read not in factors or not scope.reduction or not read.in_range():
+        return None
+    factors.remove(read)
+    width = len(ids.shape)
+    rows = [index.bare() for index in read.index[:width]]
+    traversal = traversal_iterators(scope)
+    chosen = {it for it in rows if it is not None}
+    if None in rows or len(chosen) != width or not chosen <= set(traversal):
+        return None
+    if tuple(it.extent for it in rows if it) != ids.shape:
+        return None
+    others = [*factors, Read(table, (Index(0), *read.index[width:]))]
+    if any(chosen & iterators(f) for f in others):
+        return None
+    if not all(isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant) for f in others):
+        return None
+    rest = [it for it in traversal if it not in chosen]
+    value = It(len(scope.extents), table.shape[0])
+    body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
+    product_table = scope_over([value, *rest], reduction_iterators(scope), body)
+    looked_up = Op("Embedding", (product_table, ids))
+    at = (*(bare(it) for it in rows if it), *map(bare, rest))
+    result = same_scope(scope, Read(looked_up, at), [])
+    return result if result.type == scope.type else None
+

@@ -1,0 +1,263 @@
+"""Laws of sums, of what broadcasts, of diagonals and of rows by data, as properties and at their
+edges (``test_laws.py`` says how)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from eqsynth.egraph.laws import linear, selection
+from eqsynth.egraph.laws.common_factor import common_factor
+from eqsynth.egraph.laws.merging import is_product
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.strategies import EXTENTS, bodies
+from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.test_laws import holds, some, x
+from tests.terms import assert_equal, it, leaf, op
+
+# ---- sums ----------------------------------------------------------------------
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Scope:
+    """``sum_y (f + g)``, its terms numbers, products and functions."""
+    extents = [draw(EXTENTS) for _ in range(3)]
+    its = [It(slot, extent) for slot, extent in enumerate(extents)]
+    terms: list[Scalar] = []
+    for _ in range(draw(st.integers(2, 3))):
+        kind = draw(st.sampled_from(["number", "product", "body"]))
+        if kind == "number":
+            terms.append(Num(draw(st.sampled_from([1.0, -2.0]))))
+        elif kind == "product":
+            chosen = draw(st.lists(st.sampled_from(its), min_size=1, unique=True))
+            terms.append(product([draw(random_reads(chosen)), draw(random_reads(chosen))]))
+        else:
+            terms.append(draw(bodies(its)))
+    return Scope(tuple(extents[:1]), tuple(extents[1:]), total(terms))
+
+
+def test_a_sum_of_terms_is_reduced_term_by_term() -> None:
+    holds(lambda scope: some(linear.term_split(scope)), sums(), accepted=60)
+
+
+def test_constant_terms_meet() -> None:
+    i, j = it(0, 3), it(1, 2)
+    terms = (
+        x(i, j, shape=(3, 2)),
+        Read(leaf("c", 2, constant=True), (j,)),
+        Prod((Num(2.0), Read(leaf("d", 2, constant=True), (j,)))),
+    )
+    scope = canonical(Scope((3, 2), (), Sum(terms)))
+    folded = linear.fold_terms(scope)
+    assert folded is not None and len(folded.body.terms) == 2  # type: ignore[attr-defined]
+    assert_equal(scope, folded)
+    assert linear.fold_terms(canonical(Scope((3, 2), (), Sum(terms[:2])))) is None
+
+
+def test_small_integers_are_not_summed_apart() -> None:
+    """The sum of two int8 wraps; carried out in int64 it doesn't."""
+    a, b = (Read(leaf(n, 3, dtype="int8"), (it(0, 3),)) for n in "ab")
+    assert linear.term_split(Scope((), (3,), Sum((a, b)))) is None
+
+
+@st.composite
+def polynomials(draw: st.DrawFn) -> Scope:
+    its = [It(slot, draw(EXTENTS)) for slot in range(2)]
+
+    def linear_(depth: int) -> Scalar:
+        count = draw(st.integers(1, 2 + depth))
+        return total(
+            [draw(random_reads(its)) for _ in range(count)] + [Num(draw(st.integers(0, 2)))]
+        )
+
+    factor = linear_(0)
+    factors = [factor, factor if draw(st.booleans()) else linear_(1)]
+    if draw(st.integers(0, 3)) == 0:
+        factors = [Call("pow", (factor, Num(2)))]
+    return Scope((its[0].extent,), (its[1].extent,), product(factors))
+
+
+def test_products_of_sums_are_multiplied_out() -> None:
+    holds(lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=60)
+
+
+# ---- what broadcasts -------------------------------------------------------------
+
+
+@st.composite
+def broadcasting(draw: st.DrawFn) -> Scope:
+    i, j = It(0, draw(EXTENTS)), It(1, draw(EXTENTS))
+    over = draw(st.one_of(random_reads([i, j]), bodies([i, j])))
+    under: Scalar = draw(st.one_of(random_reads([i]), st.just(Num(4.0))))
+    if draw(st.booleans()):
+        under = Call("exp", (under,))
+    body: Scalar = Call("div", (over, Sum((Num(9.0), Call("abs", (under,))))))
+    if draw(st.booleans()):
+        body = product([body, Call("sigmoid", (draw(random_reads([j])),))])
+    if draw(st.booleans()):
+        body = total([body, draw(random_reads([i, j]))])
+    return Scope((i.extent, j.extent), (), body)
+
+
+def test_functions_that_broadcast_are_computed_once() -> None:
+    holds(lambda scope: some(linear.invariants(scope)), broadcasting(), accepted=60)
+
+
+def test_division_by_a_broadcast_becomes_a_product_of_reads() -> None:
+    i, j = it(0, 3), it(1, 4)
+    e = Call("exp", (x(i, j, shape=(3, 4)),))
+    scope = canonical(Scope((3, 4), (), Call("div", (e, x(i, shape=(3,), name="s")))))
+    answer = linear.invariants(scope)
+    assert answer is not None and is_product(answer)
+    assert_equal(scope, answer)
+    integers = Read(leaf("n", 3, dtype="int64"), (i,))
+    assert linear.invariants(Scope((3,), (), Call("div", (integers, Num(1.0))))) is None
+    assert linear.invariants(Scope((3, 4), (), Call("div", (e, Num(0.0))))) is None
+
+
+@st.composite
+def repeating(draw: st.DrawFn) -> Scope:
+    h, k = It(0, draw(st.integers(2, 6))), It(1, draw(EXTENTS))
+    divisor = draw(st.integers(2, 3))
+    shift = draw(st.integers(0, 2))
+    index = Index.iterator(0, h.extent) + shift
+    atom = index // divisor if draw(st.booleans()) else index % divisor
+    other = draw(random_reads([k]))
+    size = atom.range()[1] + k.extent
+    read = x(atom + it(1, k.extent) - draw(st.integers(0, 1)), shape=(size,))
+    twice = x(atom, shape=(atom.range()[1] + 1,), name="z") if draw(st.booleans()) else Num(1)
+    return Scope((h.extent,), (k.extent,), product([read, other, twice]))
+
+
+def test_what_repeats_is_computed_once() -> None:
+    holds(lambda scope: some(linear.quotient(scope)), repeating(), accepted=40)
+
+
+def test_a_quotient_needs_its_iterator_in_one_place() -> None:
+    h, k = it(0, 6), it(1, 3)
+    inside = x(h // 2, k, shape=(3, 3))
+    assert linear.quotient(Scope((6,), (3,), inside)) is None  # a bare read: nothing is computed
+    both = Prod((inside, x(h, shape=(6,), name="y")))
+    assert linear.quotient(Scope((6,), (3,), both)) is None
+    remainder = Prod((inside, x(h % 2, shape=(2,), name="y")))
+    assert linear.quotient(Scope((6,), (3,), remainder)) is None
+
+
+# ---- diagonals and constants --------------------------------------------------------
+
+
+def one(index: Index) -> Read:
+    return Read(op("Full", attrs=((1,), 1.0, "float32")), (index,))
+
+
+@st.composite
+def diagonals(draw: st.DrawFn) -> Scope:
+    i, j, k = (it(slot, draw(EXTENTS)) for slot in range(3))
+    value = draw(st.sampled_from([i, i - 1, i + j, 2 * i, Index(0), Index(1), -j + 1]))
+    extents = [draw(EXTENTS) for _ in range(3)]
+    its = [It(slot, extent) for slot, extent in enumerate(extents)]
+    value = value.substitute(lambda a: Index.iterator(a.slot, extents[a.slot]))
+    factors: list[Scalar] = [draw(random_reads(its)) for _ in range(draw(st.integers(1, 2)))]
+    last = Index.iterator(2, extents[2])
+    at = last - value if draw(st.booleans()) else value - last
+    return Scope(tuple(extents[:2]), (extents[2],), product([*factors, one(at)]))
+
+
+def test_a_diagonal_selects() -> None:
+    holds(lambda scope: some(selection.select(scope)), diagonals(), accepted=60)
+
+
+def test_a_diagonal_that_leaves_the_range_keeps_its_zeros() -> None:
+    i, k = it(0, 4), it(1, 3)
+    scope = canonical(Scope((4,), (3,), Prod((x(k, shape=(5,)), one(k - i)))))
+    answer = selection.select(scope)
+    assert answer is not None and not answer.reduction
+    assert_equal(scope, answer)
+
+
+def test_numbers_in_place_of_constant_tensors() -> None:
+    full = op("Full", attrs=((3,), 2.0, "float32"))
+    i = it(0, 3)
+    value = {full: 2.0}.get
+    inside = canonical(Scope((3,), (), Prod((x(i, shape=(3,)), Read(full, (i,))))))
+    answer = selection.read_constants(inside, value)
+    assert answer is not None
+    assert_equal(inside, answer)
+    outside = canonical(Scope((3,), (), Prod((x(i, shape=(3,)), Read(full, (i - 1,))))))
+    assert selection.read_constants(outside, value) is None
+
+
+# ---- rows by data -------------------------------------------------------------------
+
+
+def test_rows_of_a_product_are_rows_of_its_factor() -> None:
+    """Ids are below 100 in these tests."""
+    r, j, k = it(0, 200), it(1, 2), it(2, 3)
+    ids = leaf("ids", 2, dtype="int64")
+    product_ = Prod((x(k, r, shape=(3, 200)), x(k, j, shape=(3, 2), name="b")))
+    inner = canonical(Scope((200, 2), (3,), product_))
+    whole = op("Embedding", inner, ids)
+    answer = selection.gather_rows(whole, inner)
+    assert answer is not None
+    assert_equal(whole, answer)
+    longer = Prod((x(r, k, shape=(201, 3)), x(k, j, shape=(3, 2), name="b")))
+    # Row 200 would be found there and not in the product.
+    beyond = canonical(Scope((200, 2), (3,), longer))
+    assert selection.gather_rows(op("Embedding", beyond, ids), beyond) is None
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_product_with_rows_of_a_table_is_a_table(constant: bool) -> None:
+    i, j, k = it(0, 2), it(1, 4), it(2, 3)
+    ids = leaf("ids", 2, dtype="int64")
+    rows = op("Embedding", leaf("t", 200, 3, constant=constant), ids)
+    w = Read(leaf("w", 3, 4, constant=True), (k, j))
+    read = Read(rows, (i, k))
+    scope = canonical(Scope((2, 4), (3,), Prod((read, w))))
+    answer = selection.ungather_rows(scope, read, rows)
+    assert (answer is not None) == constant
+    if answer is not None:
+        assert_equal(scope, answer)
+
+
+# ---- windows of one image ---------------------------------------------------------------
+
+
+def flats_of(read: Read) -> list[Scope]:
+    return [read.tensor] if isinstance(read.tensor, Scope) and is_product(read.tensor) else []
+
+
+def window(size: int, shift: int, name: str, constant: bool = True) -> Read:
+    """``sum_{c,r} a[c, h + r - shift] w[f, c, r]``, two channels."""
+    f, h, c, r = it(0, 2), it(1, 5), it(2, 2), it(3, size)
+    weight = Read(leaf(name, 2, 2, size, constant=constant), (f, c, r))
+    body = Prod((x(c, h + r - shift, shape=(2, 5), name="a"), weight))
+    return Read(canonical(Scope((2, 5), (2, size), body)), (f, h))
+
+
+@pytest.mark.parametrize(("small", "shift"), [(1, 0), (3, 1), (5, 2), (3, 0), (2, 2)])
+def test_a_smaller_window_is_part_of_a_larger_one(small: int, shift: int) -> None:
+    scope = canonical(Scope((2, 5), (), Sum((window(5, 2, "w"), window(small, shift, "v")))))
+    joined = list(common_factor(scope, flats_of))
+    assert joined
+    for answer in joined:
+        assert answer.reduction and is_product(answer)
+        assert_equal(scope, answer)
+
+
+def test_the_image_itself_is_a_window_of_one() -> None:
+    image = x(it(0, 2), it(1, 5), shape=(2, 5), name="a")
+    scope = canonical(Scope((2, 5), (), Sum((window(3, 1, "w"), image))))
+    (answer,) = common_factor(scope, flats_of)
+    assert_equal(scope, answer)
+
+
+def test_windows_that_do_not_lie_in_each_other_stay_apart() -> None:
+    scope = canonical(Scope((2, 5), (), Sum((window(3, 0, "w"), window(3, 2, "v")))))
+    assert not list(common_factor(scope, flats_of))
+    data = canonical(Scope((2, 5), (), Sum((window(5, 2, "w"), window(3, 1, "v", False)))))
+    assert not list(common_factor(data, flats_of))
+
