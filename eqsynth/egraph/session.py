@@ -29,6 +29,11 @@ from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
 
 
+def _is_own(rule: Rule) -> bool:
+    """Whether a rule comes with eqsynth."""
+    return Path(rule.file).parent == rules_dir()
+
+
 @dataclass
 class Session:
     """See the module. ``matches`` counts the instances of each rule that were united."""

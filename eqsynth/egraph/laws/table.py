@@ -276,8 +276,3 @@ ASKED_AGAIN: Final = (
 MAKES_OPERATORS: Final = (
     "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
 )  # fmt: skip
-
-
-def _is_own(rule: Rule) -> bool:
-    """Whether a rule comes with eqsynth."""
-    return Path(rule.file).parent == rules_dir()
