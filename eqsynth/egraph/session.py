@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
@@ -26,7 +27,7 @@ from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, digest_of, reads
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules import Rule, RuleSet, rules_dir
 
 
 def _is_own(rule: Rule) -> bool:
