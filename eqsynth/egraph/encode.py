@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eqsynth.egraph.snapshot import Handle
-from eqsynth.ir.index import Atom, Index, It, atom_key
+from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, atom_key, number_of
 from eqsynth.ir.operators import Attr, operator
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
@@ -72,8 +72,10 @@ def encode_index(index: Index) -> Term:
 def _atom(atom: Atom) -> Term:
     if isinstance(atom, It):
         return ("It", atom.slot, atom.extent)
-    name = "IMod" if type(atom).__name__ == "Mod" else "IDiv"
-    return (name, encode_index(atom.value), atom.divisor)
+    return (_OPERATIONS[type(atom)], encode_index(atom.value), number_of(atom))
+
+
+_OPERATIONS = {FloorDiv: "IDiv", Mod: "IMod", Min: "IMin", Max: "IMax"}
 
 
 # ---- back: from a constructor and decoded arguments --------------------------
@@ -92,8 +94,12 @@ def decode_index(name: str, args: Sequence[Any]) -> Index:
             return index * factor  # type: ignore[no-any-return]
         case "IDiv", (index, divisor):
             return index // divisor  # type: ignore[no-any-return]
-    index, divisor = args
-    return index % divisor  # type: ignore[no-any-return]
+        case "IMod", (index, divisor):
+            return index % divisor  # type: ignore[no-any-return]
+        case "IMin", (index, bound):
+            return index.minimum(bound)  # type: ignore[no-any-return]
+    index, bound = args
+    return index.maximum(bound)  # type: ignore[no-any-return]
 
 
 def decode_scalar(name: str, args: Sequence[Any]) -> Scalar:

@@ -19,7 +19,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import Tensor, args_of, topological
 
-_INDICES = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod"})
+_INDICES = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
 _SCALARS = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
 _OUTPUTS = "Outputs"
 

@@ -336,6 +336,13 @@ def _index(name: str, operands: Sequence[Any]) -> IndexExpr | None:
                 hint="// and % of an index floor, and their divisors are positive",
             )
         return IndexExpr(a // b.const if name == "FloorDivide" else a % b.const)
+    if name in ("Minimum", "Maximum"):
+        # Of two indices by their difference: min(a, b) = b + min(a - b, 0).
+        base, bound = (b, 0) if b.terms else (Index(0), b.const)
+        apart = a - base
+        return IndexExpr(
+            base + (apart.minimum(bound) if name == "Minimum" else apart.maximum(bound))
+        )
     return None
 
 

@@ -1,8 +1,9 @@
-"""Index expressions of a scope: an affine value over iterators, ``//`` and ``%``.
+"""Index expressions of a scope: an affine value over iterators, ``//``, ``%``, min and max.
 
 An :class:`Index` is kept in canonical affine form: a constant and a sum of integer multiples of
-atoms, sorted. ``//`` and ``%`` floor, and are atoms; what is known about them from ranges is
-stated in ``rules/index.egg``, not here. An iterator carries its extent and runs over [0, extent).
+atoms, sorted. ``//`` and ``%`` by a number, which floor, and min and max with a number are atoms;
+what is known about them from ranges is stated in ``rules/index.egg``, not here. An iterator
+carries its extent and runs over [0, extent).
 """
 
 from __future__ import annotations
@@ -40,7 +41,45 @@ class Mod:
     divisor: int
 
 
-Atom = It | FloorDiv | Mod
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The smaller of ``value`` and ``bound``."""
+
+    value: Index
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The larger of ``value`` and ``bound``."""
+
+    value: Index
+    bound: int
+
+
+# An operation on an index and a number.
+Operation = FloorDiv | Mod | Min | Max
+Atom = It | Operation
+
+
+def number_of(atom: Operation) -> int:
+    """The number that an operation has beside its index."""
+    return atom.divisor if isinstance(atom, FloorDiv | Mod) else atom.bound
+
+
+def applied(atom: Operation, value: Index) -> Index:
+    """The operation on another index."""
+    match atom:
+        case FloorDiv(divisor=n):
+            return value // n
+        case Mod(divisor=n):
+            return value % n
+        case Min(bound=n):
+            return value.minimum(n)
+    return value.maximum(atom.bound)
+
+
+_KINDS = (It, FloorDiv, Mod, Min, Max)
 
 
 @lru_cache(maxsize=65536)
@@ -48,7 +87,7 @@ def atom_key(atom: Atom) -> tuple[object, ...]:
     """A total order on atoms that depends on structure only."""
     if isinstance(atom, It):
         return (0, atom.slot, atom.extent)
-    return (1 if isinstance(atom, FloorDiv) else 2, index_key(atom.value), atom.divisor)
+    return (_KINDS.index(type(atom)), index_key(atom.value), number_of(atom))
 
 
 def index_key(index: Index) -> tuple[object, ...]:
@@ -120,6 +159,21 @@ class Index:
             return Index(self.const % divisor)
         return Index(0) if divisor == 1 else Index(0, ((Mod(self, divisor), 1),))
 
+    def minimum(self, bound: int) -> Index:
+        """The smaller of the index and a number.
+
+        Of two indices it is ``b + (a - b).minimum(0)``.
+        """
+        if not self.terms:
+            return Index(min(self.const, bound))
+        return Index(0, ((Min(self, bound), 1),))
+
+    def maximum(self, bound: int) -> Index:
+        """The larger of the index and a number."""
+        if not self.terms:
+            return Index(max(self.const, bound))
+        return Index(0, ((Max(self, bound), 1),))
+
     def range(self) -> tuple[int, int]:
         """Smallest and largest value, both included; exact for affine indices, else a bound."""
         low = high = self.const
@@ -130,7 +184,7 @@ class Index:
         return low, high
 
     def iterators(self) -> Iterator[It]:
-        """Every iterator that occurs, also under ``//`` and ``%`` (with repetitions)."""
+        """Every iterator that occurs, also within operations (with repetitions)."""
         for atom, _ in self.terms:
             if isinstance(atom, It):
                 yield atom
@@ -157,10 +211,8 @@ class Index:
         for atom, c in self.terms:
             if isinstance(atom, It):
                 result = result + image(atom) * c
-            elif isinstance(atom, FloorDiv):
-                result = result + (atom.value.substitute(image) // atom.divisor) * c
             else:
-                result = result + (atom.value.substitute(image) % atom.divisor) * c
+                result = result + applied(atom, atom.value.substitute(image)) * c
         return result
 
     def evaluate(self, values: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
@@ -169,10 +221,8 @@ class Index:
         for atom, c in self.terms:
             if isinstance(atom, It):
                 part = values[atom.slot]
-            elif isinstance(atom, FloorDiv):
-                part = atom.value.evaluate(values) // atom.divisor
             else:
-                part = atom.value.evaluate(values) % atom.divisor
+                part = _FUNCTIONS[type(atom)](atom.value.evaluate(values), number_of(atom))
             total = total + c * part
         return total
 
@@ -185,15 +235,22 @@ class Index:
         for atom, c in self.terms:
             if isinstance(atom, It):
                 text = name(atom)
-            else:
+            elif isinstance(atom, FloorDiv | Mod):
                 sign = "//" if isinstance(atom, FloorDiv) else "%"
                 text = f"(({atom.value.render(name)}) {sign} {atom.divisor})"
+            else:
+                text = f"{type(atom).__name__.lower()}({atom.value.render(name)}, {atom.bound})"
             text = text if abs(c) == 1 else f"{abs(c)}*{text}"
             parts.append((" - " if c < 0 else " + ") + text)
         if self.const or not parts:
             parts.append((" - " if self.const < 0 else " + ") + str(abs(self.const)))
         line = "".join(parts)
         return line[3:] if line.startswith(" + ") else "-" + line[3:]
+
+
+_FUNCTIONS: dict[type, Callable[..., npt.NDArray[np.int64]]] = {
+    FloorDiv: np.floor_divide, Mod: np.mod, Min: np.minimum, Max: np.maximum,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=65536)
@@ -203,6 +260,10 @@ def _atom_range(atom: Atom) -> tuple[int, int]:
     low, high = atom.value.range()
     if isinstance(atom, FloorDiv):
         return low // atom.divisor, high // atom.divisor
+    if isinstance(atom, Min):
+        return min(low, atom.bound), min(high, atom.bound)
+    if isinstance(atom, Max):
+        return max(low, atom.bound), max(high, atom.bound)
     if low // atom.divisor == high // atom.divisor:
         return low % atom.divisor, high % atom.divisor
     return 0, atom.divisor - 1

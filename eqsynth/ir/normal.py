@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from eqsynth.ir.functions import COMMUTATIVE
-from eqsynth.ir.index import Atom, Index, It
+from eqsynth.ir.index import Atom, Index, It, number_of
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -220,7 +220,7 @@ def _index(index: Index, colour: Colour) -> tuple[object, ...]:
 def _atom(atom: Atom, colour: Colour) -> object:
     if isinstance(atom, It):
         return colour(atom)
-    return (type(atom).__name__, _index(atom.value, colour), atom.divisor)
+    return (type(atom).__name__, _index(atom.value, colour), number_of(atom))
 
 
 def canonical_order(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]:

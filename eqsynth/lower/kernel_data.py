@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eqsynth.extract.kernel import Kernel
-from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
+from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, Operation, number_of
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType
@@ -104,8 +104,7 @@ def _index_to_data(index: Index) -> Data:
 def _atom_to_data(atom: Atom) -> Data:
     if isinstance(atom, It):
         return ["it", atom.slot, atom.extent]
-    name = "div" if isinstance(atom, FloorDiv) else "mod"
-    return [name, _index_to_data(atom.value), atom.divisor]
+    return [_NAMES[type(atom)], _index_to_data(atom.value), number_of(atom)]
 
 
 def _index_from_data(data: Data) -> Index:
@@ -116,4 +115,8 @@ def _index_from_data(data: Data) -> Index:
 def _atom_from_data(kind: str, first: Any, second: int) -> Atom:
     if kind == "it":
         return It(first, second)
-    return (FloorDiv if kind == "div" else Mod)(_index_from_data(first), second)
+    (operation,) = (operation for operation, name in _NAMES.items() if name == kind)
+    return operation(_index_from_data(first), second)
+
+
+_NAMES: dict[type[Operation], str] = {FloorDiv: "div", Mod: "mod", Min: "min", Max: "max"}

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
-from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, number_of
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
 from eqsynth.ir.types import INTEGERS, is_float
 from eqsynth.lower.scalar_functions import (
@@ -35,6 +35,11 @@ from eqsynth.lower.scalar_functions import (
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 
 
+_OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {
+    FloorDiv: tirx.floordiv, Mod: tirx.floormod, Min: tirx.min, Max: tirx.max,
+}  # fmt: skip
+
+
 def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
     """An index as TIR; ``//`` and ``%`` floor."""
     total: Expr = tirx.const(index.const, dtype)
@@ -43,9 +48,8 @@ def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
             part = iterators[atom.slot]
         else:
             value = index_code(atom.value, iterators, dtype)
-            divisor = tirx.const(atom.divisor, dtype)
-            floor = tirx.floordiv if isinstance(atom, FloorDiv) else tirx.floormod
-            part = floor(value, divisor)
+            operation = _OPERATIONS[type(atom)]
+            part = operation(value, tirx.const(number_of(atom), dtype))
         total = total + part * tirx.const(coefficient, dtype)
     return total
 

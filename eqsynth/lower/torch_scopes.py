@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from eqsynth.ir.functions import REDUCERS
-from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -201,10 +201,17 @@ def _position(index: Index, box: _Box) -> torch.Tensor:
     for atom, coefficient in index.terms:
         if isinstance(atom, It):
             part = box.values(atom.slot)
-        elif isinstance(atom, FloorDiv):
-            part = torch.div(_position(atom.value, box), atom.divisor, rounding_mode="floor")
         else:
-            part = torch.remainder(_position(atom.value, box), atom.divisor)
+            value = _position(atom.value, box)
+            match atom:
+                case FloorDiv(divisor=n):
+                    part = torch.div(value, n, rounding_mode="floor")
+                case Mod(divisor=n):
+                    part = torch.remainder(value, n)
+                case Min(bound=n):
+                    part = torch.clamp(value, max=n)
+                case Max(bound=n):
+                    part = torch.clamp(value, min=n)
         total = total + coefficient * part
     return total
 

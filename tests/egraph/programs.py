@@ -178,6 +178,11 @@ def indices_by_hand() -> Tensor:
         (w - 9) // 2 * 2 + (w - 9) % 2 + h, (w - 9) // 2 * 6 + (w - 9) % 2 * 3 + c,
         ((h * 2 + 4) // 2) * 3, (h * 2 + 4) % 2, (h * 6 + w) // 6 * 5 + w, Index(0) + w // 6,
         ((h * 6 + w * 6) // 6) * 2 + c, (w * 6 + 12) // 6 * 3,
+        w.minimum(7), (w + 1).maximum(0), w.minimum(4).minimum(3), w.maximum(1).maximum(2),
+        w.minimum(4).maximum(1), (w * 3).minimum(6), (w * 3).maximum(6), (w * -3).minimum(-6),
+        (w * -3).maximum(-6), (w - 2).minimum(1) // 2, (w - 2).maximum(-1) // 2,
+        w + w % 6, w * 2 + w % 6, w - w % 6, w * 2 + w % 6 * 3,
+        w + w % 6 + 1, w * 2 + w % 6 + 1, w - w % 6 + 1, w * 2 + w % 6 * 3 + 1,
     ]  # fmt: skip
     return Scope((4, 6, 3), (), Sum(tuple(map(Value, at))))
 

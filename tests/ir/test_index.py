@@ -22,7 +22,8 @@ Meaning = Callable[[tuple[int, ...]], int]
 @st.composite
 def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Index, Meaning]:
     """An index, and what Python makes of the same expression."""
-    kind = draw(st.sampled_from(["it", "number", "add", "sub", "mul", "div", "mod", "neg"]))
+    kinds = ["it", "number", "add", "sub", "mul", "div", "mod", "neg", "min", "max"]
+    kind = draw(st.sampled_from(kinds))
     if depth == 0 or kind in ("it", "number"):
         slot, number = draw(st.integers(0, 2)), draw(st.integers(-5, 5))
         if kind == "number":
@@ -39,6 +40,10 @@ def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Index, Meaning]:
     n = draw(st.integers(-4, 4))
     if kind == "mul":
         return n * left, lambda point: n * f(point)
+    if kind == "min":
+        return left.minimum(n), lambda point: min(f(point), n)
+    if kind == "max":
+        return left.maximum(n), lambda point: max(f(point), n)
     n = draw(st.integers(1, 5))
     if kind == "div":
         return left // n, lambda point: f(point) // n

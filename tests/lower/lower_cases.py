@@ -271,11 +271,13 @@ def scopes(draw: st.DrawFn) -> Scope:
         value = Index(draw(st.integers(-2, 3)))
         for it in draw(st.lists(st.sampled_from(iterators), max_size=2)) if iterators else ():
             value = value + it * draw(st.sampled_from([-2, -1, 1, 1, 1, 2, 3]))
-        match draw(st.integers(0, 5)):
+        match draw(st.integers(0, 6)):
             case 0:
                 return value // draw(st.integers(2, 3))
             case 1:
                 return value % draw(st.integers(2, 5)) + (value // 2)
+            case 2:
+                return value.minimum(draw(st.integers(-1, 4))).maximum(draw(st.integers(-2, 2)))
         return value
 
     def scalar(depth: int) -> Scalar:

@@ -179,14 +179,19 @@ def index_value(name: str, args: list[Any]) -> Array:
             return np.asarray(c * x)
         case "IDiv", [x, m]:
             return np.asarray(x // m)
-    x, m = args
-    return np.asarray(x % m)
+        case "IMod", [x, m]:
+            return np.asarray(x % m)
+        case "IMin", [x, c]:
+            return np.minimum(x, c)
+    x, c = args
+    return np.maximum(x, c)
 
 
 @st.composite
 def index_terms(draw: st.DrawFn, depth: int = 3) -> Any:
     """Raw terms, as the encoding never makes them too: negative and zero coefficients, x // 1."""
-    kind = draw(st.sampled_from(["it", "number", "add", "add", "mul", "div", "mod", "undo"]))
+    kinds = ["it", "number", "add", "add", "mul", "div", "mod", "undo", "bound"]
+    kind = draw(st.sampled_from(kinds))
     if depth == 0 or kind in ("it", "number"):
         slot = draw(st.integers(0, 2))
         return ("It", slot, EXTENTS[slot]) if kind != "number" else ("INum", draw(NUMBERS))
@@ -195,6 +200,8 @@ def index_terms(draw: st.DrawFn, depth: int = 3) -> Any:
         return ("IAdd", x, draw(index_terms(depth - 1)))
     if kind == "mul":
         return ("IMul", draw(NUMBERS), x)
+    if kind == "bound":
+        return (draw(st.sampled_from(["IMin", "IMax"])), x, draw(NUMBERS))
     m, c = draw(st.sampled_from([1, 2, 3, 4, 6, 12])), draw(st.sampled_from([1, 1, 2, -1]))
     if kind == "undo":
         parts = ("IMul", c * m, ("IDiv", x, m)), ("IMul", c, ("IMod", x, m))

@@ -19,7 +19,7 @@ from eqsynth.egraph.laws.closing import (
     traversal_iterators,
 )
 from eqsynth.egraph.laws.merging import is_product, leaves_with
-from eqsynth.ir.index import Atom, FloorDiv, Index, It
+from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
     Read,
@@ -58,7 +58,11 @@ def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
     for atom, c in index.terms:
         if isinstance(atom, It):
             continue
-        value, d = rebuilt(atom.value, affine), atom.divisor
+        value = rebuilt(atom.value, affine)
+        if isinstance(atom, Min | Max):
+            result = result + applied(atom, value) * c
+            continue
+        d = atom.divisor
         whole = Index(value.const // d, tuple((a, x // d) for a, x in value.terms if x % d == 0))
         rest = value - whole * d
         low, high = rest.range()
@@ -78,11 +82,12 @@ def _indices(body: Scalar) -> Iterator[Index]:
             yield leaf.index
 
 
-def _moduli(index: Index) -> Iterator[Atom]:
+def _moduli(index: Index) -> Iterator[FloorDiv | Mod]:
     """Every ``//`` and ``%`` of an index, from the outside in."""
     for atom, _ in index.terms:
-        if not isinstance(atom, It):
+        if isinstance(atom, FloorDiv | Mod):
             yield atom
+        if not isinstance(atom, It):
             yield from _moduli(atom.value)
 
 
@@ -273,7 +278,6 @@ def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
     traversal = set(traversal_iterators(scope)) - {it}
     for index in _indices(scope.body):
         for atom in _moduli(index):
-            assert not isinstance(atom, It)
             value = next(expressions(atom.value))
             alone = all(c % atom.divisor == 0 for a, c in value.terms if a != it)
             # Expressions that mix the traversal are substituted first.
@@ -338,7 +342,6 @@ def _phases(scope: Scope, it: It) -> tuple[Index, int] | None:
     """The expression of ``it`` and what is less than a step of d, of which // d and % d are."""
     traversal = set(traversal_iterators(scope))
     for atom in (a for index in _indices(scope.body) for a in _moduli(index)):
-        assert not isinstance(atom, It)
         value, d = atom.value, atom.divisor
         if not value.is_affine or abs(value.coefficient(it.slot)) != 1 or len(value.terms) < 2:
             continue
