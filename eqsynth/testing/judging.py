@@ -116,8 +116,9 @@ def verdict(
         b = value(right, env, REAL)
     except (EqsynthError, IndexError, ValueError, TypeError) as error:
         return Difference("shape", f"the right side has no value: {error}", kind, env)
-    bound = _bound(numerics)
-    if not _close(a, b, bound):
+    # A bound that is claimed is relative for large results and absolute for small ones.
+    least = 1.0 if numerics.startswith("approx") else 0.0
+    if not _close(a, b, _bound(numerics), least):
         what = "the sides have two values"
         return Difference("value", what, kind, env, shown(a), shown(b))
     return _rounding(left, right, shown(a), kind, numerics, env)
@@ -181,12 +182,13 @@ def _bound(numerics: str) -> float:
     return float(bound.rstrip(" )")) if bound else REAL_TOLERANCE
 
 
-def _close(a: Array, b: Array, bound: float) -> bool:
+def _close(a: Array, b: Array, bound: float, least: float = 0.0) -> bool:
     if a.shape != b.shape:
         return False
     if a.dtype != object and b.dtype != object:
         return bool(np.array_equal(a, b))
     scale = max((abs(x) for x in a.flat if np.isfinite(float(x))), default=0)
+    scale = max(scale, least)
     for x, y in zip(a.flat, b.flat, strict=True):
         if x == y or (x != x and y != y):
             continue
