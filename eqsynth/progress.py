@@ -34,9 +34,9 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, total=count)
 
-    def advance(self) -> None:
+    def advance(self, steps: int = 1) -> None:
         if self._bar is not None:
-            self._bar.advance(self._task)
+            self._bar.advance(self._task, steps)
 
     def __enter__(self) -> Progress:
         if self._bar is not None:

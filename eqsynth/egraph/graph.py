@@ -33,6 +33,7 @@ class EGraph:
     Attributes:
         classes: class -> its members, terms whose arguments are classes.
         roots: the classes of the terms that were added, in order.
+        original: class -> the members that were added: the program as it came.
     """
 
     classes: Mapping[ClassRef, tuple[Tensor, ...]]
@@ -44,3 +45,4 @@ class EGraph:
     seconds: float
     log: Log | None
     over_budget: Mapping[str, int] = field(default_factory=dict)
+    original: Mapping[ClassRef, tuple[Tensor, ...]] = field(default_factory=dict)

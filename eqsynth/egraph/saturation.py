@@ -32,9 +32,9 @@ def saturate_terms(
 ) -> EGraph:
     """The task of the worker: one session from terms to plain data."""
     session = Session(rules, log_matches)
-    handles = session.add(roots)
+    session.add(roots)
     report = saturate(session, phases, limits)
-    return session.graph(handles, report.stop, report.seconds, report.over_budget)
+    return session.graph(roots, report.stop, report.seconds, report.over_budget)
 
 
 def saturate_in_worker(
@@ -82,4 +82,6 @@ def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:
         ref = ClassRef(len(refs), term.type, term.constant, digest)
         refs[term] = ref
         classes[ref] = (over(term, refs),)
-    return EGraph(classes, tuple(refs[r] for r in roots), len(refs), len(refs), {}, stop, 0.0, None)
+    found = tuple(refs[root] for root in roots)
+    size = len(refs)
+    return EGraph(classes, found, size, size, {}, stop, 0.0, None, original=classes)

@@ -62,7 +62,6 @@ DEFAULT_PHASES = (
     Phase("contract", ("boundary", "contract-explore", "index", "normal"), 12),
     Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
-    Phase("merge", ("merge", "simplify"), 3),
 )
 
 # The other order of axes is needed only to recognize a given term, not to compute one.

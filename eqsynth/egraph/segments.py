@@ -127,6 +127,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
     Extraction is global over it, so layouts cross the cuts.
     """
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
+    original: dict[ClassRef, tuple[Tensor, ...]] = {}
     of_term: dict[Tensor, ClassRef] = {}
     for number, (segment, graph) in enumerate(zip(segments, graphs, strict=True)):
         images: dict[Tensor, ClassRef] = {}
@@ -148,6 +149,12 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
             else:
                 own = [over(m, images) for m in members if m not in segment.names]
                 classes[new] = tuple(dict.fromkeys((*classes[new], *own)))
+        for ref, members in graph.original.items():
+            # What lies across a cut is the original of the segment that made it.
+            whole = [segment.names.get(m, m) for m in members]
+            own = [over(m, images) for m in whole if all(arg in images for arg in args_of(m))]
+            known = original.get(images[ref], ())
+            original[images[ref]] = tuple(dict.fromkeys((*known, *own)))
         for term, root in zip(segment.outputs, graph.roots, strict=True):
             of_term[term] = images[root]
     matches: dict[str, int] = {}
@@ -166,6 +173,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         seconds=sum(g.seconds for g in distinct),
         log=None,
         over_budget={rule: n for g in distinct for rule, n in g.over_budget.items()},
+        original=original,
     )
 
 

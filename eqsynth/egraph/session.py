@@ -213,18 +213,14 @@ class Session:
         return None
 
     def graph(
-        self,
-        roots: Sequence[int],
-        stop: str,
-        seconds: float,
-        over_budget: Mapping[str, int],
+        self, terms: Sequence[Tensor], stop: str, seconds: float, over_budget: Mapping[str, int]
     ) -> EGraph:
-        """The e-graph as plain data; ``roots`` are handles."""
+        """The e-graph as plain data; its roots are ``terms``, which were added."""
         view = self.view()
-        classes = {ref: view.members(ref) for ref in view.refs.values()}
+        classes, original = view.classes({t: self.handle(t) for t in topological(terms)})
         return EGraph(
             classes=classes,
-            roots=tuple(view.refs[view.snapshot.handles[Handle(n)]] for n in roots),
+            roots=tuple(view.refs[view.by_handle(self.handle(term))] for term in terms),
             enodes=self.engine.enodes(),
             eclasses=len(view.snapshot.classes),
             matches=dict(self.matches),
@@ -232,6 +228,7 @@ class Session:
             seconds=seconds,
             log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
             over_budget=dict(over_budget),
+            original=original,
         )
 
     # ---- a round ---------------------------------------------------------------
@@ -400,7 +397,7 @@ class Session:
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
             name = self._rule_name(law, answer.row)
             self.matches[name] += 1
-            if law.startswith(MAKES_OPERATORS):
+            if law in MAKES_OPERATORS:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
                 self.log.append(Equality(left_side(answer, e), result, name))

@@ -12,11 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor
+from eqsynth.egraph.segments import over
 from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+
+Members = dict[ClassRef, tuple[Tensor, ...]]
 
 
 class View:
@@ -72,25 +75,30 @@ class View:
             self._members[eclass] = tuple(terms)
         return self._members[eclass]
 
+    def classes(self, terms: Mapping[Tensor, int]) -> tuple[Members, Members]:
+        """The members of every class, and those among them that came as these terms.
+
+        Args:
+            terms: terms with their subterms, arguments first -> their handles.
+        """
+        refs: dict[Tensor, ClassRef] = {}
+        original: Members = {}
+        for term, handle in terms.items():
+            refs[term] = self.refs[self.by_handle(handle)]
+            # As it came: a member's body is read as the smallest of its class.
+            own = (*original.get(refs[term], ()), over(term, refs))
+            original[refs[term]] = tuple(dict.fromkeys(own))
+        everything = {
+            ref: tuple(dict.fromkeys((*self.members(ref), *original.get(ref, ()))))
+            for ref in self.refs.values()
+        }
+        return everything, original
+
     def scopes(self, ref: ClassRef) -> list[Scope]:
         return [term for term in self.members(ref) if isinstance(term, Scope)]
 
     def operators(self, ref: ClassRef) -> list[Op]:
         return [term for term in self.members(ref) if isinstance(term, Op)]
-
-    def products_of(self, ref: ClassRef) -> list[Op]:
-        """Products of two operands, the first this class, the second constant."""
-        return self._products.get(ref, [])
-
-    @cached_property
-    def _products(self) -> dict[Tensor, list[Op]]:
-        found: dict[Tensor, list[Op]] = {}
-        for eclass, nodes in self.snapshot.classes.items():
-            if any(node.function in ("Matmul", "Conv2d") for node in nodes):
-                for op in self.operators(self.refs[eclass]):
-                    if op.name in ("Matmul", "Conv2d") and op.args[1].constant:
-                        found.setdefault(op.args[0], []).append(op)
-        return found
 
     @cached_property
     def derived(self) -> frozenset[Scope]:

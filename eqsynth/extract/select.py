@@ -82,6 +82,10 @@ class Selection:
     def __init__(self, graph: EGraph, found: Mapping[ClassRef, list[Candidate]]) -> None:
         self.graph = graph
         self.found = found
+        self.original = {
+            ref: [c for c in options if c.member in graph.original.get(ref, ())]
+            for ref, options in found.items()
+        }
         self.users: dict[ClassRef, set[ClassRef]] = {}
         for ref, members in graph.classes.items():
             for member in members:
@@ -90,17 +94,33 @@ class Selection:
                         self.users.setdefault(arg, set()).add(ref)
 
     def best(self, costs: Costs) -> Plan:
-        """The plan of least cost.
+        """The plan of least cost that was found: never one that costs more than the original's,
+        though greedy choices may miss what is shared.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
         """
-        self._costs = costs
+        plan = self._greedy(costs, self.found, self.graph.classes)
+        if not self.graph.original:
+            return plan
+        try:
+            plain = self._greedy(costs, self.original, self.graph.original)
+        except ExtractionError:
+            return plan  # the original has an operator that no backend runs as it stands
+        return plan if plan.cost_s <= plain.cost_s else plain
+
+    def _greedy(
+        self,
+        costs: Costs,
+        found: Mapping[ClassRef, Sequence[Candidate]],
+        members: Mapping[ClassRef, Sequence[Tensor]],
+    ) -> Plan:
+        self._costs, self._found, self._members = costs, found, members
         self._states: dict[ClassRef, dict[Layout, _Best]] = {}
         inputs: dict[str, State] = {}
         work: deque[ClassRef] = deque()
-        for ref, members in self.graph.classes.items():
-            for member in members:
+        for ref, terms in self.graph.classes.items():
+            for member in terms:
                 if isinstance(member, Input):
                     layout = contiguous(len(ref.shape))
                     inputs[member.name] = (ref, layout)
@@ -125,11 +145,11 @@ class Selection:
     def _improve(self, ref: ClassRef) -> bool:
         """Tries every candidate of a class; True if some layout got cheaper."""
         better = False
-        for candidate in self.found[ref]:
+        for candidate in self._found[ref]:
             option = self._option(candidate)
             if option is not None:
                 better |= self._offer(ref, candidate.kernel.output, *option)
-        for member in self.graph.classes[ref]:
+        for member in self._members.get(ref, ()):
             for layout, state, choice in self._views(member):
                 below = self._state(state)
                 if below is not None:

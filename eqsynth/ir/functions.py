@@ -44,11 +44,23 @@ class Function:
             return apply(self.name, args)
         if self.result == "float":
             args = tuple(np.asarray(arg, dtype=np.float64) for arg in args)
+        elif self.result == "same" and all(np.asarray(arg).dtype == bool for arg in args):
+            # NumPy has no arithmetic of bools: 0 and 1 stand for them.
+            args = tuple(np.asarray(arg, dtype=np.uint8) for arg in args)
         return self.evaluate(*args)
 
 
 def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x)
+
+
+def _power(x: Any, y: Any) -> Any:
+    """Of integers exact, modulo the size of the dtype; below one it is 0, but for 1 and -1."""
+    base, exponent = np.asarray(x), np.asarray(y)
+    if "f" in (base.dtype.kind, exponent.dtype.kind):
+        return np.power(np.asarray(base, np.float64), exponent)
+    below = np.where(base == 1, 1, np.where(base == -1, 1 - 2 * (exponent % 2), 0))
+    return np.where(exponent < 0, below, np.power(base, np.maximum(exponent, 0)))
 
 
 def _sigmoid(x: Any) -> Any:
@@ -81,7 +93,7 @@ _TABLE: Final = (
     Function("gelu_tanh", 1, _gelu_tanh, "float", True),
     Function("not", 1, np.logical_not, "bool"),
     Function("div", 2, lambda x, y: np.true_divide(x, y)),
-    Function("pow", 2, lambda x, y: np.power(np.asarray(x, np.float64), y), "same"),
+    Function("pow", 2, _power, "same"),
     Function("floordiv", 2, np.floor_divide, "same"),
     Function("mod", 2, np.mod, "same"),
     Function("max", 2, np.maximum, "same", True),

@@ -56,14 +56,19 @@ def _axis(operator: str, axis: int, rank: int) -> int:
     return axis
 
 
+# What torch refuses to do with bools alone, besides minus.
+_OF_NUMBERS = ("relu", "abs", "floor", "ceil", "floordiv", "mod", "pow")
+
+
 def elementwise(fn: str) -> Callable[..., TensorType]:
     """Inference of a scalar function mapped over broadcast tensors."""
 
     def infer(types: Types) -> TensorType:
         shape = broadcast_shapes(fn, *(t.shape for t in types))
-        if fn.lower() in ("sub", "neg") and any(t.dtype == "bool" for t in types):
+        bools = [t.dtype == "bool" for t in types]
+        if (fn.lower() in ("sub", "neg") and any(bools)) or (fn in _OF_NUMBERS and all(bools)):
             raise DtypeError(
-                what=f"{fn.lower()}: bools have no minus",
+                what=f"{fn.lower()}: bools are no numbers here",
                 got=" and ".join(t.dtype for t in types),
                 expected="numbers",
                 hint="cast to an integer, or use a logical operator",
@@ -396,11 +401,7 @@ def merge(types: Types, axis: int) -> TensorType:
     return TensorType((*x.shape[:axis], extent, *x.shape[axis + 2 :]), x.dtype)
 
 
-def full(_types: Types, shape: Ints, value: float, dtype: str) -> TensorType:
-    return TensorType(shape, dtype)
-
-
-def iota(_types: Types, shape: Ints, axis: int, dtype: str) -> TensorType:
+def given(_types: Types, shape: Ints, _value_or_axis: float, dtype: str) -> TensorType:
     return TensorType(shape, dtype)
 
 

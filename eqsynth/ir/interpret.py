@@ -183,8 +183,12 @@ def _scalar(scalar: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, A
         case Cast(dtype=dtype, arg=arg):
             return rounded(_scalar(arg, grid, values), dtype)
         case Call(fn=fn, args=args):
-            applied = FUNCTIONS[fn].value(*(_scalar(a, grid, values) for a in args))
-            return _stored(applied, scalar)
+            parts = [_scalar(arg, grid, values) for arg in args]
+            if FUNCTIONS[fn].result == "same":
+                # A number takes the dtype of what it meets: max(uint8, -1) is max(uint8, 255).
+                first = 1 if fn == "where" else 0
+                parts[first:] = [_stored(part, scalar) for part in parts[first:]]
+            return _stored(FUNCTIONS[fn].value(*parts), scalar)
         case Prod(factors=parts) | Sum(terms=parts):
             combine = np.multiply if isinstance(scalar, Prod) else np.add
             # All in the dtype of the result: two bools beside a float are two numbers.

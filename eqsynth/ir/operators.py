@@ -172,14 +172,14 @@ _OTHERS: Final = (
     Operator(
         "Full",
         0,
-        inference.full,
+        inference.given,
         (("shape", "ints"), ("value", "float"), ("dtype", "str")),
         "constant",
     ),
     Operator(
         "Iota",
         0,
-        inference.iota,
+        inference.given,
         (("shape", "ints"), ("axis", "int"), ("dtype", "str")),
         "constant",
     ),

@@ -287,16 +287,17 @@ def dtype_of(scalar: Scalar) -> str | None:
                 )
             if function.result == "bool":
                 return "bool"
-            joined = _joined(args[1:] if fn == "where" else args)
+            joined = joined_dtype(args[1:] if fn == "where" else args)
             if function.result == "float" and joined is not None and not is_float(joined):
                 return "float32"
             return joined
-    joined, parts = _joined(children(scalar)), children(scalar)
+    joined, parts = joined_dtype(children(scalar)), children(scalar)
     # As in torch: a bool counts as soon as a number is in the arithmetic.
     return "int64" if joined == "bool" and any(isinstance(p, Num) for p in parts) else joined
 
 
-def _joined(parts: Sequence[Scalar]) -> str | None:
+def joined_dtype(parts: Sequence[Scalar]) -> str | None:
+    """The dtype in which these are joined by arithmetic; None if they are all numbers."""
     known = [dtype for part in parts if (dtype := dtype_of(part)) is not None]
     if not known:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 
 from eqsynth.ir.functions import FUNCTIONS
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import ITEMSIZE, is_float
 
 Expr = Any
 """A TIR expression; tvm has no annotations."""
@@ -286,8 +286,20 @@ def _integer_division(
 
 
 def _integer_power(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
-    power = tirx.pow(convert(x, dtype, "float64"), convert(y, dtype, "float64"))
-    return convert(code.bind(power), "float64", dtype)
+    """By squaring, so that it wraps around as torch's does; below one it is 0, but for 1 and -1."""
+    one = number(1, dtype)
+    signed = dtype not in ("uint8", "bool")
+    result, base = one, x
+    for bit in range(8 * ITEMSIZE[dtype] - signed):
+        odd = tirx.EQ(tirx.bitwise_and(tirx.shift_right(y, number(bit, dtype)), one), one)
+        result = code.bind(tirx.Select(odd, result * base, result))
+        base = code.bind(base * base)
+    if not signed:
+        return result
+    zero, minus = number(0, dtype), number(-1, dtype)
+    turned = tirx.Select(tirx.EQ(tirx.bitwise_and(y, one), one), minus, one)
+    below = tirx.Select(tirx.EQ(x, one), one, tirx.Select(tirx.EQ(x, minus), turned, zero))
+    return tirx.Select(y < zero, below, result)
 
 
 COMPARE: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {

@@ -58,15 +58,33 @@ def apply(function: str, args: Sequence[torch.Tensor], exact: bool = False) -> t
     if FUNCTIONS[function].result == "float":
         wide = torch.float64 if exact else torch.float32
         args = [a if a.is_floating_point() else a.to(wide) for a in args]
+    elif FUNCTIONS[function].result == "same" and all(a.dtype == torch.bool for a in args):
+        # torch has no arithmetic of bools: 0 and 1 stand for them.
+        return SCALAR_FUNCTIONS[function](*(a.to(torch.uint8) for a in args)).bool()
     return SCALAR_FUNCTIONS[function](*args)
 
 
-def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    if base.is_floating_point() or exponent.is_floating_point():
-        return torch.pow(base, exponent)
-    # torch refuses negative powers of integers.
-    result = torch.pow(base.double(), exponent.double())
-    return result.to(torch.promote_types(base.dtype, exponent.dtype))
+def _divisor(y: torch.Tensor) -> torch.Tensor:
+    """Without 0 and -1, at which division of integers ends the process or is an error."""
+    unsafe = (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+    return torch.where(unsafe, 1, y)
+
+
+def _floor_divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of integers 0 where the divisor is 0, as in NumPy; and the least one by -1 is itself."""
+    if x.is_floating_point() or y.is_floating_point():
+        return torch.floor_divide(x, y)
+    quotient = torch.floor_divide(x, _divisor(y))
+    if y.dtype.is_signed:
+        quotient = torch.where(y == -1, -x, quotient)
+    return torch.where(y == 0, 0, quotient)
+
+
+def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of integers 0 where the divisor is 0, as in NumPy."""
+    if x.is_floating_point() or y.is_floating_point():
+        return torch.remainder(x, y)
+    return torch.where(y == 0, 0, torch.remainder(x, _divisor(y)))
 
 
 SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
@@ -90,9 +108,9 @@ SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "not": torch.logical_not,
     "div": torch.true_divide,
-    "pow": _power,
-    "floordiv": torch.floor_divide,
-    "mod": torch.remainder,
+    "pow": torch.pow,
+    "floordiv": _floor_divide,
+    "mod": _remainder,
     "max": torch.maximum,
     "min": torch.minimum,
     "eq": torch.eq,

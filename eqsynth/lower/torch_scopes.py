@@ -16,7 +16,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.scalar import (
     Call,
@@ -27,6 +27,7 @@ from eqsynth.ir.scalar import (
     Scalar,
     Sum,
     Value,
+    dtype_of,
     factors_of,
     iterators,
 )
@@ -174,24 +175,39 @@ def _scalar(scalar: Scalar, values: Values, box: _Box) -> torch.Tensor:
             rounded = _scalar(arg, values, box).to(kept_dtype(dtype_name, False))
             return rounded.to(arithmetic_dtype(dtype_name, box.exact))
         case Call(fn=fn, args=args):
-            return apply(fn, _alike([_scalar(arg, values, box) for arg in args], fn), box.exact)
+            known = _alike(scalar, [_scalar(arg, values, box) for arg in args], box)
+            return apply(fn, known, box.exact)
         case Prod(factors=parts) | Sum(terms=parts):
             combine = torch.mul if isinstance(scalar, Prod) else torch.add
-            result = _scalar(parts[0], values, box)
-            for part in parts[1:]:
-                result = combine(result, _scalar(part, values, box))
+            result, *rest = _alike(scalar, [_scalar(part, values, box) for part in parts], box)
+            for part in rest:
+                result = combine(result, part)
             return result
     assert isinstance(scalar, Read)
     dtype = arithmetic_dtype(scalar.tensor.dtype, box.exact)
     return _read(scalar, values[scalar.tensor].to(dtype), box)
 
 
-def _alike(args: list[torch.Tensor], fn: str) -> list[torch.Tensor]:
-    """Arguments of one dtype, for functions that don't promote by themselves."""
+def _alike(scalar: Scalar, args: list[torch.Tensor], box: _Box) -> list[torch.Tensor]:
+    """The arguments in the dtype of the result, where that is joined from theirs; what is compared
+    in one that holds both.
+
+    torch's own promotion would depend on which of them have axes.
+    """
+    fn = scalar.fn if isinstance(scalar, Call) else ""
     first = 1 if fn == "where" else 0
-    if len(args) - first < 2:
+    result = FUNCTIONS[fn].result if fn else "same"
+    if result == "same":
+        known = dtype_of(scalar)
+        if known is None:
+            return args
+        dtype = arithmetic_dtype(known, box.exact)
+    elif len(args) < 2 or result == "float":
         return args
-    dtype = torch.result_type(args[first], args[first + 1])
+    elif any(arg.is_floating_point() and arg.dim() for arg in args):
+        dtype = torch.result_type(args[0], args[1])
+    else:
+        dtype = torch.promote_types(args[0].dtype, args[1].dtype)
     return [*args[:first], *(arg.to(dtype) for arg in args[first:])]
 
 

@@ -39,7 +39,6 @@ DEFAULT_FILES = (
     "linear.egg",
     "reduce.egg",
     "match.egg",
-    "merge.egg",
     "epilogue.egg",
     "simplify.egg",
 )

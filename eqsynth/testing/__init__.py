@@ -1,7 +1,7 @@
-"""Checks that other test suites can use too.
+"""Checks that other test suites can use too; ``docs/testing.md`` shows how.
 
 The names are imported when they are used: the pytest plugin lives in this package, and must cost
-nothing in a run that has no rules.
+nothing in a run that has no rules. ``eqsynth.testing.strategies`` needs hypothesis.
 """
 
 from __future__ import annotations
@@ -11,23 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eqsynth.testing.consistency import Consistency, assert_egraph_consistent
+    from eqsynth.testing.equivalence import assert_equivalent
     from eqsynth.testing.rule_files import assert_rule_sound
+    from eqsynth.testing.search import Search, assert_search_sound
     from eqsynth.testing.soundness import Checked, UnsoundRule
 
 _LAZY = {
     "Checked": "soundness",
     "Consistency": "consistency",
+    "Search": "search",
     "UnsoundRule": "soundness",
     "assert_egraph_consistent": "consistency",
+    "assert_equivalent": "equivalence",
     "assert_rule_sound": "rule_files",
+    "assert_search_sound": "search",
 }
 
 __all__ = [
     "Checked",
     "Consistency",
+    "Search",
     "UnsoundRule",
     "assert_egraph_consistent",
+    "assert_equivalent",
     "assert_rule_sound",
+    "assert_search_sound",
 ]
 
 

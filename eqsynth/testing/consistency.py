@@ -16,7 +16,7 @@ from eqsynth.ir.interpret import evaluate_one, evaluate_scope, is_contraction
 from eqsynth.ir.scalar import factors_of, iterators
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import is_float
-from eqsynth.testing.data import positions, sample
+from eqsynth.testing.data import agree, positions, sample
 
 LARGE = 1 << 22
 """Points of an iteration space beyond which a scope is compared at sampled output points."""
@@ -141,10 +141,7 @@ def _value(member: Tensor, values: Mapping[Tensor, Array], env: dict[str, Any]) 
 def _compare(
     ref: ClassRef, first: Tensor, expected: Array, member: Tensor, value: Array, rtol: float
 ) -> None:
-    scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-    if expected.shape == value.shape and np.allclose(
-        value, expected, rtol=rtol, atol=rtol * max(scale, 1e-30), equal_nan=True
-    ):
+    if agree(value, expected, rtol if is_float(ref.dtype) else 0.0):
         return
     worst = float("inf")
     if expected.shape == value.shape:

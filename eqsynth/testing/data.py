@@ -93,3 +93,13 @@ def sample_all(
         else:
             env[name] = sample(kind if is_float(leaf.dtype) else integers, leaf.type, rng)
     return env
+
+
+def agree(value: Array, expected: Array, rtol: float) -> bool:
+    """One shape, and no difference above ``rtol`` of the largest value; NaN agrees with NaN."""
+    if value.shape != expected.shape:
+        return False
+    if not rtol:
+        return np.array_equal(value, expected)
+    scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
+    return np.allclose(value, expected, rtol=rtol, atol=rtol * max(scale, 1e-30), equal_nan=True)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from lower_cases import SPECIAL, arguments, check_kernel, examples, op, sample, scopes, tensor
 
 from eqsynth.extract.kernel import Kernel, channels_last, strides
+from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.tensor import Op, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_backend import VIEW, TorchBackend, conversion, lay_out, layout_of, lies_in
+from eqsynth.lower.torch_scopes import run_scope
+from eqsynth.testing.data import sample_all
+from eqsynth.testing.strategies import scopes as any_scopes
 
 BACKEND = TorchBackend()
 
@@ -41,6 +46,36 @@ def test_every_kernel_with_its_last_argument_constant(name: str) -> None:
 def test_a_scope_has_a_kernel(scope: Scope) -> None:
     (kernel,) = kernels(scope)
     check_kernel(BACKEND, kernel, arguments(scope))
+
+
+_FUNCTIONS = (
+    "max", "min", "relu", "abs", "floordiv", "mod", "where", "eq", "lt", "not", "and", "sign",
+    "cast", "floor", "pow", "div", "ceil",
+)  # fmt: skip
+_INTEGERS = ("int64", "uint8", "int32", "int8", "bool", "float32")
+
+
+@settings(max_examples=300)
+@given(any_scopes(dtypes=_INTEGERS, functions=_FUNCTIONS))
+def test_integers_are_computed_as_the_interpreter_does(scope: Scope) -> None:
+    """Division by zero, wrapping, numbers that don't fit, bools: with and without axes."""
+    for integers in ("small", "ties", "limits"):
+        env = sample_all(scope, kind="ties", integers=integers)
+        given_values = {arg: torch.from_numpy(env[arg.label]) for arg in args_of(scope)}
+        got, expected = run_scope(scope, given_values, exact=True), evaluate(scope, env)
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_power_of_integers_wraps_as_in_torch() -> None:
+    base, exponent = torch.tensor([3, 1, -1, 2, 0]), torch.tensor([41, -2, -3, -1, 0])
+    term = op("Pow", (5,), (5,), dtype="int64")
+    (kernel,) = kernels(term)
+    (runner,) = BACKEND.build([(kernel, {})])
+    assert runner is not None
+    assert torch.equal(runner(base, exponent), torch.pow(base, exponent))
+    assert evaluate(term, {"0": base.numpy(), "1": exponent.numpy()}).tolist() == (
+        torch.pow(base, exponent).tolist()
+    )
 
 
 @pytest.mark.parametrize(

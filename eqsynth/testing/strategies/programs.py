@@ -25,7 +25,7 @@ _BINARY = [
 ]
 
 Build = Callable[[st.DrawFn, Tensor], Op]
-"""Draws an operator over a tensor; where it can't take this tensor, ``Relu``."""
+"""Draws an operator over a tensor; where it can't take this tensor, ``Relu`` (of bools, not)."""
 
 Join = Callable[[st.DrawFn, Tensor, Sequence[Tensor]], Op]
 """The same over a tensor and others that are there."""
@@ -41,6 +41,10 @@ def _leaf(
     """A tensor named by its type, so that one name never has two."""
     full = name + "x".join(map(str, shape)) + ("" if dtype == "float32" else f"_{dtype}")
     return (Weight if constant else Input)(full, TensorType(shape, dtype))
+
+
+def _simple(x: Tensor) -> Op:
+    return _op("LogicalNot" if x.dtype == "bool" else "Relu", x)
 
 
 def _int(draw: st.DrawFn, low: int, high: int) -> int:
@@ -126,7 +130,7 @@ VIEWS: Mapping[str, Build] = {
 
 
 def _unary(draw: st.DrawFn, x: Tensor) -> Op:
-    names = _UNARY if x.dtype != "bool" else ["LogicalNot", "Relu", "Exp"]
+    names = _UNARY if x.dtype != "bool" else ["LogicalNot", "Exp", "Sign"]
     return _op(draw(st.sampled_from(names)), x)
 
 
@@ -148,7 +152,7 @@ def _cast(draw: st.DrawFn, x: Tensor) -> Op:
 
 def _matmul(draw: st.DrawFn, x: Tensor) -> Op:
     if len(x.shape) < 2 or x.dtype == "bool":
-        return _op("Relu", x)
+        return _simple(x)
     n = _int(draw, 1, 3)
     batch = x.shape[:-2] if draw(st.booleans()) else ()
     shape = (*batch, x.shape[-1], n)
@@ -166,14 +170,14 @@ def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
 
 def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or not is_float(x.dtype):
-        return _op("Relu", x)
+        return _simple(x)
     return _op("Softmax", x, attrs=(_axis(draw, x),))
 
 
 def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
     """A convolution or pooling over the tensor as an image."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
-        return _op("Relu", x)
+        return _simple(x)
     height = max(d for d in range(1, 5) if x.type.size % d == 0)
     image = _op("Reshape", x, attrs=((1, 1, height, x.type.size // height),))
     stride, dilation = ((_int(draw, 1, 2), _int(draw, 1, 2)) for _ in range(2))
@@ -191,7 +195,7 @@ def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
 
 def _layer_norm(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or not is_float(x.dtype):
-        return _op("Relu", x)
+        return _simple(x)
     last = x.shape[-1]
     scale, shift = (_leaf(n, last, dtype=x.dtype, constant=True) for n in ("g", "h"))
     return _op("LayerNorm", x, scale, shift, attrs=(1, 1e-5))
@@ -199,7 +203,7 @@ def _layer_norm(draw: st.DrawFn, x: Tensor) -> Op:
 
 def _conv_transpose(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or x.type.size > 32 or not is_float(x.dtype):
-        return _op("Relu", x)
+        return _simple(x)
     image = _op("Reshape", x, attrs=((1, 1, 1, x.type.size),))
     stride = (1, _int(draw, 1, 2))
     kernel = (1, _int(draw, 1, 3))
@@ -211,7 +215,7 @@ def _conv_transpose(draw: st.DrawFn, x: Tensor) -> Op:
 def _grouped_conv(draw: st.DrawFn, x: Tensor) -> Op:
     """A convolution over the first axis as channels: dense, grouped or depthwise."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
-        return _op("Relu", x)
+        return _simple(x)
     channels = x.shape[0]
     image = _op("Reshape", x, attrs=((1, channels, 1, x.type.size // channels),))
     groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
@@ -224,7 +228,7 @@ def _grouped_conv(draw: st.DrawFn, x: Tensor) -> Op:
 
 def _gather(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape:
-        return _op("Relu", x)
+        return _simple(x)
     axis = _axis(draw, x)
     shape = (*x.shape[:axis], _int(draw, 1, 3), *x.shape[axis + 1 :])
     return _op("Gather", x, _leaf(f"at{x.shape[axis]}_", *shape, dtype="int64"), attrs=(axis,))
@@ -256,13 +260,13 @@ def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
 def _product(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
     """A product of two matrices that are there, one of them perhaps transposed."""
     if len(x.shape) != 2 or x.dtype == "bool":
-        return _op("Relu", x)
+        return _simple(x)
     options: list[Tensor] = []
     for y in pool:
         if len(y.shape) == 2 and y.dtype == x.dtype:
             turned = _op("Permute", y, attrs=((1, 0),))
             options += [z for z in (y, turned) if z.shape[0] == x.shape[1]]
-    return _op("Matmul", x, draw(st.sampled_from(options))) if options else _op("Relu", x)
+    return _op("Matmul", x, draw(st.sampled_from(options))) if options else _simple(x)
 
 
 def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
@@ -310,9 +314,20 @@ def operator_programs(
     """
     shape = draw(shapes((1, 3), largest, empty=empty))
     pool: list[Tensor] = [_leaf("x", *shape, dtype=draw(st.sampled_from(list(dtypes))))]
-    for _ in range(draw(st.integers(1, steps))):
-        x = pool[-1 - draw(st.sampled_from([0, 0, 0, 1, 2])) % len(pool)]
-        built = draw(st.sampled_from(_JOINS))(draw, x, pool) if x.shape else _op("Relu", x)
+    for _ in range(steps):
+        built = draw(_steps(pool))
+        if built is None:
+            break
         if built.type.size <= size:
             pool.append(built)
-    return pool[-1]
+    return pool[-1] if len(pool) > 1 else _simple(pool[0])
+
+
+@st.composite
+def _steps(draw: st.DrawFn, pool: Sequence[Tensor]) -> Op | None:
+    """One more operator, or None, which ends the program. A draw of its own, so that shrinking can
+    leave it out whole."""
+    if draw(st.integers(0, 7)) == 0:
+        return None
+    x = pool[-1 - draw(st.sampled_from([0, 0, 0, 1, 2])) % len(pool)]
+    return draw(st.sampled_from(_JOINS))(draw, x, pool) if x.shape else _simple(x)

@@ -56,7 +56,7 @@ def arrays(draw: st.DrawFn, type_: TensorType, kinds: Sequence[str] = ()) -> Any
     that shrinks ends as zeros with a 1 where it matters.
 
     Args:
-        kinds: of ``eqsynth.testing.data``; all of them by default.
+        kinds: of ``eqsynth.testing.data``, or ``few``: element by element. All by default.
     """
     known = list(kinds or (FLOATS if is_float(type_.dtype) else INTEGERS))
     if type_.size <= _FEW and not kinds:

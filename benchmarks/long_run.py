@@ -1,0 +1,167 @@
+"""Thousands of random programs, each searched and checked whole: do the rules ever lie?
+
+    python -m benchmarks.long_run [--programs 20000] [--jobs 2] [--journal FILE] [--fresh]
+
+Programs are drawn in batches, a batch from its number; a worker process saturates them, evaluates
+every e-node, extracts the programs of least FLOPs and least estimated time, and compares values and
+costs (``eqsynth/testing/search.py``). A failure is shrunk and told; so is a worker that died.
+
+The journal has one line a batch, so a run that was interrupted goes on where it was. It belongs to
+the code and rules that it was made with: after a change it starts anew. Exit status 1 if anything
+failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.random_programs import TOGETHER, Batch, run_batch
+from eqsynth.executor import Worker
+from eqsynth.progress import Progress
+from eqsynth.rules import load_rules
+from eqsynth.rules.location import rules_directory
+
+JOURNAL = Path(__file__).parent / "results" / "long_run.jsonl"
+TIMEOUT_S = 900.0
+
+
+def version() -> str:
+    """Of the code and the rules: a journal belongs to one."""
+    root = Path(__file__).parents[1]
+    files = [*(root / "eqsynth").rglob("*.py"), *rules_directory().rglob("*.egg"), Path(__file__)]
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Journal:
+    """The batches that are done, one JSON object a line under a line with the version."""
+
+    def __init__(self, path: Path, fresh: bool = False) -> None:
+        self.path, self.batches, mine = path, dict[int, Batch](), version()
+        self._lock = threading.Lock()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if not fresh and lines and lines[0] == mine:
+            for line in lines[1:]:
+                try:
+                    batch = Batch(**json.loads(line))
+                except (ValueError, TypeError):
+                    continue  # the line that an interruption cut short
+                self.batches[batch.number] = batch
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [mine, *(json.dumps(asdict(batch)) for batch in self.batches.values())]
+        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+    def add(self, batch: Batch) -> None:
+        with self._lock, self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(batch)) + "\n")
+            self.batches[batch.number] = batch
+
+    def distinct(self) -> int:
+        with self._lock:
+            return len({digest for batch in self.batches.values() for digest in batch.programs})
+
+
+def run(count: int, jobs: int, journal: Journal, show: bool | None = None) -> None:
+    """Runs batches until ``count`` distinct programs are in the journal."""
+    workers = [Worker(memory_limit=4 << 30, threads=1) for _ in range(jobs)]
+    free = list(range(jobs))
+    numbers = _missing(journal)
+
+    def task(worker: int, number: int) -> int:
+        batch = Batch(number)
+        try:
+            batch = Batch(**workers[worker].run(run_batch, number, timeout_s=TIMEOUT_S))
+        except Exception as error:  # the worker died or was late; the next batch gets a new one
+            where = f"some program of batch {number}"
+            batch.failures = [{"program": where, "error": str(error)}]
+        if not ending.is_set():
+            journal.add(batch)
+        return worker
+
+    running: set[Future[int]] = set()
+    ending = threading.Event()  # then the workers are killed, and their batches not told
+    try:
+        with Progress(show) as bar, ThreadPoolExecutor(jobs) as pool:
+            bar.stage("programs")
+            bar.total(count)
+            told = 0
+            try:
+                while (done := journal.distinct()) < count:
+                    bar.advance(min(done, count) - told)
+                    told = done
+                    while free:
+                        running.add(pool.submit(task, free.pop(), next(numbers)))
+                    finished, running = wait(running, return_when=FIRST_COMPLETED)
+                    free += [future.result() for future in finished]
+            finally:
+                ending.set()
+                for worker in workers:
+                    worker.close()
+    except KeyboardInterrupt:
+        print("interrupted; the journal has what was done", file=sys.stderr)
+
+
+def _missing(journal: Journal) -> Iterator[int]:
+    known, number = set(journal.batches), 0
+    while True:
+        if number not in known:
+            yield number
+        number += 1
+
+
+def summary(journal: Journal) -> str:
+    """How many programs, how large, how much of the rule set, what was wrong."""
+    batches = list(journal.batches.values())
+    enodes = np.array([n for batch in batches for n in batch.enodes] or [0])
+    quantiles = np.quantile(enodes, [0.5, 0.9, 0.99, 1.0]).astype(int)
+    fired, stops = Counter[str](), Counter[str]()
+    for batch in batches:
+        fired.update(batch.fired)
+        stops.update(batch.stops)
+    searched = [r.name for r in load_rules().rules if r.kind in ("rewrite", "law-request")]
+    silent = sorted(name for name in searched if not fired[name])
+    seconds = sum(batch.seconds for batch in batches)
+    lines = [
+        f"{journal.distinct()} distinct programs in {len(enodes)} e-graphs of {TOGETHER}, "
+        f"{seconds:.0f} s of workers ({journal.distinct() / max(seconds, 1e-9):.1f} a second each)",
+        "e-nodes: median {}, 90 % {}, 99 % {}, largest {}".format(*quantiles),
+        "ended: " + ", ".join(f"{name} {count}" for name, count in stops.most_common()),
+        f"e-graphs with a program of fewer FLOPs: {sum(batch.cheaper for batch in batches)}",
+        f"rules that fired: {len(searched) - len(silent)} of {len(searched)}"
+        + (f"; not {', '.join(silent)}" if silent else ""),
+    ]
+    failures = [failure for batch in batches for failure in batch.failures]
+    lines.append(f"failures: {len(failures)}")
+    for failure in failures:
+        lines += ["", failure["program"], failure["error"]]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--programs", type=int, default=20_000, help="distinct programs to try")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--journal", type=Path, default=JOURNAL)
+    parser.add_argument("--fresh", action="store_true", help="forget what the journal has")
+    options = parser.parse_args()
+    journal = Journal(options.journal, options.fresh)
+    run(options.programs, options.jobs, journal)
+    print(summary(journal))
+    return int(any(batch.failures for batch in journal.batches.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The work of one worker of the long run: a batch of random programs, searched and checked.
+
+Here, not in ``long_run.py``: a task has to be a function of a module that can be imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.ir.printing import render
+from eqsynth.ir.tensor import Tensor
+from eqsynth.rules import RuleSet, load_rules
+
+BATCH = 40
+TOGETHER = 4
+"""Programs in one e-graph: they share the time that a session takes, and subterms."""
+
+DATA = ("normal", "ties", "sparse", "negative")
+
+
+@dataclass
+class Batch:
+    """What one batch found.
+
+    Attributes:
+        programs: digests of its programs.
+        enodes: of each e-graph.
+        fired: e-graphs in which each rule united something.
+        failures: the shrunk program and what was wrong with it.
+    """
+
+    number: int
+    programs: list[str] = field(default_factory=list)
+    enodes: list[int] = field(default_factory=list)
+    fired: dict[str, int] = field(default_factory=dict)
+    stops: dict[str, int] = field(default_factory=dict)
+    cheaper: int = 0
+    failures: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@cache
+def _rules() -> RuleSet:
+    return load_rules()
+
+
+def programs(number: int, visit: Callable[[Tensor], None], shrink: bool = False) -> None:
+    """Calls ``visit`` with the programs of a batch; they depend on its number only."""
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+    from hypothesis import strategies as st
+
+    from eqsynth.testing import strategies
+
+    dtypes = ("float32", "float32", "float32", "int64", "uint8", "int32", "bool", "float16")
+    drawn: st.SearchStrategy[Tensor] = st.one_of(
+        strategies.operator_programs(steps=6, dtypes=dtypes),
+        strategies.operator_programs(steps=6),
+        strategies.scopes(empty=False),
+        strategies.products(factors=(2, 4), reduction=(1, 3)),
+        strategies.nested_scopes(strategies.products()).map(lambda case: case[0]),
+    )
+    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
+
+    @seed(number)
+    @settings(
+        max_examples=BATCH, database=None, deadline=None, phases=phases, print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(drawn)
+    def each(term: Tensor) -> None:
+        visit(term)
+
+    each()
+
+
+def run_batch(number: int) -> dict[str, Any]:
+    """The task of the worker."""
+    start, batch, drawn = time.monotonic(), Batch(number), list[Tensor]()
+    programs(number, drawn.append)
+    wrong: dict[Tensor, str] = {}
+    for first in range(0, len(drawn), TOGETHER):
+        group = drawn[first : first + TOGETHER]
+        if together := _failure(group, number, batch):
+            alone = {term: error for term in group if (error := _failure([term], number))}
+            wrong |= alone or dict.fromkeys(group, together)
+    batch.programs = [term.digest.hex() for term in drawn]
+    batch.failures = [_shrunk(number, term, error) for term, error in wrong.items()]
+    batch.seconds = time.monotonic() - start
+    return asdict(batch)
+
+
+def _failure(group: Sequence[Tensor], number: int, batch: Batch | None = None) -> str:
+    """What is wrong with programs in one e-graph; nothing, most of the time."""
+    from eqsynth.testing.data import sample_all
+    from eqsynth.testing.search import assert_search_sound
+
+    env = sample_all(*group, kind=DATA[number % len(DATA)], seed=number)
+    try:
+        found = assert_search_sound(group, rules=_rules(), phases=PROVE_PHASES, env=env)
+    except Exception as error:  # whatever it is, it is a finding
+        return f"{type(error).__name__}: {error}"
+    if batch is not None:
+        batch.enodes.append(found.graph.enodes)
+        fired = Counter(name for name, count in found.graph.matches.items() if count)
+        batch.fired = dict(Counter(batch.fired) + fired)
+        batch.stops = dict(Counter(batch.stops) + Counter([found.graph.stop]))
+        before, after = found.costs["flops"]
+        batch.cheaper += after < 0.999 * before
+    return ""
+
+
+def _shrunk(number: int, term: Tensor, error: str) -> dict[str, str]:
+    """The smallest program that fails as ``term`` does, with the batch's data.
+
+    It is told as text, and as a pickle from which to replay it.
+    """
+    last, reached = term, False
+
+    def visit(drawn: Tensor) -> None:
+        nonlocal last, error, reached
+        if (reached or drawn == term) and (failure := _failure([drawn], number)):
+            last, error, reached = drawn, failure, True
+            raise AssertionError
+
+    try:
+        programs(number, visit, shrink=True)
+    except AssertionError:
+        pass
+    pickled = base64.b64encode(pickle.dumps(last)).decode()
+    return {"program": render(last), "error": error, "pickle": pickled}

@@ -1,0 +1,133 @@
+"""A whole search as a check: every member of every class, and the program that is extracted.
+
+Saturates programs, evaluates each e-node (``consistency.py``), extracts the program of least FLOPs
+and of least estimated time, and holds it against the original: the same value, and a cost that is
+no higher. Nothing is compiled or timed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms, unsaturated
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
+from eqsynth.errors import EquivalenceError
+from eqsynth.explain import planned_terms
+from eqsynth.extract.cost import CostModel
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.target import Device, MemoryLevel, Target
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.interpret import evaluate_all
+from eqsynth.ir.printing import render
+from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.types import is_float
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.rules import RuleSet, load_rules
+from eqsynth.testing.consistency import Consistency, assert_egraph_consistent
+from eqsynth.testing.data import agree, sample_all
+
+NOMINAL = Target(
+    name="cpu",
+    device=Device("nominal", 2, ()),
+    threads=2,
+    levels=(MemoryLevel("DRAM", float("inf"), 4e10),),
+    flops_per_s=(("float32", 4e11),),
+    dispatch_s=1e-6,
+    kernel_dispatch_s=3e-7,
+)
+"""A target with round numbers, for estimates that are the same on every machine."""
+
+OBJECTIVES = ("flops", "time")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was checked.
+
+    Attributes:
+        costs: for each objective the cost of the original, and of what was extracted.
+        found: for each objective the program that was extracted.
+    """
+
+    graph: EGraph
+    consistency: Consistency
+    costs: Mapping[str, tuple[float, float]]
+    found: Mapping[str, tuple[Tensor, ...]]
+
+
+@cache
+def _profile() -> Profile:
+    directory = tempfile.TemporaryDirectory(prefix="eqsynth-nominal-")
+    profile = Profile(NOMINAL.key(), path=Path(directory.name) / "empty.sqlite")
+    profile._directory = directory  # type: ignore[attr-defined]
+    return profile
+
+
+def estimated_plan(graph: EGraph, objective: str) -> Plan:
+    """The plan of least cost on the nominal target, with torch's kernels and nothing measured."""
+    selection = Selection(graph, candidates(graph, (TorchBackend(),)))
+    return selection.best(CostModel(NOMINAL, _profile(), objective))
+
+
+def assert_search_sound(
+    roots: Sequence[Tensor],
+    *,
+    rules: RuleSet | None = None,
+    phases: Sequence[Phase] = DEFAULT_PHASES,
+    limits: Limits = Limits(5_000, 20.0),  # noqa: B008  (frozen)
+    env: Mapping[str, Array] | None = None,
+    objectives: Sequence[str] = OBJECTIVES,
+) -> Search:
+    """Saturates programs together and checks everything that comes of it.
+
+    Args:
+        rules: eqsynth's own by default.
+        env: arrays of inputs and weights by name; random where it is None.
+
+    Raises:
+        EquivalenceError: members of a class, or the program that was extracted, have another value
+            than the original; or extraction chose a program of a higher cost than the original's.
+        SaturationError: a class was given two types.
+    """
+    graph = saturate_terms(tuple(roots), rules or load_rules(), phases, limits, False)
+    given = dict(sample_all(*roots) if env is None else env)
+    consistency = assert_egraph_consistent(graph, given)
+    plain = unsaturated(tuple(roots), "original")
+    expected = evaluate_all(roots, given)
+    costs, found = {}, {}
+    for objective in objectives:
+        plan = estimated_plan(graph, objective)
+        before, after = estimated_plan(plain, objective).cost_s, plan.cost_s
+        costs[objective] = before, after
+        found[objective] = planned_terms(graph, plan)
+        values = evaluate_all(found[objective], given)
+        for root, term in zip(roots, found[objective], strict=True):
+            _compare(objective, root, term, expected[root], values[term])
+        if after > before * (1 + 1e-9):
+            raise EquivalenceError(
+                "extraction chose a program that costs more than the original",
+                where=objective,
+                got=f"{after:.9g}: " + "; ".join(render(t) for t in found[objective]),
+                expected=f"at most {before:.9g}: " + "; ".join(render(t) for t in roots),
+                hint="this is a fault in extraction",
+            )
+    return Search(graph, consistency, costs, found)
+
+
+def _compare(objective: str, root: Tensor, term: Tensor, expected: Array, value: Array) -> None:
+    if root.type == term.type and agree(value, expected, 1e-7 if is_float(root.dtype) else 0.0):
+        return
+    raise EquivalenceError(
+        "the program that was extracted has another value than the original",
+        where=f"objective {objective}",
+        got=f"{term}\n{value}",
+        expected=f"{root}\n{expected}",
+        hint="this is a fault in a rule or in extraction",
+    )

@@ -1,0 +1,122 @@
+"""Whole searches on random programs: sound, no dearer than the original, idempotent.
+
+What random search found wrong once stands below, shrunk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.errors import EquivalenceError, SaturationError
+from eqsynth.extract.select import Selection
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.testing import assert_search_sound
+from eqsynth.testing.search import estimated_plan
+from eqsynth.testing.strategies import environments, operator_programs, scopes
+from tests.egraph.programs import RULES
+from tests.terms import it, leaf, op, times
+
+DTYPES = ("float32", "float32", "int64", "uint8", "bool")
+
+
+@settings(max_examples=times(1))
+@given(operator_programs(steps=4, dtypes=DTYPES), st.data())
+def test_random_programs_are_sound_and_idempotent(root: Tensor, data: st.DataObject) -> None:
+    env = data.draw(environments(root, kinds=("normal", "ties", "negative", "sparse", "zeros")))
+    search = assert_search_sound([root], rules=RULES, phases=PROVE_PHASES, env=env)
+    again = assert_search_sound(search.found["flops"], rules=RULES, objectives=("flops",), env=env)
+    assert again.costs["flops"][1] <= search.costs["flops"][1] * (1 + 1e-9)
+
+
+@settings(max_examples=times(1))
+@given(scopes(empty=False))
+def test_random_scopes_are_sound(root: Scope) -> None:
+    assert_search_sound([root], rules=RULES, phases=PROVE_PHASES)
+
+
+@settings(max_examples=times(0.4))
+@given(st.lists(operator_programs(steps=4), min_size=2, max_size=4))
+def test_programs_that_share_an_e_graph_are_sound(roots: list[Tensor]) -> None:
+    assert_search_sound(roots, rules=RULES)
+
+
+# ---- what was wrong once ---------------------------------------------------------
+
+
+def shared_inner() -> list[Tensor]:
+    """Four scopes over one small product: choosing the best for each lost what they share."""
+    w, a = leaf("w", 2, constant=True), leaf("a", 1)
+    read = Read(a, (Index(0),))
+    inner = Scope((1,), (), Prod((Read(w, (Index(1),)), read, read)))
+    spread = Scope((2,), (), Read(inner, (it(0, 2),)))
+    first = Scope((2,), (1,), Read(inner, (Index(0),)))
+    return [spread, first]
+
+
+FOUND = {
+    "sum-of-bools-over-no-axis": [op("ReduceSum", leaf("b", 3, dtype="bool"), attrs=((), 0))],
+    "product-of-bools-over-no-axis": [op("ReduceProd", leaf("b", 3, dtype="bool"), attrs=((), 0))],
+    "shared-inner-scope": shared_inner(),
+    "sign-of-bools": [op("Sign", op("LogicalNot", leaf("b", 3, dtype="bool")))],
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_random_search_found_stays_right(name: str) -> None:
+    assert_search_sound(FOUND[name], phases=PROVE_PHASES)
+
+
+# ---- planted faults ----------------------------------------------------------------
+
+
+def test_a_plan_that_costs_more_than_the_original_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planted fault: the most expensive candidate of a class, and no look at the original."""
+    x = leaf("x", 4, 4)
+    root = op("Relu", op("Relu", op("Matmul", x, leaf("w", 4, 4))))
+    assert_search_sound([root])
+    monkeypatch.setattr(
+        "eqsynth.testing.search.estimated_plan",
+        lambda graph, objective: _dearest(graph, objective),
+    )
+    with pytest.raises(EquivalenceError) as caught:
+        assert_search_sound([root])
+    assert caught.value.where == "flops"
+
+
+def _dearest(graph: object, objective: str) -> object:
+    if graph.stop == "original":  # type: ignore[attr-defined]
+        return estimated_plan(graph, objective)  # type: ignore[arg-type]
+    original = Selection.best
+    try:
+        Selection.best = lambda self, costs: self._greedy(  # type: ignore[method-assign]
+            lambda k: 1e9 - min(1e6, original and costs(k)), self.found, self.graph.classes
+        )
+        return estimated_plan(graph, objective)  # type: ignore[arg-type]
+    finally:
+        Selection.best = original  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ("(rewrite (Sub a b) (Sub b a) :ruleset simplify :name \"wrong\")", EquivalenceError),
+        ("(rewrite (Permute x o) x :ruleset simplify :name \"wrong\")", SaturationError),
+    ],
+)
+def test_an_unsound_rule_is_found(tmp_path: Path, rule: str, error: type[Exception]) -> None:
+    path = tmp_path / "wrong.egg"
+    path.write_text(f";; Status validated\n\n;; left = right, wrong\n{rule}\n", encoding="utf-8")
+    x, y = leaf("x", 2, 3), leaf("y", 2, 3)
+    roots = [op("Permute", op("Sub", x, y), attrs=((1, 0),))]
+    with pytest.raises(error):
+        assert_search_sound(roots, rules=load_rules([*DEFAULT_FILES, path]))

@@ -1,0 +1,163 @@
+"""Strategies: what they draw is well formed and varied, and shrinks to the smallest of its kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from hypothesis import strategies as st
+
+from eqsynth.ir.index import FloorDiv, It
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.scalar import Prod, Read, reads
+from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
+from eqsynth.testing import strategies
+from eqsynth.testing.data import FLOATS, sample, sample_all
+from eqsynth.testing.data import INTEGERS as INTEGER_KINDS
+from tests.terms import leaf, op
+
+SEARCH = settings(max_examples=3000, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def smallest(strategy: st.SearchStrategy[Any], wanted: Any) -> Any:
+    return find(strategy, wanted, settings=SEARCH)
+
+
+def names(root: Tensor) -> list[str]:
+    return [term.name for term in topological([root]) if isinstance(term, Op)]
+
+
+# ---- shrinking -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Softmax", "Matmul", "Concat", "ReduceSum", "LayerNorm"])
+def test_a_program_shrinks_to_the_operator_that_matters(name: str) -> None:
+    root = smallest(strategies.operator_programs(steps=5), lambda t: name in names(t))
+    assert names(root) == [name]
+    assert all(extent == 1 for term in topological([root]) for extent in term.shape)
+
+
+def test_two_operators_that_matter_stay() -> None:
+    def both(root: Tensor) -> bool:
+        return {"Relu", "Permute"} <= set(names(root)) and root.type.size >= 4
+
+    root = smallest(strategies.operator_programs(steps=5), both)
+    assert sorted(names(root)) == ["Permute", "Relu"] and root.type.size == 4
+
+
+def test_values_that_are_shared_can_be_found() -> None:
+    def shared(root: Tensor) -> bool:
+        return isinstance(root, Op) and root.name == "Add" and len({*root.args}) == 1
+
+    root = smallest(strategies.operator_programs(steps=3), shared)
+    assert names(root) == ["Add"] and root.shape == (1,)
+
+
+def divides(scope: Scope) -> bool:
+    indices = [index for read in reads(scope.body) for index in read.index]
+    return any(isinstance(atom, FloorDiv) for index in indices for atom, _ in index.terms)
+
+
+def test_a_scope_shrinks_to_one_read() -> None:
+    scope = smallest(strategies.scopes(), lambda s: s.reduction and s.reduction[0] == 3)
+    assert (scope.traversal, scope.reduction) == ((), (3,))
+    assert isinstance(scope.body, Read)
+    divided = smallest(strategies.products(), divides)
+    assert isinstance(divided.body, Read) and max(divided.extents) == 2
+    product = smallest(strategies.products(), lambda s: isinstance(s.body, Prod))
+    assert product.extents == () and product.body.factors[1:] == product.body.factors[:1]
+
+
+def test_an_array_shrinks_to_the_element_that_matters() -> None:
+    kind = TensorType((2, 3), "float32")
+    array = smallest(strategies.arrays(kind, ["few"]), lambda a: (a < 0).any())
+    assert sorted(array.ravel()) == [-1, 0, 0, 0, 0, 0]
+    assert smallest(strategies.shapes((1, 3)), lambda s: max(s) >= 3) == (3,)
+    assert smallest(strategies.dtypes(), lambda d: not is_float(d)) == "uint8"
+
+
+# ---- variety -------------------------------------------------------------------
+
+
+def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+    found: list[Any] = []
+
+    @seed(7)
+    @settings(max_examples=count, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(value: Any) -> None:
+        found.append(value)
+
+    collect()
+    return found
+
+
+def test_programs_use_most_of_the_table() -> None:
+    dtypes = ("float32", "float32", "int64", "bool")
+    roots = drawn(strategies.operator_programs(steps=6, dtypes=dtypes), 1500)
+    counts = Counter(name for root in roots for name in names(root))
+    wanted = {row.name for row in OPERATORS.values() if not row.vendor and row.name != "Opaque"}
+    missing = wanted - set(counts)
+    assert len(missing) <= 8, missing
+    uses = Counter(
+        len([1 for user in topological([root]) if isinstance(user, Op) and user.args.count(term)])
+        for root in roots
+        for term in topological([root])
+    )
+    assert sum(count for times, count in uses.items() if times > 1) > 100, "values are shared"
+
+
+def test_scopes_read_inside_and_outside() -> None:
+    scopes = drawn(strategies.scopes(dtypes=("float32", "int8")), 300)
+    inside = Counter(read.in_range() for scope in scopes for read in reads(scope.body))
+    assert min(inside.values()) > 50
+    assert {scope.reducer for scope in scopes} == {"sum", "max", "min", "prod"}
+    assert any(0 in scope.extents for scope in scopes)
+
+
+def test_indices_are_of_the_kinds_asked_for() -> None:
+    iterators = [It(0, 3), It(1, 4)]
+    for index in drawn(strategies.indices(iterators, strategies.BARE), 50):
+        assert index.bare() in iterators
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_are_of_their_type(dtype: str) -> None:
+    for array in drawn(strategies.arrays(TensorType((2, 3), dtype)), 60):
+        assert array.shape == (2, 3)
+        assert array.dtype == (np.float64 if is_float(dtype) else np.dtype(dtype))
+
+
+def test_kinds_of_data_are_what_they_say() -> None:
+    rng, kind = np.random.default_rng(0), TensorType((40,), "float32")
+    data = {name: sample(name, kind, rng) for name in FLOATS}
+    assert not data["zeros"].any() and (data["negative"] <= 0).all()
+    assert len(set(data["ties"])) < len(data["ties"])
+    assert data["offset"].min() > 50 and np.ptp(data["near-equal"]) < 0.1
+    assert (data["normal"].astype(np.float32) == data["normal"]).all(), "float32 can hold it"
+    for dtype in INTEGERS:
+        large = sample("limits", TensorType((200,), dtype), rng)
+        assert large.max() > np.iinfo(dtype).max // 2
+        assert all(sample(k, TensorType((3,), dtype), rng).dtype == dtype for k in INTEGER_KINDS)
+
+
+@given(st.data())
+def test_positions_lie_in_range(data: st.DataObject) -> None:
+    at = leaf("at", 5, dtype="int64")
+    for root in (
+        op("Gather", leaf("x", 3), at, attrs=(0,)), op("Embedding", leaf("t", 2, 3), at)
+    ):
+        env = data.draw(strategies.environments(root))
+        assert evaluate(root, env).shape == root.shape
+        assert evaluate(root, sample_all(root, integers="limits")).shape == root.shape
+
+
+def test_a_scope_of_scopes_is_read_by_the_outer_one() -> None:
+    for outer, read, inner in drawn(strategies.nested_scopes(strategies.products()), 30):
+        assert isinstance(outer, Scope) and read.tensor == inner and read in set(reads(outer.body))
