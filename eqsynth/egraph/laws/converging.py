@@ -7,7 +7,8 @@ or doesn't, because another derivation brings the scope nearer to an operator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
 from eqsynth.egraph.laws.closing import traversal_iterators
@@ -17,11 +18,16 @@ from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Read, factors_of, iterators, reads
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 
+# Off, every derivation is taken wherever it applies: what the guidance saves is measured so.
+GUIDED: Final = ContextVar("guided", default=True)
+
 
 def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = _pair(view, row)
-    windows = [read for read in reads(scope.body) if _mixes(read, iterators(read))]
-    if len(windows) != 1 or _mixes_traversal(scope) or substitution.is_rearranged(scope):
+    if not GUIDED.get():
+        return list(derivation.sum_split(scope))
+    mixed = [read for read in reads(scope.body) if _mixes(read, iterators(read))]
+    if len(mixed) != 1 or _mixes_traversal(scope) or substitution.is_rearranged(scope):
         # What a split has made is substituted, what a substitution has rearranged is matched.
         return []
     if substitution.reduction_substitution(scope) is not None:
@@ -56,7 +62,7 @@ def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
         raise Later
     if _is_reordered(view, row[0], scope):
         raise Later
-    if not first and _has_first(scope):
+    if not first and GUIDED.get() and _has_first(scope):
         raise Later
     return scope
 
