@@ -32,6 +32,8 @@ the left side's own error, what rounding the inputs once does to the left side (
 already), and some roundings of the result (`ROUNDINGS`)."""
 
 ROUNDINGS: Final = 16
+# What the interpreter raises for a term that has no value on some data.
+_NO_VALUE: Final = (EqsynthError, IndexError, ValueError, TypeError)
 _EPS: Final = float(np.finfo(np.float32).eps)
 
 
@@ -110,11 +112,11 @@ def verdict(
     env = environment(kind, seed, left, right) if env is None else env
     try:
         a = value(left, env, REAL)
-    except (EqsynthError, IndexError, ValueError, TypeError) as error:
+    except _NO_VALUE as error:
         raise Meaningless(str(error)) from None
     try:
         b = value(right, env, REAL)
-    except (EqsynthError, IndexError, ValueError, TypeError) as error:
+    except _NO_VALUE as error:
         return Difference("shape", f"the right side has no value: {error}", kind, env)
     # A bound that is claimed is relative for large results and absolute for small ones.
     least = 1.0 if numerics.startswith("approx") else 0.0
@@ -133,7 +135,10 @@ def rounding_differs(
     """
     for kind in FLOATS:
         env = environment(kind, seed, left, right)
-        near = value(left, env, FLOAT64)
+        try:
+            near = value(left, env, FLOAT64)
+        except _NO_VALUE as error:
+            raise Meaningless(str(error)) from None
         differ = _rounding(left, right, near, kind, numerics, env)
         if differ is not None:
             # A difference of the values themselves is told as one.

@@ -18,15 +18,17 @@ from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.operators import OPERATORS, operator
 from eqsynth.ir.scalar import Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
-from eqsynth.ir.types import TensorType
+from eqsynth.ir.types import TensorType, is_float
 from eqsynth.rules import Rule, Tree, Var, render
 from eqsynth.rules.sorts import Declarations, infer_sorts
 from eqsynth.rules.tree import variables
+from eqsynth.testing.algebra_samples import product_of_type
 from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.conditions import Unknown, evaluate
+from eqsynth.testing.families import ALL_FAMILIES, Family
 from eqsynth.testing.fitting import fit
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
-from eqsynth.testing.scope_samples import ALL_FAMILIES, MAX_POINTS, Family, leaf
+from eqsynth.testing.scope_samples import MAX_POINTS, leaf
 from eqsynth.testing.world import draw_world
 
 SLOTS: Final = (4, 6, 3)
@@ -206,6 +208,10 @@ class _Builder:
         text = f"{name or 'x'}_{'x'.join(map(str, kind.shape))}"
         if kind.dtype != "float32":
             text += f"_{kind.dtype}"
+        of_law = self.template.rule.kind == "law-request" and is_float(kind.dtype)
+        if of_law and chance(self.choices, 4):
+            # A law may look into what its operator reads.
+            return product_of_type(self.world, kind)
         constant = name in self.template.constants or chance(self.choices, 5)
         return (Weight if constant else Input)(f"w_{text}" if constant else text, kind)
 

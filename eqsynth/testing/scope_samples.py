@@ -8,11 +8,10 @@ from the indices, so that most reads are in range and many lie partly outside.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_term
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight
@@ -25,7 +24,7 @@ MAX_POINTS: Final = 600
 """Points of an iteration space that a sample may have."""
 
 FILLS: Final = (0.0, 0.0, 0.0, 1.5, -math.inf, math.inf)
-_SMOOTH: Final = ("relu", "exp", "abs", "tanh", "sigmoid", "sin", "floor", "sign")
+SMOOTH: Final = ("relu", "exp", "abs", "tanh", "sigmoid", "sin", "floor", "sign")
 
 
 def leaf(world: World, shape: Sequence[int], name: str = "", dtype: str = "") -> Input | Weight:
@@ -104,7 +103,7 @@ def scalar(world: World, its: Sequence[It], depth: int = 2) -> Scalar:
     kind = pick(("sum", "prod", "call", "max", "cast"))
     one = scalar(world, its, depth - 1)
     if kind == "call":
-        return Call(pick(_SMOOTH), (one,))
+        return Call(pick(SMOOTH), (one,))
     if kind == "cast":
         return Cast(pick(("float32", "float64", "float32", "int64")), one)
     two = scalar(world, its, depth - 1)
@@ -113,11 +112,12 @@ def scalar(world: World, its: Sequence[It], depth: int = 2) -> Scalar:
     return product([one, two]) if kind == "prod" else total([one, two])
 
 
-def _extents(world: World, low: int, high: int) -> tuple[int, ...]:
+def extents(world: World, low: int, high: int) -> tuple[int, ...]:
+    """So many extents."""
     return tuple(several(world.choices, world.extents, low, high))
 
 
-def _scope(
+def made_scope(
     traversal: Sequence[int], reduction: Sequence[int], body: Scalar, reducer: str = "sum"
 ) -> Scope:
     if math.prod((*traversal, *reduction)) > MAX_POINTS:
@@ -129,14 +129,14 @@ def _scope(
 
 
 def any_scope(world: World) -> Tensor:
-    outer, inner = _extents(world, 1, 3), _extents(world, 0, 2)
+    outer, inner = extents(world, 1, 3), extents(world, 0, 2)
     reducer = world.choices.pick(("sum", "sum", "max", "min", "prod"))
-    return _scope(outer, inner, scalar(world, iterators((*outer, *inner))), reducer)
+    return made_scope(outer, inner, scalar(world, iterators((*outer, *inner))), reducer)
 
 
 def any_product(world: World, plain: bool = False) -> Scope:
     """``L sum . number * read * …``, often with iterators that the body doesn't use."""
-    outer, inner = _extents(world, 1, 3), _extents(world, 0, 3)
+    outer, inner = extents(world, 1, 3), extents(world, 0, 3)
     its = iterators((*outer, *inner))
     parts: list[Scalar] = [
         read(world, its, plain or chance(world.choices, 2))
@@ -144,17 +144,17 @@ def any_product(world: World, plain: bool = False) -> Scope:
     ]
     if chance(world.choices, 4):
         parts.insert(0, Num(world.choices.pick((2.0, -1.0, 0.5))))
-    return _scope(outer, inner, product(parts))
+    return made_scope(outer, inner, product(parts))
 
 
 def view(world: World) -> Tensor:
     """A scope that only reads; now and then the whole tensor as it is."""
-    outer = _extents(world, 1, 3)
+    outer = extents(world, 1, 3)
     its = iterators(outer)
     if chance(world.choices, 2):
         whole = leaf(world, outer)
-        return _scope(outer, (), Read(whole, tuple(map(at, its))))
-    return _scope(outer, (), read(world, its))
+        return made_scope(outer, (), Read(whole, tuple(map(at, its))))
+    return made_scope(outer, (), read(world, its))
 
 
 def nested(world: World) -> Tensor:
@@ -164,7 +164,7 @@ def nested(world: World) -> Tensor:
     inner: Tensor = {
         "product": any_product, "view": view, "map": elementwise_map, "any": any_scope
     }[kind](world)  # fmt: skip
-    outer, reduced = _extents(world, 1, 3), _extents(world, 0, 2)
+    outer, reduced = extents(world, 1, 3), extents(world, 0, 2)
     its = iterators((*outer, *reduced))
     first = read_of(world, inner, its, FILLS[:4])
     body: Scalar = first
@@ -176,13 +176,13 @@ def nested(world: World) -> Tensor:
     elif around == "sum":
         body = Sum((first, read(world, its)))
     elif around == "call":
-        body = Call(pick(_SMOOTH), (first,))
-    return _scope(outer, reduced, body, pick(("sum", "sum", "sum", "max", "min", "prod")))
+        body = Call(pick(SMOOTH), (first,))
+    return made_scope(outer, reduced, body, pick(("sum", "sum", "sum", "max", "min", "prod")))
 
 
 def elementwise_map(world: World) -> Scope:
     """A sum or a function of reads, nothing reduced."""
-    outer = _extents(world, 1, 3)
+    outer = extents(world, 1, 3)
     its = iterators(outer)
     parts: list[Scalar] = [
         read(world, its, plain=not chance(world.choices, 3))
@@ -191,7 +191,7 @@ def elementwise_map(world: World) -> Scope:
     if chance(world.choices, 3):
         parts[0] = product([Num(world.choices.pick((-1.0, 2.0))), parts[0]])
     body = total(parts)
-    return _scope(outer, (), Call(world.choices.pick(_SMOOTH), (body,))
+    return made_scope(outer, (), Call(world.choices.pick(SMOOTH), (body,))
                   if chance(world.choices, 3) else body)  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def product_of_sum(world: World) -> Tensor:
             parts.append(Read(leaf(world, shape[:1]), (at(its[0]),)))
     if chance(world.choices, 3):
         parts[0] = product([Num(pick((-1.0, 2.0))), parts[0]])
-    inner = _scope(shape, (), total(parts))
+    inner = made_scope(shape, (), total(parts))
     columns = world.extent()
     i, j, k = (at(it) for it in iterators((shape[0], columns, shape[1])))
     other = leaf(world, (shape[1], columns))
@@ -224,13 +224,13 @@ def product_of_sum(world: World) -> Tensor:
         i, j, k = (at(it) for it in iterators((shape[1], columns, shape[0])))
         other = leaf(world, (shape[0], columns))
         body = product([Read(inner, (k, i)), Read(other, (k, j))])
-        return _scope((shape[1], columns), (shape[0],), body)
-    return _scope((shape[0], columns), (shape[1],), body)
+        return made_scope((shape[1], columns), (shape[0],), body)
+    return made_scope((shape[0], columns), (shape[1],), body)
 
 
 def matrix_product(world: World, rows: int = 0, inner: int = 0, name: str = "") -> Scope:
     """``sum_k a[.., m, k] * b[.., k, n]`` with the axes in any order."""
-    batch = _extents(world, 0, 1) if not rows else ()
+    batch = extents(world, 0, 1) if not rows else ()
     rows, inner, columns = rows or world.extent(), inner or world.extent(), world.extent()
     outer = (*batch, rows, columns)
     its = iterators((*outer, inner))
@@ -243,7 +243,7 @@ def matrix_product(world: World, rows: int = 0, inner: int = 0, name: str = "") 
         called = name if not position else ""
         tensor = leaf(world, [it.extent for it in group], called)
         reads.append(Read(tensor, tuple(map(at, group))))
-    return _scope(outer, (inner,), product(reads))
+    return made_scope(outer, (inner,), product(reads))
 
 
 def sum_of_products(world: World) -> Tensor:
@@ -260,7 +260,7 @@ def sum_of_products(world: World) -> Tensor:
         if chance(world.choices, 4):
             part = product([Num(world.choices.pick((-1.0, 2.0))), part])
         parts.append(part)
-    return _scope(outer, (), Sum(tuple(parts)))
+    return made_scope(outer, (), Sum(tuple(parts)))
 
 
 def windows(world: World) -> Tensor:
@@ -287,7 +287,7 @@ def windows(world: World) -> Tensor:
     kernel = [at(it) for it in tapped]
     x = Read(leaf(world, (batch, channels, *image), "x"), (n, c, *over))
     w = Read(leaf(world, (filters, channels, *taps), "w"), (f, c, *kernel))
-    return _scope(outer, reduced, product([x, w]))
+    return made_scope(outer, reduced, product([x, w]))
 
 
 def epilogue(world: World) -> Tensor:
@@ -310,12 +310,12 @@ def epilogue(world: World) -> Tensor:
         parts.append(Read(leaf(world, out.shape, "r"), here))
     body = total(parts)
     post = world.choices.pick(POST_FUNCTIONS)
-    return _scope(out.shape, (), body if post == "none" else Call(post, (body,)))
+    return made_scope(out.shape, (), body if post == "none" else Call(post, (body,)))
 
 
 def constants(world: World) -> Tensor:
     """A product in which factors over the same iterators are constant."""
-    outer, inner = _extents(world, 1, 2), _extents(world, 1, 2)
+    outer, inner = extents(world, 1, 2), extents(world, 1, 2)
     its = iterators((*outer, *inner))
     x = read(world, its, plain=True, name="x")
     w = read(world, its, plain=True, name="w")
@@ -327,13 +327,13 @@ def constants(world: World) -> Tensor:
             kept = w.index[: world.choices.pick(range(1, len(w.index) + 1))]
             shape = w.tensor.shape[: len(kept)]
             parts.append(Read(leaf(world, shape, f"w{number}"), kept))
-    return _scope(outer, inner, product(parts))
+    return made_scope(outer, inner, product(parts))
 
 
 def flattened(world: World) -> Tensor:
     """Two iterators that count through one axis, as ``3*q + r`` for r < 3, shifted by others."""
     pick = world.choices.pick
-    outer, (q, r) = _extents(world, 0, 2), (world.extent(), world.extent())
+    outer, (q, r) = extents(world, 0, 2), (world.extent(), world.extent())
     its = iterators((*outer, q, r))
     flat = at(its[-2]) * pick((r, r, r, r + 1)) + at(its[-1])
     if outer and chance(world.choices, 2):
@@ -348,29 +348,7 @@ def flattened(world: World) -> Tensor:
     elif around == "sum":
         body = total([body, Read(tensors[1], (flat,))])
     elif around == "call":
-        body = Call(pick(_SMOOTH), (body,))
+        body = Call(pick(SMOOTH), (body,))
     if chance(world.choices, 3):
-        return _scope((*outer, q, r), (), body)
-    return _scope(outer, (q, r), body, pick(("sum", "sum", "max", "min", "prod")))
-
-
-Family = Callable[[World], Tensor]
-
-FAMILIES: Final[tuple[Family, ...]] = (
-    any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
-    sum_of_products, windows, epilogue, constants, flattened,
-)  # fmt: skip
-
-
-def canonical_family(family: Family) -> Family:
-    """The family in canonical form: most laws wait for that form."""
-
-    def drawn(world: World) -> Tensor:
-        return canonical_term(family(world))
-
-    drawn.__name__ = f"canonical {family.__name__}"
-    return drawn
-
-
-CANONICAL_FAMILIES: Final = tuple(map(canonical_family, FAMILIES))
-ALL_FAMILIES: Final = (*CANONICAL_FAMILIES, *FAMILIES)
+        return made_scope((*outer, q, r), (), body)
+    return made_scope(outer, (q, r), body, pick(("sum", "sum", "max", "min", "prod")))

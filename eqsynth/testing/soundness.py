@@ -19,6 +19,7 @@ from eqsynth.rules import Rule, RuleSet
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
 from eqsynth.testing.data import FLOATS
+from eqsynth.testing.families import CANONICAL_FAMILIES, FAMILIES, Family
 from eqsynth.testing.firing import Pair, alone, fire, fired_alone
 from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.judging import (
@@ -31,7 +32,6 @@ from eqsynth.testing.judging import (
 )
 from eqsynth.testing.numbers import PRIMES
 from eqsynth.testing.patterns import Sample, Template
-from eqsynth.testing.scope_samples import CANONICAL_FAMILIES, FAMILIES, Family
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""

@@ -1,0 +1,182 @@
+"""Random scopes for laws of sums, of quotients of iterators, and of what is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.types import TensorType, is_float
+from eqsynth.testing.choices import Rejected, chance
+from eqsynth.testing.scope_samples import (
+    SMOOTH,
+    at,
+    extents,
+    iterators,
+    leaf,
+    made_scope,
+    read,
+)
+from eqsynth.testing.world import World
+
+
+def plain_read(world: World, its: Sequence[It], name: str = "") -> Read:
+    """A read at bare iterators: all of them, or some."""
+    kept = [it for it in its if not chance(world.choices, 3)] or list(its)
+    return Read(leaf(world, [it.extent for it in kept], name), tuple(map(at, kept)))
+
+
+def sum_of_terms(world: World) -> Tensor:
+    """``L reduce_y (f + g + ..)``: products, functions and constants among the terms."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 1, 2), extents(world, 0, 2)
+    its = iterators((*outer, *inner))
+    terms: list[Scalar] = []
+    for _ in range(pick((2, 3))):
+        term: Scalar = plain_read(world, its, pick(("a", "b", "w", "w")))
+        kind = pick(("alone", "alone", "product", "negative", "call"))
+        if kind == "product":
+            term = product([term, plain_read(world, its)])
+        elif kind == "negative":
+            term = product([Num(-1.0), term])
+        elif kind == "call":
+            term = Call(pick(SMOOTH), (term,))
+        terms.append(term)
+    if chance(world.choices, 2):
+        # Constants over the same iterators, and over fewer.
+        kept = its[: pick(range(1, len(its) + 1))]
+        for part, name in ((its, "w"), (kept, "w0")):
+            at_part = tuple(map(at, part))
+            terms.append(Read(leaf(world, [it.extent for it in part], name), at_part))
+    body: Scalar = total(terms)
+    if chance(world.choices, 3) and isinstance(body, Sum):
+        body = Prod((body, body if chance(world.choices, 2) else plain_read(world, its)))
+    return made_scope(outer, inner, body, pick(("sum", "sum", "sum", "max", "prod")))
+
+
+def squared_difference(world: World) -> Tensor:
+    """``sum_k (x[i, k] - y[j, k])^2``, and sums of other powers of sums."""
+    outer, inner = extents(world, 1, 2), extents(world, 1, 1)
+    its = iterators((*outer, *inner))
+    parts: list[Scalar] = [
+        Read(leaf(world, (it.extent, inner[0]), name), (at(it), at(its[-1])))
+        for it, name in zip((*its[:-1], its[0]), "xy", strict=False)
+    ]
+    parts[-1] = product([Num(world.choices.pick((-1.0, 2.0))), parts[-1]])
+    difference = total(parts)
+    return made_scope(outer, inner, Prod((difference, difference)))
+
+
+def scaled_by_function(world: World) -> Tensor:
+    """``f(i, j) * g(i)`` and ``f(i, j) / g(i)``, g a function of what broadcasts."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 2, 3), extents(world, 0, 1)
+    its = iterators((*outer, *inner))
+    whole = Read(leaf(world, [it.extent for it in its]), tuple(map(at, its)))
+    some: Scalar = plain_read(world, its[: pick((1, 1, 2))], "s")
+    if chance(world.choices, 2):
+        some = Call(pick(SMOOTH), (some,))
+    if chance(world.choices, 2):
+        body: Scalar = Call("div", (whole, Num(pick((2.0, 3.0))) if chance(world.choices, 4)
+                                    else some))  # fmt: skip
+    else:
+        body = product([whole, some])
+    return made_scope(outer, inner, body)
+
+
+def quotients(world: World) -> Tensor:
+    """Reads at ``(.. ) // d`` and ``(..) % d`` of the same sum of iterators."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 1, 2), extents(world, 1, 2)
+    its = iterators((*outer, *inner))
+    divisor = pick((2, 3))
+
+    def mixed() -> Index:
+        first = at(pick(its[: len(outer)]))
+        second = at(pick(its[len(outer) :]))
+        return pick((first, second, first + second, first - second, second * divisor + first))
+
+    if chance(world.choices, 3):
+        # Nothing but the quotient, or the remainder, of an iterator is used.
+        one = at(its[0])
+        parts_of = (one // divisor if chance(world.choices, 2) else one % divisor, at(its[-1]))
+        extent = max(1, parts_of[0].range()[1] + 1)
+        x = Read(leaf(world, (extent, its[-1].extent), "x"), parts_of)
+        others = [it for it in its if it.slot > 0]
+        return made_scope(outer, inner, product([x, plain_read(world, others, "w")]))
+    whole = mixed() + pick((0, 0, 1, -1))
+    low = (whole // divisor).range()[0]
+    indices = [whole // divisor - min(low, 0), whole % divisor]
+    if chance(world.choices, 3):
+        indices = indices[:1] if chance(world.choices, 2) else indices[1:]
+    shape = [max(1, i.range()[1] + 1) for i in indices]
+    parts: list[Scalar] = [Read(leaf(world, shape, "x"), tuple(indices))]
+    # What names a reduced iterator besides, and says where it ends.
+    kept = [it for it in its if it.slot >= len(outer) or chance(world.choices, 2)]
+    parts.append(Read(leaf(world, [it.extent for it in kept], "w"), tuple(map(at, kept))))
+    return made_scope(outer, inner, product(parts[: pick((2, 2, 1))]))
+
+
+def of_constant(world: World) -> Tensor:
+    """Reads of a tensor of one number beside others."""
+    outer, inner = extents(world, 1, 2), extents(world, 0, 1)
+    its = iterators((*outer, *inner))
+    shape = tuple(it.extent for it in its)
+    number = world.choices.pick((2.0, 1.0, 0.5, -1.0))
+    full = Op("Full", (), (shape, number, world.dtype))
+    parts: list[Scalar] = [Read(full, tuple(map(at, its))), read(world, its)]
+    return made_scope(outer, inner, (product if chance(world.choices, 2) else total)(parts))
+
+
+def diagonal(world: World) -> Tensor:
+    """``sum_k f(k) * t[k - e]``, t of extent 1 and zero outside."""
+    outer, inner = extents(world, 1, 2), extents(world, 1, 2)
+    its = iterators((*outer, *inner))
+    k, i = its[-1], world.choices.pick(its[: len(outer)])
+    offset = at(i) if chance(world.choices, 2) else Index(world.choices.pick((0, 1, -1)))
+    one = Read(leaf(world, (1,), world.choices.pick("tw")), (at(k) - offset,))
+    return made_scope(outer, inner, product([one, plain_read(world, its), plain_read(world, [k])]))
+
+
+def looked_up(world: World) -> Tensor:
+    """``sum_k t[ids[i], k] * f[k, j]``: rows of a table by data, through a product."""
+    pick = world.choices.pick
+    if not is_float(world.dtype):
+        raise Rejected("products of floats only")
+    rows, inner, count, columns = (max(1, world.extent()) for _ in range(4))
+    table = leaf(world, (rows + 1, inner), pick("tw"))
+    ids = leaf(world, (count,), "ids", "int64")
+    found = Op("Embedding", (table, ids))
+    i, j, k = (at(it) for it in iterators((count, columns, inner)))
+    other = leaf(world, (inner, columns), pick("fw"))
+    body = product([Read(found, (i, k)), Read(other, (k, j))])
+    return made_scope((count, columns), (inner,), body)
+
+
+def product_of_type(world: World, kind: TensorType) -> Scope:
+    """A product of two matrices that has a given type: in the place of an argument of a law."""
+    inner = max(1, world.extent())
+    if not kind.rank:
+        raise Rejected("no axes")
+    its = iterators((*kind.shape, inner))
+    left, right = its[:-2] + its[-1:], [its[-1], *its[-2:-1]]
+    try:
+        reads = [
+            Read(leaf(world, [it.extent for it in part], name, kind.dtype), tuple(map(at, part)))
+            for part, name in ((left, "p"), (right, "w"))
+        ]
+        made = made_scope(kind.shape, (inner,), product(reads))
+    except EqsynthError as error:
+        raise Rejected(str(error)) from None
+    if made.type != kind:
+        raise Rejected("a scope of another type")
+    return made
+
+
+ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
+    sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
+    looked_up,
+)  # fmt: skip

@@ -1,0 +1,46 @@
+"""The families of scopes that the laws of scopes are sampled on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from eqsynth.ir.normal import canonical_term
+from eqsynth.ir.tensor import Tensor
+from eqsynth.testing.algebra_samples import ALGEBRA
+from eqsynth.testing.scope_samples import (
+    any_product,
+    any_scope,
+    constants,
+    elementwise_map,
+    epilogue,
+    flattened,
+    matrix_product,
+    nested,
+    product_of_sum,
+    sum_of_products,
+    view,
+    windows,
+)
+from eqsynth.testing.world import World
+
+Family = Callable[[World], Tensor]
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
+    sum_of_products, windows, epilogue, constants, flattened, *ALGEBRA,
+)  # fmt: skip
+
+
+def canonical_family(family: Family) -> Family:
+    """The family in canonical form: most laws wait for that form."""
+
+    def drawn(world: World) -> Tensor:
+        return canonical_term(family(world))
+
+    drawn.__name__ = f"canonical {family.__name__}"
+    return drawn
+
+
+CANONICAL_FAMILIES: Final = tuple(map(canonical_family, FAMILIES))
+ALL_FAMILIES: Final = (*CANONICAL_FAMILIES, *FAMILIES)
