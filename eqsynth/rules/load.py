@@ -41,6 +41,7 @@ DEFAULT_FILES = (
     "match.egg",
     "epilogue.egg",
     "simplify.egg",
+    "views-match.egg",
 )
 STATUSES = ("definition", "proved", "validated", "unproved")
 NUMERICS = ("bitwise", "real", "cancels", "approx")

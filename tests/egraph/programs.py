@@ -133,6 +133,22 @@ def split_and_merge() -> Tensor:
     return op("Relu", op("Merge", op("Permute", blocks, attrs=((0, 2, 1),)), attrs=(1,)))
 
 
+def views_of_views() -> Tensor:
+    """Pairs of Syno's views that are one view, or two in another order."""
+    x, row = leaf("x", 4, 6), leaf("row", 12)
+    blocks, merged = op("Split", row, attrs=(0, 4)), op("Merge", x, attrs=(0,))
+    pairs = [
+        op("Merge", blocks, attrs=(0,)), op("Split", merged, attrs=(0, 6)),
+        op("Split", merged, attrs=(0, 3)), op("Split", merged, attrs=(0, 12)),
+        op("Shift", op("Shift", row, attrs=(0, 2)), attrs=(0, 3)), op("Shift", row, attrs=(0, 24)),
+        op("Stride", op("Stride", row, attrs=(0, 2)), attrs=(0, 3)),
+        op("Stride", row, attrs=(0, 1)),
+        op("Expand", op("Expand", leaf("one", 1, 3), attrs=((2, 3),)), attrs=((4, 2, 3),)),
+    ]  # fmt: skip
+    flat = [op("Reshape", pair, attrs=((pair.type.size,),)) for pair in pairs]
+    return op("Concat", *flat, attrs=(0,))
+
+
 def unfolded_convolution() -> Tensor:
     """Unfold, weigh, sum: a convolution along one axis (Syno)."""
     x = op("Unfold", leaf("x", 2, 6), attrs=(1, 3))
@@ -336,6 +352,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "wide-convolution": wide_convolution,
     "pad-and-crop": pad_and_crop,
     "split-and-merge": split_and_merge,
+    "views-of-views": views_of_views,
     "unfold": unfolded_convolution,
     "reduced-windows": reduced_windows,
     "elementwise": elementwise,

@@ -31,6 +31,7 @@ from eqsynth.egraph.laws.requests import (
     settled,
     without_constants,
 )
+from eqsynth.egraph.laws.view_chains import view_chain
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
@@ -45,7 +46,7 @@ from eqsynth.ir.scalar import (
     product,
     reads,
 )
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
 # subsets of a long sum are many. Those with fewer fused come first.
@@ -194,6 +195,27 @@ def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if ordered is None else [ordered]
 
 
+def _match_view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = settled(view, row)
+    if scope is None or not merging.is_view(scope):
+        return []
+    assert isinstance(scope.body, Read)
+    source = scope.body.tensor
+    if any(op.args == (source,) for op in view.operators(row[0])):
+        # It is a view of this tensor already.
+        return []
+    chain = view_chain(scope)
+    if chain is None or (scope in view.derived and not _moves_nothing(chain)):
+        return []
+    return [chain]
+
+
+def _moves_nothing(chain: Tensor) -> bool:
+    """Of a scope that a derivation made only what may be free is worth another way of reading."""
+    names = {term.name for term in topological([chain]) if isinstance(term, Op)}
+    return names <= {"Permute", "Reshape", "Split", "Merge"}
+
+
 def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
     if scope is None:
@@ -258,6 +280,7 @@ LAWS: Final[dict[str, Law]] = {
     "match-conv2d": converging.matched(windows.match_conv2d),
     "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
     "match-gbmm": converging.matched(windows.match_gbmm),
+    "match-view": _match_view,
     "match-epilogue": _match_epilogue,
 }
 
