@@ -297,5 +297,5 @@ ASKED_AGAIN: Final = (
 )  # fmt: skip
 # Rules whose apply phase marks or unites what the laws of the same name answered.
 MAKES_OPERATORS: Final = (
-    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue",
+    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue", "match-view",
 )  # fmt: skip
