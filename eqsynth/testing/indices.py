@@ -52,6 +52,8 @@ def render(raw: Any) -> str:
             return f"({render(x)} // {m})"
         case ("IMod", x, m):
             return f"({render(x)} % {m})"
+        case ("IMin" | "IMax" as bound, x, m):
+            return f"{bound[1:].lower()}({render(x)}, {m})"
     return str(raw)
 
 
@@ -73,6 +75,9 @@ def _value(raw: Any, grid: dict[int, Array]) -> Array:
         return np.asarray(_value(args[0], grid) + _value(args[1], grid))
     if name == "IMul":
         return np.asarray(args[0] * _value(args[1], grid))
+    if name in ("IMin", "IMax"):
+        return np.asarray((np.minimum if name == "IMin" else np.maximum)(
+            _value(args[0], grid), args[1]))  # fmt: skip
     if args[1] <= 0:
         raise ZeroDivisionError(f"an index is divided by {args[1]}; divisors are positive")
     x = _value(args[0], grid)

@@ -192,7 +192,7 @@ def _close(a: Array, b: Array, bound: float, least: float = 0.0) -> bool:
         return False
     if a.dtype != object and b.dtype != object:
         return bool(np.array_equal(a, b))
-    scale = max((abs(x) for x in a.flat if np.isfinite(float(x))), default=0)
+    scale = max((abs(x) for x in a.flat if x == x and abs(x) != np.inf), default=0)
     scale = max(scale, least)
     for x, y in zip(a.flat, b.flat, strict=True):
         if x == y or (x != x and y != y):

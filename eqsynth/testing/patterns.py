@@ -391,6 +391,8 @@ class _Builder:
             return ("IAdd", self._index(tree[1], depth - 1), self._index(tree[2], depth - 1))
         if head == "IMul":
             return ("IMul", self._number(tree[1], NUMBERS), self._index(tree[2], depth - 1))
+        if head in ("IMin", "IMax"):
+            return (head, self._index(tree[1], depth - 1), self._number(tree[2], NUMBERS))
         if head in _NUMBER_ROLES:
             value = self._index(tree[1], depth - 1)
             divisor = self._number(tree[2], DIVISORS)

@@ -18,7 +18,7 @@ DIVISORS: Final = (2, 3, 1, 4, 6, 12)
 
 def any_raw_index(choices: Choices, slots: Sequence[int], depth: int) -> Any:
     """A raw index over iterators of these extents."""
-    kinds = ("it", "it", "number", "mul", "sum", "div", "mod")
+    kinds = ("it", "it", "number", "mul", "sum", "div", "mod", "min", "max")
     kind = choices.pick(kinds[:4] if depth <= 0 else kinds)
     slot = choices.pick(range(len(slots))) if slots else 0
     if kind == "number" or not slots:
@@ -31,6 +31,8 @@ def any_raw_index(choices: Choices, slots: Sequence[int], depth: int) -> Any:
     parts = [any_raw_index(choices, slots, depth - 1) for _ in range(1 + (kind == "sum"))]
     if kind == "sum":
         return ("IAdd", *parts)
+    if kind in ("min", "max"):
+        return ("IMin" if kind == "min" else "IMax", parts[0], choices.pick(NUMBERS))
     return ("IDiv" if kind == "div" else "IMod", parts[0], choices.pick(DIVISORS))
 
 
