@@ -53,7 +53,7 @@ def using(answer: Tensor | Using) -> Using:
 def left_side(answer: Answer, e: Handle) -> Any:
     """The left side of a law's equality: the scope that was asked about, reading the members that
     the law looked into; for definitions the class itself."""
-    if answer.law in ("definition", "view", "reduction"):
+    if answer.law in ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds"):
         return e
     asked: Tensor
     if answer.law == "gather-rows":

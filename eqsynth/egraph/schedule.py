@@ -62,13 +62,17 @@ DEFAULT_PHASES = (
     Phase("contract", ("boundary", "contract-explore", "index", "normal"), 12),
     Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
+    Phase("merge", ("merge", "simplify"), 3),
 )
 
-# The other order of axes is needed only to recognize a given term, not to compute one.
+# The other order of axes is needed only to recognize a given term, not to compute one; windows in
+# parts pay where a library has no other fast algorithm, which on a CPU isn't so.
 PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
-    *DEFAULT_PHASES[2:],
+    DEFAULT_PHASES[2],
+    Phase("windows", ("windows-explore",), 2),
+    *DEFAULT_PHASES[3:],
 )
 
 

@@ -100,6 +100,20 @@ class View:
     def operators(self, ref: ClassRef) -> list[Op]:
         return [term for term in self.members(ref) if isinstance(term, Op)]
 
+    def products_of(self, ref: ClassRef) -> list[Op]:
+        """Products of two operands, the first this class, the second constant."""
+        return self._products.get(ref, [])
+
+    @cached_property
+    def _products(self) -> dict[Tensor, list[Op]]:
+        found: dict[Tensor, list[Op]] = {}
+        for eclass, nodes in self.snapshot.classes.items():
+            if any(node.function in ("Matmul", "Conv2d") for node in nodes):
+                for op in self.operators(self.refs[eclass]):
+                    if op.name in ("Matmul", "Conv2d") and op.args[1].constant:
+                        found.setdefault(op.args[0], []).append(op)
+        return found
+
     @cached_property
     def derived(self) -> frozenset[Scope]:
         """The scopes marked derived."""

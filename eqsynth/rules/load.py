@@ -39,6 +39,7 @@ DEFAULT_FILES = (
     "linear.egg",
     "reduce.egg",
     "match.egg",
+    "merge.egg",
     "epilogue.egg",
     "simplify.egg",
     "views-match.egg",

@@ -319,6 +319,26 @@ def parallel_convolutions() -> Tensor:
     return op("Add", op("Add", wide, narrow), IMAGE)
 
 
+def shared_input() -> Tensor:
+    """Three products of one input, one of them twice, and two convolutions of one image."""
+    x = leaf("x", 3, 4)
+    a, b, c = (op("Matmul", x, weight(name, 4, n)) for name, n in (("a", 2), ("b", 3), ("c", 2)))
+    products = op("Concat", op("Relu", a), op("Tanh", b), op("Relu", c), a, attrs=(1,))
+    w, v = weight("w", 2, 3, 3, 3), weight("v", 1, 3, 3, 3)
+    y, z = (conv(k, (1, 1), (1, 1), (1, 1)) for k in (w, v))
+    images = op("Concat", op("Relu", y), op("Tanh", z), attrs=(1,))
+    flat = op("Reshape", images, attrs=((3, 30),))
+    return op("Concat", products, flat, attrs=(1,))
+
+
+def flattened_patches() -> Tensor:
+    """im2col written out, reshaped into a matrix: a sum over three axes as one."""
+    h, v, c, r, s = it(0, 3), it(1, 4), it(2, 2), it(3, 3), it(4, 3)
+    patches = Scope((3, 4, 2, 3, 3), (), Read(leaf("x", 2, 3, 4), (c, h + r - 1, v + s - 1)))
+    matrix = op("Reshape", patches, attrs=((12, 18),))
+    return op("Matmul", matrix, weight("w", 18, 2))
+
+
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
@@ -341,6 +361,9 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "identity-matrix-64": lambda: identity_matrix("float64"),
     "looked-up-rows": looked_up_rows,
     "parallel-convolutions": parallel_convolutions,
+    "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),
+    "shared-input": shared_input,
+    "flattened-patches": flattened_patches,
     "softmax": lambda: op("Softmax", leaf("x", 3, 4), attrs=(1,)),
     "pooling": lambda: op("AvgPool2d", IMAGE, attrs=((2, 3), *WINDOW[:2], (1, 1))),
     "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),

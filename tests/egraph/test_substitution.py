@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from eqsynth.egraph.laws import substitution
+from eqsynth.egraph.laws import derivation, substitution
 from eqsynth.egraph.laws.closing import reduction_iterators
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
@@ -188,3 +188,26 @@ def test_a_reduction_is_relaxed_where_the_weight_ends() -> None:
         (answer,) = kernel_split(scope)
         assert_equal(scope, answer)
         assert isinstance(answer, Scope) and 2 in answer.reduction
+
+
+def in_parts(scope: Scope) -> list[Tensor]:
+    return list(derivation.window_split(canonical(scope)))
+
+
+def test_a_large_window_is_the_sum_of_small_ones() -> None:
+    i, k, c = it(0, 3), it(1, 5), it(2, 2)
+    weight = read("w", k, c)
+    scope = Scope((3,), (5, 2), Prod((Read(leaf("x", 5, 2), (i + k - 1, c)), weight)))
+    (answer,) = in_parts(scope)
+    assert_equal(scope, answer)
+    assert isinstance(answer, Scope) and answer.reduction == (2,)
+    assert sorted(inner(answer).reduction) == [2, 3]
+
+
+def test_small_windows_and_weights_that_go_on_stay_whole() -> None:
+    i, c = it(0, 3), it(2, 2)
+    for extent, extra in ((3, 0), (5, 1), (10, 0)):
+        k = it(1, extent)
+        image = Read(leaf("x", 12, 2), (i + k, c))
+        scope = Scope((3,), (extent, 2), Prod((image, read("w", k, c, extra=extra))))
+        assert not in_parts(scope)

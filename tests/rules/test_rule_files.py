@@ -81,6 +81,7 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     ),
     "linear.egg": fired(ops.sum(x @ w + b, 0), "term-split"),
     "match.egg": found(product, "Matmul"),
+    "merge.egg": fired(ops.cat([x @ w, x @ eqsynth.weight("u", (6, 2))], 1), "merge-matmuls"),
     "epilogue.egg": found(ops.relu(x @ w + b), "FusedMatmul"),
     "views-match.egg": found(eqsynth.scope(lambda i, j: x[i, (j + 1) % 6], i=4, j=6), "Shift"),
     "simplify.egg": fired(ops.reshape(ops.reshape(x, (24,)), (6, 4)), "reshape-of-reshape"),

@@ -37,6 +37,13 @@ def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [split for split in splits if derivation.distance(split) == 0]
 
 
+def window_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = _pair(view, row)
+    if _mixes_traversal(scope) or substitution.is_rearranged(scope):
+        return []
+    return list(derivation.window_split(scope))
+
+
 def _mixes(read: Read, its: set[It]) -> bool:
     return any(substitution.mixes(index, its) for index in read.index)
 

@@ -19,7 +19,7 @@ from eqsynth.egraph.laws.closing import (
     traversal_iterators,
 )
 from eqsynth.egraph.laws.merging import is_product
-from eqsynth.egraph.laws.substitution import mixes
+from eqsynth.egraph.laws.substitution import mixes, reduction_split
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
@@ -34,6 +34,8 @@ from eqsynth.ir.tensor import Scope
 
 # Reduction iterators that are mixed with others in an index: all subsets of them are tried.
 MAX_MIXED = 4
+# The taps of the windows for which libraries have fast algorithms (Winograd).
+TAPS = 3
 
 
 def mixed_iterators(scope: Scope) -> set[It]:
@@ -67,6 +69,26 @@ def sum_split(scope: Scope) -> Iterator[Scope]:
             inner = close(scope.body, {*traversal_iterators(scope), *outer})
             if inner.tensor != scope:
                 yield same_scope(scope, inner)
+
+
+def window_split(scope: Scope) -> Iterator[Scope]:
+    """``sum_k f(k) = sum_q {L_{x,q} sum_r f(3*q + r)}[x, q]`` for each window of more than 3 taps.
+
+    Kernels are relaxed to multiples of 3 where their weights end, then the sum is split: a 5x5
+    convolution is four 3x3 ones whose results are summed at offsets [EinNet Fig. 6].
+    """
+    apart, steps = scope, list[int]()
+    while True:
+        mixed = set(reduction_iterators(apart)) & mixed_iterators(apart)
+        large = [it for it in sorted(mixed, key=lambda it: it.slot) if TAPS < it.extent <= TAPS**2]
+        split = reduction_split(apart, large[0], TAPS) if large else None
+        if split is None:
+            break
+        steps.append(-(-large[0].extent // TAPS))
+        apart = split
+    for part in sum_split(apart) if steps else ():
+        if sorted(part.reduction) == sorted(steps):
+            yield part
 
 
 def distance(split: Scope) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eqsynth.egraph.laws import merging, reductions, selection
+from eqsynth.egraph.laws import merging, reductions, selection, substitution
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, factors_of, reads
@@ -43,8 +43,10 @@ def settled(view: View, row: Sequence[Any]) -> Scope | None:
     scope = scope_of(row)
     if canonical(scope) != scope:
         return None
-    merged = None if scope in view.derived else reductions.merge_iterators(scope)
-    return scope if merged is None else None
+    if scope in view.derived:
+        return scope
+    waits = substitution.reduction_unfold(scope) or reductions.merge_iterators(scope)
+    return scope if waits is None else None
 
 
 def inlinable(view: View, scope: Scope) -> Using | None:

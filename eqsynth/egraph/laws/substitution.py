@@ -316,6 +316,27 @@ def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
     return _reduced(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
 
 
+def reduction_unfold(scope: Scope) -> Scope | None:
+    """``sum_k f(k // d, k % d) = sum_{q,r} f(q, r)`` of any reduction, k over a multiple of d.
+
+    Nothing is relaxed: k -> (q, r) is a bijection. So a product over flattened axes (an im2col that
+    was reshaped into a matrix) is the one over the axes.
+    """
+    change: dict[It, tuple[Index, Sequence[It], bool]] = {}
+    for it in reduction_iterators(scope):
+        divisors = [
+            atom.divisor
+            for index in _indices(scope.body)
+            for atom in _moduli(index)
+            if not isinstance(atom, It) and atom.value.bare() == it and it.extent > atom.divisor
+        ]
+        if divisors and it.extent % min(divisors) == 0:
+            d = min(divisors)
+            q, r = _apart(scope, it.extent // d, d, after=2 * len(change))
+            change[it] = (bare(q) * d + bare(r), [q, r], True)
+    return _reduced(scope, change) if change else None
+
+
 def reduction_substitution(scope: Scope) -> Scope | None:
     """``sum_k f(k, (r - k) // d, (r - k) % d) = sum_{a,b} f(r - d*a - b, a, b)``, r within a step.
 

@@ -18,6 +18,8 @@ from eqsynth.egraph.laws import (
     matching,
     merging,
     reductions,
+    sharing,
+    substitution,
     windows,
 )
 from eqsynth.egraph.laws.notation import instantiate
@@ -183,6 +185,12 @@ def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if merged is None else [merged]
 
 
+def _reduction_unfold(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = scope_of(row)
+    unfolded = None if scope in view.derived else substitution.reduction_unfold(canonical(scope))
+    return [] if unfolded is None else [unfolded]
+
+
 def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
     factored = reductions.rfactor(scope) if scope else None
@@ -244,6 +252,36 @@ def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return found
 
 
+def _merge(name: str, axis: int) -> Law:
+    """The law of merging products of one operator; ``axis`` of the result is sliced."""
+
+    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+        e, x, w = row
+        found: list[Tensor] = []
+        for own in view.operators(e):
+            if own.name != name or own.args != (x, w) or _is_merged(view, own):
+                continue
+            peers = [
+                peer
+                for peer in view.products_of(x)
+                if (peer.name, peer.attrs) == (name, own.attrs)
+                and len(peer.args[1].shape) == len(w.shape)
+                and peer.args[1].shape[2:] == w.shape[2:]
+                and not _is_merged(view, peer)
+            ]
+            whole = sharing.merged(own, peers, axis % len(own.shape))
+            found += [] if whole is None else [whole]
+        return found
+
+    return law
+
+
+def _is_merged(view: View, product: Op) -> bool:
+    weight = product.args[1]
+    assert isinstance(weight, ClassRef)
+    return any(member.name == "Concat" for member in view.operators(weight))
+
+
 LAWS: Final[dict[str, Law]] = {
     "definition": _definition,
     "view": _view,
@@ -257,6 +295,7 @@ LAWS: Final[dict[str, Law]] = {
     "factor": algebra.factor,
     "fold-constants": algebra.fold_constants,
     "iterator-merge": _iterator_merge,
+    "reduction-unfold": _reduction_unfold,
     "rfactor": _rfactor,
     "distribute": algebra.distribute,
     "hoist": algebra.hoist,
@@ -275,12 +314,15 @@ LAWS: Final[dict[str, Law]] = {
     "boundary-tighten": converging.boundary_tighten,
     "traversal-order": _traversal_order,
     "iterator-split": converging.iterator_split,
+    "window-split": converging.window_split,
     "reduction-substitution": converging.reduction_substitution,
     "match-matmul": converging.matched(matching.match_matmul),
     "match-conv2d": converging.matched(windows.match_conv2d),
     "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
     "match-gbmm": converging.matched(windows.match_gbmm),
     "match-view": _match_view,
+    "merge-matmuls": _merge("Matmul", -1),
+    "merge-conv2ds": _merge("Conv2d", 1),
     "match-epilogue": _match_epilogue,
 }
 
@@ -295,7 +337,5 @@ ASKED_AGAIN: Final = (
     "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
     "multiply-out", "fold-terms",
 )  # fmt: skip
-# Rules whose apply phase marks or unites what the laws of the same name answered.
-MAKES_OPERATORS: Final = (
-    "match-matmul", "match-conv2d", "match-g2bmm", "match-gbmm", "match-epilogue", "match-view",
-)  # fmt: skip
+# Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
+MAKES_OPERATORS: Final = ("match-", "merge-")

@@ -1,0 +1,215 @@
+"""What EinNet's derivations must find: its figures, at reduced sizes.
+
+Each is proved against a program written by hand, and every program of the derivation has the same
+value. ``MEMBERS`` says which operators the original program's own e-graph holds afterwards, found
+without knowing the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits
+from eqsynth.explain import Explanation
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import program_of
+from eqsynth.ir.tensor import Op
+from eqsynth.prove import prove_equal
+from eqsynth.rules import load_rules
+from eqsynth.testing import assert_egraph_consistent
+from tests.test_prove import agree
+
+C, F, H, W = 2, 3, 4, 5
+X, K = eqsynth.input("x", (1, C, H, W)), eqsynth.weight("w", (F, C, 3, 3))
+CONV = ops.conv2d(X, K, padding=1)
+# A transposed convolution and a dilated one, each over an image that its steps divide.
+SMALL, LARGE = eqsynth.input("s", (1, C, 3, 3)), eqsynth.input("l", (1, C, 6, 6))
+UP, WIDE = eqsynth.weight("u", (C, F, 4, 4)), eqsynth.weight("v", (F, C, 5, 5))
+TRANSPOSED = ops.conv_transpose2d(SMALL, UP, stride=2, padding=1)
+DILATED = ops.conv2d(LARGE, K, padding=2, dilation=2)
+ROWS, WIDTH, STEP = 6, 3, 2
+Q, KEYS, V = (eqsynth.input(name, (2, ROWS, WIDTH)) for name in "qkv")
+BAND = eqsynth.input("band", (2, ROWS, 3))
+
+
+def offset_reduce(t: Expr) -> Expr:
+    """[f, h, v] = sum_{r,s} t[r, s, f, h + r - 1, v + s - 1]"""
+    _, _, f, h, v = t.shape
+    return eqsynth.scope(
+        lambda n, f, h, v: eqsynth.sum(lambda r, s: t[r, s, f, h + r - 1, v + s - 1], r=3, s=3),
+        n=1, f=f, h=h, v=v,
+    )  # fmt: skip
+
+
+def matmul_and_offset_reduce() -> Expr:
+    image = ops.permute(ops.reshape(X, (C, H * W)), (1, 0))
+    kernel = ops.reshape(ops.permute(K, (1, 2, 3, 0)), (C, 9 * F))
+    product = ops.reshape(ops.matmul(image, kernel), (H, W, 3, 3, F))
+    return offset_reduce(ops.permute(product, (2, 3, 4, 0, 1)))
+
+
+def conv1x1_and_offset_reduce() -> Expr:
+    kernel = ops.reshape(ops.permute(K, (2, 3, 0, 1)), (9 * F, C, 1, 1))
+    return offset_reduce(ops.reshape(ops.conv2d(X, kernel), (3, 3, F, H, W)))
+
+
+def im2col_and_matmul() -> Expr:
+    patches = eqsynth.scope(
+        lambda h, v, c, r, s: X[0, c, h + r - 1, v + s - 1], h=H, v=W, c=C, r=3, s=3
+    )
+    kernel = ops.permute(ops.reshape(K, (F, C * 9)), (1, 0))
+    product = ops.matmul(ops.reshape(patches, (H * W, C * 9)), kernel)
+    return ops.reshape(ops.permute(product, (1, 0)), (1, F, H, W))
+
+
+def grouped_over_replicated_input() -> Expr:
+    replicated = ops.reshape(
+        ops.expand(ops.reshape(X, (1, 1, C, H, W)), (1, F, C, H, W)), (1, F * C, H, W)
+    )
+    return ops.conv2d(replicated, K, padding=1, groups=F)
+
+
+def smaller_convolutions() -> Expr:
+    """1x3 convolutions, one for each row of the kernel, and their sum with offsets."""
+    kernel = ops.reshape(ops.permute(K, (2, 0, 1, 3)), (3 * F, C, 1, 3))
+    parts = ops.reshape(ops.conv2d(X, kernel, padding=(0, 1)), (3, F, H, W))
+    return eqsynth.scope(
+        lambda n, f, h, v: eqsynth.sum(lambda r: parts[r, f, h + r - 1, v], r=3), n=1, f=F, h=H, v=W
+    )
+
+
+def conv3x3_of_conv5x5() -> Expr:
+    """5x5 padded to 6x6, as four 3x3 kernels whose results are summed at offsets of 3."""
+    padded = ops.reshape(ops.pad(WIDE, (0, 1, 0, 1)), (F, C, 2, 3, 2, 3))
+    kernel = ops.reshape(ops.permute(padded, (2, 4, 0, 1, 3, 5)), (4 * F, C, 3, 3))
+    parts = ops.conv2d(ops.pad(LARGE, (2, 3, 2, 3)), kernel)
+    t = ops.reshape(parts, (2, 2, F, 9, 9))
+    return eqsynth.scope(
+        lambda n, f, h, v: eqsynth.sum(
+            lambda a, b: t[a, b, f, h + 3 * a, v + 3 * b], a=2, b=2
+        ),
+        n=1, f=F, h=6, v=6,
+    )  # fmt: skip
+
+
+def convolution_on_rearranged_rows() -> Expr:
+    split = ops.reshape(LARGE, (1, C, 3, 2, 3, 2))
+    batch = ops.reshape(ops.permute(split, (3, 5, 0, 1, 2, 4)), (4, C, 3, 3))
+    result = ops.reshape(ops.conv2d(batch, K, padding=1), (2, 2, 1, F, 3, 3))
+    return ops.reshape(ops.permute(result, (2, 3, 4, 0, 5, 1)), (1, F, 6, 6))
+
+
+def apart(t: Expr) -> Expr:
+    b, m, n = t.shape
+    split = ops.reshape(t, (b, m // STEP, STEP, n))
+    return ops.reshape(ops.permute(split, (0, 2, 1, 3)), (b * STEP, m // STEP, n))
+
+
+def together(t: Expr) -> Expr:
+    b, m, n = t.shape
+    joined = ops.permute(ops.reshape(t, (b // STEP, STEP, m, n)), (0, 2, 1, 3))
+    return ops.reshape(joined, (b // STEP, m * STEP, n))
+
+
+CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
+    "Fig. 7e, Matmul and OffsetReduce": (CONV, matmul_and_offset_reduce),
+    "Fig. 7f, Conv1x1 and OffsetReduce": (CONV, conv1x1_and_offset_reduce),
+    "Fig. 7i, im2col and Matmul": (CONV, im2col_and_matmul),
+    "Fig. 7k, grouped over a replicated input": (CONV, grouped_over_replicated_input),
+    "Fig. 7n, smaller convolutions": (CONV, smaller_convolutions),
+    "dilated convolution": (DILATED, convolution_on_rearranged_rows),
+    "Fig. 14, G2BMM": (
+        ops.g2bmm(Q, KEYS, 1, STEP), lambda: together(ops.g2bmm(apart(Q), apart(KEYS), 1)),
+    ),
+    "Fig. 14, GBMM": (
+        ops.gbmm(BAND, V, STEP), lambda: together(ops.gbmm(apart(BAND), apart(V))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_proved(case: str) -> None:
+    left, right = CASES[case]
+    proof = prove_equal(left, right(), time_limit_s=120)
+    assert proof, proof.stop
+    explanation = proof.explain()
+    assert isinstance(explanation, Explanation)
+    assert agree(explanation) == len(explanation.steps) + 1
+
+
+def test_conv5x5_holds_conv3x3_with_four_times_the_channels() -> None:
+    """Fig. 6, without knowing the target; in the phases of proofs."""
+    roots = program_of(ops.conv2d(LARGE, WIDE, padding=2))[0].outputs
+    graph = saturate_terms(roots, load_rules(), PROVE_PHASES, Limits(), False)
+    assert graph.stop == "saturated"
+    assert_egraph_consistent(graph)
+    weights = [
+        member.args[1].shape
+        for members in graph.classes.values()
+        for member in members
+        if isinstance(member, Op) and member.name == "Conv2d"
+    ]
+    assert (4 * F, C, 3, 3) in weights
+
+
+@pytest.mark.slow
+def test_conv5x5_is_conv3x3_with_four_times_the_channels() -> None:
+    """Fig. 6."""
+    proof = prove_equal(ops.conv2d(LARGE, WIDE, padding=2), conv3x3_of_conv5x5(), time_limit_s=240)
+    assert proof, proof.stop
+
+
+# ---- without knowing the target --------------------------------------------------------------
+
+
+@cache
+def saturated(name: str) -> EGraph:
+    program = {
+        "conv": CONV,
+        "transposed": TRANSPOSED,
+        "dilated": DILATED,
+        "g2bmm": ops.g2bmm(Q, KEYS, 1, STEP),
+        "gbmm": ops.gbmm(BAND, V, STEP),
+        "shared": ops.cat([CONV, ops.conv2d(X, eqsynth.weight("p", (F, C, 1, 1)))], 1),
+    }[name]
+    graph = saturate_terms(
+        program_of(program)[0].outputs, load_rules(), DEFAULT_PHASES, Limits(), False
+    )
+    assert graph.stop == "saturated" and graph.enodes < 1000
+    assert_egraph_consistent(graph)
+    return graph
+
+
+MEMBERS: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[object, ...]]] = [
+    # Matmul of the image with all taps, for an OffsetReduce; im2col and Matmul.
+    ("conv", "Matmul", ((H * W, C), (C, 9 * F)), ()),
+    ("conv", "Matmul", ((H * W, 9 * C), (9 * C, F)), ()),
+    # Matmul and a sum that gathers (Table 3's ConvTranspose); a convolution at a sub-pixel each.
+    ("transposed", "Matmul", ((9, C), (C, 16 * F)), ()),
+    ("transposed", "Conv2d", ((1, C, 3, 3), (4 * F, C, 3, 3)), ((1, 1), (1, 1), (1, 1), 1)),
+    ("dilated", "Conv2d", ((4, C, 5, 5), (F, C, 3, 3)), ((1, 1), (0, 0), (1, 1), 1)),
+    ("g2bmm", "G2BMM", ((4, 3, WIDTH), (4, 3, WIDTH)), (1, 1)),
+    ("gbmm", "GBMM", ((4, 3, 3), (4, 3, WIDTH)), (1,)),
+    # Fig. 3a: one product for the 3x3 and the 1x1 convolution of one input.
+    ("shared", "Matmul", ((H * W, C), (C, 10 * F)), ()),
+]
+
+
+@pytest.mark.parametrize(("program", "operator", "shapes", "attrs"), MEMBERS)
+def test_it_is_in_the_e_graph(
+    program: str, operator: str, shapes: tuple[tuple[int, ...], ...], attrs: tuple[object, ...]
+) -> None:
+    found = [
+        member
+        for members in saturated(program).classes.values()
+        for member in members
+        if isinstance(member, Op) and member.name == operator
+    ]
+    assert (shapes, attrs) in [(tuple(a.shape for a in op.args), op.attrs) for op in found]
