@@ -34,37 +34,56 @@ from eqsynth.ir.tensor import Scope
 
 # Binary splits of n factors number 2**(n-1); beyond this the scope is left as it is.
 MAX_FACTORS = 10
+# Up to so many factors any shared iterator connects two; of more, a shared reduction only.
+MAX_SHARING = 8
 
 
 def factor(scope: Scope) -> Iterator[Scope]:
     """``sum_{k,l} a b c = sum_k a * {sum_l b c}``, for every split into two connected parts.
 
-    Factors are connected by a shared reduction iterator, or by being constant both: what depends
-    on weights only is computed once. Each part that reduces something of its own, or has several
-    factors, becomes a scope over the iterators that it still needs.
+    Factors are connected by a shared iterator, or by being constant both: what depends on weights
+    only is computed once. Of many factors only those count that share a reduction. An outer
+    product is a part where it is no larger than what is read. Each part that reduces something of
+    its own, or has several factors, becomes a scope over the iterators that it still needs.
     """
     factors = factors_of(scope.body)
     if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
         return
-    reduced = set(reduction_iterators(scope))
-    links = [[_linked(f, g, reduced) for g in factors] for f in factors]
-    everything = (1 << len(factors)) - 1
-    for first in range(1, everything, 2):
-        rest = everything & ~first
-        if not _connected(first, links):
-            continue
-        if not _connected(rest, links) and _joined(first, rest, links):
-            continue
-        parts = [[f for i, f in enumerate(factors) if side >> i & 1] for side in (first, rest)]
+    traversal = set(traversal_iterators(scope))
+    for parts in _splits(scope, factors):
         used = [{it for f in part for it in iterators(f)} for part in parts]
         sides = [
-            _side(part, own, other | set(traversal_iterators(scope)))
+            _side(part, own, other | traversal)
             for part, own, other in zip(parts, used, reversed(used), strict=True)
         ]
         if all(isinstance(f, Scalar) for f in sides) and product(sides) != scope.body:
             result = same_scope(scope, product(sides))
             if result != scope:
                 yield result
+
+
+def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[list[Scalar]]]:
+    """The factors in two parts, each of which is worth a scope of its own."""
+    shared = set(reduction_iterators(scope))
+    if len(factors) <= MAX_SHARING:
+        shared |= set(traversal_iterators(scope))
+    links = [[_linked(f, g, shared) for g in factors] for f in factors]
+    largest = max(_box([f]) for f in factors)
+    everything = (1 << len(factors)) - 1
+    for first in range(1, everything, 2):
+        sides = (first, everything & ~first)
+        parts = [[f for i, f in enumerate(factors) if side >> i & 1] for side in sides]
+        good = [
+            _connected(side, links) or _box(part) <= largest
+            for side, part in zip(sides, parts, strict=True)
+        ]
+        if all(good) or not _joined(*sides, links):
+            yield parts
+
+
+def _box(part: Sequence[Scalar]) -> int:
+    """Points over which a product is taken."""
+    return math.prod(it.extent for it in {it for f in part for it in iterators(f)})
 
 
 def fold_constants(scope: Scope) -> Scope | None:
