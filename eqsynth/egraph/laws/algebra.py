@@ -27,7 +27,8 @@ from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, Sum, factors_of, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
-Request = Sequence[Any]
+# Folded sums of one class that are kept: each way of fusing a map has its own.
+MAX_VARIANTS = 8
 
 
 def factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -111,11 +112,15 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
     made (a bias that went through a weight)."""
     scope = underived(view, row)
     forms = [Using(scope, {})]
+    if len(view.scopes(row[0])) > MAX_VARIANTS:
+        return []
     if any(map(linear.is_constant, terms_of(scope.body))):
         for read in terms_of(scope.body):
             if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
                 for inner in view.scopes(read.tensor):
-                    if any(map(linear.is_constant, terms_of(inner.body))):
+                    # What isn't derived is fused anyway.
+                    constant = map(linear.is_constant, terms_of(inner.body))
+                    if inner in view.derived and any(constant):
                         merged = merging.merge(scope, read, inner)
                         forms += [Using(merged, {read.tensor: inner})] if merged else []
     found = [

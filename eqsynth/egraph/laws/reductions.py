@@ -77,6 +77,10 @@ def _merged(scope: Scope, q: It, r: It) -> Scope | None:
     return same_scope(scope, body, [*(set(reduction_iterators(scope)) - {q, r}), p])
 
 
+SUPPORT = 2
+"""How much smaller the support of a product may make a box that is larger at first."""
+
+
 @dataclass(frozen=True)
 class _Factored:
     """An answer of rfactor with what it costs: points times operations."""
@@ -97,16 +101,15 @@ def rfactor(scope: Scope) -> Scope | None:
     if not reduced or len(reduced) > MAX_REDUCED or not _is_windowed(scope):
         return None
     each = operations(scope.body) + 1
+    limit = math.prod(scope.extents) * each
     found = [
         factored
         for whole in (scope, *splits(scope))
-        for factored in _factored(whole, each)
+        for factored in _factored(whole, each, limit)
         if factored.scope.type == scope.type
     ]
     best = min(found, key=lambda f: (f.cost, f.scope.order), default=None)
-    if best is None or best.cost >= math.prod(scope.extents) * each:
-        return None
-    return best.scope
+    return best.scope if best is not None and best.cost < limit else None
 
 
 def _indices(body: Scalar) -> Iterator[Index]:
@@ -119,15 +122,20 @@ def _indices(body: Scalar) -> Iterator[Index]:
 
 def _is_windowed(scope: Scope) -> bool:
     """Some index mixes an iterator that is reduced with others: windows overlap."""
+    return bool(_mixed(scope))
+
+
+def _mixed(scope: Scope) -> set[It]:
+    """The reduced iterators that share an index with another iterator."""
     reduced = set(reduction_iterators(scope))
-    return any(
-        len(its := set(index.iterators())) > 1 and its & reduced for index in _indices(scope.body)
-    )
+    mixing = (set(index.iterators()) for index in _indices(scope.body))
+    return {it for its in mixing if len(its) > 1 for it in its & reduced}
 
 
 def splits(scope: Scope) -> Iterator[Scope]:
-    """The scope with one iterator r as ``d*r1 + r0``, for every iterator and divisor d of it."""
-    for r in sorted(iterators(scope.body) & set(reduction_iterators(scope)), key=lambda r: r.slot):
+    """The scope with one iterator r as ``d*r1 + r0``, for every iterator of a window and divisor d
+    of it."""
+    for r in sorted(_mixed(scope), key=lambda r: r.slot):
         for d in range(2, r.extent // 2 + 1 if r.extent <= MAX_WINDOW else 0):
             if r.extent % d == 0:
                 yield _split(scope, r, d)
@@ -141,19 +149,26 @@ def _split(scope: Scope, r: It, d: int) -> Scope:
     return same_scope(scope, body, [*rest, outer, inner])
 
 
-def _factored(scope: Scope, each: int) -> Iterator[_Factored]:
+def _factored(scope: Scope, each: int, limit: int) -> Iterator[_Factored]:
+    """The ways to reduce in two parts; those whose points alone are too many aren't built."""
     reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
+    mixed = _mixed(scope)
     for size in range(1, len(reduced)):
         for outer in itertools.combinations(reduced, size):
             inner = [it for it in reduced if it not in outer]
-            parts = _coordinates(scope.body, {*traversal, *outer})
-            if parts is None:
+            parts = _coordinates(scope.body, {*traversal, *outer}) if mixed & {*outer} else None
+            if parts is None or _points(parts, inner) * each >= SUPPORT * limit:
                 continue
             answer = _through(scope, parts, inner, outer)
             read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
             assert isinstance(read.tensor, Scope)
             cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
             yield _Factored(answer, cost)
+
+
+def _points(parts: Sequence[Index], inner: Sequence[It]) -> int:
+    spans = (high - low + 1 for low, high in (part.range() for part in parts))
+    return math.prod(spans) * math.prod(it.extent for it in inner)
 
 
 def _coordinates(body: Scalar, outside: set[It]) -> list[Index] | None:
