@@ -43,6 +43,16 @@ def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if folded is None else [folded]
 
 
+def _maps(view: View, ref: ClassRef) -> list[Scope]:
+    """The scopes of a class without a reduction that don't read the class itself: put in the place
+    of a read, such a one would never come to an end."""
+    return [
+        scope
+        for scope in view.scopes(ref)
+        if not scope.reduction and all(read.tensor != ref for read in reads(scope.body))
+    ]
+
+
 def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = flat(view, row)
     for factor in factors_of(scope.body):
@@ -51,7 +61,7 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
         if factor.tensor.constant:
             continue  # a sum of constants is computed once
         # Of the ways in which the sum is fused, the one with the most terms: all at once.
-        inners = sorted(view.scopes(factor.tensor), key=lambda s: -len(terms_of(s.body)))
+        inners = sorted(_maps(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
             parts = contraction.distribute(scope, factor, inner)
             if parts is not None:
@@ -85,10 +95,10 @@ def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
     found = list(reads(scope.body))
     if len(found) == 1 and merging.is_product(scope) and isinstance(found[0].tensor, ClassRef):
         read, ref = found[0], found[0].tensor
-        for inner in view.scopes(ref):
-            if inner.reduction or merging.is_product(inner) or canonical(inner) != inner:
+        for inner in _maps(view, ref):
+            if merging.is_product(inner) or canonical(inner) != inner:
                 continue
-            if inner not in view.derived and all(r.tensor != ref for r in reads(inner.body)):
+            if inner not in view.derived:
                 merged = merging.merge(scope, read, inner)
                 if merged is not None:
                     yield Using(merged, {ref: inner})
@@ -117,7 +127,7 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if any(map(linear.is_constant, terms_of(scope.body))):
         for read in terms_of(scope.body):
             if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
-                for inner in view.scopes(read.tensor):
+                for inner in _maps(view, read.tensor):
                     # What isn't derived is fused anyway.
                     constant = map(linear.is_constant, terms_of(inner.body))
                     if inner in view.derived and any(constant):
@@ -173,8 +183,8 @@ def _open_one(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
     for read in reads(scope.body):
         ref = read.tensor
         assert isinstance(ref, ClassRef)
-        for inner in view.scopes(ref):
-            if isinstance(inner.body, Sum) and not inner.reduction:
+        for inner in _maps(view, ref):
+            if isinstance(inner.body, Sum):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None:
                     return merged, ref, inner
@@ -208,7 +218,7 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
     for read in factors_of(scope.body):
         if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
             for op in view.operators(read.tensor):
-                if op.name == "Embedding":
+                if op.name == "Embedding" and read.tensor not in op.args:
                     looked_up = selection.ungather_rows(scope, read, op)
                     if looked_up is not None:
                         return [Using(looked_up, {read.tensor: op})]

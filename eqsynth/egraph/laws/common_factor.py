@@ -129,8 +129,7 @@ def _join(scope: Scope, p: _Placed, q: _Placed, ordered: bool) -> Iterator[Scope
                 continue
             if (match.fixed or match.narrowed) and not (_constant(left) and _constant(right)):
                 continue
-            used = sorted(iterators(left) | iterators(right), key=lambda it: it.slot)
-            inner = close(total([left, right]), set(used))
+            inner = close(total([left, right]), iterators(left) | iterators(right))
             joined = scope_over(
                 traversal, sorted(shared, key=lambda i: i.slot), product([a, inner])
             )

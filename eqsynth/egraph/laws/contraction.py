@@ -2,7 +2,7 @@
 
 Factoring over connected subsets of the factors, folding, distributing, hoisting. All are laws of
 sums and products over any iteration space; which nodes they are asked for is the normal form
-(ARCHITECTURE.md), decided in ``table.py``. The common factor of a sum is ``common_factor.py``.
+(ARCHITECTURE.md), decided in ``algebra.py``. The common factor of a sum is ``common_factor.py``.
 """
 
 from __future__ import annotations
