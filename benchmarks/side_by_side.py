@@ -168,9 +168,7 @@ class _Run:
         worker = self._stack.enter_context(Worker(threads=self._threads))
         self._workers[engine.name] = worker
         try:
-            answer = worker.run(
-                peers.prepare, engine, *key, self._threads, timeout_s=TASK_LIMIT_S
-            )
+            answer = worker.run(peers.prepare, engine, *key, self._threads, timeout_s=TASK_LIMIT_S)
         except Exception as error:
             self.fail(engine.name, _reason(error))
             return

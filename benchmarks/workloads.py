@@ -293,9 +293,7 @@ ALGEBRA: Final = (
 )
 
 
-def _kernel(
-    name: str, module: Callable[..., nn.Module], full: Sized, small: Sized
-) -> Workload:
+def _kernel(name: str, module: Callable[..., nn.Module], full: Sized, small: Sized) -> Workload:
     return _fixed("kernels", name, module, full, small)
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from functools import lru_cache
+from typing import Final
 
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Atom, Index, It, number_of
@@ -45,8 +47,11 @@ _MAX_ORDERS = 720
 
 Colour = Callable[[It], object]
 
+# Off, scopes keep the names and orders that they were made with: what one name for one thing
+# saves is measured so (EinNet's fingerprints, Fig. 19).
+CANONICAL: Final = ContextVar("canonical", default=True)
 
-@lru_cache(maxsize=1 << 15)
+
 def canonical(scope: Scope) -> Scope:
     """The canonical form of a scope (over the tensors that it reads, as they are).
 
@@ -59,6 +64,11 @@ def canonical(scope: Scope) -> Scope:
     >>> canonical(p) == canonical(q)
     True
     """
+    return _canonical(scope) if CANONICAL.get() else _without_idle(scope)
+
+
+@lru_cache(maxsize=1 << 15)
+def _canonical(scope: Scope) -> Scope:
     scope = _without_idle(scope)
     width = len(scope.traversal)
     slots = range(width, len(scope.extents))
