@@ -7,7 +7,7 @@ a kernel does (the backends), how a user's arguments become inputs (``calling.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -99,6 +99,7 @@ class CompiledProgram(torch.nn.Module):
         self.calling, self.report, self._explanation = calling, report, explanation
         self.device = torch.device(device)
         self.original: Callable[..., Any] | None = None
+        self._owned = frozenset[int]()
         self.mutations = dict(mutations or {})
         self.constants = {name: value.detach() for name, value in (constants or {}).items()}
         for position, value in enumerate(self.constants.values()):
@@ -114,6 +115,9 @@ class CompiledProgram(torch.nn.Module):
         program = cls((), (), (), _AsItIs(), report=report, explanation=explanation)
         # Not a submodule: neither its parameters nor its mode are the program's business.
         program.__dict__["original"] = original
+        if isinstance(original, torch.nn.Module):
+            # Once: a walk over a large module takes longer than a small one takes to run.
+            program._owned = _storages((*original.parameters(), *original.buffers()))
         return program
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +128,8 @@ class CompiledProgram(torch.nn.Module):
         """
         if self.original is not None:
             with torch.no_grad():
-                return _unshared(self.original(*args, **kwargs), (self.original, args, kwargs))
+                taken = self._owned | _storages(args, kwargs)
+                return _unshared(self.original(*args, **kwargs), taken)
         values = self.calling.bind(*args, **kwargs)
         if len(values) != len(self.inputs):
             raise ShapeError(
@@ -314,16 +319,25 @@ class _AsItIs:
         return outputs
 
 
-def _unshared(result: Any, given: Any) -> Any:
-    """The result, with copies of the tensors that share memory with what was given."""
-    leaves = tree_flatten(given)[0]
-    for leaf in tuple(leaves):
-        if isinstance(leaf, torch.nn.Module):
-            leaves += [*leaf.parameters(), *leaf.buffers()]
-    storages = {x.untyped_storage().data_ptr() for x in leaves if isinstance(x, torch.Tensor)}
+def _storages(*values: Any) -> frozenset[int]:
+    """Where the memory of the tensors in the values begins."""
+    # torch's trees are walked in Python: tens of microseconds, for a tuple of tensors too.
+    flat = [leaf for value in values if value for leaf in _leaves(value)]
+    return frozenset(x.untyped_storage().data_ptr() for x in flat if isinstance(x, torch.Tensor))
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    plain = type(value) is tuple and all(isinstance(x, torch.Tensor) for x in value)
+    return value if plain else tree_flatten(value)[0]
+
+
+def _unshared(result: Any, taken: frozenset[int]) -> Any:
+    """The result, with copies of the tensors whose memory is taken."""
 
     def own(x: torch.Tensor) -> torch.Tensor:
-        shared = x.untyped_storage().data_ptr() in storages
+        shared = x.untyped_storage().data_ptr() in taken
         return x.clone() if shared else x.detach()
 
+    if isinstance(result, torch.Tensor):
+        return own(result)
     return tree_map_only(torch.Tensor, own, result)
