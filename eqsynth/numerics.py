@@ -1,8 +1,14 @@
-"""What rules may do to rounding: the classes that a setting of ``numerics`` allows."""
+"""Which rules a search uses: the classes of rounding that a setting of ``numerics`` allows, of
+eqsynth's own files and the user's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
+
+from eqsynth.errors import EqsynthError
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
 NUMERICS: Final = {
     "bitwise": ("bitwise",),
@@ -10,3 +16,36 @@ NUMERICS: Final = {
     "cancels": ("bitwise", "real", "cancels"),
     "approx": ("bitwise", "real", "cancels", "approx"),
 }
+
+Files = Sequence[str | Path] | str | Path
+
+
+def rule_files(files: Files) -> tuple[str | Path, ...]:
+    """The paths that a user gave; one alone needs no list.
+
+    >>> rule_files("mine.egg")
+    ('mine.egg',)
+    """
+    return (files,) if isinstance(files, str | Path) else tuple(files)
+
+
+def rules_of(files: Files, numerics: str, *, where: str) -> RuleSet:
+    """eqsynth's rules and those of the user's files, as far as ``numerics`` allows.
+
+    Args:
+        where: the function that the user called.
+
+    Raises:
+        EqsynthError: no such class of ``numerics``.
+        RuleError: a file can't be used.
+    """
+    if numerics not in NUMERICS:
+        raise EqsynthError(
+            f"{where}: unknown numerics {numerics!r}",
+            got=repr(numerics),
+            expected=", ".join(map(repr, NUMERICS)),
+            hint="choose one of the classes",
+        )
+    asked = rule_files(files)
+    rules = load_rules([*DEFAULT_FILES, *asked])
+    return rules.select(numerics=NUMERICS[numerics], asked_for=asked)

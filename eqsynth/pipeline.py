@@ -48,10 +48,10 @@ from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
 from eqsynth.lower.check import check_equivalence, unchanged
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
-from eqsynth.numerics import NUMERICS
+from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.progress import Progress
 from eqsynth.report import Report
-from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+from eqsynth.rules import RuleSet
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class Settings:
     time_limit_s: float
     node_limit: int
     memory_limit: int
-    numerics: str
     check: bool
     explain: bool
 
@@ -72,7 +71,6 @@ class Settings:
         for name, value, allowed in (
             ("target", self.target, ("cpu",)),
             ("objective", self.objective, ("time", "flops")),
-            ("numerics", self.numerics, tuple(NUMERICS)),
         ):
             if value not in allowed:
                 raise EqsynthError(
@@ -97,7 +95,7 @@ def optimize(
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     target: str = "cpu",
-    rules: Sequence[str | Path] = (),
+    rules: Files = (),
     objective: str = "time",
     time_limit_s: float = 120.0,
     node_limit: int = 100_000,
@@ -115,7 +113,7 @@ def optimize(
         example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
             that it will be called with.
         target: what the program will run on: ``cpu``.
-        rules: further rule files (paths), loaded after eqsynth's own.
+        rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
         time_limit_s: bounds the search. Capturing and falling back to the original come on top.
         node_limit: e-nodes of one segment at which saturation stops.
@@ -141,13 +139,10 @@ def optimize(
     >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
     """
     settings = Settings(
-        target, tuple(rules), objective, time_limit_s, node_limit, memory_limit, numerics, check,
-        explain,
-    )  # fmt: skip
-    begin = time.monotonic()
-    loaded = load_rules([*DEFAULT_FILES, *settings.rules]).select(
-        numerics=NUMERICS[numerics], asked_for=rules
+        target, rule_files(rules), objective, time_limit_s, node_limit, memory_limit, check, explain
     )
+    begin = time.monotonic()
+    loaded = rules_of(settings.rules, numerics, where="optimize")
     args = arguments(example_inputs)
     report = Report()
     original = program if isinstance(program, torch.nn.Module) else None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
 from eqsynth.egraph.schedule import Limits
-from eqsynth.errors import EqsynthError, RuleError, SaturationError, ShapeError
+from eqsynth.errors import RuleError, SaturationError, ShapeError
 from eqsynth.executor import Worker, WorkerError
 from eqsynth.explain import Explanation, NoExplanation
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
-from eqsynth.numerics import NUMERICS
-from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.numerics import Files, rules_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def prove_equal(
     left: Expr | Sequence[Expr],
     right: Expr | Sequence[Expr],
     *,
-    rules: Sequence[str | Path] = (),
+    rules: Files = (),
     numerics: str = "real",
     time_limit_s: float = 60.0,
     node_limit: int = 20_000,
@@ -69,15 +67,7 @@ def prove_equal(
     >>> bool(prove_equal((a @ b) @ c, a @ (b @ c)))
     True
     """
-    if numerics not in NUMERICS:
-        raise EqsynthError(
-            f"prove_equal: unknown numerics {numerics!r}",
-            got=numerics,
-            expected=", ".join(NUMERICS),
-        )
-    loaded = load_rules([*DEFAULT_FILES, *rules]).select(
-        numerics=NUMERICS[numerics], asked_for=rules
-    )
+    loaded = rules_of(rules, numerics, where="prove_equal")
     outputs = [program_of(side)[0].outputs for side in (left, right)]
     types = [[str(term.type) for term in side] for side in outputs]
     if types[0] != types[1]:

@@ -170,9 +170,12 @@ def test_a_rule_with_an_unknown_ruleset_names_the_place(tmp_path: Path) -> None:
     assert "yours" in caught.value.got
 
 
-def test_a_missing_rule_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises((RuleError, FileNotFoundError)):
-        optimize(mlp(), (X,), rules=[tmp_path / "none.egg"])
+@pytest.mark.parametrize("files", ["none.egg", Path("none.egg"), ["none.egg"]])
+def test_a_missing_rule_file_is_named(files: Any) -> None:
+    """One path alone is one file, and not as many as it has letters."""
+    with pytest.raises(RuleError) as caught:
+        optimize(mlp(), (X,), rules=files)
+    assert "none.egg" in str(caught.value)
 
 
 # ---- modules that cannot be captured -----------------------------------------------------------

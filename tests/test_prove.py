@@ -199,7 +199,7 @@ def test_other_types_of_outputs_are_refused() -> None:
 def test_unknown_numerics_are_refused() -> None:
     with pytest.raises(EqsynthError) as caught:
         prove_equal(A, A, numerics="exact")
-    assert caught.value.got == "exact"
+    assert caught.value.got == "'exact'"
 
 
 def test_numerics_bound_what_is_proved() -> None:
