@@ -8,6 +8,7 @@ own dtype. Scopes are evaluated point by point (vectorized), whole or at sampled
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from eqsynth.ir.scalar import (
     Scalar,
     Sum,
     Value,
+    children,
     dtype_of,
     factors_of,
     iterators,
@@ -128,7 +130,7 @@ def _contracted(scope: Scope, values: Mapping[Tensor, Array]) -> Array:
             it.slot: np.arange(it.extent).reshape([-1 if n == m else 1 for m in range(len(own))])
             for n, it in enumerate(own)
         }
-        array = _scalar(factor, grid, values)
+        array = _Body(factor, grid, values).value(factor)
         operands += [np.broadcast_to(array, [it.extent for it in own]), [it.slot for it in own]]
     used = {slot for slots in operands[1::2] for slot in slots}
     width = len(scope.traversal)
@@ -154,7 +156,7 @@ def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: 
         grid[len(scope.traversal) + j] = lay(np.arange(extent), front + j)
     lengths = (len(axes[0]),) if flat else tuple(len(line) for line in axes)
     with np.errstate(all="ignore"):
-        body = _scalar(scope.body, grid, values)
+        body = _Body(scope.body, grid, values).value(scope.body)
         full = np.broadcast_to(body, (*lengths, *scope.reduction))
         if scope.reduction:
             over = tuple(range(front, rank))
@@ -174,30 +176,56 @@ def _identity(scope: Scope) -> Any:
     return limits.max if value > 0 else limits.min
 
 
-def _scalar(scalar: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, Array]) -> Array:
-    match scalar:
-        case Num(value=value):
-            return np.asarray(int(value) if float(value).is_integer() else value)
-        case Value(index=index):
-            return index.evaluate(grid)
-        case Cast(dtype=dtype, arg=arg):
-            return rounded(_scalar(arg, grid, values), dtype)
-        case Call(fn=fn, args=args):
-            parts = [_scalar(arg, grid, values) for arg in args]
-            if FUNCTIONS[fn].result == "same":
-                # A number takes the dtype of what it meets: max(uint8, -1) is max(uint8, 255).
-                first = 1 if fn == "where" else 0
-                parts[first:] = [_stored(part, scalar) for part in parts[first:]]
-            return _stored(FUNCTIONS[fn].value(*parts), scalar)
-        case Prod(factors=parts) | Sum(terms=parts):
-            combine = np.multiply if isinstance(scalar, Prod) else np.add
-            # All in the dtype of the result: two bools beside a float are two numbers.
-            result = _stored(_scalar(parts[0], grid, values), scalar)
-            for part in parts[1:]:
-                result = combine(result, _stored(_scalar(part, grid, values), scalar))
-            return result
-    assert isinstance(scalar, Read)
-    return _read(scalar, grid, values[scalar.tensor])
+class _Body:
+    """The values of a body's subterms on a grid; what is used again is kept until its last use."""
+
+    def __init__(
+        self, body: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, Array]
+    ) -> None:
+        self._grid, self._values = grid, values
+        self._uses: Counter[Scalar] = Counter()
+        stack = [body]
+        while stack:
+            parts = children(stack.pop())
+            stack.extend(part for part in dict.fromkeys(parts) if not self._uses[part])
+            self._uses.update(parts)
+        self._kept: dict[Scalar, Array] = {}
+
+    def value(self, scalar: Scalar) -> Array:
+        if not children(scalar):
+            return self._computed(scalar)
+        self._uses[scalar] -= 1
+        value = self._kept.pop(scalar, None)
+        if value is None:
+            value = self._computed(scalar)
+        if self._uses[scalar] > 0:
+            self._kept[scalar] = value
+        return value
+
+    def _computed(self, scalar: Scalar) -> Array:
+        match scalar:
+            case Num(value=value):
+                return np.asarray(int(value) if float(value).is_integer() else value)
+            case Value(index=index):
+                return index.evaluate(self._grid)
+            case Cast(dtype=dtype, arg=arg):
+                return rounded(self.value(arg), dtype)
+            case Call(fn=fn, args=args):
+                parts = [self.value(arg) for arg in args]
+                if FUNCTIONS[fn].result == "same":
+                    # A number takes the dtype of what it meets: max(uint8, -1) is max(uint8, 255).
+                    first = 1 if fn == "where" else 0
+                    parts[first:] = [_stored(part, scalar) for part in parts[first:]]
+                return _stored(FUNCTIONS[fn].value(*parts), scalar)
+            case Prod(factors=parts) | Sum(terms=parts):
+                combine = np.multiply if isinstance(scalar, Prod) else np.add
+                # All in the dtype of the result: two bools beside a float are two numbers.
+                result = _stored(self.value(parts[0]), scalar)
+                for part in parts[1:]:
+                    result = combine(result, _stored(self.value(part), scalar))
+                return result
+        assert isinstance(scalar, Read)
+        return _read(scalar, self._grid, self._values[scalar.tensor])
 
 
 def _stored(value: Any, scalar: Scalar) -> Array:

@@ -119,12 +119,26 @@ def canonical_term(root: Tensor) -> Tensor:
 
 def sort_operands(scalar: Scalar) -> Scalar:
     """Operands of commutative nodes in the order of their structure; sums and products flat."""
-    if not children(scalar):
-        return scalar
-    parts = [sort_operands(part) for part in children(scalar)]
-    if isinstance(scalar, Prod | Sum) or (isinstance(scalar, Call) and scalar.fn in COMMUTATIVE):
-        parts.sort(key=lambda part: _key(part, _plain))
-    return rebuild(scalar, parts)
+    done: dict[Scalar, Scalar] = {}
+    keys: dict[Scalar, bytes] = {}
+
+    def ordered(part: Scalar) -> Scalar:
+        if not children(part):
+            return part
+        if part not in done:
+            parts = [ordered(p) for p in children(part)]
+            if _commutes(part):
+                parts.sort(key=lambda p: _key(p, _plain, keys))
+            done[part] = rebuild(part, parts)
+        return done[part]
+
+    return ordered(scalar)
+
+
+def _commutes(scalar: Scalar) -> bool:
+    return isinstance(scalar, Prod | Sum) or (
+        isinstance(scalar, Call) and scalar.fn in COMMUTATIVE
+    )
 
 
 def _without_idle(scope: Scope) -> Scope:
@@ -205,8 +219,11 @@ def _numbered(order: list[int], width: int) -> Colour:
     return lambda it: ("i", place.get(it.slot, it.slot), it.extent)
 
 
-def _key(scalar: Scalar, colour: Colour) -> bytes:
-    """A digest of the expression that sees iterators by colour and not the order of operands."""
+def _key(scalar: Scalar, colour: Colour, done: dict[Scalar, bytes] | None = None) -> bytes:
+    """A digest of the expression that sees iterators by colour and not the order of operands.
+
+    ``done`` holds what is known for this colour.
+    """
     match scalar:
         case Num(value=value):
             return digest_of("0num", value)
@@ -214,13 +231,17 @@ def _key(scalar: Scalar, colour: Colour) -> bytes:
             return digest_of("read", tensor.order, [_index(i, colour) for i in index], fill)
         case Value(index=index):
             return digest_of("value", _index(index, colour))
-        case Cast(dtype=dtype, arg=arg):
-            return digest_of("cast", dtype, _key(arg, colour))
-    parts = [_key(part, colour) for part in children(scalar)]
-    fn = scalar.fn if isinstance(scalar, Call) else ""
-    if not fn or fn in COMMUTATIVE:
-        parts.sort()
-    return digest_of(type(scalar).__name__, fn, *parts)
+    done = {} if done is None else done
+    if scalar not in done:
+        parts = [_key(part, colour, done) for part in children(scalar)]
+        if isinstance(scalar, Cast):
+            done[scalar] = digest_of("cast", scalar.dtype, *parts)
+        else:
+            if _commutes(scalar):
+                parts.sort()
+            fn = scalar.fn if isinstance(scalar, Call) else ""
+            done[scalar] = digest_of(type(scalar).__name__, fn, *parts)
+    return done[scalar]
 
 
 def _index(index: Index, colour: Colour) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 Sums and products are n-ary. A :class:`Read` outside its tensor gives its ``fill``. Terms are
 immutable and know their digest, so equality and hashing cost the same for a large term as for a
-small one. Not here: the order of operands and of iterators (``normal.py``), values
+small one; what is asked of a node again and again it knows too, so a shared subterm is never walked
+twice. Not here: the order of operands and of iterators (``normal.py``), values
 (``interpret.py``).
 """
 
@@ -37,6 +38,10 @@ class Scalar:
 
     __slots__ = ()
     digest: bytes
+    _iterators: frozenset[It]
+    _tensors: tuple[Tensor, ...]
+    _operations: int
+    _dtype: str | None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scalar) and self.digest == other.digest
@@ -46,7 +51,29 @@ class Scalar:
 
 
 def _seal(term: Scalar, *parts: object) -> None:
-    object.__setattr__(term, "digest", digest_of(type(term).__name__, *parts))
+    """Gives a node its digest, and what is asked of it again and again: bodies share subterms, and
+    a walk over the tree of them would take time exponential in its depth."""
+    own = children(term)
+    its: frozenset[It] = frozenset()
+    tensors: tuple[Tensor, ...] = ()
+    if isinstance(term, Read):
+        its = frozenset(it for index in term.index for it in index.iterators())
+        tensors = (term.tensor,)
+    elif isinstance(term, Value):
+        its = frozenset(term.index.iterators())
+    elif own:
+        its = its.union(*(part._iterators for part in own))
+        tensors = tuple(dict.fromkeys(t for part in own for t in part._tensors))
+    count = len(own) - 1 if isinstance(term, Prod | Sum) else int(bool(own))
+    known = {
+        "digest": digest_of(type(term).__name__, *parts),
+        "_iterators": its,
+        "_tensors": tensors,
+        "_operations": count + sum(part._operations for part in own),
+        "_dtype": _inferred(term),
+    }
+    for name, value in known.items():
+        object.__setattr__(term, name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +143,11 @@ class Sum(Scalar):
 
 @dataclass(frozen=True, eq=False)
 class Call(Scalar):
-    """A scalar function of ``functions.py`` by name."""
+    """A scalar function of ``functions.py`` by name.
+
+    Raises:
+        DtypeError: an unknown function.
+    """
 
     fn: str
     args: tuple[Scalar, ...]
@@ -202,10 +233,17 @@ def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
 
 def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
     """The expression with ``leaf`` applied to every read, number and value."""
-    parts = children(scalar)
-    if not parts:
-        return leaf(scalar)
-    return rebuild(scalar, [rewrite_leaves(part, leaf) for part in parts])
+    done: dict[Scalar, Scalar] = {}
+
+    def rewritten(part: Scalar) -> Scalar:
+        parts = children(part)
+        if not parts:
+            return leaf(part)
+        if part not in done:
+            done[part] = rebuild(part, [rewritten(p) for p in parts])
+        return done[part]
+
+    return rewritten(scalar)
 
 
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
@@ -235,13 +273,12 @@ def reads(scalar: Scalar) -> Iterator[Read]:
 
 def iterators(scalar: Scalar) -> set[It]:
     """The iterators that occur."""
-    found: set[It] = set()
-    for leaf in leaves(scalar):
-        if isinstance(leaf, Read):
-            found.update(it for index in leaf.index for it in index.iterators())
-        elif isinstance(leaf, Value):
-            found.update(leaf.index.iterators())
-    return found
+    return set(scalar._iterators)
+
+
+def tensors(scalar: Scalar) -> tuple[Tensor, ...]:
+    """The tensors that are read, each once, from left to right."""
+    return scalar._tensors
 
 
 def factors_of(scalar: Scalar) -> tuple[Scalar, ...]:
@@ -256,17 +293,15 @@ def terms_of(scalar: Scalar) -> tuple[Scalar, ...]:
 
 def operations(scalar: Scalar) -> int:
     """Floating-point operations of one evaluation; a function counts as one."""
-    parts = children(scalar)
-    own = len(parts) - 1 if isinstance(scalar, Prod | Sum) else int(bool(parts))
-    return own + sum(map(operations, parts))
+    return scalar._operations
 
 
 def dtype_of(scalar: Scalar) -> str | None:
-    """The dtype of the value; None for a number, which takes that of what it meets.
+    """The dtype of the value; None for a number, which takes that of what it meets."""
+    return scalar._dtype
 
-    Raises:
-        DtypeError: an unknown function.
-    """
+
+def _inferred(scalar: Scalar) -> str | None:
     match scalar:
         case Num():
             return None

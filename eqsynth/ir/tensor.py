@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from eqsynth.errors import ShapeError
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.operators import Attr, operator
-from eqsynth.ir.scalar import Scalar, digest_of, dtype_of, iterators, reads
+from eqsynth.ir.scalar import Scalar, digest_of, dtype_of, iterators, tensors
 from eqsynth.ir.types import Shape, TensorType
 
 
@@ -170,7 +170,7 @@ class Scope(Tensor):
             "digest",
             digest_of("Scope", self.traversal, self.reduction, reducer, self.body.digest),
         )
-        object.__setattr__(self, "constant", all(r.tensor.constant for r in reads(self.body)))
+        object.__setattr__(self, "constant", all(t.constant for t in tensors(self.body)))
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -208,7 +208,7 @@ def args_of(term: Tensor) -> tuple[Tensor, ...]:
     if isinstance(term, Op):
         return tuple(dict.fromkeys(term.args))
     if isinstance(term, Scope):
-        return tuple(dict.fromkeys(r.tensor for r in reads(term.body)))
+        return tensors(term.body)
     return ()
 
 

@@ -43,6 +43,22 @@ class RuleSet:
             )
         return tuple(rule for rule in self.rules if rule.ruleset == ruleset)
 
+    def without(self, *names: str) -> RuleSet:
+        """The same declarations without some rules: what does a rule do that no other does?
+
+        A law is asked by its request rule; without that it gives no answers.
+
+        Raises:
+            RuleError: no such rule.
+
+        >>> from eqsynth.rules import load_rules
+        >>> rules = load_rules()
+        >>> "factor" in rules.names, "factor" in rules.without("factor").names
+        (True, False)
+        """
+        dropped = {self[name].name for name in names}
+        return replace(self, rules=tuple(r for r in self.rules if r.name not in dropped))
+
     def select(
         self,
         *,

@@ -20,7 +20,8 @@ from eqsynth.ir.interpret import (
     evaluate_scope,
     is_contraction,
 )
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, operations
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.testing.data import sample_all
@@ -163,3 +164,20 @@ def test_a_long_product_is_what_its_points_say(scope: Scope) -> None:
     if is_contraction(scope):
         values = {term: evaluate(term, env) for term in args_of(scope)}
         np.testing.assert_allclose(_contracted(scope, values), whole, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("fn", ["max", "nested"])
+def test_a_shared_body_is_walked_once(fn: str) -> None:
+    """60 doublings: as a tree the body has 2^60 leaves."""
+    body: Scalar = Read(leaf("x", 3), (it(0, 3),))
+    for _ in range(60):
+        other: Scalar = Prod((Num(0.5), body)) if fn == "nested" else body
+        body = Sum((other, Call("relu", (other,)))) if fn == "nested" else Call(fn, (body, other))
+    scope = canonical(Scope((3,), (2,), body))
+    assert (scope.dtype, scope.constant, args_of(scope)) == ("float32", False, (leaf("x", 3),))
+    assert operations(scope.body) >= 1 << 59
+    assert canonical(scope) == scope
+    x = np.array([-3.0, 0.0, 2.0])
+    # 0.5 x + relu(0.5 x) keeps what is positive, and halves what isn't.
+    once = {"max": x, "nested": np.where(x > 0, x, x / 2**60)}[fn]
+    np.testing.assert_allclose(evaluate(scope, {"x": x}), 2 * once, rtol=1e-12, atol=0)

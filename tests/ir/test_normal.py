@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical, canonical_order, canonical_term
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, children, rebuild, substitute
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    children,
+    rebuild,
+    rewrite_leaves,
+    substitute,
+)
 from eqsynth.ir.tensor import Scope
-from eqsynth.testing.strategies import bodies, products, scopes
+from eqsynth.testing.strategies import bodies, nested_scopes, products, scopes
 from tests.terms import assert_equal, it, leaf, op, times
 
 A, B = leaf("a", 3, 3), leaf("b", 3, 3)
@@ -118,6 +129,28 @@ def test_canonical_term_works_from_the_inside_out() -> None:
     twin = Scope((3,), (3,), Prod((Read(A, (i, k)), Read(B, (k, i)))))
     outer = [op("Relu", Scope((3,), (), Call("exp", (Read(s, (i,)),)))) for s in (inner, twin)]
     assert canonical_term(outer[0]) == canonical_term(outer[1])
+
+
+@settings(max_examples=times(3))
+@given(st.data(), nested_scopes(st.one_of(products(reduction=(1, 2)), scopes())))
+def test_a_term_has_one_form_whatever_its_names(
+    data: st.DataObject, case: tuple[Scope, Read, Scope]
+) -> None:
+    """Scopes in scopes, the iterators of each renamed and its operands in another order."""
+    outer, _, inner = case
+    term = op("Relu", outer)
+    twin = shuffled(inner, data.draw)
+
+    def leaf(part: Scalar) -> Scalar:
+        same = isinstance(part, Read) and part.tensor == inner
+        return Read(twin, part.index, part.fill) if same else part
+
+    body = rewrite_leaves(outer.body, leaf)
+    again = Scope(outer.traversal, outer.reduction, body, outer.reducer)
+    form = canonical_term(term)
+    assert canonical_term(op("Relu", shuffled(again, data.draw))) == form
+    assert canonical_term(form) == form
+    assert_equal(term, form)
 
 
 @given(st.data(), st.lists(st.integers(2, 4), min_size=2, max_size=3))
