@@ -156,6 +156,27 @@ def looked_up(world: World) -> Tensor:
     return made_scope((count, columns), (inner,), body)
 
 
+def strided(world: World) -> Tensor:
+    """``sum_k x[(i + p - d*k) // s] * w[k]`` where s divides i + p - d*k, the rest mostly outside.
+
+    A transposed convolution, or one at every sub-pixel: ``sum_k x[i // s + k] * w[i % s - s*k]``.
+    """
+    pick = world.choices.pick
+    positions, channels, taps = pick((5, 6, 4)), pick((2, 1)), pick((3, 4, 2))
+    s, d, p = pick((2, 3)), pick((1, 1, 2)), pick((0, 1))
+    i, c, k = map(at, iterators((positions, channels, taps)))
+    if chance(world.choices, 3):
+        over, kernel = i // s + k - p, (i + p) % s - s * k + pick((s * taps - s, s * taps - 1))
+        weights = pick((s * taps - s, s * taps, s))
+    else:
+        u = i + p - d * k
+        over, kernel = u // s + u % s * pick((50, -50, 50, 1)), k
+        weights = taps + pick((0, 0, 0, 1))
+    x = Read(leaf(world, (channels, pick((3, 2, 4))), "x"), (c, over), pick((0.0, 0.0, 0.0, 1.0)))
+    w = Read(leaf(world, (channels, weights), "w"), (c, kernel))
+    return made_scope((positions,), (channels, taps), product([x, w]), pick(("sum", "sum", "max")))
+
+
 def product_of_type(world: World, kind: TensorType) -> Scope:
     """A product of two matrices that has a given type: in the place of an argument of a law."""
     inner = max(1, world.extent())
@@ -178,5 +199,5 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
 
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
-    looked_up,
+    looked_up, strided,
 )  # fmt: skip

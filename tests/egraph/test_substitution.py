@@ -142,18 +142,6 @@ def test_reduction_splitting() -> None:
     holds(kernel_split, strategy, accepted=25)
 
 
-def phases(scope: Scope) -> list[Tensor]:
-    return some(substitution.reduction_substitution(canonical(scope)))
-
-
-def test_reduction_substitution() -> None:
-    strategy = products(
-        factors=(1, 2), traversal=(1, 1), reduction=(1, 2), extents=st.integers(2, 4),
-        kinds=("divided", "bare", "divided"),
-    )  # fmt: skip
-    holds(phases, strategy, accepted=5, examples=400)
-
-
 def taps(factor: Read | Call, reducer: str = "sum", extent: int = 5) -> Scope:
     """A window of five taps over x, weighed by ``factor``."""
     i, k = it(0, 3), it(1, extent)

@@ -89,13 +89,17 @@ def test_a_common_step_is_a_rearranged_image(image: Index) -> None:
 
 
 def test_what_is_no_window_is_not_matched() -> None:
-    assert match_conv2d(grouped(H - R + 2, 6)) is None
     assert match_conv2d(grouped((H + R) // 2, 3)) is None
-    # The kernel reversed is a rearranged weight.
-    reversed_ = grouped(H + R, 6, 2 - R)
-    found = match_conv2d(reversed_)
-    assert found is not None and gathers(found)
-    assert_equal(reversed_, found)
+
+
+@pytest.mark.parametrize(("image", "weight"), [(H + R, 2 - R), (H - R + 2, R), (H - R + 1, R)])
+def test_a_kernel_that_runs_backward_is_a_rearranged_weight(image: Index, weight: Index) -> None:
+    scope = grouped(image, 6 if image.const != 1 else 4, weight)
+    found = match_conv2d(scope)
+    (conv,) = operators(found, "Conv2d")
+    assert conv.attrs[2:] == ((1, 1), 2) and found is not None
+    assert [t.type.shape for t in gathers(found)] == [(2, 2, 3, 3)]
+    assert_equal(scope, found)
 
 
 # ---- band products ---------------------------------------------------------------------------

@@ -99,6 +99,62 @@ def conv3x3_of_conv5x5() -> Expr:
     )  # fmt: skip
 
 
+def matmul_and_taps_of_one_phase() -> Expr:
+    """Table 3's ConvTranspose: every tap of every pixel, and a sum over those of a phase."""
+    image = ops.permute(ops.reshape(SMALL, (C, 9)), (1, 0))
+    t = ops.reshape(ops.matmul(image, ops.reshape(UP, (C, 16 * F))), (3, 3, F, 4, 4))
+    return eqsynth.scope(
+        lambda n, f, i, j: eqsynth.sum(
+            lambda a, b: t[
+                (i + 1) // 2 - a, (j + 1) // 2 - b, f, 2 * a + (i + 1) % 2, 2 * b + (j + 1) % 2
+            ],
+            a=2, b=2,
+        ),
+        n=1, f=F, i=6, j=6,
+    )  # fmt: skip
+
+
+def matmul_and_col2im() -> Expr:
+    """The same with a sum over all taps: those between pixels read far outside, which is 0."""
+    image = ops.permute(ops.reshape(SMALL, (C, 9)), (1, 0))
+    t = ops.reshape(ops.matmul(image, ops.reshape(UP, (C, 16 * F))), (3, 3, F, 4, 4))
+    return eqsynth.scope(
+        lambda n, f, i, j: eqsynth.sum(
+            lambda k, m: t[
+                (i + 1 - k) // 2 + (i + 1 - k) % 2 * 10, (j + 1 - m) // 2 + (j + 1 - m) % 2 * 10,
+                f, k, m,
+            ],
+            k=4, m=4,
+        ),
+        n=1, f=F, i=6, j=6,
+    )  # fmt: skip
+
+
+def pixel_shuffle(t: Expr) -> Expr:
+    n, c, h, w = t.shape
+    apart_ = ops.permute(ops.reshape(t, (n, c // 4, 2, 2, h, w)), (0, 1, 4, 2, 5, 3))
+    return ops.reshape(apart_, (n, c // 4, 2 * h, 2 * w))
+
+
+def sub_pixel_convolution() -> Expr:
+    """Four times the filters, each the taps of one phase reversed, on one more pixel."""
+    kernel = eqsynth.scope(
+        lambda f, r, s, c, a, b: UP[c, f, 2 - 2 * a + r, 2 - 2 * b + s],
+        f=F, r=2, s=2, c=C, a=2, b=2,
+    )  # fmt: skip
+    shuffled = pixel_shuffle(ops.conv2d(SMALL, ops.reshape(kernel, (4 * F, C, 2, 2)), padding=1))
+    return ops.narrow(ops.narrow(shuffled, 2, 1, 6), 3, 1, 6)
+
+
+def sub_pixel_convolution_with_zeros() -> Expr:
+    """The same on as many pixels as there are: of three taps one is none of the phase."""
+    kernel = eqsynth.scope(
+        lambda f, r, s, c, a, b: UP[c, f, r - 2 * a + 3, s - 2 * b + 3],
+        f=F, r=2, s=2, c=C, a=3, b=3,
+    )  # fmt: skip
+    return pixel_shuffle(ops.conv2d(SMALL, ops.reshape(kernel, (4 * F, C, 3, 3)), padding=1))
+
+
 def convolution_on_rearranged_rows() -> Expr:
     split = ops.reshape(LARGE, (1, C, 3, 2, 3, 2))
     batch = ops.reshape(ops.permute(split, (3, 5, 0, 1, 2, 4)), (4, C, 3, 3))
@@ -124,6 +180,12 @@ CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
     "Fig. 7i, im2col and Matmul": (CONV, im2col_and_matmul),
     "Fig. 7k, grouped over a replicated input": (CONV, grouped_over_replicated_input),
     "Fig. 7n, smaller convolutions": (CONV, smaller_convolutions),
+    "Table 3, ConvTranspose, Matmul and a sum over a phase": (
+        TRANSPOSED, matmul_and_taps_of_one_phase,
+    ),
+    "Table 3, ConvTranspose, Matmul and col2im": (TRANSPOSED, matmul_and_col2im),
+    "sub-pixel convolution": (TRANSPOSED, sub_pixel_convolution),
+    "sub-pixel convolution, zeros in its kernels": (TRANSPOSED, sub_pixel_convolution_with_zeros),
     "dilated convolution": (DILATED, convolution_on_rearranged_rows),
     "Fig. 14, G2BMM": (
         ops.g2bmm(Q, KEYS, 1, STEP), lambda: together(ops.g2bmm(apart(Q), apart(KEYS), 1)),
@@ -193,7 +255,7 @@ MEMBERS: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[object, ...]]] 
     ("conv", "Matmul", ((H * W, 9 * C), (9 * C, F)), ()),
     # Matmul and a sum that gathers (Table 3's ConvTranspose); a convolution at a sub-pixel each.
     ("transposed", "Matmul", ((9, C), (C, 16 * F)), ()),
-    ("transposed", "Conv2d", ((1, C, 3, 3), (4 * F, C, 3, 3)), ((1, 1), (1, 1), (1, 1), 1)),
+    ("transposed", "Conv2d", ((1, C, 3, 3), (4 * F, C, 2, 2)), ((1, 1), (1, 1), (1, 1), 1)),
     ("dilated", "Conv2d", ((4, C, 5, 5), (F, C, 3, 3)), ((1, 1), (0, 0), (1, 1), 1)),
     ("g2bmm", "G2BMM", ((4, 3, WIDTH), (4, 3, WIDTH)), (1, 1)),
     ("gbmm", "GBMM", ((4, 3, 3), (4, 3, WIDTH)), (1,)),

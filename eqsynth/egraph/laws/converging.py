@@ -30,8 +30,6 @@ def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     if len(mixed) != 1 or _mixes_traversal(scope) or substitution.is_rearranged(scope):
         # What a split has made is substituted, what a substitution has rearranged is matched.
         return []
-    if substitution.reduction_substitution(scope) is not None:
-        return []
     splits = list(derivation.sum_split(scope))
     # Converging derivation [EinNet §6.1]: only what is a product of matrices after substitution.
     return [split for split in splits if derivation.distance(split) == 0]
@@ -116,12 +114,6 @@ def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     found = substitution.iterator_split(scope, whole=True)
     if found is None and not _has_first(scope):
         found = substitution.iterator_split(scope)
-    return [] if found is None else [found]
-
-
-def reduction_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = _pair(view, row)
-    found = substitution.reduction_substitution(scope)
     return [] if found is None else [found]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eqsynth.egraph.laws import merging, reductions, selection, substitution
+from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, factors_of, reads
@@ -45,7 +45,11 @@ def settled(view: View, row: Sequence[Any]) -> Scope | None:
         return None
     if scope in view.derived:
         return scope
-    waits = substitution.reduction_unfold(scope) or reductions.merge_iterators(scope)
+    waits = (
+        substitution.reduction_unfold(scope)
+        or reductions.merge_iterators(scope)
+        or phases.phase_select(scope)
+    )
     return scope if waits is None else None
 
 

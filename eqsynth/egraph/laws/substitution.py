@@ -63,15 +63,42 @@ def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
             result = result + applied(atom, value) * c
             continue
         d = atom.divisor
+        value, taken = _unwrapped(value, d)
         whole = Index(value.const // d, tuple((a, x // d) for a, x in value.terms if x % d == 0))
         rest = value - whole * d
         low, high = rest.range()
         within = low >= 0 and high < d
         if isinstance(atom, FloorDiv):
-            result = result + (whole if within else whole + rest // d) * c
+            result = result + (whole if within else whole + rest // d) * c - taken * c
         else:
             result = result + (rest if within else rest % d) * c
-    return result
+    return _folded(result)
+
+
+def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
+    """``value + d * taken`` and ``taken``, without remainders by d that other terms meet.
+
+    ``x % d = x - d * (x // d)``: so (i - i % d) // d is i // d, and (i % d + 1) // d is
+    (i + 1) // d - i // d.
+    """
+    taken = Index(0)
+    low, high = value.range()
+    for atom, c in value.terms:
+        if isinstance(atom, Mod) and atom.divisor == d and not (low >= 0 and high < d):
+            value = value - Index(0, ((atom, c),)) + atom.value * c
+            taken = taken + atom.value // d * c
+    return value, taken
+
+
+def _folded(index: Index) -> Index:
+    """The index with ``x - d * (x // d)`` as ``x % d``, where that is shorter."""
+    for atom, c in index.terms:
+        if isinstance(atom, FloorDiv) and c % atom.divisor == 0:
+            x, m = atom.value, -(c // atom.divisor)
+            shorter = index - Index(0, ((atom, c),)) - x * m + x % atom.divisor * m
+            if len(shorter.terms) < len(index.terms):
+                return _folded(shorter)
+    return index
 
 
 def _indices(body: Scalar) -> Iterator[Index]:
@@ -313,7 +340,7 @@ def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
         return None
     q, r = _apart(scope, -(-it.extent // divisor), divisor)
     exact = it.extent % divisor == 0
-    return _reduced(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
+    return reduced_by(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
 
 
 def reduction_unfold(scope: Scope) -> Scope | None:
@@ -334,48 +361,14 @@ def reduction_unfold(scope: Scope) -> Scope | None:
             d = min(divisors)
             q, r = _apart(scope, it.extent // d, d, after=2 * len(change))
             change[it] = (bare(q) * d + bare(r), [q, r], True)
-    return _reduced(scope, change) if change else None
-
-
-def reduction_substitution(scope: Scope) -> Scope | None:
-    """``sum_k f(k, (r - k) // d, (r - k) % d) = sum_{a,b} f(r - d*a - b, a, b)``, r within a step.
-
-    For fixed r, k -> (a, b) is injective; a runs over the box around its image, where f must be 0
-    if r - d*a - b is no k. All such sums are taken in one change.
-    """
-    if not is_product(scope):
-        return None
-    change: dict[It, tuple[Index, Sequence[It], bool]] = {}
-    for it in reduction_iterators(scope):
-        found = _phases(scope, it)
-        if found:
-            value, d = found
-            low, high = value.range()
-            q, r = _apart(scope, high // d - low // d + 1, d, after=2 * len(change))
-            sign = value.coefficient(it.slot)
-            # k = sign * (value - rest), and value = d*a + b.
-            rest = value - bare(it) * sign
-            change[it] = (((bare(q) + low // d) * d + bare(r) - rest) * sign, [q, r], False)
-    return _reduced(scope, change) if change else None
-
-
-def _phases(scope: Scope, it: It) -> tuple[Index, int] | None:
-    """The expression of ``it`` and what is less than a step of d, of which // d and % d are."""
-    traversal = set(traversal_iterators(scope))
-    for atom in (a for index in _indices(scope.body) for a in _moduli(index)):
-        value, d = atom.value, atom.divisor
-        if not value.is_affine or abs(value.coefficient(it.slot)) != 1 or len(value.terms) < 2:
-            continue
-        if all(a in traversal and a.extent <= d for a in value.iterators() if a != it):
-            return value, d
-    return None
+    return reduced_by(scope, change) if change else None
 
 
 def _apart(scope: Scope, *extents: int, after: int = 0) -> list[It]:
     return [It(len(scope.extents) + after + n, extent) for n, extent in enumerate(extents)]
 
 
-def _reduced(
+def reduced_by(
     scope: Scope, change: Mapping[It, tuple[Index, Sequence[It], bool]]
 ) -> Scope | None:
     """The sum with iterators replaced by (image, the iterators in it, if it stays in the extent).

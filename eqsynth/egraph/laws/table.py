@@ -17,6 +17,7 @@ from eqsynth.egraph.laws import (
     epilogue,
     matching,
     merging,
+    phases,
     reductions,
     sharing,
     substitution,
@@ -191,6 +192,12 @@ def _reduction_unfold(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if unfolded is None else [unfolded]
 
 
+def _phase_select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = scope_of(row)
+    selected = None if scope in view.derived else phases.phase_select(canonical(scope))
+    return [] if selected is None else [selected]
+
+
 def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
     factored = reductions.rfactor(scope) if scope else None
@@ -296,6 +303,7 @@ LAWS: Final[dict[str, Law]] = {
     "fold-constants": algebra.fold_constants,
     "iterator-merge": _iterator_merge,
     "reduction-unfold": _reduction_unfold,
+    "phase-select": _phase_select,
     "rfactor": _rfactor,
     "distribute": algebra.distribute,
     "hoist": algebra.hoist,
@@ -315,7 +323,6 @@ LAWS: Final[dict[str, Law]] = {
     "traversal-order": _traversal_order,
     "iterator-split": converging.iterator_split,
     "window-split": converging.window_split,
-    "reduction-substitution": converging.reduction_substitution,
     "match-matmul": converging.matched(matching.match_matmul),
     "match-conv2d": converging.matched(windows.match_conv2d),
     "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),

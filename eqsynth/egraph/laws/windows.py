@@ -58,11 +58,30 @@ def match_conv2d(scope: Scope) -> Tensor | None:
     pair = operands(scope)
     if pair is None:
         return None
-    for x, w in (pair, pair[::-1]):
+    for image, weight in (pair, pair[::-1]):
+        x, w = _forward(scope, image, weight)
         windows = _windows(scope, x, w)
         if windows:
             return _conv2d(scope, x, w, windows)
     return None
+
+
+def _forward(scope: Scope, x: Read, w: Read) -> tuple[Read, Read]:
+    """The reads with reductions turned round that run backward in ``x``: ``sum_k f(k) = sum_k
+    f(K - 1 - k)``; the kernel is reversed then."""
+    backward = {
+        it
+        for it in reduction_iterators(scope)
+        if it in iterators(w) and any(index.coefficient(it.slot) < 0 for index in x.index)
+    }
+
+    def turned(it: It) -> Index:
+        return it.extent - 1 - bare(it) if it in backward else bare(it)
+
+    def read(of: Read) -> Read:
+        return replace(of, index=tuple(index.substitute(turned) for index in of.index))
+
+    return read(x), read(w)
 
 
 def _windows(scope: Scope, x: Read, w: Read) -> list[_Window]:

@@ -1,0 +1,116 @@
+"""Sums over the taps of one phase: transposed convolutions, sub-pixels, and what is none."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from eqsynth.egraph.laws.phases import phase_select
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Prod, Read, Sum
+from eqsynth.ir.tensor import Scope
+from tests.terms import INF, assert_equal, it, leaf
+
+CHANNELS, FAR = 2, 99
+
+
+def read(name: str, extent: int, index: Index, fill: float = 0.0) -> Read:
+    """[c, index] of a tensor of so many elements a channel, c the first reduction."""
+    return Read(leaf(name, CHANNELS, extent), (it(1, CHANNELS), index), fill)
+
+
+def transposed(
+    s: int, p: int, d: int, taps: int, far: int = FAR, weights: int = 0, fill: float = 0.0
+) -> Scope:
+    """[i] = sum_{c,k} x[c, (i + p - d*k) / s] * w[c, k], what s doesn't divide far outside."""
+    i, k = it(0, 8), it(2, taps)
+    u = i + p - d * k
+    x, w = read("x", 4, u // s + u % s * far, fill), read("w", weights or taps, k)
+    return canonical(Scope((8,), (CHANNELS, taps), Prod((x, w))))
+
+
+def indices(scope: Scope, name: str) -> list[str]:
+    assert isinstance(scope.body, Prod)
+    reads = [f for f in scope.body.factors if isinstance(f, Read)]
+    return [str(read.index[1]) for read in reads if read.tensor.label == name]
+
+
+@pytest.mark.parametrize(
+    ("s", "p", "d", "taps"),
+    [(s, p, d, k) for s, p, d, k in itertools.product((2, 3), (0, 1, 2), (1, 2, 3), (1, 2, 3, 4, 7))
+     if k > 1],
+)  # fmt: skip
+def test_only_the_taps_of_one_phase_are_summed(s: int, p: int, d: int, taps: int) -> None:
+    scope = transposed(s, p, d, taps)
+    selected = phase_select(scope)
+    if math.gcd(s, d) > 1:
+        # Every tap is in range or none: the phase is one of the output.
+        assert selected is None
+        return
+    assert selected is not None
+    few = -(-taps // s)
+    assert math.prod(selected.reduction) == CHANNELS * few
+    assert_equal(scope, selected)
+    assert phase_select(selected) is None
+
+
+def test_two_axes_are_selected_together() -> None:
+    i, j, k, h = it(0, 4), it(1, 4), it(2, 4), it(3, 3)
+    u, v = i - k + 1, j - h
+    x = Read(leaf("x", 2, 2), (u // 2 + u % 2 * FAR, v // 3 + v % 3 * FAR))
+    scope = canonical(Scope((4, 4), (4, 3), Prod((x, Read(leaf("w", 4, 3), (k, h))))))
+    selected = phase_select(scope)
+    assert selected is not None and selected.reduction == (2,)
+    assert_equal(scope, selected)
+
+
+def sub_pixel(weight: Index, taps: int, weights: int, positions: int = 8) -> Scope:
+    i, k = it(0, positions), it(2, taps)
+    x, w = read("x", 4, i // 2 + k - 1), read("w", weights, weight)
+    return canonical(Scope((positions,), (CHANNELS, taps), Prod((x, w))))
+
+
+def test_a_sub_pixel_convolution_is_the_transposed_one() -> None:
+    """Three taps a sub-pixel, of which two are no zeros; and two that run backward."""
+    i, k = it(0, 8), it(2, 3)
+    wide, wanted = sub_pixel(i % 2 - 2 * k + 3, 3, 4), phase_select(transposed(2, 1, 1, 4))
+    assert phase_select(wide) == wanted
+    assert wanted is not None and wanted.reduction == (2, 2)
+    assert indices(wanted, "x") == ["-i1 + ((i0 + 1) // 2)"]
+    assert indices(wanted, "w") == ["2*i1 + ((i0 + 1) % 2)"]
+    assert_equal(wide, wanted)
+    i, k = it(0, 8) + 1, it(2, 2)
+    x, w = read("x", 4, i // 2 + k - 1), read("w", 4, 2 - 2 * k + i % 2)
+    assert phase_select(canonical(Scope((8,), (CHANNELS, 2), Prod((x, w))))) == wanted
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        transposed(2, 1, 1, 4, far=1),
+        transposed(2, 1, 1, 4, far=-3),
+        transposed(2, 1, 1, 4, fill=1.0),
+        transposed(2, 1, 1, 3, weights=4),
+        sub_pixel(2 * it(2, 3), 3, 6),
+        sub_pixel(it(0, 8) - 2 * it(2, 3) + 3, 3, 4),
+    ],
+    ids=["in range", "in range below", "fill", "a weight goes on", "all taps", "a window"],
+)
+def test_taps_that_may_count_stay(scope: Scope) -> None:
+    assert phase_select(scope) is None
+
+
+def test_nothing_but_a_product_is_zero_where_a_part_is() -> None:
+    scope = transposed(2, 1, 1, 4)
+    assert isinstance(scope.body, Prod)
+    x, w = scope.body.factors
+    for other in (
+        Scope((8,), scope.reduction, Sum((x, w))),
+        Scope((8,), scope.reduction, Prod((x, w)), "max"),
+        Scope((8,), scope.reduction, Prod((x, w)), "prod"),
+        Scope((8,), scope.reduction, Prod((x, Read(leaf("v", 3), (it(2, 4),), INF)))),
+    ):
+        assert phase_select(canonical(other)) is None
