@@ -7,6 +7,7 @@ rules on ``//`` and ``%`` meet the divisible part at the head.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from eqsynth.egraph.snapshot import Handle
@@ -56,7 +57,9 @@ def encode_scalar(scalar: Scalar, parts: Mapping[Tensor, Any]) -> Term:
     return ("Convert", scalar.dtype, encode_scalar(scalar.arg, parts))
 
 
+@lru_cache(maxsize=1 << 14)
 def encode_index(index: Index) -> Term:
+    """One object an index, so that what a batch of terms shares is built once."""
     chain: list[Term] = [
         _atom(atom) if c == 1 else ("IMul", c, _atom(atom))
         for atom, c in sorted(index.terms, key=lambda term: (-abs(term[1]), atom_key(term[0])))

@@ -163,6 +163,11 @@ class Engine:
             for row in sorted(new, key=lambda row: [_number(value) for value in row])
         ]
 
+    def request(self, rule: Rule) -> None:
+        """Runs a rule that files requests of a law: rows of its relation, in the snapshot."""
+        if self._step(rule.name, run(rule.match_ruleset)).updated:
+            self._frozen = None
+
     def apply(self, rule: Rule) -> bool:
         """Runs a rule's apply phase on all that is pending; whether anything changed."""
         if not rule.apply_ruleset:

@@ -248,7 +248,7 @@ class Session:
         asked = False
         for rule in rules:
             if rule.kind == "law-request":
-                self.engine.match(rule)
+                self.engine.request(rule)
                 asked = True
         changed, over = self._rewrite(rules, budget)
         if asked:

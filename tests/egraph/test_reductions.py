@@ -194,3 +194,30 @@ def test_a_pooling_is_done_one_axis_at_a_time() -> None:
     (read,) = reads(answer.body)
     assert isinstance(read.tensor, Scope)
     assert flops(read.tensor) + flops(answer) == 16 * 12 * 5 + 12 * 12 * 5
+
+
+@pytest.mark.parametrize("reducer", IDENTITY)
+def test_the_box_of_padded_windows_leaves_out_what_changes_nothing(reducer: str) -> None:
+    """Rows of padding alone aren't reduced where they are the identity; else they are."""
+    at = (it(0, 12) + it(2, 5) - 2, it(1, 12) + it(3, 5) - 2)
+    for fill, rows in ((IDENTITY[reducer], 12), (7.0, 16)):
+        scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 12, 12), at, fill), reducer))
+        answer = reductions.rfactor(scope)
+        assert answer is not None
+        assert_equal(scope, answer)
+        (read,) = reads(answer.body)
+        assert isinstance(read.tensor, Scope)
+        assert sorted(read.tensor.traversal) == [12, rows]
+
+
+def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
+    """The maximum of exp(x) or -x: what is read outside is not what changes nothing."""
+    at = it(0, 12) + it(1, 5) + it(2, 5) - 8
+    read = Read(leaf("x", 12), (at,), -INF)
+    for body in (Call("exp", (read,)), Prod((Num(-1.0), read))):
+        scope = canonical(Scope((12,), (5, 5), body, "max"))
+        answer = reductions.rfactor(scope)
+        assert answer is not None
+        assert_equal(scope, answer)
+        (outer,) = reads(answer.body)
+        assert outer.in_range()

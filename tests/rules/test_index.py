@@ -196,6 +196,16 @@ def test_what_a_reader_expects_is_found() -> None:
     assert found == [expected for _, expected in examples]
 
 
+def test_terms_that_cancel_have_an_end() -> None:
+    """2*i is 4*i - 2*i, and so 8*i - 6*i, ..: only the least form is taken apart."""
+    i, j = it(0, EXTENTS[0]), it(1, EXTENTS[1])
+    check([(2 * j - 1) // 2, 4 * j - 2 * (j % 12)], EXTENTS)
+    small = ((i % 3).minimum(2)).maximum(-1)
+    less = (i // 2 // 12).minimum(-1)
+    none = [2 * j % 2, i % 12 // 12 % 4, -(2 * j).maximum(0)]
+    check([none[0], *(4 * j + x for x in (*none[1:], less, small))], EXTENTS)
+
+
 def test_the_check_sees_a_wrong_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: egglog's own division truncates below zero."""
     wrong = """\

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Final
 
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
@@ -72,6 +73,7 @@ def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
     return scope
 
 
+@lru_cache(maxsize=1 << 14)
 def _has_first(scope: Scope) -> bool:
     split = substitution.iterator_split(scope, whole=True)
     return split is not None or derivation.tighten(scope) is not None
@@ -79,12 +81,13 @@ def _has_first(scope: Scope) -> bool:
 
 def _is_reordered(view: View, ref: ClassRef, scope: Scope) -> bool:
     """The scope's class is a view of one whose axes are in canonical order: derive from that."""
-    return derivation.traversal_order(scope) is not None and any(
+    reordered = any(
         inner in view.derived
         and merging.is_permutation(inner)
         and all(read.tensor != ref for read in reads(inner.body))
         for inner in view.scopes(ref)
     )
+    return reordered and derivation.traversal_order(scope) is not None
 
 
 def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:

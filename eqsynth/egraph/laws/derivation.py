@@ -143,11 +143,12 @@ def tighten(scope: Scope) -> Scope | None:
     return same_scope(scope, Read(inner, at), [])
 
 
-def support(body: Scalar, it: It) -> tuple[int, int]:
-    """The range of an iterator outside of which some factor of the product is zero."""
+def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
+    """The range of an iterator outside of which some factor reads ``outside``: by default zero,
+    and with it the product."""
     low, high = 0, it.extent
     for factor in factors_of(body):
-        if not isinstance(factor, Read) or factor.fill != 0:
+        if not isinstance(factor, Read) or factor.fill != outside:
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):
             step = index.coefficient(it.slot)

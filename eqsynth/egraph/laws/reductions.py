@@ -23,6 +23,7 @@ from eqsynth.egraph.laws.closing import (
 )
 from eqsynth.egraph.laws.derivation import support
 from eqsynth.egraph.laws.merging import is_product
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
@@ -36,6 +37,7 @@ from eqsynth.ir.scalar import (
     substitute,
 )
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import is_float
 
 # Reductions over more iterators than this, and windows of more points, are left as they are.
 MAX_REDUCED = 5
@@ -196,14 +198,14 @@ def _through(
     scope: Scope, parts: Sequence[Index], inner: Iterable[It], outer: Iterable[It]
 ) -> Scope:
     """The scope through one over a coordinate for each of ``parts``, reducing ``inner``."""
-    outside = {it for part in parts for it in part.iterators()}
+    mixed = {it for part in parts for it in part.iterators()}
     fresh: dict[Index, It] = {}
     for n, part in enumerate(parts):
         low, high = part.range()
         fresh[part] = part.bare() or It(len(scope.extents) + n, high - low + 1)
 
     def rewrite(index: Index) -> Index:
-        part = _outer_part(index, outside) if index.is_affine else Index(0)
+        part = _outer_part(index, mixed) if index.is_affine else Index(0)
         if not part.terms or part.bare():
             return index
         factor = _factor(index, part)
@@ -218,9 +220,10 @@ def _through(
     inner = list(inner)
     kept = [fresh[part] for part in parts]
     place = {fresh[part]: part if part.bare() else part - part.range()[0] for part in parts}
-    if is_product(scope):
-        # What is zero isn't computed: a coordinate runs over the support of the product.
-        bounds = {it: support(body, it) for it in kept if it.extent > 1}
+    outside = _outside(scope)
+    if outside is not None:
+        # What changes nothing isn't computed: a coordinate runs over the support of the body.
+        bounds = {it: support(body, it, outside) for it in kept if it.extent > 1}
         narrow = {it: (a, b) for it, (a, b) in bounds.items() if b - a > 1 and b - a < it.extent}
         body = substitute(
             body,
@@ -236,7 +239,18 @@ def _through(
     kept = [it for it in kept if it in iterators(body)]
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
-    return same_scope(scope, Read(whole, tuple(place[it] for it in order)), outer)
+    return same_scope(scope, Read(whole, tuple(place[it] for it in order), outside or 0.0), outer)
+
+
+def _outside(scope: Scope) -> float | None:
+    """What is read outside if that changes nothing: zero in a sum of products, and in a reduction
+    of a read alone the reducer's identity. Of other bodies (a bias, a scaled maximum) nothing is
+    known there: their box is as it is."""
+    if is_product(scope):
+        return 0.0
+    body, identity = scope.body, REDUCERS[scope.reducer]
+    alone = isinstance(body, Read) and body.fill == identity and is_float(scope.dtype)
+    return identity if alone else None
 
 
 def _factor(index: Index, part: Index) -> int:
