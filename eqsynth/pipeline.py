@@ -32,7 +32,6 @@ from eqsynth.errors import (
 from eqsynth.executor import Worker
 from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
-from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import Target
@@ -44,7 +43,7 @@ from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import Op, topological
 from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.assemble import assemble
-from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
+from eqsynth.lower.backends import Measurer, cpu_backends, random_inputs
 from eqsynth.lower.check import check_equivalence, unchanged
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
@@ -376,9 +375,7 @@ class _Run:
     def _inputs(self) -> tuple[Any, ...]:
         if self.original is not None:
             return self.args
-        return tuple(
-            random_argument(i, contiguous(len(i.shape))) for i in self.captured.program.inputs
-        )
+        return random_inputs(self.captured.program)
 
     def _mutations(self) -> Mapping[int, torch.Tensor]:
         users = len(self.captured.program.inputs) - len(self.captured.buffers)

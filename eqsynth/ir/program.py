@@ -5,10 +5,10 @@ Arrays of weights stay outside (by name), so a program is small, picklable and h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from eqsynth.ir.tensor import Input, Tensor, Weight, topological
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,16 @@ class Program:
         from eqsynth.ir.printing import render_program
 
         return render_program(self)
+
+
+def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
+    """Arguments that are positions (in an embedding's table, in a gather's tensor), and how many
+    there are to choose from. Other values would be errors, as they are in torch."""
+    bounds: dict[Tensor, int] = {}
+    for term in members:
+        if isinstance(term, Op) and term.name in ("Embedding", "Gather"):
+            source, index = term.args
+            axis = term.attrs[0] if term.name == "Gather" else 0
+            assert isinstance(axis, int)
+            bounds[index] = min(source.shape[axis], bounds.get(index, source.shape[axis]))
+    return bounds

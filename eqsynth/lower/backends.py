@@ -8,9 +8,10 @@ import torch
 
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, WorkerError
-from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
+from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
-from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.ir.program import Program, positions
+from eqsynth.ir.tensor import Input, Tensor, args_of
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -46,23 +47,38 @@ def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
     )
 
 
-def random_argument(term: Tensor, layout: Layout) -> torch.Tensor:
-    """A value of the term's type, dense in ``layout``: normal floats, integers 0 or 1."""
+def random_argument(term: Tensor, layout: Layout, below: int = 2) -> torch.Tensor:
+    """A value of the term's type, dense in ``layout``: normal floats, integers from 0 to
+    ``below``, which isn't one of them."""
     dtype = torch_dtype(term.dtype)
     result = torch.empty_strided(term.shape, strides(term.shape, layout), dtype=dtype)
     if dtype.is_floating_point:
         return result.copy_(torch.randn(term.shape))
-    return result.copy_(torch.randint(0, 2, term.shape))
+    return result.copy_(torch.randint(0, max(below, 1), term.shape))
+
+
+def _arguments(kernel: Kernel) -> list[torch.Tensor]:
+    """Random arguments; positions lie in range."""
+    bounds = positions([kernel.term])
+    pairs = zip(args_of(kernel.term), kernel.inputs, strict=True)
+    return [random_argument(arg, at, bounds.get(arg, 2)) for arg, at in pairs]
+
+
+def random_inputs(program: Program) -> tuple[torch.Tensor, ...]:
+    """Random inputs of a program; where positions are computed, integers are small."""
+    bounds = positions(program.terms())
+    computed = [count for term, count in bounds.items() if not isinstance(term, Input)]
+    return tuple(
+        random_argument(i, contiguous(len(i.shape)), bounds.get(i, min([2, *computed])))
+        for i in program.inputs
+    )
 
 
 def time_kernels(kernels: Sequence[Kernel], threads: int) -> list[Timing | None]:
     """Builds and times kernels on random data; the task of the measuring worker."""
     torch.set_num_threads(threads)
     backends = cpu_backends()
-    arguments = [
-        [random_argument(a, at) for a, at in zip(args_of(k.term), k.inputs, strict=True)]
-        for k in kernels
-    ]
+    arguments = [_arguments(kernel) for kernel in kernels]
     times: list[Timing | None] = [None] * len(kernels)
     with torch.no_grad():
         for backend in backends:

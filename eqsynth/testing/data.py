@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 
 from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.program import positions
 from eqsynth.ir.reference import rounded, storage
-from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
 from eqsynth.ir.types import Shape, TensorType, is_float
 
 Draw = Callable[[np.random.Generator, Shape], Array]
@@ -65,19 +66,6 @@ def leaves(terms: Iterable[Tensor]) -> dict[str, Input | Weight]:
     return {
         term.name: term for term in topological(list(terms)) if isinstance(term, Input | Weight)
     }
-
-
-def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
-    """Arguments that are positions (in an embedding's table, in a gather's tensor), and how many
-    there are to choose from. Other values would be errors, as they are in torch."""
-    bounds: dict[Tensor, int] = {}
-    for term in members:
-        if isinstance(term, Op) and term.name in ("Embedding", "Gather"):
-            source, index = term.args
-            axis = term.attrs[0] if term.name == "Gather" else 0
-            assert isinstance(axis, int)
-            bounds[index] = min(source.shape[axis], bounds.get(index, source.shape[axis]))
-    return bounds
 
 
 def sample_all(

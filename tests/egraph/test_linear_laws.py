@@ -209,6 +209,36 @@ def test_rows_of_a_product_are_rows_of_its_factor() -> None:
     assert selection.gather_rows(op("Embedding", beyond, ids), beyond) is None
 
 
+def test_rows_of_a_product_of_tables_of_any_rank() -> None:
+    """An embedding has a table of two axes, the factors have one, two and three."""
+    r, j, k = it(0, 200), it(1, 2), it(2, 3)
+    ids = leaf("ids", 2, dtype="int64")
+    factors = (
+        x(r, shape=(200,)),
+        x(k, r, j, shape=(3, 200, 2), name="b"),
+        x(r, k, shape=(200, 3), name="c"),
+    )
+    inner = canonical(Scope((200, 2), (3,), Prod(factors)))
+    whole = op("Embedding", inner, ids)
+    answer = selection.gather_rows(whole, inner)
+    assert answer is not None
+    assert_equal(whole, answer)
+
+
+@pytest.mark.parametrize("rest", [(), (4, 5)])
+def test_a_product_with_rows_may_have_a_table_of_any_rank(rest: tuple[int, ...]) -> None:
+    ids = leaf("ids", 2, dtype="int64")
+    rows = op("Embedding", leaf("t", 200, 3, constant=True), ids)
+    k = it(1 + len(rest), 3)
+    others = [it(1 + n, extent) for n, extent in enumerate(rest)]
+    read = Read(rows, (it(0, 2), k))
+    w = Read(leaf("w", 3, *rest, constant=True), (k, *others))
+    scope = canonical(Scope((2, *rest), (3,), Prod((read, w))))
+    answer = selection.ungather_rows(scope, read, rows)
+    assert answer is not None
+    assert_equal(scope, answer)
+
+
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_product_with_rows_of_a_table_is_a_table(constant: bool) -> None:
     i, j, k = it(0, 2), it(1, 4), it(2, 3)

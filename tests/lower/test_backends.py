@@ -12,9 +12,16 @@ import torch
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.timing import Timing
-from eqsynth.ir.tensor import Input, Op, Tensor
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Input, Op, Tensor, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.lower.backends import Measurer, backend_of, cpu_backends, random_argument
+from eqsynth.lower.backends import (
+    Measurer,
+    backend_of,
+    cpu_backends,
+    random_argument,
+    random_inputs,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,10 @@ def relu(size: int) -> Tensor:
 
 
 def kernel(term: Tensor, implementation: str = "torch") -> Kernel:
-    return Kernel(term, (False,), implementation, (contiguous(1),), contiguous(1))
+    args = args_of(term)
+    layouts = tuple(contiguous(len(arg.shape)) for arg in args)
+    output = contiguous(len(term.shape))
+    return Kernel(term, (False,) * len(args), implementation, layouts, output)
 
 
 def test_every_kernel_has_its_backend() -> None:
@@ -50,6 +60,15 @@ def test_random_arguments_lie_as_they_should() -> None:
     assert value.std() > 0.5
     kinds = random_argument(Input("0", TensorType((64,), "int64")), (0,))
     assert set(kinds.tolist()) == {0, 1} and kinds.dtype is torch.int64
+
+
+def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
+    table, ids = Input("t", TensorType((1, 3), "float32")), Input("i", TensorType((9,), "int64"))
+    rows = Op("Embedding", (table, ids), ())
+    assert not random_inputs(Program((table, ids), (rows,)))[1].any()
+    computed = Op("Embedding", (table, Op("Neg", (ids,), ())), ())
+    assert not random_inputs(Program((table, ids), (computed,)))[1].any()
+    assert measurer([kernel(rows)])[0] is not None
 
 
 def test_kernels_are_timed_in_order(measurer: Measurer) -> None:

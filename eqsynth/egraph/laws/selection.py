@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from eqsynth.egraph.laws.closing import (
@@ -132,12 +133,20 @@ def gather_rows(e: Op, inner: Scope) -> Scope | None:
         if axis:
             table = Op("Permute", (table,), (order,))
         rest = [i.substitute(image) for n, i in enumerate(factor.index) if n != axis]
-        rows = Op("Embedding", (table, ids))
-        factors.append(Read(rows, (*map(bare, own), *rest), factor.fill))
+        factors.append(Read(_rows(table, ids), (*map(bare, own), *rest), factor.fill))
     kept = [It(slot, extent) for slot, extent in enumerate(e.shape)]
     reduced = [It(rank + j, extent) for j, extent in enumerate(inner.reduction)]
     result = scope_over(kept, reduced, product(factors), inner.reducer)
     return result if result.type == e.type else None
+
+
+def _rows(table: Tensor, ids: Tensor) -> Tensor:
+    """``table[ids[i], k]`` for a table of any rank; an embedding has a table of two axes."""
+    row, *rest = table.shape
+    if len(rest) == 1:
+        return Op("Embedding", (table, ids))
+    flat = Op("Reshape", (table,), ((row, math.prod(rest)),))
+    return Op("Reshape", (Op("Embedding", (flat, ids)),), ((*ids.shape, *rest),))
 
 
 def _row_axis(factor: Read, row: It) -> int | None:
@@ -176,7 +185,7 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Scope | None:
     value = It(len(scope.extents), table.shape[0])
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
     product_table = scope_over([value, *rest], reduction_iterators(scope), body)
-    looked_up = Op("Embedding", (product_table, ids))
+    looked_up = _rows(product_table, ids)
     at = (*(bare(it) for it in rows if it), *map(bare, rest))
     result = same_scope(scope, Read(looked_up, at), [])
     return result if result.type == scope.type else None

@@ -1,8 +1,9 @@
 """Hypothesis strategies for tensor programs, for the tests of whoever builds on eqsynth.
 
 ``types.py`` dtypes, shapes and arrays; ``scopes.py`` index expressions and scopes; ``programs.py``
-programs of operators; ``modules.py`` torch modules. Each shrinks to its simplest value, which its
-docstring names. Needs hypothesis; ``eqsynth.testing`` itself doesn't.
+programs of operators; ``modules.py`` torch modules, of lines (``layers.py``) that are put together
+by ``growing.py``. Each shrinks to its simplest value, which its docstring names. Needs hypothesis;
+``eqsynth.testing`` itself doesn't.
 
 >>> from hypothesis import find
 >>> from eqsynth.testing import strategies
@@ -11,6 +12,7 @@ docstring names. Needs hypothesis; ``eqsynth.testing`` itself doesn't.
 [(1, 1), (1, 1)]
 """
 
+from eqsynth.testing.strategies.modules import torch_modules
 from eqsynth.testing.strategies.programs import VIEWS, operator_programs
 from eqsynth.testing.strategies.scopes import (
     ANY,
@@ -37,5 +39,5 @@ from eqsynth.testing.strategies.types import (
 __all__ = [
     "ANY", "BARE", "EXTENTS", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes", "environments",
     "extents", "indices", "nested_scopes", "operator_programs", "products", "reads", "reads_of",
-    "scopes", "shapes", "tensor_types",
+    "scopes", "shapes", "tensor_types", "torch_modules",
 ]  # fmt: skip

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import DTYPES, TensorType, is_float
-from eqsynth.testing.data import FLOATS, INTEGERS, leaves, positions, sample
+from eqsynth.testing.data import FLOATS, INTEGERS, leaves, sample
 
 # Larger arrays aren't drawn element by element.
 _FEW = 16
