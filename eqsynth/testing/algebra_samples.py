@@ -159,13 +159,18 @@ def looked_up(world: World) -> Tensor:
 def strided(world: World) -> Tensor:
     """``sum_k x[(i + p - d*k) // s] * w[k]`` where s divides i + p - d*k, the rest mostly outside.
 
-    A transposed convolution, or one at every sub-pixel: ``sum_k x[i // s + k] * w[i % s - s*k]``.
+    A transposed convolution; or one at every sub-pixel: ``sum_k x[i // s + k] * w[i % s - s*k]``;
+    or the taps of a phase alone: ``sum_q x[(i + p) // s - q] * w[s*q + (i + p) % s]``.
     """
     pick = world.choices.pick
     positions, channels, taps = pick((5, 6, 4)), pick((2, 1)), pick((3, 4, 2))
     s, d, p = pick((2, 3)), pick((1, 1, 2)), pick((0, 1))
     i, c, k = map(at, iterators((positions, channels, taps)))
-    if chance(world.choices, 3):
+    kind = pick(("transposed", "transposed", "sub-pixel", "phase"))
+    if kind == "phase":
+        over, kernel = (i + p) // s - k, (i + p) % s + s * k
+        weights = s * taps - pick((0, 0, 1))
+    elif kind == "sub-pixel":
         over, kernel = i // s + k - p, (i + p) % s - s * k + pick((s * taps - s, s * taps - 1))
         weights = pick((s * taps - s, s * taps, s))
     else:
@@ -175,6 +180,39 @@ def strided(world: World) -> Tensor:
     x = Read(leaf(world, (channels, pick((3, 2, 4))), "x"), (c, over), pick((0.0, 0.0, 0.0, 1.0)))
     w = Read(leaf(world, (channels, weights), "w"), (c, kernel))
     return made_scope((positions,), (channels, taps), product([x, w]), pick(("sum", "sum", "max")))
+
+
+def banded(world: World) -> Tensor:
+    """``sum_k a[m, k] * b[m + d*(w - W), k]``, and the sum over w; mostly as long as the band."""
+    pick = world.choices.pick
+    rows, half, inner, d = pick((4, 3, 5)), pick((1, 1, 2)), pick((2, 3)), pick((1, 1, 2))
+    band = 2 * half + pick((1, 1, 1, 0))
+    m, w, k = map(at, iterators((rows, band, inner)))
+    below = m + d * w - d * (half + pick((0, 0, 0, 1)))
+    length = rows + pick((0, 0, 0, 1))
+    if chance(world.choices, 2):
+        a, b = leaf(world, (rows, inner), "a"), leaf(world, (length, inner), "b")
+        body = product([Read(a, (m, k)), Read(b, (below, k))])
+        return made_scope((rows, band), (inner,), body)
+    m, k, w = map(at, iterators((rows, inner, band)))
+    below = m + d * w - d * half
+    a, b = leaf(world, (rows, band), "a"), leaf(world, (length, inner), "b")
+    return made_scope((rows, inner), (band,), product([Read(a, (m, w)), Read(b, (below, k))]))
+
+
+def unfolded(world: World) -> Tensor:
+    """``reduce_k f(k // d, k % d)``: over axes that were flattened, of a multiple of d elements."""
+    pick = world.choices.pick
+    outer, d, whole = extents(world, 0, 1), pick((2, 3)), pick((2, 3))
+    its = iterators((*outer, d * whole + pick((0, 0, 0, 1))))
+    k = at(its[-1])
+    parts: list[Scalar] = [
+        Read(leaf(world, (whole + 1, d), "x"), (k // d, k % d), pick((0.0, 0.0, 1.0))),
+        Read(leaf(world, (d,), "w"), (k % d,)),
+        plain_read(world, its),
+    ]
+    body = product(parts[: pick((1, 2, 3))])
+    return made_scope(outer, (its[-1].extent,), body, pick(("sum", "sum", "max", "min", "prod")))
 
 
 def product_of_type(world: World, kind: TensorType) -> Scope:
@@ -199,5 +237,5 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
 
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
-    looked_up, strided,
+    looked_up, strided, banded, unfolded,
 )  # fmt: skip

@@ -120,12 +120,19 @@ def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if found is None else [found]
 
 
-def matched(match: Callable[[Scope], Tensor | None], *, banded: bool = False) -> Law:
-    """The law of matching one operator; ``banded`` if its traversal is mixed in an index."""
+def matched(
+    match: Callable[[Scope], Tensor | None], *, banded: bool = False, phased: bool = False
+) -> Law:
+    """The law of matching one operator.
+
+    Args:
+        banded: its traversal is mixed in an index.
+        phased: its output is read by quotient and remainder.
+    """
 
     def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
         scope = settled(view, row)
-        if scope is None or _has_first(scope):
+        if scope is None or (not phased and _has_first(scope)):
             return []
         if not banded and substitution.variable_substitution(scope) is not None:
             # Gathering for an index that a substitution makes bare would only copy more.

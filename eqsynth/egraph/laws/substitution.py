@@ -9,7 +9,7 @@ only where the body is zero in what is added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from eqsynth.egraph.laws.closing import (
     bare,
@@ -273,7 +273,9 @@ def _through(
 # ---- an iterator as quotient and remainder ---------------------------------------------------
 
 
-def iterator_split(scope: Scope, *, whole: bool = False) -> Scope | None:
+def iterator_split(
+    scope: Scope, *, whole: bool = False, but: Set[It | None] = frozenset()
+) -> Scope | None:
     """``L_i f(i) = {L_{q,r} f(d*q + r - o)}[(i + o) // d, (i + o) % d]``.
 
     The bijection i -> (q, r) is asked for by the index functions: an index takes ``// d`` or
@@ -282,8 +284,10 @@ def iterator_split(scope: Scope, *, whole: bool = False) -> Scope | None:
 
     Args:
         whole: only where the ``//`` and ``%`` go away, as nothing but ``i`` decides on them.
+        but: iterators that stay as they are.
     """
-    found = {it: m for it in traversal_iterators(scope) if (m := _modulus(scope, it, whole))}
+    split = [it for it in traversal_iterators(scope) if it not in but]
+    found = {it: m for it in split if (m := _modulus(scope, it, whole))}
     if not found:
         return None
     fresh: dict[It, tuple[It, It]] = {}

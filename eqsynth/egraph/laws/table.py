@@ -21,6 +21,7 @@ from eqsynth.egraph.laws import (
     reductions,
     sharing,
     substitution,
+    transposed,
     windows,
 )
 from eqsynth.egraph.laws.notation import instantiate
@@ -325,6 +326,7 @@ LAWS: Final[dict[str, Law]] = {
     "window-split": converging.window_split,
     "match-matmul": converging.matched(matching.match_matmul),
     "match-conv2d": converging.matched(windows.match_conv2d),
+    "match-conv-transpose2d": converging.matched(transposed.match_conv_transpose2d, phased=True),
     "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
     "match-gbmm": converging.matched(windows.match_gbmm),
     "match-view": _match_view,
