@@ -26,7 +26,7 @@ _SAME: Final = (
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
     "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
     "expand repeat narrow slice select unbind split chunk cat stack roll flip diagonal tril triu "
-    "index_select unfold im2col col2im tile pixel_shuffle pixel_unshuffle"
+    "index_select unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle"
 ).split()
 
 # Operators by a second name.
@@ -62,8 +62,8 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::adaptive_max_pool2d": lambda x, size: (ops.adaptive_max_pool2d(x, size), None),
     "aten::upsample_bilinear2d.vec": entries.upsample_bilinear2d_vec,
     "aten::upsample_bilinear2d": entries.upsample_bilinear2d,
-    "aten::upsample_nearest2d.vec": entries.upsample_nearest2d_vec,
-    "aten::upsample_nearest2d": entries.upsample_nearest2d,
+    **entries.nearest(),
+    **entries.nearest(0.5),
     # Reductions.
     "aten::max.dim": entries.max_dim,
     "aten::min.dim": entries.min_dim,
@@ -107,7 +107,6 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::as_strided": views.as_strided,
     "aten::split_with_sizes": ops.split,
     "aten::concat": ops.cat,
-    "aten::pad": entries.pad,
     "aten::constant_pad_nd": entries.constant_pad,
     **{f"aten::{name}": entries.identity for name in _IDENTITIES},
     # Data-dependent reads.

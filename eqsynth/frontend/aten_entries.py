@@ -172,14 +172,23 @@ def upsample_bilinear2d(
     return ops.upsample_bilinear2d(input, scaled_size(input, size, scales or None), align)
 
 
-def upsample_nearest2d_vec(
-    input: Expr, size: Sequence[int] | None, scales: Sequence[float] | None = None
-) -> Expr:
-    return ops.upsample_nearest2d(input, scaled_size(input, size, scales))
+def nearest(offset: float = 0.0) -> dict[str, Entry]:
+    """Nearest-neighbour interpolation of one to three axes, in both overloads of each."""
 
+    def vec(input: Expr, size: Sequence[int] | None, scales: Sequence[float] | None = None) -> Expr:
+        if size is None:
+            assert scales is not None
+            size = [int(n * scale) for n, scale in zip(input.shape[2:], scales, strict=True)]
+        return ops.upsample_nearest(input, size, scales, offset)
 
-def upsample_nearest2d(input: Expr, size: Sequence[int], *scales: float | None) -> Expr:
-    return ops.upsample_nearest2d(input, scaled_size(input, size, scales or None))
+    def default(input: Expr, size: Sequence[int], *scales: float | None) -> Expr:
+        return ops.upsample_nearest(input, size, scales or None, offset)
+
+    name = "aten::_upsample_nearest_exact" if offset else "aten::upsample_nearest"
+    return {
+        **{f"{name}{rank}d.vec": vec for rank in (1, 2, 3)},
+        **{f"{name}{rank}d": default for rank in (1, 2, 3)},
+    }
 
 
 def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
@@ -199,14 +208,6 @@ def embedding(weight: Expr, indices: Expr, *_training: Any) -> Expr:
 
 def squeeze(input: Expr, *dim: Any) -> Expr:
     return ops.squeeze(input, *dim)
-
-
-def pad(
-    input: Expr, amounts: Sequence[int], mode: str = "constant", value: float | None = None
-) -> Expr:
-    if mode != "constant":
-        refuse("padding that repeats the input", mode, "constant")
-    return ops.pad(input, amounts, value=value)
 
 
 def constant_pad(input: Expr, amounts: Sequence[int], value: float = 0.0) -> Expr:

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import eqsynth
+from eqsynth import ops
 from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.view_chains import view_chain
 from eqsynth.egraph.laws.views import index_map
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator
-from eqsynth.ir.scalar import Read
+from eqsynth.ir.scalar import Read, reads
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import saturate
@@ -189,6 +191,20 @@ def test_the_rules_find_the_view(name: str) -> None:
     names = {m.name for m in graph.classes[graph.roots[0]] if isinstance(m, Op)}
     assert expected.split()[-1] in names
     assert graph.matches["match-view"] == 1
+
+
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate", "nearest"])
+def test_reads_of_an_element_again_are_scopes_among_others(mode: str) -> None:
+    """Borders that repeat and nearest neighbours, between a map and a convolution."""
+    x = ops.relu(eqsynth.input("x", (1, 2, 4, 5)))
+    w = eqsynth.weight("w", (3, 2, 3, 3))
+    again = ops.upsample_nearest(x, (6, 7)) if mode == "nearest" else ops.pad(x, (1, 1, 2, 1), mode)
+    graph = saturate(ops.conv2d(again, w).tensor)
+    assert graph.stop == "saturated"
+    assert_egraph_consistent(graph)
+    # The convolution reads x through the index functions too.
+    flat = [m for m in graph.classes[graph.roots[0]] if isinstance(m, Scope) and m.reduction]
+    assert any(not index.is_affine for m in flat for r in reads(m.body) for index in r.index)
 
 
 def test_chains_of_six_views_stay_small_and_consistent() -> None:

@@ -61,7 +61,36 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :6], 2),
     "pixel_shuffle_unbatched": lambda x: F.pixel_shuffle(x[0], 2),
     "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    **{
+        f"pad_{mode}": lambda x, mode=mode: F.pad(x, (1, 2, 2, 1), mode=mode)
+        for mode in ("circular", "reflect", "replicate")
+    },
+    **{
+        f"pad_{mode}_one_axis_cut": lambda x, mode=mode: F.pad(x[0], (3, -2), mode=mode)
+        for mode in ("circular", "reflect", "replicate")
+    },
+    **{
+        f"pad_{mode}_three_axes": lambda x, mode=mode: F.pad(x[:, None], (1, 2, 0, 1, 1, 3), mode)
+        for mode in ("circular", "reflect", "replicate")
+    },
+    "pad_circular_whole": lambda x: F.pad(x, (6, 6, 7, 7), mode="circular"),
+    "pad_reflect_whole": lambda x: F.pad(x, (5, 5, 6, 6), mode="reflect"),
+    "pad_replicate_wide": lambda x: F.pad(x, (9, 8, 0, 11), mode="replicate"),
+    "ReflectionPad2d": torch.nn.ReflectionPad2d((2, 1, 0, 3)),
+    "CircularPad1d": lambda x: torch.nn.CircularPad1d(2)(x[0]),
     "nearest": lambda x: F.interpolate(x, scale_factor=(2, 3)),
+    "nearest_1d": lambda x: F.interpolate(x[0], scale_factor=4),
+    "nearest_3d": lambda x: F.interpolate(x[None], scale_factor=2),
+    "nearest_to_a_size": lambda x: F.interpolate(x, size=(11, 4)),
+    "nearest_smaller": lambda x: F.interpolate(x, scale_factor=0.5),
+    "nearest_one_and_a_half": lambda x: F.interpolate(x, scale_factor=1.5),
+    "nearest_exact": lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact"),
+    "nearest_exact_size": lambda x: F.interpolate(x, size=(5, 8), mode="nearest-exact"),
+    "unbind": lambda x: x.unbind(1)[2],
+    "tensor_split": lambda x: x.tensor_split(3, 2)[1],
+    "repeat_interleave_flat": lambda x: x.repeat_interleave(2),
+    "stack": lambda x: torch.stack([x, x.flip(0)], 1),
+    "cat": lambda x: torch.cat([x, x[:, :1]], 1),
     "tensor_unfold": lambda x: x.unfold(2, 3, 2),
     "tensor_unfold_last": lambda x: x.unfold(-1, 2, 1),
     "tensor_unfold_all": lambda x: x.unfold(1, 4, 3),
@@ -95,6 +124,32 @@ def test_torchs_views_are_captured_as_views(name: str, run: Callable[..., Any]) 
     assert torch.equal(run(captured, IMAGE), TORCH[name](IMAGE))
 
 
+NEAREST = [(n, m) for n in range(1, 20) for m in (*range(1, 41), 64, 100, 224)]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_neighbours_are_those_of_torch(mode: str) -> None:
+    """Every size and some factors: the integers that we divide are what torch's floats give."""
+    offset, refused = 0.5 if mode == "nearest-exact" else 0.0, 0
+    for n, m in NEAREST:
+        line = torch.arange(n, dtype=torch.float32).reshape(1, 1, n)
+        x = E.input("x", (1, 1, n), "float32")
+        cases = [((m,), None, F.interpolate(line, size=m, mode=mode))]
+        factor = m / 8
+        if int(n * factor):
+            resized = F.interpolate(line, scale_factor=factor, mode=mode)
+            cases.append(((int(n * factor),), [factor], resized))
+        for size, factors, expected in cases:
+            try:
+                ours = ops.upsample_nearest(x, size, factors, offset)
+            except ShapeError:
+                refused += 1
+                continue
+            found = evaluate(ours.tensor, {"x": line.numpy()})
+            np.testing.assert_array_equal(found, expected.numpy(), err_msg=f"{n} {m} {factors}")
+    assert refused < len(NEAREST) // 10
+
+
 FOLDS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "plain": ((2, 3 * 6, 20), lambda x: F.fold(x, (5, 7), (2, 3))),
     "strided": ((2, 3 * 16, 12), lambda x: F.fold(x, (6, 8), 4, padding=1, stride=2)),
@@ -116,6 +171,9 @@ def test_fold_adds_overlapping_windows(name: str, run: Callable[..., Any]) -> No
 @pytest.mark.parametrize(
     "build",
     [
+        lambda x: ops.pad(x, (1, 1), "mirror"),
+        lambda x: ops.pad(x, (0, 7), "circular"),
+        lambda x: ops.pad(x, (6, 0), "reflect"),
         lambda x: ops.unfold(x, 1, 7),
         lambda x: ops.unfold(x, 1, 2, 0),
         lambda x: ops.im2col(x, 2),

@@ -22,7 +22,7 @@ from eqsynth.frontend.ops.contraction import (
     matmul,
     scaled_dot_product_attention,
     upsample_bilinear2d,
-    upsample_nearest2d,
+    upsample_nearest,
 )
 from eqsynth.frontend.ops.pointwise import (
     abs,
@@ -258,7 +258,7 @@ __all__ = [
     "unfold",
     "unsqueeze",
     "upsample_bilinear2d",
-    "upsample_nearest2d",
+    "upsample_nearest",
     "var",
     "var_mean",
     "where",

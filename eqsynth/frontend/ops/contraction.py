@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
 
 from eqsynth.errors import ShapeError
 from eqsynth.frontend.expr import Expr, as_tensor, make, merge_values
@@ -271,20 +274,49 @@ def upsample_bilinear2d(input: Expr, size: Sequence[int], align_corners: bool = 
     return make("UpsampleBilinear2d", (input,), tuple(size), int(align_corners))
 
 
-def upsample_nearest2d(input: Expr, size: Sequence[int]) -> Expr:
-    """``(n, c, h, w) -> (n, c, *size)``, each element repeated.
+def upsample_nearest(
+    input: Expr,
+    size: Sequence[int],
+    scale_factor: Sequence[float | None] | None = None,
+    offset: float = 0.0,
+) -> Expr:
+    """``(n, c, *extents) -> (n, c, *size)``: element i is the one at ``(i + offset) / factor``.
+
+    Args:
+        scale_factor: the size over the input's where it isn't given; it may be a little more.
+        offset: 0 is torch's ``nearest``, 0.5 its ``nearest-exact``.
 
     Raises:
-        ShapeError: the size isn't a multiple of the input's.
+        ShapeError: the positions that torch computes in floats are no quotients of integers.
     """
-    n, c, h, w = input.shape
-    if size[0] % h or size[1] % w:
-        raise ShapeError(
-            what="nearest-neighbour upsampling to a size that is no multiple",
-            got=f"({h}, {w}) to {tuple(size)}",
-            expected="whole factors",
-            hint="use bilinear upsampling, or a multiple",
-        )
-    rows, columns = size[0] // h, size[1] // w
-    split = views.reshape(input, (n, c, h, 1, w, 1))
-    return views.reshape(views.expand(split, (n, c, h, rows, w, columns)), (n, c, *size))
+    shape = (*input.shape[:2], *size)
+    at = [Index.iterator(slot, extent) for slot, extent in enumerate(shape)]
+    factors = scale_factor or [None] * len(size)
+    for axis, (extent, factor) in enumerate(zip(input.shape[2:], factors, strict=True), start=2):
+        at[axis] = _nearest(at[axis], extent, shape[axis], factor, offset)
+    return Expr(Scope(shape, (), Read(input.tensor, tuple(at))), input.values)
+
+
+def _nearest(at: Index, extent: int, size: int, factor: float | None, offset: float) -> Index:
+    """``floor((i + offset) * step)``, the step a quotient of integers: the input's extent over the
+    size, or one over the factor."""
+    steps = [Fraction(extent, size)] if size else [Fraction(1)]
+    if factor:
+        steps.append(1 / Fraction(factor).limit_denominator(1024))
+    half, places = int(2 * offset), np.arange(size)
+    ratio = 1 / factor if factor else extent / max(size, 1)
+    floats = [
+        np.floor((places + offset).astype(kind) * np.asarray(ratio, kind))
+        for kind in ("float32", "float64")
+    ]
+    for step in steps:
+        up, down = step.numerator, step.denominator
+        exact = (places * 2 * up + half * up) // (2 * down)
+        if all(np.array_equal(exact, rounded) for rounded in floats):
+            return (at * 2 * up + up) // (2 * down) if half else at * up // down
+    raise ShapeError(
+        what="nearest-neighbour interpolation whose positions depend on how floats are rounded",
+        got=f"{extent} to {size}, by {factor}",
+        expected="a factor of small integers",
+        hint="give the size instead of the factor, or a size that has a common divisor with it",
+    )

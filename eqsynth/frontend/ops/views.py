@@ -220,24 +220,53 @@ def stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
 def pad(
     input: Expr,
     pad: Sequence[int],
-    mode: Literal["constant"] = "constant",
+    mode: Literal["constant", "circular", "reflect", "replicate"] = "constant",
     value: float | None = None,
 ) -> Expr:
-    """``value`` around the last axes: (before, after) of the last, of the one before it, …"""
-    if mode != "constant":
-        raise ShapeError(
-            what="pad: unknown mode", got=mode, expected="constant", hint="use gather instead"
-        )
+    """The last axes longer by (before, after) of the last, of the one before it, …; negative
+    amounts cut off.
+
+    Outside stands ``value``, or what is read round the other end (``circular``), back from the
+    border (``reflect``), or at the border (``replicate``).
+
+    Raises:
+        ShapeError: no such mode; more is read than the axis has.
+    """
     before, after = [0] * input.ndim, [0] * input.ndim
     for i in range(len(pad) // 2):
         before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
     for axis, (b, a) in enumerate(zip(before, after, strict=True)):
         if b < 0 or a < 0:
             input = slice(input, axis, max(-b, 0), input.shape[axis] - max(-a, 0))
-    amounts = tuple(max(b, 0) for b in before), tuple(max(a, 0) for a in after)
-    if not any((*amounts[0], *amounts[1])):
+    before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
+    if not any((*before, *after)):
         return input
-    return make("Pad", (input,), *amounts, float(value or 0.0))
+    if mode == "constant":
+        return make("Pad", (input,), tuple(before), tuple(after), float(value or 0.0))
+    shape, index = [], []
+    for slot, (n, b, a) in enumerate(zip(input.shape, before, after, strict=True)):
+        shape.append(n + b + a)
+        at = Index.iterator(slot, n + b + a) - b
+        index.append(_repeating(mode, at, n, max(b, a)) if b or a else at)
+    return Expr(Scope(tuple(shape), (), Read(input.tensor, tuple(index))), input.values)
+
+
+def _repeating(mode: str, at: Index, n: int, width: int) -> Index:
+    """Where an axis of n elements is read at ``at``, outside of it by up to ``width``."""
+    most = {"circular": n, "reflect": n - 1, "replicate": width if n else 0}.get(mode)
+    if most is None or width > most:
+        raise ShapeError(
+            what="pad: no such mode" if most is None else f"pad: {mode} reads more than there is",
+            got=mode if most is None else f"{width} of an axis of {n}",
+            expected="constant, circular, reflect or replicate" if most is None else f"<= {most}",
+            hint="pad in two steps, or use another mode",
+        )
+    if mode == "circular":
+        return at % n
+    if mode == "reflect":
+        # Within the axis in any case, which the ranges of the parts don't show: so it is said.
+        at = at - at.minimum(0) * 2 - (at - (n - 1)).maximum(0) * 2
+    return at.maximum(0).minimum(n - 1)
 
 
 def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Expr:

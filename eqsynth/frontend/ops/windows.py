@@ -95,9 +95,7 @@ def col2im(
         ShapeError: the input isn't what windows of an image of this size are.
     """
     batched = views.unsqueeze(input, 0) if input.ndim == 2 else input
-    size, kernel, gap, pad, step = map(
-        _pair, (output_size, kernel_size, dilation, padding, stride)
-    )
+    size, kernel, gap, pad, step = map(_pair, (output_size, kernel_size, dilation, padding, stride))
     rows, cols = map(_windows, size, kernel, gap, pad, step)
     taps = kernel[0] * kernel[1]
     if (
