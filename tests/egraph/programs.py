@@ -11,10 +11,15 @@ from functools import cache
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import PROVE_PHASES, Limits
+from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.measure import measure_cpu_target
+from eqsynth.extract.profile import Profile
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.work import flops
+from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.terms import INF, it, leaf, op
@@ -228,8 +233,9 @@ def narrow_integers() -> Tensor:
     """uint8 arithmetic that wraps, on its way into floats."""
     u, v = leaf("u", 4, dtype="uint8"), leaf("v", 4, dtype="uint8")
     wrapped = op("Mul", op("Neg", op("Sub", u, v)), leaf("f", 4))
-    counted = op("ReduceSum", op("Expand", leaf("n", 4, 1, dtype="int32"), attrs=((4, 3),)),
-                 attrs=((1,), 0))
+    counted = op(
+        "ReduceSum", op("Expand", leaf("n", 4, 1, dtype="int32"), attrs=((4, 3),)), attrs=((1,), 0)
+    )
     return op("Add", wrapped, counted)
 
 
@@ -403,3 +409,14 @@ def saturated(name: str) -> EGraph:
     graph = saturate(PROGRAMS[name]())
     assert_egraph_consistent(graph)
     return graph
+
+
+def least_flops(graph: EGraph) -> int:
+    """FLOPs of the program of fewest FLOPs that extraction finds."""
+    profile = Profile("none", path=None)
+    try:
+        costs = CostModel(measure_cpu_target(), profile, "flops")
+        found = extract(graph, (TorchBackend({}),), costs, lambda k: [None] * len(k), 60.0)
+    finally:
+        profile.close()
+    return sum(flops(step.kernel.term) for step in found.plan.steps)
