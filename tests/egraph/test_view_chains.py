@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
+from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.view_chains import view_chain
 from eqsynth.egraph.laws.views import index_map
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import Read, reads
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing.consistency import assert_egraph_consistent
-from tests.egraph.programs import saturate
+from tests.egraph.programs import LIMITS, RULES, saturate
 from tests.terms import INF, assert_equal, it, leaf, times
 
 Map = Callable[..., tuple[Index, ...]]
@@ -222,3 +225,64 @@ def test_chains_of_six_views_stay_small_and_consistent() -> None:
 
     check()
     assert max(sizes) <= 400, sorted(sizes)
+
+
+# ---- Syno §6: the table at the head of rules/views-match.egg ----------------------------------
+
+syno = ops.syno
+X = eqsynth.input("x", (4, 6, 5))
+W = eqsynth.weight("w", (5, 3))
+PAIR = eqsynth.input("pair", (4, 6))
+
+EQUAL = {
+    "Merge above Split (Fig. 3a)": (
+        syno.split(syno.merge(PAIR, 0), 0, 3), syno.merge(syno.split(PAIR, 1, 3), 0)
+    ),
+    "Merge above Split across": (
+        syno.split(syno.merge(PAIR, 0), 0, 12), syno.merge(syno.split(PAIR, 0, 2), 1)
+    ),
+    "Split of a Merge": (syno.split(syno.merge(PAIR, 0), 0, 6), PAIR),
+    "Merge of a Split": (syno.merge(syno.split(PAIR, 1, 2), 1), PAIR),
+    "Shifts": (syno.shift(syno.shift(PAIR, 1, 2), 1, 3), syno.shift(PAIR, 1, 5)),
+    "Shifts all round": (syno.shift(syno.shift(PAIR, 1, 2), 1, 4), PAIR),
+    "Strides": (syno.stride(syno.stride(X, 0, 2), 0, 2), syno.stride(X, 0, 4)),
+    "Expands": (
+        syno.expand(syno.expand(PAIR, 0, 2), 1, 3),
+        ops.expand(ops.reshape(PAIR, (1, 1, 4, 6)), (2, 3, 4, 6)),
+    ),
+    "contraction, then Merge (Fig. 3b)": (
+        ops.matmul(syno.merge(X, 0), W), syno.merge(ops.matmul(X, W), 0)
+    ),
+    "contraction, then Split": (
+        ops.matmul(syno.split(X, 1, 2), W), syno.split(ops.matmul(X, W), 1, 2)
+    ),
+    "contraction, then Shift": (
+        ops.matmul(syno.shift(X, 1), W), syno.shift(ops.matmul(X, W), 1)
+    ),
+    "Reduce of an Expand": (ops.sum(syno.expand(PAIR, 0, 7), 0), PAIR * 7.0),
+}  # fmt: skip
+
+# [(i + j - K/2) / B, (i + j - K/2) % B] against [i / B, i % B + j - K/2]: not at a block's border.
+BORDERS = syno.unfold(syno.merge(PAIR, 0), 0, 3), syno.merge(syno.unfold(PAIR, 1, 3), 0)
+
+
+def together(*roots: Tensor) -> EGraph:
+    return saturate_terms(roots, RULES, PROVE_PHASES, LIMITS, False)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_syno_calls_equal_is_found(name: str) -> None:
+    left, right = EQUAL[name]
+    assert_equal(left.tensor, right.tensor)
+    graph = together(left.tensor, right.tensor)
+    assert graph.stop == "saturated" and graph.roots[0] == graph.roots[1]
+
+
+def test_what_syno_calls_nearly_equal_is_not_united() -> None:
+    """Fig. 3(c): a window over merged axes goes across the blocks."""
+    left, right = (side.tensor for side in BORDERS)
+    with pytest.raises(AssertionError):
+        assert_equal(left, right)
+    graph = together(left, right)
+    assert graph.roots[0] != graph.roots[1]
+    assert_egraph_consistent(graph)
