@@ -7,12 +7,14 @@ refused, 2 where a file or a name can't be used. Nothing is decided here.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -44,15 +46,11 @@ def list_rules(files: Files = None, as_json: AsJson = False) -> None:
     if as_json:
         _print_json([vars(e) for e in entries])
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "kind", "ruleset", "numerics", "status"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("what it says", ratio=1)
-    for e in entries:
-        table.add_row(e.name, e.kind, e.ruleset, e.numerics, e.status, Text(e.statement))
-    console = Console()
-    console.print(table)
-    console.print(f"{len(entries)} rules")
+    columns = ("name", "kind", "ruleset", "numerics", "status", "what it says")
+    _table(columns, [
+        (e.name, e.kind, e.ruleset, e.numerics, e.status, e.statement) for e in entries
+    ])  # fmt: skip
+    _say(f"{len(entries)} rules")
 
 
 @rules_app.command("show")
@@ -85,14 +83,10 @@ def show_rule(
         "stands in": found.place,
         "tested": f"{tested}, and eqsynth rules check" if tested else "eqsynth rules check",
     }
-    table = Table(box=None, pad_edge=False, show_header=False, title=found.name,
-                  title_justify="left")  # fmt: skip
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    _say(found.name)
     for key, value in rows.items():
-        if value:
-            table.add_row(key, Text(value))
-    Console().print(table)
+        for number, line in enumerate(value.splitlines()):
+            _say(f"  {'' if number else key:{max(map(len, rows))}}  {line}")
 
 
 @rules_app.command("check")
@@ -103,63 +97,108 @@ def check(
     processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Checks that rules are sound: types, values, digits in float32, exact equality.
+    """Checks rule files: what the linter finds, and whether each rule is sound.
 
-    Exits with 1 if a rule is refused. A file given here is loaded after eqsynth's own.
+    Sound is: types, values, digits in float32, exact equality. Exits with 1 if a rule is refused
+    or the linter finds something, with 2 for what can't be loaded. A file given here is loaded
+    after eqsynth's own.
     """
     from eqsynth.rules.catalogue import find
-    from eqsynth.testing.rule_files import check_rules, processes_to_use
+    from eqsynth.testing.rule_files import check_rules, lint_for_check, processes_to_use
     from eqsynth.testing.soundness import unites
 
     rules, names = _load(files)
+    findings = [] if name is not None else lint_for_check(files)
     if name is not None:
         try:
             names = [find(rules, name).name]
         except EqsynthError as error:
             _fail(error)
+    if not as_json:
+        for finding in findings:
+            _say(str(finding), "yellow")
     total = sum(unites(rule) and rule.name in set(names) for rule in rules.rules)
-    results = []
-    console = Console(stderr=as_json)
+    results, interrupted = [], False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
-    try:
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("checking", total=total)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True,
+                  disable=not console.is_terminal) as progress:  # fmt: skip
+        task = progress.add_task("checking", total=total)
+        try:
             for found in check_rules(
                 rules, names, samples=samples, processes=processes or processes_to_use()
             ):
                 results.append(found)
                 progress.update(task, advance=1, description=found.rule.name)
                 if found.error is not None and not as_json:
-                    progress.console.print(Text(str(found.error), style="red"))
-    except KeyboardInterrupt:
-        console.print(f"interrupted after {len(results)} of {total} rules")
-        raise typer.Exit(130) from None
+                    _say(str(found.error), "red")
+        except KeyboardInterrupt:
+            interrupted = True
     if as_json:
-        _print_json([_checked(found) for found in results])
+        _print_json({
+            "rules": [_checked(found) for found in results],
+            "findings": [_finding(finding) for finding in findings],
+            "interrupted": interrupted,
+        })  # fmt: skip
     else:
-        _summary(console, results)
-    if any(found.error is not None for found in results):
+        _summary(results, findings)
+    if interrupted:
+        Console(stderr=True).print(f"interrupted after {len(results)} of {total} rules")
+        raise typer.Exit(130)
+    if findings or any(found.error is not None for found in results):
         raise typer.Exit(1)
 
 
-def _summary(console: Console, results: list[Any]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("rule", "verdict", "samples", "exact", "method", "numerics", "status"):
-        table.add_column(column, no_wrap=True)
-    for found in results:
-        verdict = "sound" if found.error is None else f"refused: {found.error.kind}"
-        table.add_row(
-            found.rule.name, verdict, str(found.accepted), str(found.exact), found.method,
-            found.rule.numerics, found.rule.status, style="" if found.error is None else "red",
-        )  # fmt: skip
-    console.print(table)
+def _summary(results: list[Any], findings: list[Any]) -> None:
+    columns = ("rule", "verdict", "samples", "exact", "method", "numerics", "status")
+    _table(columns, [
+        (
+            found.rule.name, "sound" if found.error is None else f"refused: {found.error.kind}",
+            str(found.accepted), str(found.exact), found.method, found.rule.numerics,
+            found.rule.status,
+        )
+        for found in results
+    ], red=[found.error is not None for found in results])  # fmt: skip
     refused = sum(found.error is not None for found in results)
     judged = sum(found.accepted for found in results)
     exact = sum(found.method == "exact" for found in results)
-    console.print(
-        f"{len(results)} rules, {refused} refused; {judged} equalities judged; {exact} rules exact"
+    _say(
+        f"{len(results)} rules, {refused} refused; {judged} equalities judged; {exact} rules "
+        f"exact; the linter finds {len(findings) or 'nothing'}"
     )
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], red: Sequence[bool] = ()
+) -> None:
+    """Rows in columns, whole: in a terminal that is wide enough, the last column is wrapped."""
+    console = Console()
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    if console.is_terminal and sum(widths[:-1]) + 2 * len(widths) + 20 <= console.width:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns[:-1]:
+            table.add_column(column, no_wrap=True)
+        table.add_column(columns[-1])
+        for number, row in enumerate(rows):
+            table.add_row(*map(Text, row), style="red" if red and red[number] else Style.null())
+        console.print(table)
+        return
+    for number, row in enumerate((columns, *rows)):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        _say(line.rstrip(), "red" if number and red and red[number - 1] else "")
+
+
+def _say(text: str, style: str = "") -> None:
+    """Text as it is: neither wrapped nor read as markup."""
+    Console().print(Text(text, style=style), soft_wrap=True)
+
+
+def _finding(error: Any) -> dict[str, Any]:
+    return {
+        "what": error.what, "file": error.file, "line": error.line, "got": error.got,
+        "expected": error.expected, "hint": error.hint,
+    }  # fmt: skip
 
 
 def _checked(found: Any) -> dict[str, Any]:
@@ -195,7 +234,7 @@ def _load(files: list[Path]) -> tuple[Any, list[str]]:
 
 
 def _fail(error: EqsynthError) -> NoReturn:
-    Console(stderr=True).print(Text(str(error), style="red"))
+    Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
     raise typer.Exit(2)
 
 

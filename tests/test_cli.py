@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,9 @@ from typer.testing import CliRunner
 
 from eqsynth.cli import app
 from eqsynth.rules import load_rules
+from eqsynth.rules.catalogue import entry
 
+ROOT = Path(__file__).resolve().parents[1]
 RULES = load_rules()
 UNSOUND = Path(__file__).parent / "rules" / "unsound"
 
@@ -34,6 +41,18 @@ def test_list_prints_every_rule() -> None:
     assert all(entry["kind"] in ("rewrite", "law", "analysis") for entry in found)
     text = run("list")
     assert "reshape-of-reshape" in text and f"{len(RULES.rules)} rules" in text
+
+
+def test_what_is_piped_is_whole() -> None:
+    """Without a terminal nothing is cut: names, classes, statements."""
+    result = CliRunner().invoke(app, ["rules", "list"], env={"COLUMNS": "40"})
+    lines = result.output.splitlines()
+    assert len(lines) == len(RULES.rules) + 2
+    for rule, line in zip(RULES.rules, lines[1:], strict=False):
+        assert {rule.name, rule.ruleset, rule.status} <= set(line.split())
+        assert rule.numerics in line and entry(RULES, rule.name).statement in line
+    shown = run("check", UNSOUND / "softmax-overflows.egg", code=1).splitlines()
+    assert shown[-2].split()[:3] == ["softmax-overflows", "refused:", "numerics"]
 
 
 def test_list_of_files_prints_theirs_only() -> None:
@@ -61,7 +80,9 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
 
 
 def test_check_passes_on_sound_rules(rules_file: str) -> None:
-    found = data("check", rules_file, "--samples", "5", "--processes", "1")
+    checked = data("check", rules_file, "--samples", "5", "--processes", "1")
+    assert checked["findings"] == [] and not checked["interrupted"]
+    found = checked["rules"]
     assert found and all(entry["sound"] and entry["accepted"] >= 5 for entry in found)
     text = run("check", rules_file, "--name", "concat-of-one", "--samples", "5")
     assert "concat-of-one" in text and "1 rules, 0 refused" in text
@@ -74,7 +95,7 @@ def rules_file() -> str:
 
 def test_check_fails_on_a_wrong_rule() -> None:
     file = UNSOUND / "truncating-division.egg"
-    (found,) = data("check", file, code=1)
+    (found,) = data("check", file, code=1)["rules"]
     assert (found["sound"], found["kind"], found["rule"]) == (False, "value", "truncating-division")
     assert found["file"] == str(file) and found["line"] == RULE_LINE
     assert "refused: value" in run("check", file, code=1)
@@ -83,9 +104,54 @@ def test_check_fails_on_a_wrong_rule() -> None:
 RULE_LINE = 12
 
 
+LAX = """\
+;; lax.egg -- a rule without mathematics.
+;;
+;; Rulesets   lax   leaves fewer operators; saturates
+;; Needs      schema.egg
+;; Numerics   bitwise
+;; Status     validated
+
+(ruleset lax)
+
+(rewrite (Relu (Relu (Relu x))) (Relu x) :ruleset lax :name "lax")
+"""
+
+
+def test_check_fails_on_what_the_linter_finds(tmp_path: Path) -> None:
+    """A sound rule of a user's folder that breaks the law of rule writing."""
+    (tmp_path / "lax.egg").write_text(LAX, encoding="utf-8")
+    checked = data("check", tmp_path, "--samples", "5", code=1)
+    assert [entry["sound"] for entry in checked["rules"]] == [True]
+    (finding,) = checked["findings"]
+    assert finding["file"] == str(tmp_path / "lax.egg") and finding["line"] == 10
+    assert "mathematics" in finding["what"] and finding["hint"]
+    text = run("check", tmp_path, "--samples", "5", code=1)
+    assert "lax.egg:10:1" in text and "1 rules, 0 refused" in text
+
+
+def test_an_interrupt_ends_it_with_what_was_found() -> None:
+    """Ctrl-C: no traceback, of no process, and what is known so far."""
+    command = [sys.executable, "-m", "eqsynth.cli", "rules", "check", "rules", "--json"]
+    process = subprocess.Popen(
+        [*command, "--processes", "2", "--samples", "2"], cwd=ROOT, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(8)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert not out or json.loads(out)["interrupted"]
+
+
 def test_what_cannot_be_loaded_is_a_message(tmp_path: Path) -> None:
     run("check", tmp_path, code=2)
     run("check", tmp_path / "missing.egg", code=2)
     broken = tmp_path / "broken.egg"
     broken.write_text('(rewrite (Rely x) x :ruleset simplify :name "broken")', encoding="utf-8")
-    assert "Relu" in run("check", broken, code=2)
+    for command in ("list", "check"):
+        shown = run(command, broken, code=2)
+        assert "Relu" in shown and "broken.egg:1:" in shown and "Traceback" not in shown
+    broken.write_bytes(b"\xff\xfe\x00")
+    assert "broken.egg" in run("check", broken, code=2)

@@ -183,21 +183,27 @@ def strided(world: World) -> Tensor:
 
 
 def banded(world: World) -> Tensor:
-    """``sum_k a[m, k] * b[m + d*(w - W), k]``, and the sum over w; mostly as long as the band."""
+    """``sum_k a[m, k] * b[m + d*w - p, k]``, a band of a product, or with w summed and k not, a
+    band times a matrix: bands in the middle or beside it, of every row or of every second."""
     pick = world.choices.pick
-    rows, half, inner, d = pick((4, 3, 5)), pick((1, 1, 2)), pick((2, 3)), pick((1, 1, 2))
-    band = 2 * half + pick((1, 1, 1, 0))
-    m, w, k = map(at, iterators((rows, band, inner)))
-    below = m + d * w - d * (half + pick((0, 0, 0, 1)))
-    length = rows + pick((0, 0, 0, 1))
-    if chance(world.choices, 2):
-        a, b = leaf(world, (rows, inner), "a"), leaf(world, (length, inner), "b")
-        body = product([Read(a, (m, k)), Read(b, (below, k))])
-        return made_scope((rows, band), (inner,), body)
-    m, k, w = map(at, iterators((rows, inner, band)))
-    below = m + d * w - d * half
-    a, b = leaf(world, (rows, band), "a"), leaf(world, (length, inner), "b")
-    return made_scope((rows, inner), (band,), product([Read(a, (m, w)), Read(b, (below, k))]))
+    batch, rows, columns = extents(world, 0, 1), world.extent(), world.extent()
+    diagonals, dilation, step = pick((3, 3, 5, 1, 2)), pick((1, 1, 2, 3)), pick((1, 1, 1, 2))
+    if rows and not chance(world.choices, 4):
+        # So many rows that every diagonal has an element.
+        rows += dilation * (diagonals // 2)
+    summed = chance(world.choices, 2)
+    outer = (*batch, rows, columns if summed else diagonals)
+    its = iterators((*outer, diagonals if summed else columns))
+    m, last, inner = its[len(batch) :]
+    w, column = (inner, last) if summed else (last, inner)
+    middle = dilation * (diagonals // 2) + pick((0, 0, 0, 0, 0, 1))
+    slid = (at(m) + at(w) * dilation - middle) * step
+    others = [it.extent for it in its[: len(batch)]]
+    a = Read(leaf(world, (*others, rows, inner.extent), "a"), tuple(
+        map(at, (*its[: len(batch)], m, inner))))  # fmt: skip
+    b = Read(leaf(world, (*others, rows * step, columns), "b"),
+             (*map(at, its[: len(batch)]), slid, at(column)))  # fmt: skip
+    return made_scope(outer, (inner.extent,), product([a, b]))
 
 
 def unfolded(world: World) -> Tensor:

@@ -20,7 +20,7 @@ from eqsynth.testing.choices import DrawnChoices, Rejected
 from eqsynth.testing.firing import Pair, fired_alone
 from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.indices import render as render_index
-from eqsynth.testing.judging import Difference, Meaningless, all_data, verdict
+from eqsynth.testing.judging import Difference, Meaningless, Sides
 from eqsynth.testing.patterns import Sample, Template
 
 SEARCH_S: Final = 10.0
@@ -134,7 +134,7 @@ def difference_of(pair: Pair, numerics: str, seed: int) -> Difference | None:
         return Difference(*pair.problem)
     if pair.sort == "Idx":
         return indices_differ(pair.left, pair.right)
-    return all_data(pair.left, pair.right, seed, numerics)
+    return Sides(pair.left, pair.right, seed).all_data(numerics)
 
 
 def _size(pair: Pair) -> int:
@@ -152,8 +152,9 @@ def _simplified(found: Counterexample, rule: Rule, seed: int) -> Counterexample:
     difference, pair = found.difference, found.pair
     if pair.problem or pair.sort == "Idx" or not isinstance(pair.left, Tensor):
         return found
+    sides = Sides(pair.left, pair.right, seed)
     if difference.env is None:
-        simple = all_data(pair.left, pair.right, seed, rule.numerics)
+        simple = sides.all_data(rule.numerics)
         if simple is None or simple.env is None:
             return found
         difference = simple
@@ -167,8 +168,7 @@ def _simplified(found: Counterexample, rule: Rule, seed: int) -> Counterexample:
                     break
                 tries += 1
                 changed = _with(env, name, at, simple_number)
-                data, claim = difference.data, rule.numerics
-                other = verdict(pair.left, pair.right, data, seed, claim, changed)
+                other = sides.verdict(difference.data, rule.numerics, changed)
                 if other is not None and other.kind == kind:
                     env[name][at], difference = simple_number, other
                     break

@@ -72,9 +72,16 @@ def sample_all(
     *terms: Tensor, kind: str = "normal", integers: str = "small", seed: int = 0
 ) -> dict[str, Any]:
     """Arrays for the inputs and weights of terms, by name; one name and type, one array."""
+    return draw(leaves(terms), positions(topological(terms)), kind, integers, seed)
+
+
+def draw(
+    inputs: Mapping[str, Input | Weight], bounds: Mapping[Tensor, int], kind: str, integers: str,
+    seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Arrays for inputs and weights by name, as ``leaves`` and ``positions`` tell them."""
     env: dict[str, Any] = {}
-    bounds = positions(topological(terms))
-    for name, leaf in leaves(terms).items():
+    for name, leaf in inputs.items():
         rng = np.random.default_rng([seed, crc32(f"{name}{leaf.type}".encode())])
         if leaf in bounds:
             env[name] = rng.integers(0, max(1, bounds[leaf]), size=leaf.shape)

@@ -25,7 +25,7 @@ from eqsynth.testing.patterns import SLOTS, Sample
 BUDGET: Final = 100_000
 """Matches that one round may unite: all of a few samples."""
 
-MAX_PAIRS: Final = 400
+MAX_PAIRS: Final = 2000
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,31 @@ def _on_axis(options: Callable[[int], Sequence[int]]) -> Fit:
 
 
 def _merge(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
-    x = fill(types, 0, lambda: world.type(world.choices.pick((2, 3, 4))))
+    pick = world.choices.pick
+    if types[0] is None and want is not None and want.rank:
+        if attrs[0] is None:
+            attrs[0] = _axis_of(world, want)
+        extent, after = want.shape[attrs[0] : attrs[0] + 1] or (1,), want.shape[attrs[0] + 1 :]
+        outer = pick(_divisors(extent[0]))
+        both = (outer, extent[0] // outer)
+        types[0] = TensorType((*want.shape[: attrs[0]], *both, *after), want.dtype)
+    x = fill(types, 0, lambda: world.type(pick((2, 3, 4))))
     if attrs[0] is None:
-        attrs[0] = world.choices.pick(range(max(x.rank - 1, 1)))
+        attrs[0] = pick(range(max(x.rank - 1, 1)))
+
+
+def _divided(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    """An axis and a divisor of its extent, which is a product of extents now and then."""
+    free = types[0] is None and want is None
+    x = _shaped(world, want, types)
+    if attrs[0] is None:
+        attrs[0] = _axis_of(world, x)
+    if free and attrs[0] < x.rank and chance(world.choices, 2):
+        shape = list(x.shape)
+        shape[attrs[0]] *= world.extent()
+        x = types[0] = TensorType(tuple(shape), x.dtype)
+    if attrs[1] is None:
+        attrs[1] = world.choices.pick(_divisors(x.shape[attrs[0]] if attrs[0] < x.rank else 1))
 
 
 def _divisors(extent: int) -> list[int]:
@@ -312,8 +334,8 @@ _FITS: Final[dict[str, Fit]] = {
     "Concat": _concat,
     "Shift": _on_axis(lambda extent: (1, 0, -1, 2, -3)),
     "Unfold": _on_axis(lambda extent: (1, 2, 3, 4)),
-    "Stride": _on_axis(_divisors),
-    "Split": _on_axis(_divisors),
+    "Stride": _divided,
+    "Split": _divided,
     "Merge": _merge,
     "Full": _full,
     "Iota": _iota,

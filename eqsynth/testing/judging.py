@@ -1,13 +1,13 @@
 """Whether two terms are equal: in type, over the reals, exactly, and in float32 as claimed.
 
-`verdict` looks at one kind of data. Equality over the reals is judged in 160-bit numbers, so that
-rounding is never mistaken for a difference, nor a difference for rounding. Exact equality is
+`Sides.verdict` looks at one kind of data. Equality over the reals is judged in 160-bit numbers, so
+that rounding is never mistaken for a difference, nor a difference for rounding. Exact equality is
 decided in finite fields (``numbers.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -17,11 +17,11 @@ import numpy as np
 
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.arithmetic import FLOAT32, FLOAT64, Arithmetic, Array, computing_in
-from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.interpret import evaluate, evaluate_one
+from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import is_float
-from eqsynth.testing.data import FLOATS, leaves, sample_all
-from eqsynth.testing.numbers import PRIMES, REAL, Field, Undecided
+from eqsynth.testing.data import FLOATS, draw, leaves, positions
+from eqsynth.testing.numbers import PRIMES, REAL, Field, Undecided, exact
 
 REAL_TOLERANCE: Final = 1e-12
 """Of 160-bit results relative to the largest: constants of rules are float64 at best."""
@@ -33,7 +33,7 @@ already), and some roundings of the result (`ROUNDINGS`)."""
 
 ROUNDINGS: Final = 16
 # What the interpreter raises for a term that has no value on some data.
-_NO_VALUE: Final = (EqsynthError, IndexError, ValueError, TypeError)
+_NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
 _EPS: Final = float(np.finfo(np.float32).eps)
 
 
@@ -56,28 +56,6 @@ class Difference:
     right: Any = None
 
 
-def environment(kind: str, seed: int, left: Tensor, right: Tensor) -> dict[str, Array]:
-    """Values for the inputs and weights of two terms, floats of a kind of data."""
-    integers = {"zeros": "zeros", "ties": "ties"}.get(kind, "small")
-    if kind == "offset" and not is_float(left.dtype):
-        integers = "limits"
-    return sample_all(left, right, kind=kind, integers=integers, seed=seed)
-
-
-def field_environment(
-    env: Mapping[str, Array], left: Tensor, right: Tensor, prime: int, seed: int
-) -> dict[str, Array]:
-    """Random elements of a field in the place of all floats; integers stay what they are."""
-    found = dict(env)
-    for name, leaf in leaves((left, right)).items():
-        if is_float(leaf.dtype):
-            rng = np.random.default_rng([seed, prime & 0xFFFFFFFF, crc32(name.encode())])
-            digits = rng.integers(0, 1 << 30, size=(*leaf.shape, 4)).astype(object)
-            drawn = sum(digits[..., n] << (30 * n) for n in range(4)) % prime
-            found[name] = np.asarray(drawn, dtype=object).reshape(leaf.shape)
-    return found
-
-
 class Meaningless(Exception):
     """Raised for a left side without a value, as a look-up outside of a table."""
 
@@ -95,86 +73,189 @@ def types_differ(left: Tensor, right: Tensor) -> Difference | None:
     return None
 
 
-def verdict(
-    left: Tensor,
-    right: Tensor,
-    kind: str,
-    seed: int,
-    numerics: str,
-    env: Mapping[str, Array] | None = None,
-) -> Difference | None:
-    """How two terms of one type differ on one kind of data, if they do.
+class Sides:
+    """Two terms of one type that a rule says are equal, and the data that they are compared on.
 
-    Args:
-        numerics: what is claimed: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
-        env: values to use instead of those of the kind.
+    >>> from eqsynth.ir.tensor import Input, Op
+    >>> from eqsynth.ir.types import TensorType
+    >>> x = Input("x", TensorType((2,), "float32"))
+    >>> Sides(Op("Relu", (x,)), Op("Abs", (x,))).verdict("ties", "real").kind
+    'value'
     """
-    env = environment(kind, seed, left, right) if env is None else env
-    try:
-        a = value(left, env, REAL)
-    except _NO_VALUE as error:
-        raise Meaningless(str(error)) from None
-    try:
-        b = value(right, env, REAL)
-    except _NO_VALUE as error:
-        return Difference("shape", f"the right side has no value: {error}", kind, env)
-    # A bound that is claimed is relative for large results and absolute for small ones.
-    least = 1.0 if numerics.startswith("approx") else 0.0
-    if not _close(a, b, _bound(numerics), least):
-        what = "the sides have two values"
-        return Difference("value", what, kind, env, shown(a), shown(b))
-    return _rounding(left, right, shown(a), kind, numerics, env)
 
+    def __init__(self, left: Tensor, right: Tensor, seed: int = 0) -> None:
+        self.left, self.right, self.seed = left, right, seed
+        first = list(topological([left]))
+        known = set(first)
+        # What the sides share is computed once.
+        self._orders = (first, [term for term in topological([right]) if term not in known])
+        self._leaves = leaves((left, right))
+        self._bounds = positions(term for order in self._orders for term in order)
+        self._environments: dict[str, dict[str, Array]] = {}
 
-def rounding_differs(
-    left: Tensor, right: Tensor, seed: int, numerics: str
-) -> Difference | None:
-    """How rounding in float32 contradicts the claim, on any kind of data.
+    def environment(self, kind: str) -> dict[str, Array]:
+        """Values for the inputs and weights, floats of a kind of data."""
+        found = self._environments.get(kind)
+        if found is None:
+            integers = {"zeros": "zeros", "ties": "ties"}.get(kind, "small")
+            if kind == "offset" and not is_float(self.left.dtype):
+                integers = "limits"
+            found = draw(self._leaves, self._bounds, kind, integers, self.seed)
+            self._environments[kind] = found
+        return found
 
-    Seen against float64, and confirmed against high precision.
-    """
-    for kind in FLOATS:
-        env = environment(kind, seed, left, right)
+    def _field_environment(self, prime: int) -> dict[str, Array]:
+        """Random elements of a field in the place of all floats; integers stay what they are."""
+        found = dict(self.environment("ties"))
+        for name, leaf in self._leaves.items():
+            if is_float(leaf.dtype):
+                rng = np.random.default_rng([self.seed, prime & 0xFFFFFFFF, crc32(name.encode())])
+                digits = rng.integers(0, 1 << 30, size=(*leaf.shape, 4)).astype(object)
+                drawn = sum(digits[..., n] << (30 * n) for n in range(4)) % prime
+                found[name] = np.asarray(drawn, dtype=object).reshape(leaf.shape)
+        return found
+
+    def _values(self, env: Mapping[str, Array], arithmetic: Arithmetic) -> Iterator[Array]:
+        """The left side's value, then the right side's."""
+        values: dict[Tensor, Array] = {}
+        for side, order in zip((self.left, self.right), self._orders, strict=True):
+            with computing_in(arithmetic), np.errstate(all="ignore"):
+                for term in order:
+                    values[term] = evaluate_one(term, values, env)
+            yield values[side]
+
+    def judge(self, numerics: str, turn: int) -> tuple[Difference | None, bool]:
+        """How the sides differ, if they do, and whether they are equal exactly.
+
+        Values over the reals are compared on two kinds of data, by turns, and in one field;
+        rounding on all kinds.
+
+        Raises:
+            Meaningless: the left side has no value.
+        """
+        kinds = list(FLOATS)
+        chosen = [kinds[(2 * turn + n) % len(kinds)] for n in (0, 1)]
+        for kind in chosen:
+            differ = self.verdict(kind, numerics)
+            if differ is not None:
+                return differ, False
+        differ = self._rounding_differs(numerics, [kind for kind in kinds if kind not in chosen])
+        if differ is not None:
+            return differ, False
+        exact, differ = self.exactly(PRIMES[turn % len(PRIMES) :][:1])
+        return (None if numerics.startswith("approx") else differ), exact
+
+    def verdict(
+        self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
+    ) -> Difference | None:
+        """How the sides differ on one kind of data, if they do.
+
+        Args:
+            numerics: what is claimed: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
+            env: values to use instead of those of the kind.
+
+        Raises:
+            Meaningless: the left side has no value.
+        """
+        env = self.environment(kind) if env is None else env
+        both = self._values({name: exact(array) for name, array in env.items()}, REAL)
         try:
-            near = value(left, env, FLOAT64)
+            a = next(both)
         except _NO_VALUE as error:
             raise Meaningless(str(error)) from None
-        differ = _rounding(left, right, near, kind, numerics, env)
-        if differ is not None:
-            # A difference of the values themselves is told as one.
-            differ = verdict(left, right, kind, seed, numerics, env)
-        if differ is not None:
-            return differ
-    return None
+        try:
+            b = next(both)
+        except _NO_VALUE as error:
+            return Difference("shape", f"the right side has no value: {error}", kind, env)
+        # A bound that is claimed is relative for large results and absolute for small ones.
+        least = 1.0 if numerics.startswith("approx") else 0.0
+        if not _close(a, b, _bound(numerics), least):
+            what = "the sides have two values"
+            return Difference("value", what, kind, env, shown(a), shown(b))
+        return self._rounding(shown(a), kind, numerics, env)
 
+    def _rounding_differs(self, numerics: str, kinds: Sequence[str]) -> Difference | None:
+        """How rounding in float32 contradicts the claim, on any of these kinds of data.
 
-def _rounding(
-    left: Tensor, right: Tensor, exact: Array, kind: str, numerics: str, env: Mapping[str, Array]
-) -> Difference | None:
-    if not is_float(left.dtype) or numerics.startswith(("cancels", "approx")):
+        Seen against float64, and confirmed against high precision.
+        """
+        if not self._rounds(numerics):
+            return None
+        for kind in kinds:
+            env = self.environment(kind)
+            try:
+                near = next(self._values(env, FLOAT64))
+            except _NO_VALUE as error:
+                raise Meaningless(str(error)) from None
+            differ = self._rounding(near, kind, numerics, env)
+            if differ is not None:
+                # A difference of the values themselves is told as one.
+                differ = self.verdict(kind, numerics)
+            if differ is not None:
+                return differ
         return None
-    a32, b32 = value(left, env, FLOAT32), value(right, env, FLOAT32)
-    if numerics == "bitwise" and not _same_bits(a32, b32):
-        return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
-    lost = digits_lost(exact, a32, b32)
-    if lost > LOST:
-        lost = digits_lost(exact, a32, b32, sensitivity(left, env))
-    if lost > LOST:
-        what = f"in float32 the right side's error is {lost:.0f} times the left's: it cancels"
-        return Difference("numerics", what, kind, env, a32, b32)
-    return None
 
+    def _rounds(self, numerics: str) -> bool:
+        """Whether anything is claimed of how the right side rounds."""
+        return is_float(self.left.dtype) and not numerics.startswith(("cancels", "approx"))
 
-def all_data(left: Tensor, right: Tensor, seed: int, numerics: str) -> Difference | None:
-    """The difference on the simplest kind of data, if there is one on any."""
-    differ = types_differ(left, right)
-    if differ is not None:
-        return differ
-    for kind in FLOATS:
-        differ = verdict(left, right, kind, seed, numerics)
+    def _rounding(
+        self, precise: Array, kind: str, numerics: str, env: Mapping[str, Array]
+    ) -> Difference | None:
+        if not self._rounds(numerics):
+            return None
+        a32, b32 = self._values(env, FLOAT32)
+        if numerics == "bitwise" and not _same_bits(a32, b32):
+            return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
+        lost = digits_lost(precise, a32, b32)
+        if lost > LOST:
+            lost = digits_lost(precise, a32, b32, sensitivity(self.left, env))
+        if lost > LOST:
+            what = f"in float32 the right side's error is {lost:.0f} times the left's: it cancels"
+            return Difference("numerics", what, kind, env, a32, b32)
+        return None
+
+    def all_data(self, numerics: str) -> Difference | None:
+        """The difference on the simplest kind of data, if there is one on any."""
+        differ = types_differ(self.left, self.right)
         if differ is not None:
             return differ
-    return exactly(left, right, seed)[1]
+        for kind in FLOATS:
+            differ = self.verdict(kind, numerics)
+            if differ is not None:
+                return differ
+        return self.exactly()[1]
+
+    def exactly(self, primes: Sequence[int] = PRIMES) -> tuple[bool, Difference | None]:
+        """Whether the sides are equal exactly, and how they differ if that refutes the equality.
+
+        Returns:
+            (True, None) if they are equal in every field; (False, None) if the fields don't
+            decide, as for functions with laws of their own; (False, difference) for polynomials
+            that differ.
+        """
+        for prime in primes:
+            field = _field(prime)
+            field.polynomial = True
+            try:
+                a, b = self._values(self._field_environment(prime), field.arithmetic)
+                polynomial = field.polynomial
+                equal = a.shape == b.shape and all(
+                    (x.n if hasattr(x, "n") else x) == (y.n if hasattr(y, "n") else y)
+                    for x, y in zip(a.flat, b.flat, strict=True)
+                )
+            except (Undecided, EqsynthError, TypeError, ValueError):
+                return False, None
+            if not equal:
+                what = f"two polynomials that differ modulo {prime}"
+                found = Difference("value", what, "a finite field", None, a, b)
+                return False, found if polynomial and a.dtype == b.dtype == object else None
+        return True, None
+
+
+@cache
+def _field(prime: int) -> Field:
+    return Field(prime)
 
 
 def shown(array: Array) -> Array:
@@ -242,38 +323,3 @@ def digits_lost(exact: Array, left: Array, right: Array, reach: float = 0.0) -> 
         own = float(np.max(np.abs(left[known] - exact[known])))
         other = float(np.max(np.abs(right[known] - exact[known])))
         return other / max(own, reach, ROUNDINGS * _EPS * scale, 1e-37)
-
-
-@cache
-def _field(prime: int) -> Field:
-    return Field(prime)
-
-
-def exactly(
-    left: Tensor, right: Tensor, seed: int, primes: tuple[int, ...] = PRIMES
-) -> tuple[bool, Difference | None]:
-    """Whether the sides are equal exactly, and how they differ if that refutes the equality.
-
-    Returns:
-        (True, None) if they are equal in every field; (False, None) if the fields don't decide,
-        as for functions with laws of their own; (False, difference) for polynomials that differ.
-    """
-    env = environment("ties", seed, left, right)
-    for prime in primes:
-        field = _field(prime)
-        given = field_environment(env, left, right, prime, seed)
-        field.polynomial = True
-        try:
-            a, b = value(left, given, field.arithmetic), value(right, given, field.arithmetic)
-            polynomial = field.polynomial
-            equal = a.shape == b.shape and all(
-                (x.n if hasattr(x, "n") else x) == (y.n if hasattr(y, "n") else y)
-                for x, y in zip(a.flat, b.flat, strict=True)
-            )
-        except (Undecided, EqsynthError, TypeError, ValueError):
-            return False, None
-        if not equal:
-            what = f"two polynomials that differ modulo {prime}"
-            found = Difference("value", what, "a finite field", None, a, b)
-            return False, found if polynomial and a.dtype == b.dtype == object else None
-    return True, None

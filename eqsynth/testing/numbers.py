@@ -62,10 +62,15 @@ _context: Final = mpmath.MPContext()
 _context.prec = _BITS
 
 
+def exact(array: Array) -> Array:
+    """Data as numbers of high precision: floats are what they are, no fraction's stand-in."""
+    return _elementwise(_context.mpf, array) if array.dtype.kind == "f" else array
+
+
 def _real(value: Any) -> Any:
-    value = _as_number(value)
     if isinstance(value, _context.mpf):
         return value
+    value = _as_number(value)
     if isinstance(value, int):
         return _context.mpf(value)
     if not math.isfinite(value):
@@ -171,7 +176,7 @@ def _real_cast(array: Array, dtype: str) -> Array:
     if not is_float(dtype):
         return cast
     # Exact, not the simplest fraction: rounding is what the program asks for.
-    return _elementwise(lambda v: _context.mpf(float(v)), cast.astype(np.float64))
+    return exact(cast.astype(np.float64))
 
 
 _convert_real = _convert(_real)

@@ -110,6 +110,9 @@ class Template:
 class _Builder:
     """One sample in the making; ``bound`` holds the variables' values."""
 
+    # What tells the leaves of siblings apart.
+    suffix = ""
+
     def __init__(self, template: Template, choices: Choices) -> None:
         self.template = template
         self.choices = choices
@@ -136,9 +139,27 @@ class _Builder:
         sort = self.template.sorts.get(name, "")
         if sort == "Tensor":
             self.result.tensors.append(self._tensor(Var(name), None))
+            if self.template.rule.kind == "law-request":
+                self._siblings(name)
         elif sort in ("Scalar", "Idx"):
             build = self._scalar if sort == "Scalar" else self._index
             self.result.raw.append((sort, build(Var(name), 2)))
+
+    def _siblings(self, name: str) -> None:
+        """Others of the same operator on the same first operand: a law may look at them."""
+        definition, term = self.template.definitions[name], self.bound[name]
+        if not isinstance(term, Op) or len(term.args) != 2 or not isinstance(definition, tuple):
+            return
+        own = dict(self.bound)
+        for number in range(self.choices.pick((0, 1, 2))):
+            second = definition[2].name if isinstance(definition[2], Var) else ""
+            self.bound = {n: v for n, v in own.items() if n not in (name, second)}
+            self.suffix = str(number)
+            try:
+                self.result.tensors.append(self._operator(definition, None))
+            except (EqsynthError, Rejected):
+                continue
+        self.bound, self.suffix = own, ""
 
     def _count_conditions(self) -> None:
         """Which conditions hold on this sample, as far as the values alone tell."""
@@ -205,7 +226,7 @@ class _Builder:
         same = [v for v in self.bound.values() if isinstance(v, Tensor) and v.type == kind]
         if same and chance(self.choices, 8):
             return same[0]
-        text = f"{name or 'x'}_{'x'.join(map(str, kind.shape))}"
+        text = f"{name or 'x'}{self.suffix}_{'x'.join(map(str, kind.shape))}"
         if kind.dtype != "float32":
             text += f"_{kind.dtype}"
         of_law = self.template.rule.kind == "law-request" and is_float(kind.dtype)
@@ -226,12 +247,13 @@ class _Builder:
         attrs = [self._attribute(part) for part in rest]
         given = [None if t is None else t.type for t in known]
         types, fitted = fit(name, self.world, want, given, attrs)
+        # First, since an argument may have the same attributes.
+        for part, value in zip(rest, fitted, strict=True):
+            self._bind_attribute(part, value)
         args = tuple(
             t if t is not None else self._tensor(part, kind)
             for t, part, kind in zip(known, parts, types, strict=True)
         )
-        for part, value in zip(rest, fitted, strict=True):
-            self._bind_attribute(part, value)
         if row.arity is None:
             self._bind(tree[1], args)
         built = Op(name, args, tuple(fitted))

@@ -1,6 +1,6 @@
 """The pytest plugin: every rule of an ``.egg`` file is a test.
 
-    pytest rules/            # a test for each rule that unites
+    pytest rules/            # a test for each rule that unites, and one for what the linter finds
     pytest mine.egg -k name
 
 A file is collected if its first line is a rule file's (``;; name.egg -- …``), or if it is given by
@@ -50,9 +50,9 @@ def _has_header(path: Path) -> bool:
 
 
 class RuleFile(pytest.File):
-    """A rule file: an item for each rule that unites."""
+    """A rule file: an item for the linter, and one for each rule that unites."""
 
-    def collect(self) -> Iterator[RuleItem]:
+    def collect(self) -> Iterator[pytest.Item]:
         from eqsynth.errors import RuleError
         from eqsynth.testing.rule_files import load_for_check
         from eqsynth.testing.soundness import unites
@@ -61,9 +61,33 @@ class RuleFile(pytest.File):
             rules, names = load_for_check([self.path])
         except RuleError as error:
             raise self.CollectError(str(error)) from None
+        yield LintItem.from_parent(self, name="lint")
         for name in names:
             if unites(rules[name]):
                 yield RuleItem.from_parent(self, name=name, rules=rules)
+
+
+class LintItem(pytest.Item):
+    """The linter's findings in a file."""
+
+    def runtest(self) -> None:
+        from eqsynth.testing.rule_files import lint_for_check
+
+        found = lint_for_check([self.path])
+        if found:
+            raise LintFailure("\n".join(map(str, found)))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any) -> Any:
+        if isinstance(excinfo.value, LintFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"lint {self.path.name}"
+
+
+class LintFailure(AssertionError):
+    """What the linter finds in a file."""
 
 
 class RuleItem(pytest.Item):

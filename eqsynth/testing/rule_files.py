@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from eqsynth.errors import RuleError
-from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules, rules_dir
+from eqsynth.rules import DEFAULT_FILES, RuleSet, lint, load_rules, rules_dir
 from eqsynth.testing.soundness import SAMPLES, Checked, check_rule, unites
 
 
@@ -26,9 +29,24 @@ def check_rules(
         for rule in wanted:
             yield check_rule(rules, rule, samples=samples)
         return
+    with _deaf_to_interrupts():
+        pool = multiprocessing.get_context("spawn").Pool(processes, _share, (rules, samples))
     # Leaving the block ends the processes, after an interrupt too.
-    with multiprocessing.get_context("spawn").Pool(processes, _share, (rules, samples)) as pool:
+    with pool:
         yield from pool.imap(_check_shared, [rule.name for rule in wanted])
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started in it ignore Ctrl-C, which is for the one that asked."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _shared: list[tuple[RuleSet, int]] = []
@@ -55,11 +73,25 @@ def load_for_check(files: Sequence[str | Path]) -> tuple[RuleSet, list[str]]:
         RuleError: a file that cannot be used, or none.
     """
     paths = rule_files(files)
-    own = {(rules_dir() / name).resolve() for name in DEFAULT_FILES}
-    added = [path for path in paths if path.resolve() not in own]
-    rules = load_rules([*DEFAULT_FILES, *added])
+    rules = load_rules(_with_ours(paths))
     wanted = {path.resolve() for path in paths}
     return rules, [rule.name for rule in rules.rules if Path(rule.file).resolve() in wanted]
+
+
+def lint_for_check(files: Sequence[str | Path]) -> list[RuleError]:
+    """What the linter finds in files and directories, which are loaded after the default rules.
+
+    Raises:
+        RuleError: there is no file.
+    """
+    paths = rule_files(files)
+    wanted = {path.resolve() for path in paths}
+    return [found for found in lint(_with_ours(paths)) if Path(found.file).resolve() in wanted]
+
+
+def _with_ours(paths: Sequence[Path]) -> list[str | Path]:
+    own = {(rules_dir() / name).resolve() for name in DEFAULT_FILES}
+    return [*DEFAULT_FILES, *(path for path in paths if path.resolve() not in own)]
 
 
 def rule_files(files: Sequence[str | Path]) -> list[Path]:

@@ -270,6 +270,9 @@ def windows(world: World) -> Tensor:
     batch, filters, channels = (pick((1, 2)) for _ in range(3))
     positions = [pick((2, 1, 3)) for _ in range(places)]
     taps = [pick((2, 1, 3)) for _ in range(places)]
+    if chance(world.choices, 3):
+        # Larger than the windows that libraries have fast algorithms for.
+        batch, taps[0] = 1, pick((4, 5))
     # Taps are summed over, or axes of the result, as after a split of the sum.
     split = chance(world.choices, 2)
     front, moved = (batch, filters, *positions), tuple(taps)

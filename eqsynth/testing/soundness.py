@@ -7,6 +7,7 @@ float32, and exact equality in finite fields. What fails is made as small as hyp
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,34 +16,31 @@ from typing import Any, Final
 from zlib import crc32
 
 from eqsynth.errors import EqsynthError, RuleError
+from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.rules import Rule, RuleSet
-from eqsynth.testing.choices import RandomChoices, Rejected
+from eqsynth.testing.choices import RandomChoices, Rejected, chance
 from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
-from eqsynth.testing.data import FLOATS
-from eqsynth.testing.families import CANONICAL_FAMILIES, FAMILIES, Family
+from eqsynth.testing.families import ALL_FAMILIES, CANONICAL_FAMILIES, FAMILIES, Family
 from eqsynth.testing.firing import Pair, alone, fire, fired_alone
 from eqsynth.testing.indices import indices_differ
-from eqsynth.testing.judging import (
-    Difference,
-    Meaningless,
-    exactly,
-    rounding_differs,
-    types_differ,
-    verdict,
-)
-from eqsynth.testing.numbers import PRIMES
+from eqsynth.testing.judging import Difference, Meaningless, Sides, types_differ
 from eqsynth.testing.patterns import Sample, Template
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
 
-_BATCH: Final = 24
-_MOST_BATCHES: Final = 60
-_HOPELESS: Final = 16
-# Batches in which twice as many samples as needed are taken, where they come easily.
-_EAGER: Final = 4
-_PROBES: Final = 10
-_PROBE_ROUNDS: Final = 4
+# Samples that share an e-graph: each e-graph costs as much as some thirty samples.
+_BATCH: Final = 48
+_LARGEST_BATCH: Final = 160
+# Samples that are drawn at most for an equality that is wanted, and until the first one matches.
+_MOST_DRAWN: Final = 80
+_HOPELESS: Final = 384
+# Twice as many equalities as needed are judged where they come easily: from so many samples.
+_EAGER: Final = 160
+# Samples of scopes come from families, and a rule fires on few of them: all of these take longer.
+_FAMILIES: Final = 4
+# Of so many samples, one is from a family on which the rule may not have fired yet.
+_ELSEWHERE: Final = 4
 
 
 class UnsoundRule(RuleError):
@@ -120,19 +118,28 @@ class _Check:
         self.rejections: Counter[str] = Counter()
         self.seen: set[Any] = set()
         self.exact = 0
+        # Families of scopes, each as often as the rule has fired on it.
+        self.fired_on: list[Family] = []
+        self.drawn_from: dict[Tensor, Family] = {}
         self.start = time.monotonic()
 
     def run(self) -> Checked:
+        longer = _FAMILIES if self.template.has_scopes else 1
+        eager, hopeless, most = (
+            longer * n for n in (_EAGER, _HOPELESS, _MOST_DRAWN * self.wanted)
+        )  # fmt: skip
+        size = _LARGEST_BATCH if self.template.has_scopes else _BATCH
         try:
-            if self.template.has_scopes:
-                self._probe()
-            for batch in range(_MOST_BATCHES):
-                enough = self.wanted * (2 if batch < _EAGER else 1)
-                if len(self.seen) >= enough or (batch >= _HOPELESS and not self.seen):
-                    break
-                self._judge(self._batch(_BATCH))
-            if len(self.seen) < self.wanted:
-                raise self._vacuous()
+            while len(self.seen) < self.wanted * (2 if self.drawn < eager else 1):
+                if self.drawn >= (most if self.seen else hopeless):
+                    raise self._vacuous()
+                before, aimed = len(self.seen), bool(self.fired_on) or longer == 1
+                self._judge(self._fired(self._batch(size)))
+                # As many as give what is missing, if they match as often as these did.
+                rate, missing = (len(self.seen) - before) / size, 2 * self.wanted - len(self.seen)
+                if self.seen:
+                    size = int(missing / max(rate, 1e-3)) if aimed else _BATCH
+                    size = max(_BATCH, min(_LARGEST_BATCH, size))
         except UnsoundRule as error:
             return self._checked(error)
         return self._checked(None)
@@ -145,45 +152,53 @@ class _Check:
         found: list[Sample] = []
         for _ in range(size):
             self.drawn += 1
+            choices = RandomChoices(self.seed + self.drawn)
+            if self.template.has_scopes:
+                self.template.families = (self._family(choices),)
             try:
-                found.append(self.template.sample(RandomChoices(self.seed + self.drawn)))
+                sample = self.template.sample(choices)
             except Rejected as rejected:
                 self.rejections[str(rejected).split("\n")[0]] += 1
+                continue
+            found.append(sample)
+            for term in topological(sample.tensors):
+                self.drawn_from.setdefault(term, self.template.families[0])
         return found
 
-    def _probe(self) -> None:
-        """Keeps the families of scopes on which the rule fires."""
-        families = self.template.families
-        fires: list[Family] = []
-        # Most laws wait for the canonical form; the others never fire there.
-        for tried in (CANONICAL_FAMILIES, FAMILIES) * _PROBE_ROUNDS:
-            for family in tried:
-                self.template.families = (family,)
-                before = len(self.seen)
-                self._judge(self._batch(_PROBES))
-                # The more often it fires, the more often it is drawn.
-                fires += [family] * min(len(self.seen) - before, 6)
-            if len(fires) > 2:
-                break
-        self.template.families = tuple(fires) or families
+    def _family(self, choices: RandomChoices) -> Family:
+        """Mostly one on which the rule fires; most laws wait for the canonical form."""
+        if self.fired_on and not chance(choices, _ELSEWHERE):
+            return choices.pick(self.fired_on)
+        return choices.pick(FAMILIES if chance(choices, 3) else CANONICAL_FAMILIES)
 
     # ---- firing and judging ---------------------------------------------------
 
-    def _fired(self, samples: Sequence[Sample]) -> list[tuple[Sample | None, Pair]]:
-        """The pairs of a batch; where the engine fails, the sample on which it does."""
+    def _fired(self, samples: Sequence[Sample]) -> list[Pair]:
+        """The pairs of a batch, in any order; where the engine fails, those of its samples up to
+        the one on which it does."""
         try:
-            return [(None, pair) for pair in fire(self.rules, self.rule, samples)]
+            pairs = fire(self.rules, self.rule, samples)
         except EqsynthError:
-            pairs: list[tuple[Sample | None, Pair]] = []
+            pairs = []
             for sample in samples:
-                pairs += [(sample, pair) for pair in fired_alone(self.rules, self.rule, sample)]
-            return pairs
+                pairs += fired_alone(self.rules, self.rule, sample)
+                if pairs and pairs[-1].problem:
+                    return pairs
+        if self.template.has_scopes:
+            lefts = dict.fromkeys(pair.left for pair in pairs)
+            self.fired_on += [self.drawn_from[t] for t in lefts if t in self.drawn_from]
+        # So that those that are judged come from all of the samples.
+        random.Random(self.seed).shuffle(pairs)
+        return pairs
 
-    def _judge(self, samples: Sequence[Sample]) -> None:
-        for _, pair in self._fired(samples):
+    def _judge(self, pairs: Sequence[Pair]) -> None:
+        """Judges equalities, as long as more of them are wanted."""
+        for pair in pairs:
             key = (pair.left, pair.right)
             if key in self.seen:
                 continue
+            if len(self.seen) >= 2 * self.wanted:
+                break
             self.seen.add(key)
             try:
                 difference, exact = judged(pair, self.rule.numerics, self.seed, len(self.seen))
@@ -196,6 +211,7 @@ class _Check:
 
     def _refused(self, difference: Difference, pair: Pair) -> UnsoundRule:
         known = Counterexample(pair, difference)
+        self.template.families = tuple(self.fired_on) or ALL_FAMILIES
         found = smallest(self.template, self.rules, self.rule, known, self.seed, self.search_s)
         return UnsoundRule(
             difference.kind, self.rule, found.difference.what, _HINTS[difference.kind], found
@@ -230,10 +246,7 @@ _HINTS: Final = {
 def judged(
     pair: Pair, numerics: str, seed: int, turn: int
 ) -> tuple[Difference | None, bool]:
-    """How the sides of a pair differ, if they do, and whether they are equal exactly.
-
-    Values over the reals are compared on two kinds of data, in turn; rounding on all kinds.
-    """
+    """How the sides of a pair differ, if they do, and whether they are equal exactly."""
     if pair.problem is not None:
         return Difference(*pair.problem), False
     if pair.sort == "Idx":
@@ -242,13 +255,4 @@ def judged(
     differ = types_differ(pair.left, pair.right)
     if differ is not None:
         return differ, False
-    kinds = list(FLOATS)
-    for kind in (kinds[(2 * turn) % len(kinds)], kinds[(2 * turn + 1) % len(kinds)]):
-        differ = verdict(pair.left, pair.right, kind, seed, numerics)
-        if differ is not None:
-            return differ, False
-    differ = rounding_differs(pair.left, pair.right, seed, numerics)
-    if differ is not None:
-        return differ, False
-    exact, differ = exactly(pair.left, pair.right, seed, PRIMES[turn % len(PRIMES) :][:1])
-    return (None if numerics.startswith("approx") else differ), exact
+    return Sides(pair.left, pair.right, seed).judge(numerics, turn)

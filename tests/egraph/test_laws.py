@@ -215,6 +215,18 @@ def test_folding_constants() -> None:
     holds(law, products(factors=(2, 4), kinds=BARE), accepted=10)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_folding_keeps_reductions_that_the_body_does_not_use(dtype: str) -> None:
+    """``sum[k<6] 0.5 * w * x`` is three times w * x; of integers the 0.5 makes it a float, and 3
+    wouldn't, so the canonical form keeps the sum (found by ``eqsynth rules check``)."""
+    a, w = leaf("a", 1, dtype=dtype), leaf("w", 1, dtype=dtype, constant=True)
+    body = product([Num(0.5), Read(a, (it(0, 1),)), Read(w, (it(0, 1),))])
+    scope = canonical(Scope((1,), (6,), body))
+    folded = contraction.fold_constants(scope)
+    assert folded is not None
+    assert_equal(scope, folded)
+
+
 def test_hoisting() -> None:
     holds(lambda scope: some(contraction.hoist(scope)), scopes(), accepted=15)
 

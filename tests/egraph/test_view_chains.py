@@ -81,6 +81,18 @@ def test_a_single_read_is_a_chain_of_views(name: str) -> None:
     assert_equal(scope, chain)
 
 
+@pytest.mark.parametrize(("fill", "padded"), [(0.0, True), (2.0, True), (-INF, False)])
+def test_integers_are_padded_by_numbers_only(fill: float, padded: bool) -> None:
+    """A read gives the smallest integer outside; Pad by an infinity has no meaning (found by
+    ``eqsynth rules check``)."""
+    x = leaf("x", 5, dtype="int64")
+    scope = Scope((9,), (), Read(x, (it(0, 9) - 2,), fill))
+    chain = view_chain(scope)
+    assert (chain is not None) == padded
+    if chain is not None:
+        assert_equal(scope, chain)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_another_fill_is_kept_or_there_is_no_chain(name: str) -> None:
     """Unfold reads 0 outside; where the scope reads something else there, Pad says so."""

@@ -11,6 +11,8 @@ UNSOUND = Path(__file__).resolve().parents[1] / "rules" / "unsound"
 SOUND = """\
 ;; mine.egg -- rules of a user.
 ;;
+;; Rulesets   mine   leaves fewer operators; saturates
+;; Needs      schema.egg
 ;; Numerics   bitwise
 ;; Status     validated
 
@@ -41,7 +43,16 @@ def test_every_rule_of_a_folder_is_a_test(tmp_path: Path) -> None:
     done = pytest_in(tmp_path, ".", "-v", "--rule-samples", "5")
     assert done.returncode == 0, done.stdout
     assert "mine.egg::neg-three-times PASSED" in done.stdout
-    assert "mine.egg::relu-three-times PASSED" in done.stdout and "2 passed" in done.stdout
+    assert "mine.egg::relu-three-times PASSED" in done.stdout and "3 passed" in done.stdout
+
+
+def test_what_the_linter_finds_fails_a_test_of_its_own(tmp_path: Path) -> None:
+    text = SOUND.replace(";; relu(relu(relu(x))) = relu(x)\n", "")
+    (tmp_path / "mine.egg").write_text(text, encoding="utf-8")
+    done = pytest_in(tmp_path, ".", "-v", "--rule-samples", "5")
+    assert done.returncode == 1 and "mine.egg::lint FAILED" in done.stdout, done.stdout
+    assert "relu-three-times has no mathematics" in done.stdout and "2 passed" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_a_wrong_rule_fails_with_its_counterexample(tmp_path: Path) -> None:

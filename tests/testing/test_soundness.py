@@ -14,7 +14,7 @@ from eqsynth.ir.tensor import Op
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules, load_text
 from eqsynth.testing import assert_rule_sound
 from eqsynth.testing.indices import indices_differ
-from eqsynth.testing.judging import digits_lost, exactly, types_differ, verdict
+from eqsynth.testing.judging import Sides, digits_lost, types_differ
 from eqsynth.testing.numbers import PRIMES, REAL, Field, simplest
 from eqsynth.testing.rule_files import check_rules, load_for_check
 from eqsynth.testing.soundness import Checked, UnsoundRule, check_rule
@@ -136,13 +136,13 @@ def test_a_wrong_request_of_a_law_is_found() -> None:
 def test_a_difference_that_no_sampled_data_shows_is_found_exactly() -> None:
     """x * (x - 1) * ... vanishes on the data that it is tried on, not in a field."""
     x = leaf("x", 2)
-    same, polynomial = exactly(x, op("Add", x, op("Mul", x, op("Sub", x, x))), 0)
+    same, polynomial = Sides(x, op("Add", x, op("Mul", x, op("Sub", x, x)))).exactly()
     assert same and polynomial is None
     wrong = op("Add", x, op("Mul", x, op("Sub", op("Mul", x, x), x)))
-    same, difference = exactly(x, wrong, 0)
+    same, difference = Sides(x, wrong).exactly()
     assert not same and difference is not None and difference.kind == "value"
     zeros_and_ones = {"x": np.array([0.0, 1.0])}
-    assert verdict(x, wrong, "ties", 0, "real", zeros_and_ones) is None
+    assert Sides(x, wrong).verdict("ties", "real", zeros_and_ones) is None
 
 
 # ---- the parts of a verdict --------------------------------------------------------
@@ -150,11 +150,11 @@ def test_a_difference_that_no_sampled_data_shows_is_found_exactly() -> None:
 
 def test_functions_are_uninterpreted_in_a_field() -> None:
     x, y = leaf("x", 3), leaf("y", 3)
-    assert exactly(op("Exp", op("Add", x, y)), op("Exp", op("Add", y, x)), 0)[0]
+    assert Sides(op("Exp", op("Add", x, y)), op("Exp", op("Add", y, x))).exactly()[0]
     # True, but by a law of exp: not decided, and not refuted.
     left, right = op("Exp", op("Add", x, y)), op("Mul", op("Exp", x), op("Exp", y))
-    assert exactly(left, right, 0) == (False, None)
-    assert verdict(left, right, "normal", 0, "real") is None
+    assert Sides(left, right).exactly() == (False, None)
+    assert Sides(left, right).verdict("normal", "real") is None
 
 
 @pytest.mark.parametrize("prime", PRIMES)

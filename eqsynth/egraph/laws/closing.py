@@ -51,11 +51,15 @@ def close(
 
 
 def same_scope(scope: Scope, body: Scalar, reduced: Iterable[It] | None = None) -> Scope:
-    """The scope with another body, canonical; by default over the iterators still in use."""
+    """The scope with another body, canonical; by default over the iterators still in use, and those
+    that were idle before (canonical forms keep one where a factor would change the dtype).
+    """
     width = len(scope.traversal)
     kept = [It(slot, extent) for slot, extent in enumerate(scope.traversal)]
     if reduced is None:
-        reduced = sorted((it for it in iterators(body) if it.slot >= width), key=lambda i: i.slot)
+        idle = set(reduction_iterators(scope)) - iterators(scope.body)
+        used = idle | {it for it in iterators(body) if it.slot >= width}
+        reduced = sorted(used, key=lambda it: it.slot)
     return scope_over(kept, reduced, body, scope.reducer)
 
 

@@ -198,4 +198,4 @@ def hoist(scope: Scope) -> Scope | None:
     if all(it in used or it.extent <= 1 for it in traversal):
         return None
     inner = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
-    return same_scope(scope, inner) if inner.tensor.dtype == scope.dtype else None
+    return same_scope(scope, inner, []) if inner.tensor.dtype == scope.dtype else None

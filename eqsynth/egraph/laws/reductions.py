@@ -33,6 +33,7 @@ from eqsynth.ir.scalar import (
     iterators,
     leaves,
     operations,
+    reads,
     rewrite_leaves,
     substitute,
 )
@@ -101,6 +102,9 @@ def rfactor(scope: Scope) -> Scope | None:
     """
     reduced = reduction_iterators(scope)
     if not reduced or len(reduced) > MAX_REDUCED or not _is_windowed(scope):
+        return None
+    if scope.reducer == "prod" and any(not r.fill and not r.in_range() for r in reads(scope.body)):
+        # Numbers whose product overflows, beside a 0 from outside: 0 as a whole, NaN in parts.
         return None
     each = operations(scope.body) + 1
     limit = math.prod(scope.extents) * each

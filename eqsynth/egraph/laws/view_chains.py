@@ -21,7 +21,7 @@ from eqsynth.ir.operators import Attr
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.shape_distance import shape_distance
 from eqsynth.ir.tensor import Op, Scope, Tensor
-from eqsynth.ir.types import Shape
+from eqsynth.ir.types import Shape, is_float
 
 # Chains that are longer, and searches that look at more states than this, are given up.
 MAX_PRIMITIVES = 8
@@ -230,7 +230,10 @@ def _merged(state: _State, first: int, second: int, z: Index) -> tuple[_State, i
 
 
 def _pads(state: _State) -> Iterator[tuple[_State, int]]:
-    """All that is read outside as padding."""
+    """All that is read outside as padding, by a number of the dtype."""
+    if not (math.isfinite(state.fill) or is_float(state.term.dtype)):
+        # A read gives the smallest or largest integer there; padding by an infinity has no meaning.
+        return
     before = tuple(max(0, -low) for low, _ in state.ranges())
     after = tuple(
         max(0, high - extent + 1)
