@@ -1,6 +1,7 @@
 """Thousands of random programs, each searched and checked whole: do the rules ever lie?
 
     python -m benchmarks.long_run [--programs 20000] [--jobs 2] [--journal FILE] [--fresh]
+                                  [--rules FILE ...]
 
 Programs are drawn in batches, a batch from its number; a worker process saturates them, evaluates
 every e-node, extracts the programs of least FLOPs and least estimated time, and compares values and
@@ -19,7 +20,7 @@ import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
@@ -36,10 +37,11 @@ JOURNAL = Path(__file__).parent / "results" / "long_run.jsonl"
 TIMEOUT_S = 900.0
 
 
-def version() -> str:
+def version(extra: Sequence[str] = ()) -> str:
     """Of the code and the rules: a journal belongs to one."""
     root = Path(__file__).parents[1]
     files = [*(root / "eqsynth").rglob("*.py"), *rules_directory().rglob("*.egg"), Path(__file__)]
+    files += map(Path, extra)
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(files):
         digest.update(path.read_bytes())
@@ -49,8 +51,9 @@ def version() -> str:
 class Journal:
     """The batches that are done, one JSON object a line under a line with the version."""
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
-        self.path, self.batches, mine = path, dict[int, Batch](), version()
+    def __init__(self, path: Path, fresh: bool = False, extra: tuple[str, ...] = ()) -> None:
+        self.path, self.batches, mine = path, dict[int, Batch](), version(extra)
+        self.extra = extra
         self._lock = threading.Lock()
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         if not fresh and lines and lines[0] == mine:
@@ -83,7 +86,8 @@ def run(count: int, jobs: int, journal: Journal, show: bool | None = None) -> No
     def task(worker: int, number: int) -> int:
         batch = Batch(number)
         try:
-            batch = Batch(**workers[worker].run(run_batch, number, timeout_s=TIMEOUT_S))
+            found = workers[worker].run(run_batch, number, journal.extra, timeout_s=TIMEOUT_S)
+            batch = Batch(**found)
         except Exception as error:  # the worker died or was late; the next batch gets a new one
             where = f"some program of batch {number}"
             batch.failures = [{"program": where, "error": str(error)}]
@@ -156,8 +160,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--fresh", action="store_true", help="forget what the journal has")
+    parser.add_argument("--rules", nargs="+", default=(), help="rule files besides eqsynth's own")
     options = parser.parse_args()
-    journal = Journal(options.journal, options.fresh)
+    extra = tuple(str(Path(file).resolve()) for file in options.rules)
+    journal = Journal(options.journal, options.fresh, extra)
     run(options.programs, options.jobs, journal)
     print(summary(journal))
     return int(any(batch.failures for batch in journal.batches.values()))

@@ -17,7 +17,7 @@ from typing import Any
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.printing import render
 from eqsynth.ir.tensor import Tensor
-from eqsynth.rules import RuleSet, load_rules
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
 BATCH = 40
 TOGETHER = 4
@@ -48,8 +48,8 @@ class Batch:
 
 
 @cache
-def _rules() -> RuleSet:
-    return load_rules()
+def _rules(extra: tuple[str, ...]) -> RuleSet:
+    return load_rules([*DEFAULT_FILES, *extra])
 
 
 def programs(number: int, visit: Callable[[Tensor], None], shrink: bool = False) -> None:
@@ -81,30 +81,36 @@ def programs(number: int, visit: Callable[[Tensor], None], shrink: bool = False)
     each()
 
 
-def run_batch(number: int) -> dict[str, Any]:
-    """The task of the worker."""
+def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The task of the worker.
+
+    Args:
+        extra: rule files that are loaded after eqsynth's own.
+    """
     start, batch, drawn = time.monotonic(), Batch(number), list[Tensor]()
     programs(number, drawn.append)
     wrong: dict[Tensor, str] = {}
     for first in range(0, len(drawn), TOGETHER):
         group = drawn[first : first + TOGETHER]
-        if together := _failure(group, number, batch):
-            alone = {term: error for term in group if (error := _failure([term], number))}
+        if together := _failure(group, number, extra, batch):
+            alone = {term: error for term in group if (error := _failure([term], number, extra))}
             wrong |= alone or dict.fromkeys(group, together)
     batch.programs = [term.digest.hex() for term in drawn]
-    batch.failures = [_shrunk(number, term, error) for term, error in wrong.items()]
+    batch.failures = [_shrunk(number, extra, *found) for found in wrong.items()]
     batch.seconds = time.monotonic() - start
     return asdict(batch)
 
 
-def _failure(group: Sequence[Tensor], number: int, batch: Batch | None = None) -> str:
+def _failure(
+    group: Sequence[Tensor], number: int, extra: tuple[str, ...], batch: Batch | None = None
+) -> str:
     """What is wrong with programs in one e-graph; nothing, most of the time."""
     from eqsynth.testing.data import sample_all
     from eqsynth.testing.search import assert_search_sound
 
     env = sample_all(*group, kind=DATA[number % len(DATA)], seed=number)
     try:
-        found = assert_search_sound(group, rules=_rules(), phases=PROVE_PHASES, env=env)
+        found = assert_search_sound(group, rules=_rules(extra), phases=PROVE_PHASES, env=env)
     except Exception as error:  # whatever it is, it is a finding
         return f"{type(error).__name__}: {error}"
     if batch is not None:
@@ -117,7 +123,7 @@ def _failure(group: Sequence[Tensor], number: int, batch: Batch | None = None) -
     return ""
 
 
-def _shrunk(number: int, term: Tensor, error: str) -> dict[str, str]:
+def _shrunk(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
     """The smallest program that fails as ``term`` does, with the batch's data.
 
     It is told as text, and as a pickle from which to replay it.
@@ -126,7 +132,7 @@ def _shrunk(number: int, term: Tensor, error: str) -> dict[str, str]:
 
     def visit(drawn: Tensor) -> None:
         nonlocal last, error, reached
-        if (reached or drawn == term) and (failure := _failure([drawn], number)):
+        if (reached or drawn == term) and (failure := _failure([drawn], number, extra)):
             last, error, reached = drawn, failure, True
             raise AssertionError
 

@@ -18,9 +18,10 @@ import numpy as np
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.arithmetic import FLOAT32, FLOAT64, Arithmetic, Array, computing_in
 from eqsynth.ir.interpret import evaluate, evaluate_one
+from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import is_float
-from eqsynth.testing.data import FLOATS, draw, leaves, positions
+from eqsynth.testing.data import FLOATS, draw, leaves
 from eqsynth.testing.numbers import PRIMES, REAL, Field, Undecided, exact
 
 REAL_TOLERANCE: Final = 1e-12

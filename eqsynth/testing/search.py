@@ -8,7 +8,7 @@ no higher. Nothing is compiled or timed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,6 +76,9 @@ def estimated_plan(graph: EGraph, objective: str) -> Plan:
     return selection.best(CostModel(NOMINAL, _profile(), objective))
 
 
+Chooser = Callable[[EGraph, str], Plan]
+
+
 def assert_search_sound(
     roots: Sequence[Tensor],
     *,
@@ -84,12 +87,15 @@ def assert_search_sound(
     limits: Limits = Limits(5_000, 20.0),  # noqa: B008  (frozen)
     env: Mapping[str, Array] | None = None,
     objectives: Sequence[str] = OBJECTIVES,
+    choose: Chooser = estimated_plan,
 ) -> Search:
     """Saturates programs together and checks everything that comes of it.
 
     Args:
         rules: eqsynth's own by default.
         env: arrays of inputs and weights by name; random where it is None.
+        choose: what chooses the program of an e-graph for an objective; eqsynth's own extraction,
+            or one of yours.
 
     Raises:
         EquivalenceError: members of a class, or the program that was extracted, have another value
@@ -103,8 +109,8 @@ def assert_search_sound(
     expected = evaluate_all(roots, given)
     costs, found = {}, {}
     for objective in objectives:
-        plan = estimated_plan(graph, objective)
-        before, after = estimated_plan(plain, objective).cost_s, plan.cost_s
+        plan = choose(graph, objective)
+        before, after = choose(plain, objective).cost_s, plan.cost_s
         costs[objective] = before, after
         found[objective] = planned_terms(graph, plan)
         values = evaluate_all(found[objective], given)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import long_run, random_programs
 from benchmarks.long_run import Journal, run, summary
-from eqsynth.ir.tensor import Op, Tensor, topological
+from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.errors import EquivalenceError
+from eqsynth.ir.tensor import Tensor, topological
+from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.testing import assert_search_sound
 
 
 @pytest.mark.slow
@@ -39,20 +42,29 @@ def test_a_batch_depends_on_its_number_only() -> None:
     assert drawn(3) == drawn(3) != drawn(4)
 
 
-def test_a_failure_is_shrunk_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: whatever has a matrix product is wrong."""
+WRONG = """\
+;; Status validated
+;; a @ b = a @ (-b), wrong
+(rewrite (Matmul a b) (Matmul a (Neg b)) :ruleset simplify :name "wrong")
+"""
 
-    def failure(group: Any, number: int, batch: Any = None) -> str:
-        terms = list(topological(list(group)))
-        wrong = any(isinstance(term, Op) and term.name == "Matmul" for term in terms)
-        return "planted" if wrong else ""
 
-    monkeypatch.setattr(random_programs, "_failure", failure)
-    journal, number = Journal(tmp_path / "journal.jsonl"), 0
-    while not (batch := random_programs.run_batch(number))["failures"]:
+@pytest.mark.slow
+def test_a_failure_is_shrunk_and_told(tmp_path: Path) -> None:
+    """The planted fault: a wrong rule of matrix products, beside eqsynth's own."""
+    file = tmp_path / "wrong.egg"
+    file.write_text(WRONG, encoding="utf-8")
+    extra = (str(file),)
+    journal, number = Journal(tmp_path / "journal.jsonl", extra=extra), 0
+    while not (batch := random_programs.run_batch(number, extra))["failures"]:
         number += 1
     journal.add(long_run.Batch(**batch))
     told = batch["failures"][0]
-    assert told["error"] == "planted" and "planted" in summary(journal)
+    assert "EquivalenceError" in told["error"] and told["error"] in summary(journal)
     term = pickle.loads(base64.b64decode(told["pickle"]))
-    assert term.name == "Matmul" and len(list(topological([term]))) <= 3
+    assert len(list(topological([term]))) <= 4
+    assert_search_sound([term], phases=PROVE_PHASES)
+    with pytest.raises(EquivalenceError):
+        rules = load_rules([*DEFAULT_FILES, file])
+        assert_search_sound([term], phases=PROVE_PHASES, rules=rules)
+    assert Journal(journal.path).distinct() == 0, "a journal belongs to its rules"
