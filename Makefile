@@ -9,8 +9,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Extra arguments for pip, for instance `--extra-index-url …` for an index with torch's CPU build.
 PIP_ARGS ?=
 ARGS   ?=
-# Random programs that the long run of test-all tries.
+# Random programs and random torch modules that the long run of test-all tries.
 PROGRAMS ?= 20000
+MODULES  ?= 300
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -46,9 +47,9 @@ lint: $(STAMP)  ## ruff and mypy
 test: lint  ## lint, then the quick tests (ARGS="-k proof" selects)
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-all: lint wheel-check  ## lint, every test, PROGRAMS random programs (resumes a run that was cut short)
+test-all: lint wheel-check  ## lint, every test, PROGRAMS random programs, MODULES modules (resumes)
 	$(BIN)/python -m pytest $(ARGS)
-	$(BIN)/python -m benchmarks.long_run --programs $(PROGRAMS)
+	$(BIN)/python -m benchmarks.long_run --programs $(PROGRAMS) --modules $(MODULES)
 
 bench: $(PEERS)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/
 	@mkdir -p benchmarks/results

@@ -1,13 +1,14 @@
 """Thousands of random programs, each searched and checked whole: do the rules ever lie?
 
-    python -m benchmarks.long_run [--programs 20000] [--jobs 2] [--journal FILE] [--fresh]
+    python -m benchmarks.long_run [--programs 20000] [--modules 300] [--jobs 2] [--fresh]
                                   [--rules FILE ...]
 
 Programs are drawn in batches, a batch from its number; a worker process saturates them, evaluates
 every e-node, extracts the programs of least FLOPs and least estimated time, and compares values and
-costs (``eqsynth/testing/search.py``). A failure is shrunk and told; so is a worker that died.
+costs (``eqsynth/testing/search.py``). Then random torch modules go through ``optimize`` itself
+(``eqsynth/testing/optimized.py``). A failure is shrunk and told; so is a worker that died.
 
-The journal has one line a batch, so a run that was interrupted goes on where it was. It belongs to
+A journal has one line a batch, so a run that was interrupted goes on where it was. It belongs to
 the code and rules that it was made with: after a change it starts anew. Exit status 1 if anything
 failed.
 """
@@ -20,20 +21,22 @@ import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.random_programs import TOGETHER, Batch, run_batch
+from benchmarks.random_modules import run_modules
+from benchmarks.random_programs import Batch, run_batch
 from eqsynth.executor import Worker
 from eqsynth.progress import Progress
 from eqsynth.rules import load_rules
 from eqsynth.rules.location import rules_directory
 
-JOURNAL = Path(__file__).parent / "results" / "long_run.jsonl"
+JOURNALS = Path(__file__).parent / "results"
 TIMEOUT_S = 900.0
 
 
@@ -77,8 +80,18 @@ class Journal:
             return len({digest for batch in self.batches.values() for digest in batch.programs})
 
 
-def run(count: int, jobs: int, journal: Journal, show: bool | None = None) -> None:
-    """Runs batches until ``count`` distinct programs are in the journal."""
+def run(
+    count: int,
+    jobs: int,
+    journal: Journal,
+    show: bool | None = None,
+    work: Callable[[int, tuple[str, ...]], dict[str, Any]] = run_batch,
+) -> None:
+    """Runs batches until ``count`` distinct programs are in the journal.
+
+    Args:
+        work: what a worker does: a batch from its number and further rule files.
+    """
     workers = [Worker(memory_limit=4 << 30, threads=1) for _ in range(jobs)]
     free = list(range(jobs))
     numbers = _missing(journal)
@@ -86,7 +99,7 @@ def run(count: int, jobs: int, journal: Journal, show: bool | None = None) -> No
     def task(worker: int, number: int) -> int:
         batch = Batch(number)
         try:
-            found = workers[worker].run(run_batch, number, journal.extra, timeout_s=TIMEOUT_S)
+            found = workers[worker].run(work, number, journal.extra, timeout_s=TIMEOUT_S)
             batch = Batch(**found)
         except Exception as error:  # the worker died or was late; the next batch gets a new one
             where = f"some program of batch {number}"
@@ -126,11 +139,9 @@ def _missing(journal: Journal) -> Iterator[int]:
         number += 1
 
 
-def summary(journal: Journal) -> str:
+def summary(journal: Journal, what: str = "programs") -> str:
     """How many programs, how large, how much of the rule set, what was wrong."""
     batches = list(journal.batches.values())
-    enodes = np.array([n for batch in batches for n in batch.enodes] or [0])
-    quantiles = np.quantile(enodes, [0.5, 0.9, 0.99, 1.0]).astype(int)
     fired, stops = Counter[str](), Counter[str]()
     for batch in batches:
         fired.update(batch.fired)
@@ -139,11 +150,13 @@ def summary(journal: Journal) -> str:
     silent = sorted(name for name in searched if not fired[name])
     seconds = sum(batch.seconds for batch in batches)
     lines = [
-        f"{journal.distinct()} distinct programs in {len(enodes)} e-graphs of {TOGETHER}, "
-        f"{seconds:.0f} s of workers ({journal.distinct() / max(seconds, 1e-9):.1f} a second each)",
-        "e-nodes: median {}, 90 % {}, 99 % {}, largest {}".format(*quantiles),
+        f"{journal.distinct()} distinct {what} in {sum(len(batch.enodes) for batch in batches)} "
+        f"searches, {seconds:.0f} s of workers "
+        f"({journal.distinct() / max(seconds, 1e-9):.2f} a second each)",
+        f"operators: {_quantiles([n for batch in batches for n in batch.operators])}",
+        f"e-nodes: {_quantiles([n for batch in batches for n in batch.enodes])}",
         "ended: " + ", ".join(f"{name} {count}" for name, count in stops.most_common()),
-        f"e-graphs with a program of fewer FLOPs: {sum(batch.cheaper for batch in batches)}",
+        f"searches that found fewer FLOPs: {sum(batch.cheaper for batch in batches)}",
         f"rules that fired: {len(searched) - len(silent)} of {len(searched)}"
         + (f"; not {', '.join(silent)}" if silent else ""),
     ]
@@ -154,19 +167,33 @@ def summary(journal: Journal) -> str:
     return "\n".join(lines)
 
 
+def _quantiles(sizes: list[int]) -> str:
+    found = np.quantile(np.array(sizes or [0]), [0.5, 0.9, 0.99, 1.0]).astype(int)
+    return "median {}, 90 % {}, 99 % {}, largest {}".format(*found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--programs", type=int, default=20_000, help="distinct programs to try")
+    parser.add_argument("--modules", type=int, default=300, help="distinct torch modules to try")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
-    parser.add_argument("--fresh", action="store_true", help="forget what the journal has")
+    parser.add_argument("--journals", type=Path, default=JOURNALS, help="directory of journals")
+    parser.add_argument("--fresh", action="store_true", help="forget what the journals have")
     parser.add_argument("--rules", nargs="+", default=(), help="rule files besides eqsynth's own")
     options = parser.parse_args()
     extra = tuple(str(Path(file).resolve()) for file in options.rules)
-    journal = Journal(options.journal, options.fresh, extra)
-    run(options.programs, options.jobs, journal)
-    print(summary(journal))
-    return int(any(batch.failures for batch in journal.batches.values()))
+    failed = False
+    for what, count, work in (
+        ("programs", options.programs, run_batch),
+        ("modules", options.modules, run_modules),
+    ):
+        if not count:
+            continue
+        journal = Journal(options.journals / f"long_run_{what}.jsonl", options.fresh, extra)
+        run(count, options.jobs, journal, work=work)
+        print(summary(journal, what), end="\n\n")
+        failed |= any(batch.failures for batch in journal.batches.values())
+    return int(failed)
 
 
 if __name__ == "__main__":

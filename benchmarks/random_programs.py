@@ -12,18 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.printing import render
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
 BATCH = 40
 TOGETHER = 4
 """Programs in one e-graph: they share the time that a session takes, and subterms."""
 
+SHRINK_S = 300.0
+"""Time in which a failure is made smaller."""
+
 DATA = ("normal", "ties", "sparse", "negative")
+
+Case = TypeVar("Case")
+Draw = Callable[[int, Callable[[Case], None], bool], None]
+"""Calls a function with each case of a batch, by its number; True: and shrinks what fails."""
 
 
 @dataclass
@@ -32,6 +39,7 @@ class Batch:
 
     Attributes:
         programs: digests of its programs.
+        operators: operators, scopes and views of each.
         enodes: of each e-graph.
         fired: e-graphs in which each rule united something.
         failures: the shrunk program and what was wrong with it.
@@ -39,6 +47,7 @@ class Batch:
 
     number: int
     programs: list[str] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
     enodes: list[int] = field(default_factory=list)
     fired: dict[str, int] = field(default_factory=dict)
     stops: dict[str, int] = field(default_factory=dict)
@@ -96,7 +105,8 @@ def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
             alone = {term: error for term in group if (error := _failure([term], number, extra))}
             wrong |= alone or dict.fromkeys(group, together)
     batch.programs = [term.digest.hex() for term in drawn]
-    batch.failures = [_shrunk(number, extra, *found) for found in wrong.items()]
+    batch.operators = [operators([term]) for term in drawn]
+    batch.failures = [_told(number, extra, *found) for found in wrong.items()]
     batch.seconds = time.monotonic() - start
     return asdict(batch)
 
@@ -123,22 +133,34 @@ def _failure(
     return ""
 
 
-def _shrunk(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
-    """The smallest program that fails as ``term`` does, with the batch's data.
+def operators(roots: Sequence[Tensor]) -> int:
+    """How many terms compute something."""
+    return sum(not isinstance(term, Input | Weight) for term in topological(roots))
 
-    It is told as text, and as a pickle from which to replay it.
-    """
-    last, reached = term, False
 
-    def visit(drawn: Tensor) -> None:
+def _told(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
+    """A failure as text, and as a pickle from which to replay it."""
+    last, error = shrunk(programs, number, term, error, lambda t: _failure([t], number, extra))
+    pickled = base64.b64encode(pickle.dumps(last)).decode()
+    return {"program": render(last), "error": error, "pickle": pickled}
+
+
+def shrunk(
+    draw: Draw[Case], number: int, case: Case, error: str, failure: Callable[[Case], str]
+) -> tuple[Case, str]:
+    """The smallest case of a batch that fails as ``case`` does, and how, as far as time goes."""
+    last, reached, end = case, False, time.monotonic() + SHRINK_S
+
+    def visit(drawn: Case) -> None:
         nonlocal last, error, reached
-        if (reached or drawn == term) and (failure := _failure([drawn], number, extra)):
-            last, error, reached = drawn, failure, True
+        if time.monotonic() > end or not (reached or drawn == case):
+            return
+        if found := failure(drawn):
+            last, error, reached = drawn, found, True
             raise AssertionError
 
     try:
-        programs(number, visit, shrink=True)
-    except AssertionError:
+        draw(number, visit, True)
+    except Exception:  # the assertion, or hypothesis's word for a failure that came and went
         pass
-    pickled = base64.b64encode(pickle.dumps(last)).decode()
-    return {"program": render(last), "error": error, "pickle": pickled}
+    return last, error

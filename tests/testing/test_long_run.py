@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import long_run, random_programs
+from benchmarks import long_run, random_modules, random_programs
 from benchmarks.long_run import Journal, run, summary
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, load_rules
-from eqsynth.testing import assert_search_sound
+from eqsynth.testing import Argument, ModuleCase, assert_search_sound
 
 
 @pytest.mark.slow
@@ -68,3 +68,30 @@ def test_a_failure_is_shrunk_and_told(tmp_path: Path) -> None:
         rules = load_rules([*DEFAULT_FILES, file])
         assert_search_sound([term], phases=PROVE_PHASES, rules=rules)
     assert Journal(journal.path).distinct() == 0, "a journal belongs to its rules"
+
+
+def test_a_module_that_fails_is_shrunk_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted fault: whatever returns several results is wrong."""
+
+    def failure(case: ModuleCase, *_rest: object) -> str:
+        return "planted" if ", " in case.forward[-1] else ""
+
+    monkeypatch.setattr(random_modules, "_failure", failure)
+    journal, number = Journal(tmp_path / "journal.jsonl"), 0
+    while not (batch := random_modules.run_modules(number))["failures"]:
+        number += 1
+    assert batch == random_modules.run_modules(number) | {"seconds": batch["seconds"]}
+    journal.add(long_run.Batch(**batch))
+    assert "planted" in summary(journal, "modules")
+    told = batch["failures"][0]["program"]
+    case = eval(told, {"ModuleCase": ModuleCase, "Argument": Argument})
+    assert failure(case) and len(case.forward) <= 3, told
+
+
+@pytest.mark.slow
+def test_modules_go_through_optimize() -> None:
+    batch = random_modules.run_modules(1)
+    assert not batch["failures"] and len(batch["operators"]) == len(batch["programs"]) > 4
+    assert sum(batch["stops"].values()) == len(batch["programs"]) and batch["fired"]
