@@ -75,6 +75,11 @@ class Explanation:
         """The names of the rules used, in order."""
         return tuple(step.rule for step in self.steps)
 
+    @property
+    def found(self) -> Program:
+        """The program that was chosen; unlike the steps to it, this takes no search."""
+        return Program((), _outputs(self._derivation.decode(self._after)))
+
     def programs(self) -> Iterator[tuple[str, Program]]:
         """(rule, whole program after it), the original first, under the name ``original``."""
         yield "original", Program((), _outputs(self._derivation.decode(self._before)))
@@ -83,7 +88,7 @@ class Explanation:
 
     def __str__(self) -> str:
         original = render_program(Program((), _outputs(self._derivation.decode(self._before))))
-        final = render_program(Program((), _outputs(self._derivation.decode(self._after))))
+        final = render_program(self.found)
         parts = [f"original program\n{_indent(original)}"]
         parts += [f"{n}. {step}" for n, step in enumerate(self.steps, 1)]
         return "\n".join([*parts, f"optimized program\n{_indent(final)}"])

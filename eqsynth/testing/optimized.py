@@ -89,7 +89,7 @@ def _optimized_again(
     if isinstance(explanation, NoExplanation) or not program.inputs:
         return
     captured = capture(module, tuple(args))
-    *_, (_, found) = explanation.programs()
+    found = explanation.found
     if captured.buffers or len(found.outputs) != len(captured.program.outputs):
         return
     weights = captured.weights

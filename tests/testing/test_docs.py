@@ -13,7 +13,7 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(e
 
 def test_the_examples_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 11
     names: dict[str, Any] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/testing.md, block {number + 1}", "exec"), names)

@@ -113,6 +113,29 @@ def test_programs_use_most_of_the_table() -> None:
     assert sum(count for times, count in uses.items() if times > 1) > 100, "values are shared"
 
 
+def test_structures_are_what_chance_rarely_makes() -> None:
+    roots = drawn(strategies.operator_programs(steps=4, structures=True), 400)
+    found = {name for root in roots for name in names(root)}
+    assert {"G2BMM", "GBMM", "UpsampleBilinear2d", "Iota", "Embedding", "Gather"} <= found
+    pairs = Counter(
+        f"{term.name} of {arg.name}"
+        for root in roots
+        for term in topological([root])
+        if isinstance(term, Op)
+        for arg in term.args
+        if isinstance(arg, Op)
+    )
+    for pair in ("Split of Merge", "Embedding of Matmul", "Matmul of Embedding", "Cast of Equal"):
+        assert pairs[pair], pairs
+
+
+def test_bounded_indices_are_drawn() -> None:
+    iterators = [It(0, 3), It(1, 4)]
+    found = drawn(strategies.indices(iterators, ("bounded",)), 200)
+    atoms = {type(atom).__name__ for index in found for atom, _ in index.terms}
+    assert {"Min", "Max", "FloorDiv"} <= atoms
+
+
 def test_scopes_read_inside_and_outside() -> None:
     scopes = drawn(strategies.scopes(dtypes=("float32", "int8")), 300)
     inside = Counter(read.in_range() for scope in scopes for read in reads(scope.body))

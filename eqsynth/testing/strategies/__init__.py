@@ -17,6 +17,7 @@ from eqsynth.testing.strategies.programs import VIEWS, operator_programs
 from eqsynth.testing.strategies.scopes import (
     ANY,
     BARE,
+    BOUNDED,
     EXTENTS,
     WINDOWS,
     bodies,
@@ -37,7 +38,7 @@ from eqsynth.testing.strategies.types import (
 )
 
 __all__ = [
-    "ANY", "BARE", "EXTENTS", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes", "environments",
-    "extents", "indices", "nested_scopes", "operator_programs", "products", "reads", "reads_of",
-    "scopes", "shapes", "tensor_types", "torch_modules",
+    "ANY", "BARE", "BOUNDED", "EXTENTS", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes",
+    "environments", "extents", "indices", "nested_scopes", "operator_programs", "products",
+    "reads", "reads_of", "scopes", "shapes", "tensor_types", "torch_modules",
 ]  # fmt: skip

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from eqsynth.ir.operators import OPERATORS, Attr
-from eqsynth.ir.tensor import Input, Op, Tensor, Weight
-from eqsynth.ir.types import TensorType, is_float
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.ir.types import is_float
+from eqsynth.testing.strategies.structures import structure
+from eqsynth.testing.strategies.terms import Build, axis_of, leaf, number, op, simple
 from eqsynth.testing.strategies.types import shapes
 
 _UNARY = [
@@ -24,39 +26,12 @@ _BINARY = [
     row.name for row in OPERATORS.values() if row.kind == "elementwise" and row.arity == 2
 ]
 
-Build = Callable[[st.DrawFn, Tensor], Op]
-"""Draws an operator over a tensor; where it can't take this tensor, ``Relu`` (of bools, not)."""
-
 Join = Callable[[st.DrawFn, Tensor, Sequence[Tensor]], Op]
-"""The same over a tensor and others that are there."""
-
-
-def _op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
-    return Op(name, args, attrs)
-
-
-def _leaf(
-    name: str, *shape: int, dtype: str = "float32", constant: bool = False
-) -> Input | Weight:
-    """A tensor named by its type, so that one name never has two."""
-    full = name + "x".join(map(str, shape)) + ("" if dtype == "float32" else f"_{dtype}")
-    return (Weight if constant else Input)(full, TensorType(shape, dtype))
-
-
-def _simple(x: Tensor) -> Op:
-    return _op("LogicalNot" if x.dtype == "bool" else "Relu", x)
-
-
-def _int(draw: st.DrawFn, low: int, high: int) -> int:
-    return draw(st.integers(low, high))
-
-
-def _axis(draw: st.DrawFn, x: Tensor) -> int:
-    return _int(draw, 0, len(x.shape) - 1)
+"""A builder over a tensor and others that are there."""
 
 
 def _permute(draw: st.DrawFn, x: Tensor) -> Op:
-    return _op("Permute", x, attrs=(tuple(draw(st.permutations(range(len(x.shape))))),))
+    return op("Permute", x, attrs=(tuple(draw(st.permutations(range(len(x.shape))))),))
 
 
 def _reshape(draw: st.DrawFn, x: Tensor) -> Op:
@@ -65,61 +40,61 @@ def _reshape(draw: st.DrawFn, x: Tensor) -> Op:
         divisors = [d for d in range(1, rest + 1) if rest % d == 0]
         shape.append(draw(st.sampled_from(divisors)))
         rest //= shape[-1]
-    return _op("Reshape", x, attrs=((*shape, rest),))
+    return op("Reshape", x, attrs=((*shape, rest),))
 
 
 def _expand(draw: st.DrawFn, x: Tensor) -> Op:
-    own = tuple(_int(draw, 0, 3) if e == 1 else e for e in x.shape)
+    own = tuple(number(draw, 0, 3) if e == 1 else e for e in x.shape)
     front = tuple(draw(st.lists(st.integers(1, 2), max_size=1)))
-    return _op("Expand", x, attrs=((*front, *own),))
+    return op("Expand", x, attrs=((*front, *own),))
 
 
 def _slice(draw: st.DrawFn, x: Tensor) -> Op:
-    axis = _axis(draw, x)
-    start = _int(draw, 0, x.shape[axis])
-    stop = _int(draw, start, x.shape[axis])
-    return _op("Slice", x, attrs=(axis, start, stop, _int(draw, 1, 3)))
+    axis = axis_of(draw, x)
+    start = number(draw, 0, x.shape[axis])
+    stop = number(draw, start, x.shape[axis])
+    return op("Slice", x, attrs=(axis, start, stop, number(draw, 1, 3)))
 
 
 def _pad(draw: st.DrawFn, x: Tensor) -> Op:
-    before, after = (tuple(_int(draw, 0, 2) for _ in x.shape) for _ in range(2))
-    return _op("Pad", x, attrs=(before, after, draw(st.sampled_from([0.0, 0.0, 1.0]))))
+    before, after = (tuple(number(draw, 0, 2) for _ in x.shape) for _ in range(2))
+    return op("Pad", x, attrs=(before, after, draw(st.sampled_from([0.0, 0.0, 1.0]))))
 
 
 def _concat(draw: st.DrawFn, x: Tensor) -> Op:
-    axis = _axis(draw, x)
+    axis = axis_of(draw, x)
     extents = draw(st.lists(st.integers(0, 3), max_size=2))
     parts = [
-        _leaf(f"p{n}_", *x.shape[:axis], e, *x.shape[axis + 1 :], dtype=x.dtype)
+        leaf(f"p{n}_", *x.shape[:axis], e, *x.shape[axis + 1 :], dtype=x.dtype)
         for n, e in enumerate(extents)
     ]
-    return _op("Concat", x, *parts, attrs=(axis,))
+    return op("Concat", x, *parts, attrs=(axis,))
 
 
 def _shift(draw: st.DrawFn, x: Tensor) -> Op:
-    return _op("Shift", x, attrs=(_axis(draw, x), _int(draw, -2, 2)))
+    return op("Shift", x, attrs=(axis_of(draw, x), number(draw, -2, 2)))
 
 
 def _unfold(draw: st.DrawFn, x: Tensor) -> Op:
-    return _op("Unfold", x, attrs=(_axis(draw, x), _int(draw, 1, 4)))
+    return op("Unfold", x, attrs=(axis_of(draw, x), number(draw, 1, 4)))
 
 
 def _stride(draw: st.DrawFn, x: Tensor) -> Op:
-    axis = _axis(draw, x)
+    axis = axis_of(draw, x)
     steps = [s for s in range(1, max(x.shape[axis], 1) + 1) if x.shape[axis] % s == 0]
-    return _op("Stride", x, attrs=(axis, draw(st.sampled_from(steps))))
+    return op("Stride", x, attrs=(axis, draw(st.sampled_from(steps))))
 
 
 def _split(draw: st.DrawFn, x: Tensor) -> Op:
-    axis = _axis(draw, x)
+    axis = axis_of(draw, x)
     blocks = [s for s in range(1, max(x.shape[axis], 1) + 1) if x.shape[axis] % s == 0]
-    return _op("Split", x, attrs=(axis, draw(st.sampled_from(blocks))))
+    return op("Split", x, attrs=(axis, draw(st.sampled_from(blocks))))
 
 
 def _merge(draw: st.DrawFn, x: Tensor) -> Op:
     if len(x.shape) < 2:
         return _split(draw, x)
-    return _op("Merge", x, attrs=(_int(draw, 0, len(x.shape) - 2),))
+    return op("Merge", x, attrs=(number(draw, 0, len(x.shape) - 2),))
 
 
 VIEWS: Mapping[str, Build] = {
@@ -131,33 +106,33 @@ VIEWS: Mapping[str, Build] = {
 
 def _unary(draw: st.DrawFn, x: Tensor) -> Op:
     names = _UNARY if x.dtype != "bool" else ["LogicalNot", "Exp", "Sign"]
-    return _op(draw(st.sampled_from(names)), x)
+    return op(draw(st.sampled_from(names)), x)
 
 
 def _binary(draw: st.DrawFn, x: Tensor) -> Op:
     names = _BINARY if x.dtype != "bool" else ["LogicalAnd", "LogicalOr", "Equal", "Maximum"]
     shape = tuple(e if draw(st.booleans()) else 1 for e in x.shape)
-    y = _leaf("y", *shape, dtype=x.dtype)
+    y = leaf("y", *shape, dtype=x.dtype)
     args = (x, y) if draw(st.booleans()) else (y, x)
-    return _op(draw(st.sampled_from(names)), *args)
+    return op(draw(st.sampled_from(names)), *args)
 
 
 def _where(draw: st.DrawFn, x: Tensor) -> Op:
-    return _op("Where", _op("Greater", x, _leaf("zero", 1, dtype=x.dtype)), x, x)
+    return op("Where", op("Greater", x, leaf("zero", 1, dtype=x.dtype)), x, x)
 
 
 def _cast(draw: st.DrawFn, x: Tensor) -> Op:
-    return _op("Cast", x, attrs=(draw(st.sampled_from(["float32", "float16", "int64"])),))
+    return op("Cast", x, attrs=(draw(st.sampled_from(["float32", "float16", "int64"])),))
 
 
 def _matmul(draw: st.DrawFn, x: Tensor) -> Op:
     if len(x.shape) < 2 or x.dtype == "bool":
-        return _simple(x)
-    n = _int(draw, 1, 3)
+        return simple(x)
+    n = number(draw, 1, 3)
     batch = x.shape[:-2] if draw(st.booleans()) else ()
     shape = (*batch, x.shape[-1], n)
-    w = _leaf("w", *shape, dtype=x.dtype, constant=True)
-    return _op("Matmul", x, w)
+    w = leaf("w", *shape, dtype=x.dtype, constant=True)
+    return op("Matmul", x, w)
 
 
 def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
@@ -165,73 +140,73 @@ def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 not in x.shape:
         kinds += ["ReduceMax", "ReduceMin"] + (["ReduceMean"] if is_float(x.dtype) else [])
     axes = tuple(axis for axis in range(len(x.shape)) if draw(st.booleans()))
-    return _op(draw(st.sampled_from(kinds)), x, attrs=(axes, _int(draw, 0, 1)))
+    return op(draw(st.sampled_from(kinds)), x, attrs=(axes, number(draw, 0, 1)))
 
 
 def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or not is_float(x.dtype):
-        return _simple(x)
-    return _op("Softmax", x, attrs=(_axis(draw, x),))
+        return simple(x)
+    return op("Softmax", x, attrs=(axis_of(draw, x),))
 
 
 def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
     """A convolution or pooling over the tensor as an image."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
-        return _simple(x)
+        return simple(x)
     height = max(d for d in range(1, 5) if x.type.size % d == 0)
-    image = _op("Reshape", x, attrs=((1, 1, height, x.type.size // height),))
-    stride, dilation = ((_int(draw, 1, 2), _int(draw, 1, 2)) for _ in range(2))
-    padding = (_int(draw, 0, 1), _int(draw, 0, 1))
+    image = op("Reshape", x, attrs=((1, 1, height, x.type.size // height),))
+    stride, dilation = ((number(draw, 1, 2), number(draw, 1, 2)) for _ in range(2))
+    padding = (number(draw, 0, 1), number(draw, 0, 1))
     fits = [
         max(k for k in (1, 2, 3) if e + 2 * p - d * (k - 1) >= 1)
         for e, p, d in zip(image.shape[2:], padding, dilation, strict=True)
     ]
-    kernel = tuple(_int(draw, 1, k) for k in fits)
+    kernel = tuple(number(draw, 1, k) for k in fits)
     if name == "Conv2d":
-        w = _leaf("w", 2, 1, *kernel, dtype=x.dtype, constant=True)
-        return _op(name, image, w, attrs=(stride, padding, dilation, 1))
-    return _op(name, image, attrs=(kernel, stride, padding, dilation))
+        w = leaf("w", 2, 1, *kernel, dtype=x.dtype, constant=True)
+        return op(name, image, w, attrs=(stride, padding, dilation, 1))
+    return op(name, image, attrs=(kernel, stride, padding, dilation))
 
 
 def _layer_norm(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or not is_float(x.dtype):
-        return _simple(x)
+        return simple(x)
     last = x.shape[-1]
-    scale, shift = (_leaf(n, last, dtype=x.dtype, constant=True) for n in ("g", "h"))
-    return _op("LayerNorm", x, scale, shift, attrs=(1, 1e-5))
+    scale, shift = (leaf(n, last, dtype=x.dtype, constant=True) for n in ("g", "h"))
+    return op("LayerNorm", x, scale, shift, attrs=(1, 1e-5))
 
 
 def _conv_transpose(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or x.type.size > 32 or not is_float(x.dtype):
-        return _simple(x)
-    image = _op("Reshape", x, attrs=((1, 1, 1, x.type.size),))
-    stride = (1, _int(draw, 1, 2))
-    kernel = (1, _int(draw, 1, 3))
-    w = _leaf("w", 1, 2, *kernel, dtype=x.dtype, constant=True)
-    padding = (0, _int(draw, 0, (kernel[1] - 1) // 2))
-    return _op("ConvTranspose2d", image, w, attrs=(stride, padding, (0, 0), (1, 1), 1))
+        return simple(x)
+    image = op("Reshape", x, attrs=((1, 1, 1, x.type.size),))
+    stride = (1, number(draw, 1, 2))
+    kernel = (1, number(draw, 1, 3))
+    w = leaf("w", 1, 2, *kernel, dtype=x.dtype, constant=True)
+    padding = (0, number(draw, 0, (kernel[1] - 1) // 2))
+    return op("ConvTranspose2d", image, w, attrs=(stride, padding, (0, 0), (1, 1), 1))
 
 
 def _grouped_conv(draw: st.DrawFn, x: Tensor) -> Op:
     """A convolution over the first axis as channels: dense, grouped or depthwise."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
-        return _simple(x)
+        return simple(x)
     channels = x.shape[0]
-    image = _op("Reshape", x, attrs=((1, channels, 1, x.type.size // channels),))
+    image = op("Reshape", x, attrs=((1, channels, 1, x.type.size // channels),))
     groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
-    filters = groups * _int(draw, 1, 2)
-    pad = _int(draw, 0, 1)
-    kernel = _int(draw, 1, min(3, image.shape[3] + 2 * pad))
-    w = _leaf("w", filters, channels // groups, 1, kernel, dtype=x.dtype, constant=True)
-    return _op("Conv2d", image, w, attrs=((1, 1), (0, pad), (1, 1), groups))
+    filters = groups * number(draw, 1, 2)
+    pad = number(draw, 0, 1)
+    kernel = number(draw, 1, min(3, image.shape[3] + 2 * pad))
+    w = leaf("w", filters, channels // groups, 1, kernel, dtype=x.dtype, constant=True)
+    return op("Conv2d", image, w, attrs=((1, 1), (0, pad), (1, 1), groups))
 
 
 def _gather(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape:
-        return _simple(x)
-    axis = _axis(draw, x)
-    shape = (*x.shape[:axis], _int(draw, 1, 3), *x.shape[axis + 1 :])
-    return _op("Gather", x, _leaf(f"at{x.shape[axis]}_", *shape, dtype="int64"), attrs=(axis,))
+        return simple(x)
+    axis = axis_of(draw, x)
+    shape = (*x.shape[:axis], number(draw, 1, 3), *x.shape[axis + 1 :])
+    return op("Gather", x, leaf(f"at{x.shape[axis]}_", *shape, dtype="int64"), attrs=(axis,))
 
 
 def _with_constant(draw: st.DrawFn, x: Tensor) -> Op:
@@ -239,8 +214,8 @@ def _with_constant(draw: st.DrawFn, x: Tensor) -> Op:
     name = draw(st.sampled_from(["Add", "Mul"] if x.dtype != "bool" else ["Maximum"]))
     if draw(st.booleans()):
         values = [2.0, 1.0, 0.0, -1.0, 0.5] if is_float(x.dtype) else [1.0, 0.0]
-        return _op(name, x, _op("Full", attrs=((1,), draw(st.sampled_from(values)), x.dtype)))
-    return _op(name, x, _op("Iota", attrs=(x.shape, _axis(draw, x), x.dtype)))
+        return op(name, x, op("Full", attrs=((1,), draw(st.sampled_from(values)), x.dtype)))
+    return op(name, x, op("Iota", attrs=(x.shape, axis_of(draw, x), x.dtype)))
 
 
 def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
@@ -254,24 +229,24 @@ def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
     y = draw(st.sampled_from(fitting)) if fitting else x
     common = ["Add", "Mul", "Sub", "Maximum", "Minimum"]
     names = [*common, *_BINARY] if x.dtype != "bool" else ["LogicalAnd", "LogicalOr", "Maximum"]
-    return _op(draw(st.sampled_from(names)), *((x, y) if draw(st.booleans()) else (y, x)))
+    return op(draw(st.sampled_from(names)), *((x, y) if draw(st.booleans()) else (y, x)))
 
 
 def _product(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
     """A product of two matrices that are there, one of them perhaps transposed."""
     if len(x.shape) != 2 or x.dtype == "bool":
-        return _simple(x)
+        return simple(x)
     options: list[Tensor] = []
     for y in pool:
         if len(y.shape) == 2 and y.dtype == x.dtype:
-            turned = _op("Permute", y, attrs=((1, 0),))
+            turned = op("Permute", y, attrs=((1, 0),))
             options += [z for z in (y, turned) if z.shape[0] == x.shape[1]]
-    return _op("Matmul", x, draw(st.sampled_from(options))) if options else _simple(x)
+    return op("Matmul", x, draw(st.sampled_from(options))) if options else simple(x)
 
 
 def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
     """A concatenation of values that are there."""
-    axis = _axis(draw, x)
+    axis = axis_of(draw, x)
 
     def rest(y: Tensor) -> tuple[int, ...]:
         return (*y.shape[:axis], *y.shape[axis + 1 :])
@@ -279,7 +254,7 @@ def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
     fitting = [y for y in pool if len(y.shape) == len(x.shape) and rest(y) == rest(x)]
     fitting = [y for y in fitting if y.dtype == x.dtype]
     parts = draw(st.lists(st.sampled_from(fitting), max_size=2)) if fitting else []
-    return _op("Concat", x, *parts, attrs=(axis,))
+    return op("Concat", x, *parts, attrs=(axis,))
 
 
 _BUILDERS: Sequence[Build] = (
@@ -302,6 +277,7 @@ def operator_programs(
     empty: bool = False,
     largest: int = 4,
     size: int = 512,
+    structures: bool = False,
 ) -> Tensor:
     """Terms of some operators; the last one uses what some of the others gave.
 
@@ -311,23 +287,26 @@ def operator_programs(
         empty: extents may be 0.
         largest: largest extent of the input.
         size: elements at most of any value.
+        structures: steps may also be what laws look for and chance rarely makes (bands, rows by
+            data, identity matrices, …: ``structures.py``); a failure then shrinks less far.
     """
+    joins = [*_JOINS, *[lambda d, x, _pool: structure(d, x)] * 16] if structures else _JOINS
     shape = draw(shapes((1, 3), largest, empty=empty))
-    pool: list[Tensor] = [_leaf("x", *shape, dtype=draw(st.sampled_from(list(dtypes))))]
+    pool: list[Tensor] = [leaf("x", *shape, dtype=draw(st.sampled_from(list(dtypes))))]
     for _ in range(steps):
-        built = draw(_steps(pool))
+        built = draw(_steps(pool, joins))
         if built is None:
             break
         if built.type.size <= size:
             pool.append(built)
-    return pool[-1] if len(pool) > 1 else _simple(pool[0])
+    return pool[-1] if len(pool) > 1 else simple(pool[0])
 
 
 @st.composite
-def _steps(draw: st.DrawFn, pool: Sequence[Tensor]) -> Op | None:
+def _steps(draw: st.DrawFn, pool: Sequence[Tensor], joins: Sequence[Join]) -> Op | None:
     """One more operator, or None, which ends the program. A draw of its own, so that shrinking can
     leave it out whole."""
     if draw(st.integers(0, 7)) == 0:
         return None
     x = pool[-1 - draw(st.sampled_from([0, 0, 0, 1, 2])) % len(pool)]
-    return draw(st.sampled_from(_JOINS))(draw, x, pool) if x.shape else _simple(x)
+    return draw(st.sampled_from(joins))(draw, x, pool) if x.shape else simple(x)

@@ -26,6 +26,8 @@ BARE = ("bare",)
 # Bare indices and windows: what convolutions are made of.
 WINDOWS = ("bare", "mixed", "mixed")
 ANY = ("bare", "bare", "bare", "bare", "mixed", "mixed", "scaled", "divided", "number")
+# Also the smaller or larger of an index and a number: what padding by repetition reads.
+BOUNDED = (*ANY, "bounded", "bounded", "bounded")
 
 
 @st.composite
@@ -33,8 +35,9 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
     """Indices over some of the iterators: bare, affine, or under ``//`` and ``%``.
 
     Args:
-        kinds: any of ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided`` and
-            ``number``; more often those that stand more often. ``ANY``, ``BARE``, ``WINDOWS``.
+        kinds: any of ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided``,
+            ``bounded`` (min(a*i + c, n), max, and these under //) and ``number``; more often those
+            that stand more often. ``ANY``, ``BARE``, ``WINDOWS``, ``BOUNDED``.
     """
     if not iterators:
         return Index(draw(st.integers(0, 2)))
@@ -51,6 +54,11 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
         return a * draw(st.sampled_from([1, -1, 2, -2])) + offset
     if kind == "number":
         return Index(draw(st.integers(0, 1)))
+    if kind == "bounded":
+        index = a * draw(st.sampled_from([1, 1, 2, -1, -2])) + offset
+        bound = draw(st.integers(-2, 3))
+        index = index.minimum(bound) if draw(st.booleans()) else index.maximum(bound)
+        return index // 2 if draw(st.integers(0, 3)) == 3 else index
     divisor = draw(st.integers(1, 3))
     whole = a * draw(st.sampled_from([1, 2, -1])) + b + offset
     return whole // divisor if draw(st.booleans()) else whole % divisor
@@ -164,7 +172,13 @@ def scopes(
 
 
 @st.composite
-def reads_of(draw: st.DrawFn, tensor: Tensor, iterators: Sequence[It], fill: float = 0.0) -> Read:
+def reads_of(
+    draw: st.DrawFn,
+    tensor: Tensor,
+    iterators: Sequence[It],
+    fill: float = 0.0,
+    kinds: Sequence[str] = ANY,
+) -> Read:
     """Reads of a given tensor, mostly near its extents."""
     at = []
     for extent in tensor.shape:
@@ -173,21 +187,23 @@ def reads_of(draw: st.DrawFn, tensor: Tensor, iterators: Sequence[It], fill: flo
             base = draw(st.sampled_from(fitting))
             at.append(Index.iterator(base.slot, base.extent))
         else:
-            at.append(draw(indices(iterators)))
+            at.append(draw(indices(iterators, kinds)))
         if draw(st.integers(0, 3)) == 3:
             at[-1] = at[-1] + draw(st.sampled_from([-1, 1]))
     return Read(tensor, tuple(at), fill)
 
 
 @st.composite
-def nested_scopes(draw: st.DrawFn, inners: st.SearchStrategy[Scope]) -> tuple[Scope, Read, Scope]:
-    """A scope, a read in it, and the scope that the read reads."""
+def nested_scopes(
+    draw: st.DrawFn, inners: st.SearchStrategy[Scope], kinds: Sequence[str] = ANY
+) -> tuple[Scope, Read, Scope]:
+    """A scope, a read in it, and the scope that the read reads, at indices of these kinds."""
     inner = draw(inners)
     traversal = draw(st.lists(EXTENTS, min_size=1, max_size=3))
     reduced = draw(st.lists(EXTENTS, min_size=0, max_size=2))
     iterators = [It(slot, extent) for slot, extent in enumerate((*traversal, *reduced))]
     fill = draw(st.sampled_from([0.0, 0.0, 0.0, -INF, 1.5]))
-    read = draw(reads_of(inner, iterators, fill))
+    read = draw(reads_of(inner, iterators, fill, kinds))
     body: Scalar = read
     kind = draw(st.sampled_from(["alone", "product", "product", "square", "sum", "relu", "max"]))
     if kind == "product":
