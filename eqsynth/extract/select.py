@@ -101,6 +101,10 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
         """
         plan = self._greedy(costs, self.found, self.graph.classes)
+        for whole, pieces in self._pieces(plan).items():
+            together = self._together(whole, pieces, costs)
+            if together is not None and together.cost_s < plan.cost_s:
+                plan = together
         if not self.graph.original:
             return plan
         try:
@@ -108,6 +112,33 @@ class Selection:
         except ExtractionError:
             return plan  # the original has an operator that no backend runs as it stands
         return plan if plan.cost_s <= plain.cost_s else plain
+
+    def _pieces(self, plan: Plan) -> dict[ClassRef, list[ClassRef]]:
+        """Classes that the plan doesn't compute -> several that it does and that are slices of it.
+
+        Choices are made one by one, and no slice alone is worth the whole.
+        """
+        computed = dict.fromkeys(step.result[0] for step in plan.steps)
+        pieces: dict[ClassRef, list[ClassRef]] = {}
+        for ref in computed:
+            for member in self.graph.classes[ref]:
+                whole = _sliced(member)
+                if whole is not None and whole not in computed:
+                    pieces.setdefault(whole, []).append(ref)
+        return {whole: refs for whole, refs in pieces.items() if len(set(refs)) > 1}
+
+    def _together(
+        self, whole: ClassRef, pieces: Sequence[ClassRef], costs: Costs
+    ) -> Plan | None:
+        """The plan in which the pieces are slices of the whole."""
+        found, members = dict(self.found), dict(self.graph.classes)
+        for ref in pieces:
+            found[ref] = [c for c in self.found[ref] if _sliced(c.member) == whole]
+            members[ref] = tuple(m for m in members[ref] if _sliced(m) == whole)
+        try:
+            return self._greedy(costs, found, members)
+        except ExtractionError:
+            return None
 
     def _greedy(
         self,
@@ -254,6 +285,12 @@ class Selection:
             else:
                 stack.append((state, True))
                 stack.extend((arg, False) for arg in reversed(choice.args) if arg not in done)
+
+
+def _sliced(member: Tensor) -> ClassRef | None:
+    """What a slice is a slice of."""
+    whole = member.args[0] if isinstance(member, Op) and member.name == "Slice" else None
+    return whole if isinstance(whole, ClassRef) else None
 
 
 def copy_kernel(ref: ClassRef, source: Layout, target: Layout) -> Kernel:

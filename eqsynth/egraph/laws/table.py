@@ -158,7 +158,9 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
         for inner in view.scopes(read.tensor):
-            if inner.reduction or inner in view.derived or canonical(inner) != inner:
+            if inner.reduction or canonical(inner) != inner:
+                continue
+            if inner in view.derived and not merging.is_permutation(inner):
                 continue
             if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
