@@ -3,7 +3,8 @@
 A state is (e-class, layout). A member reaches a state through a kernel, or for nothing through a
 view; a state reaches another layout of its class by a copy. Shared work counts once: each state
 keeps the set of choices below it, and a choice is priced over the union of its arguments' sets
-(greedy DAG extraction). Constants cost nothing and come in any layout.
+(greedy DAG extraction). Slices of one tensor (merged products) are then tried together. Constants
+cost nothing and come in any layout.
 """
 
 from __future__ import annotations
@@ -119,11 +120,12 @@ class Selection:
         Choices are made one by one, and no slice alone is worth the whole.
         """
         computed = dict.fromkeys(step.result[0] for step in plan.steps)
+        known = {*computed, *(ref for ref, _ in plan.inputs.values())}
         pieces: dict[ClassRef, list[ClassRef]] = {}
         for ref in computed:
             for member in self.graph.classes[ref]:
                 whole = _sliced(member)
-                if whole is not None and whole not in computed:
+                if whole is not None and whole not in known:
                     pieces.setdefault(whole, []).append(ref)
         return {whole: refs for whole, refs in pieces.items() if len(set(refs)) > 1}
 

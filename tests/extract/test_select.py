@@ -149,6 +149,27 @@ def test_shared_work_counts_once() -> None:
     assert best(graph, *parts, kernel(other, 12.0)).cost_s == 12.0
 
 
+@pytest.mark.parametrize(("whole_s", "cost_s"), [(10.0, 12.0), (13.0, 15.0), (15.0, 16.0)])
+def test_slices_of_one_whole_are_taken_together(whole_s: float, cost_s: float) -> None:
+    """Each alone costs 8, less than the whole and a slice of it; both together may cost more."""
+    x, whole = ref(0), ref(1)
+    pieces = [ref(2, (1, 3)), ref(3, (1, 3))]
+    halves = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(2)]
+    alone = [Op("Slice", (x,), (0, n, n + 1, 1)) for n in range(2)]
+    graph = egraph(
+        {
+            x: [leaf(Input, 0)],
+            whole: [unary("Exp", x)],
+            **{piece: [a, h] for piece, a, h in zip(pieces, alone, halves, strict=True)},
+        },
+        *pieces,
+    )
+    found = [*(kernel(a, 8.0) for a in alone), *(kernel(h, 1.0) for h in halves)]
+    plan = best(graph, kernel(unary("Exp", x), whole_s), *found)
+    check_plan(plan)
+    assert plan.cost_s == cost_s
+
+
 def test_roots_share_work() -> None:
     x, a, b, c = (ref(n) for n in range(4))
     graph = egraph(
