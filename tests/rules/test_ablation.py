@@ -38,6 +38,7 @@ from eqsynth.testing.firing import alone, fire
 from eqsynth.testing.patterns import SLOTS, Template
 from eqsynth.testing.search import estimated_plan
 from tests.egraph.programs import PROGRAMS
+from tests.egraph.test_transposed import transposed as transposed_and_its_taps
 from tests.terms import leaf, op
 
 RULES = load_rules()
@@ -67,6 +68,7 @@ def undilated(term: Op) -> bool:
 DEVICES: dict[str, Callable[[Kernel], float]] = {
     "matrices": fast("Matmul"),
     "convolutions": fast("Conv2d", undilated),
+    "transposed": fast("ConvTranspose2d"),
     "bands": fast("G2BMM", undilated),
     "bands times": fast("GBMM", undilated),
     # Winograd's algorithm.
@@ -299,6 +301,10 @@ ROWS: dict[str, Winner | Equal] = {
     "match-conv2d": Winner(
         dilated, "convolutions", "Scope Reshape Conv2d Reshape Permute Reshape Scope"
     ),
+    "match-conv-transpose2d": Winner(
+        terms(transposed_and_its_taps((2, 2), (1, 0), (0, 0), (1, 1), 1, (3, 3))[1]),
+        "transposed", "ConvTranspose2d",
+    ),  # fmt: skip
     "match-g2bmm": Winner(band_by_hand, "bands", "G2BMM"),
     "match-gbmm": Winner(band_times_by_hand, "bands times", "GBMM"),
     "match-epilogue": MLP,
