@@ -179,11 +179,12 @@ def reads_of(
     fill: float = 0.0,
     kinds: Sequence[str] = ANY,
 ) -> Read:
-    """Reads of a given tensor, mostly near its extents."""
-    at = []
+    """Reads of a given tensor, mostly near its extents; at other kinds of indices than ``ANY``,
+    more often at one of those."""
+    at, often = [], 3 if kinds == ANY else 1
     for extent in tensor.shape:
         fitting = [i for i in iterators if i.extent <= extent]
-        if fitting and draw(st.integers(0, 3)) < 3:
+        if fitting and draw(st.integers(0, 3)) < often:
             base = draw(st.sampled_from(fitting))
             at.append(Index.iterator(base.slot, base.extent))
         else:
