@@ -47,6 +47,14 @@ PUBLISHED = {
 }
 
 
+# Diagonals, parts that share nothing, one index in many operands, operands that are summed alone.
+OTHERS = (
+    "ii,ij->j", "iij,jk->ik", "aab,bcc->ac", "ab,cd->abcd", "ab,cd,ef->", "ab,bc,de,ef->acdf",
+    "a,b,c,d->abcd", "a,a,a,a->a", "ab,ab,ab->ab", "abc,abd,abe->cde", "ab,cb,db,eb->",
+    "ij,ij,jk,kl->", "ijk,ilm,njm,nlk,abc->n",
+)  # fmt: skip
+
+
 def saturated(equation: str, extents: dict[str, int]) -> EGraph:
     inputs = equation.split("->")[0].split(",")
     operands = [
@@ -104,6 +112,13 @@ def test_published_einsums_cost_no_more_than_the_optimal_path(name: str) -> None
     graph = check(*PUBLISHED[name])
     if math.prod(PUBLISHED[name][1].values()) < 1 << 20:
         assert_egraph_consistent(graph)
+
+
+@pytest.mark.parametrize("equation", OTHERS)
+def test_other_kinds_of_einsum_cost_no_more_either(equation: str) -> None:
+    letters = sorted(set(equation) - set(",->"))
+    graph = check(equation, {letter: 3 + n % 4 for n, letter in enumerate(letters)})
+    assert_egraph_consistent(graph)
 
 
 @settings(max_examples=times(0.5), deadline=None)
