@@ -27,6 +27,7 @@ class Function:
         result: ``float`` (an integer argument becomes float32), ``same`` (promotion of the
             arguments) or ``bool``.
         keeps_zero: f(0, …, 0) = 0 for every argument at zero; then padding stays padding.
+        increasing: defined everywhere, and never smaller for a larger argument.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Function:
     evaluate: Callable[..., Any]
     result: Result = "float"
     keeps_zero: bool = False
+    increasing: bool = False
 
     def value(self, *args: Any) -> Any:
         """The value; what makes floats of integers makes float64, not NumPy's narrowest."""
@@ -73,21 +75,21 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 _TABLE: Final = (
-    Function("relu", 1, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)), "same", True),
-    Function("exp", 1, np.exp),
+    Function("relu", 1, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)), "same", True, True),
+    Function("exp", 1, np.exp, increasing=True),
     Function("log", 1, np.log),
     Function("sqrt", 1, np.sqrt, "float", True),
     Function("rsqrt", 1, lambda x: 1 / np.sqrt(x)),
     Function("reciprocal", 1, lambda x: 1 / np.asarray(x, np.float64)),
     Function("abs", 1, np.abs, "same", True),
-    Function("sign", 1, np.sign, "same", True),
-    Function("floor", 1, np.floor, "same", True),
-    Function("ceil", 1, np.ceil, "same", True),
+    Function("sign", 1, np.sign, "same", True, True),
+    Function("floor", 1, np.floor, "same", True, True),
+    Function("ceil", 1, np.ceil, "same", True, True),
     Function("sin", 1, np.sin, "float", True),
     Function("cos", 1, np.cos),
-    Function("tanh", 1, np.tanh, "float", True),
-    Function("erf", 1, _erf, "float", True),
-    Function("sigmoid", 1, _sigmoid),
+    Function("tanh", 1, np.tanh, "float", True, True),
+    Function("erf", 1, _erf, "float", True, True),
+    Function("sigmoid", 1, _sigmoid, increasing=True),
     Function("silu", 1, lambda x: x * _sigmoid(x), "float", True),
     Function("gelu", 1, lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "float", True),
     Function("gelu_tanh", 1, _gelu_tanh, "float", True),
@@ -96,8 +98,8 @@ _TABLE: Final = (
     Function("pow", 2, _power, "same"),
     Function("floordiv", 2, np.floor_divide, "same"),
     Function("mod", 2, np.mod, "same"),
-    Function("max", 2, np.maximum, "same", True),
-    Function("min", 2, np.minimum, "same", True),
+    Function("max", 2, np.maximum, "same", True, True),
+    Function("min", 2, np.minimum, "same", True, True),
     Function("eq", 2, np.equal, "bool"),
     Function("ne", 2, np.not_equal, "bool"),
     Function("lt", 2, np.less, "bool"),

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from eqsynth.egraph.laws import contraction, linear, merging, selection
+from eqsynth.egraph.laws import contraction, linear, maps, merging, selection
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.requests import (
     Later,
     Using,
     flat,
     flat_product,
+    inlinable,
+    number_of,
     products_of,
     settled,
     some,
@@ -24,11 +26,13 @@ from eqsynth.egraph.laws.requests import (
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Read, Sum, factors_of, reads, terms_of
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.ir.scalar import Num, Read, Sum, factors_of, reads, terms_of
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
 # Folded sums of one class that are kept: each way of fusing a map has its own.
 MAX_VARIANTS = 8
+# Sums that are opened in one step.
+MAX_TERMS = 64
 
 
 def factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -79,14 +83,57 @@ def hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
-    if scope is None or scope in view.derived:
+    if scope is None or opened_sum(view, scope):
         raise Later
 
     def flat_scopes(read: Read) -> list[Scope]:
         assert isinstance(read.tensor, ClassRef)
         return products_of(view, read.tensor)
 
-    return list(common_factor(scope, flat_scopes))
+    def is_factor(read: Read) -> bool:
+        # Ones with zeros around them say where a window lies; put outside, they save nothing.
+        return number_of(view, read.tensor) is None
+
+    return list(common_factor(scope, flat_scopes, is_factor))
+
+
+def opened_sum(view: View, scope: Scope) -> Using | None:
+    """A sum with every term that is a sum in its turn in its place, all the way down: of a chain
+    of additions, the ways of taking a part of it as it is would be many."""
+    members: dict[Tensor, Tensor] = {}
+    opened = scope
+    while len(members) < MAX_TERMS:
+        step = _open_term(view, opened)
+        if step is None:
+            break
+        opened, ref, inner = step
+        members[ref] = inner
+    return Using(opened, members) if members else None
+
+
+def _open_term(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
+    for term in terms_of(scope.body) if isinstance(scope.body, Sum) else ():
+        others = [f for f in factors_of(term) if not isinstance(f, Num)]
+        read = others[0] if len(others) == 1 else None
+        if (
+            not isinstance(read, Read)
+            or not isinstance(read.tensor, ClassRef)
+            or read.tensor.constant
+        ):
+            continue
+        sums = [
+            inner
+            for inner in _maps(view, read.tensor)
+            if isinstance(inner.body, Sum)
+            and inner not in view.derived
+            and canonical(inner) == inner
+            and without_constants(view, inner) is None
+        ]
+        for inner in sorted(sums, key=lambda s: -len(terms_of(s.body))):
+            merged = merging.merge(scope, read, inner)
+            if merged is not None and merged != scope:
+                return merged, read.tensor, inner
+    return None
 
 
 def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
@@ -223,3 +270,32 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
                     if looked_up is not None:
                         return [Using(looked_up, {read.tensor: op})]
     raise Later
+
+
+def extremum(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return some(maps.extremum(underived(view, row)))
+
+
+def part(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = settled(view, row)
+    if scope is None or (merging.is_product(scope) and inlinable(view, scope) is not None):
+        raise Later
+    for read in dict.fromkeys(reads(scope.body)):
+        assert isinstance(read.tensor, ClassRef)
+        if read.tensor.constant or read.tensor == row[0] or not _is_computed(view, scope, read):
+            continue
+        smaller = maps.part(scope, read)
+        if smaller is not None:
+            return [smaller]
+    raise Later
+
+
+def _is_computed(view: View, scope: Scope, read: Read) -> bool:
+    """Whether what is read is computed, and not by what fusion would put in its place."""
+    assert isinstance(read.tensor, ClassRef)
+    if any(isinstance(member, Input | Weight) for member in view.members(read.tensor)):
+        return False
+    found = [s for s in view.scopes(read.tensor) if s not in view.derived]
+    if merging.is_product(scope):
+        return any(not merging.is_view(s) for s in found)
+    return any(s.reduction for s in found) and all(s.reduction for s in found)

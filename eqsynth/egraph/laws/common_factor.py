@@ -54,11 +54,17 @@ class _Match:
     narrowed: frozenset[It]
 
 
-def common_factor(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[Scope]:
+def common_factor(
+    scope: Scope,
+    flats: Callable[[Read], Sequence[Scope]],
+    is_factor: Callable[[Read], bool] = lambda _read: True,
+) -> Iterator[Scope]:
     """``{sum_k a b}[x] + {sum_k a c}[x] = sum_k a * (b + c)``, from a sum of reads.
 
-    ``flats`` gives the flat scopes of what a read reads. Two terms are joined at a time. Where the
-    windows differ, b and c must be constant: a larger window of data would be more work.
+    ``flats`` gives the flat scopes of what a read reads, ``is_factor`` says what may be put
+    outside. All terms that share a factor are joined at once: pairs would give every subset of
+    them. Where the windows differ, b and c must be constant: a larger window of data would be more
+    work.
     """
     terms = terms_of(scope.body)
     if scope.reduction or len(terms) < 2:
@@ -66,17 +72,26 @@ def common_factor(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Ite
     traversal = traversal_iterators(scope)
     placed = [list(_in_place(term, flats)) for term in terms]
     for i in range(len(terms)):
-        for j in range(len(terms)):
-            if i == j:
-                continue
-            others = [t for n, t in enumerate(terms) if n not in (i, j)]
-            for p in placed[i]:
-                for q in placed[j]:
-                    for joined in _join(scope, p, q, ordered=i < j):
-                        if not others:
-                            yield joined
-                        else:
-                            yield same_scope(scope, total([read_all(joined, traversal), *others]))
+        for p in placed[i]:
+            for a in p.factors:
+                if not isinstance(a, Read) or not is_factor(a):
+                    continue
+                found = {
+                    j: part
+                    for j in range(len(terms))
+                    if j != i and (part := _first_part(scope, p, a, placed[j]))
+                }
+                # Each group once: from its first term, or from the one with the largest window.
+                if not found or not (i < min(found) or any(part.larger for part in found.values())):
+                    continue
+                joined = _join(scope, p, a, [part.rest for part in found.values()])
+                if joined is None:
+                    continue
+                others = [t for n, t in enumerate(terms) if n != i and n not in found]
+                if not others:
+                    yield joined
+                else:
+                    yield same_scope(scope, total([read_all(joined, traversal), *others]))
 
 
 def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[_Placed]:
@@ -104,37 +119,59 @@ def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterato
     yield _Placed((*numbers, read), frozenset())
 
 
-def _join(scope: Scope, p: _Placed, q: _Placed, ordered: bool) -> Iterator[Scope]:
-    """``p + q`` with a factor of p put outside; each pair once if neither window is larger."""
-    traversal = traversal_iterators(scope)
-    for a in p.factors:
-        if not isinstance(a, Read):
-            continue
+@dataclass(frozen=True)
+class _Part:
+    """What multiplies the common factor in another term; ``larger`` if that term's window isn't
+    the factor's whole window."""
+
+    rest: Scalar
+    larger: bool
+
+
+def _outside(scope: Scope, p: _Placed, a: Read) -> tuple[set[It], set[It]]:
+    """(reductions of p that ``a`` shares, these and the traversal)"""
+    shared = {it for it in iterators(a) if it in p.reduced}
+    return shared, shared | set(traversal_iterators(scope))
+
+
+def _first_part(scope: Scope, p: _Placed, a: Read, placed: Sequence[_Placed]) -> _Part | None:
+    """What multiplies ``a``, a factor of p, in a term given by its flat forms."""
+    left = _rest(p.factors, a, _outside(scope, p, a)[1])
+    for q in placed:
         for b in q.factors:
-            if not isinstance(b, Read) or b.tensor != a.tensor or b.fill != a.fill:
-                continue
-            match = _unify(b, a, q, p)
-            if match is None or not (ordered or match.fixed or match.narrowed):
-                continue
-            shared = {it for it in iterators(a) if it in p.reduced}
-            outside = set(traversal) | shared
-            left = _rest(p.factors, a, outside)
-            ones = [
-                Read(Op("Full", (), ((1,), 1.0, a.tensor.dtype)), (bare(it) - value,))
-                for it, value in match.fixed
-            ]
-            moved = [substitute(f, match.image) for f in q.factors if f is not b]
-            right = _rest([*moved, *ones, a], a, outside)
-            if isinstance(left, Num) or isinstance(right, Num):
-                continue
-            if (match.fixed or match.narrowed) and not (_constant(left) and _constant(right)):
-                continue
-            inner = close(total([left, right]), iterators(left) | iterators(right))
-            joined = scope_over(
-                traversal, sorted(shared, key=lambda i: i.slot), product([a, inner])
-            )
-            if joined.type == scope.type:
-                yield joined
+            if isinstance(b, Read) and b.tensor == a.tensor and b.fill == a.fill:
+                part = _part(scope, p, a, q, b)
+                if part is None or isinstance(left, Num) or isinstance(part.rest, Num):
+                    continue
+                if not part.larger or (_constant(left) and _constant(part.rest)):
+                    return part
+    return None
+
+
+def _part(scope: Scope, p: _Placed, a: Read, q: _Placed, b: Read) -> _Part | None:
+    match = _unify(b, a, q, p)
+    if match is None:
+        return None
+    ones = [
+        Read(Op("Full", (), ((1,), 1.0, a.tensor.dtype)), (bare(it) - value,))
+        for it, value in match.fixed
+    ]
+    moved = [substitute(f, match.image) for f in q.factors if f is not b]
+    rest = _rest([*moved, *ones, a], a, _outside(scope, p, a)[1])
+    return _Part(rest, bool(match.fixed or match.narrowed))
+
+
+def _join(scope: Scope, p: _Placed, a: Read, rests: Sequence[Scalar]) -> Scope | None:
+    """``a`` times the sum of what multiplies it in p and elsewhere."""
+    shared, outside = _outside(scope, p, a)
+    parts = [_rest(p.factors, a, outside), *rests]
+    inner = close(total(parts), set[It]().union(*map(iterators, parts)))
+    joined = scope_over(
+        traversal_iterators(scope),
+        sorted(shared, key=lambda i: i.slot),
+        product([a, inner]),
+    )
+    return joined if joined.type == scope.type else None
 
 
 def _constant(scalar: Scalar) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
@@ -123,18 +124,18 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
 
 def products_of(view: View, ref: ClassRef) -> list[Scope]:
     """Flat products of a class that are no bare reads of itself."""
-    return [
-        scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))
-    ]
+    return [scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))]
+
+
+def number_of(view: View, tensor: Tensor) -> float | None:
+    """The number that a tensor holds everywhere, if it was made so."""
+    assert isinstance(tensor, ClassRef)
+    full = (op for op in view.operators(tensor) if op.name == "Full")
+    return next((float(op.attrs[1]) for op in full if isinstance(op.attrs[1], float)), None)
 
 
 def without_constants(view: View, scope: Scope) -> Scope | None:
-    def constant(tensor: Tensor) -> float | None:
-        assert isinstance(tensor, ClassRef)
-        full = (op for op in view.operators(tensor) if op.name == "Full")
-        return next((float(op.attrs[1]) for op in full if isinstance(op.attrs[1], float)), None)
-
-    return selection.read_constants(scope, constant)
+    return selection.read_constants(scope, partial(number_of, view))
 
 
 def some(answer: Scope | None) -> list[Tensor]:

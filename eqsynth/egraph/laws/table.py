@@ -47,6 +47,7 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
+    Sum,
     product,
     reads,
 )
@@ -154,7 +155,10 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         raise Later
     if len(view.scopes(row[0])) > MAX_VARIANTS:
         return []
-    found = []
+    if without_constants(view, scope) is not None:
+        return []  # the scope with the numbers is fused; not both, and not each subset of them
+    opened = algebra.opened_sum(view, scope)
+    found = [] if opened is None else [opened]
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
         for inner in view.scopes(read.tensor):
@@ -162,7 +166,11 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 continue
             if inner in view.derived and not merging.is_permutation(inner):
                 continue
+            if without_constants(view, inner) is not None:
+                continue
             if any(r.tensor == read.tensor for r in reads(inner.body)):
+                continue
+            if opened is not None and read.tensor in opened.members and isinstance(inner.body, Sum):
                 continue
             if row[0].constant and any(True for _ in reads(inner.body)):
                 # Of constants only what needs no weights is put together: what an identity matrix
@@ -320,6 +328,8 @@ LAWS: Final[dict[str, Law]] = {
     "read-constants": algebra.read_constants,
     "gather-rows": algebra.gather_rows,
     "ungather-rows": algebra.ungather_rows,
+    "part": algebra.part,
+    "extremum": algebra.extremum,
     "sum-split": converging.sum_split,
     "variable-substitution": converging.variable_substitution,
     "boundary-tighten": converging.boundary_tighten,
@@ -346,7 +356,7 @@ MEANING: Final = (
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
     "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
-    "multiply-out", "fold-terms",
+    "multiply-out", "fold-terms", "part",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
