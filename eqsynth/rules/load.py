@@ -38,6 +38,7 @@ DEFAULT_FILES = (
     "contract.egg",
     "linear.egg",
     "reduce.egg",
+    "maps.egg",
     "match.egg",
     "merge.egg",
     "epilogue.egg",

@@ -251,13 +251,18 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
     if view.eclass(e) in view.instantiated:
         return []
     found = []
-    for inner in products_of(view, table):
+    computed = [inner for inner in _maps(view, table) if not merging.is_product(inner)]
+    for inner in (*products_of(view, table), *filter(_is_canonical, computed)):
         gathered = selection.gather_rows(Op("Embedding", (table, ids)), inner)
         if gathered is not None:
             found.append(Using(gathered, {table: inner}))
     if not found:
         raise Later
     return found
+
+
+def _is_canonical(scope: Scope) -> bool:
+    return canonical(scope) == scope
 
 
 def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:

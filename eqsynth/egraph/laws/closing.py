@@ -50,9 +50,15 @@ def close(
     return Read(scope_over(kept, reduced, body, reducer), tuple(bare(it) for it in kept))
 
 
-def same_scope(scope: Scope, body: Scalar, reduced: Iterable[It] | None = None) -> Scope:
+def same_scope(
+    scope: Scope,
+    body: Scalar,
+    reduced: Iterable[It] | None = None,
+    reducer: str | None = None,
+) -> Scope:
     """The scope with another body, canonical; by default over the iterators still in use, and those
-    that were idle before (canonical forms keep one where a factor would change the dtype).
+    that were idle before (canonical forms keep one where a factor would change the dtype), and
+    reduced as before.
     """
     width = len(scope.traversal)
     kept = [It(slot, extent) for slot, extent in enumerate(scope.traversal)]
@@ -60,7 +66,7 @@ def same_scope(scope: Scope, body: Scalar, reduced: Iterable[It] | None = None) 
         idle = set(reduction_iterators(scope)) - iterators(scope.body)
         used = idle | {it for it in iterators(body) if it.slot >= width}
         reduced = sorted(used, key=lambda it: it.slot)
-    return scope_over(kept, reduced, body, scope.reducer)
+    return scope_over(kept, reduced, body, reducer or scope.reducer)
 
 
 def reduction_iterators(scope: Scope) -> list[It]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from eqsynth.egraph.laws.closing import (
     close,
+    read_all,
     reduction_iterators,
     same_scope,
     scope_over,
@@ -50,7 +51,7 @@ def part(scope: Scope, read: Read) -> Scope | None:
     slice, every second column).
     """
     extents = read.tensor.shape
-    found = [candidate for candidate in (_by_iterators(read), _box(read)) if candidate]
+    found = [candidate for candidate in (_box(read), _by_iterators(read)) if candidate]
     smallest = min(found, key=lambda c: math.prod(c.tensor.shape), default=None)
     if smallest is None or math.prod(smallest.tensor.shape) >= math.prod(extents):
         return None
@@ -59,9 +60,9 @@ def part(scope: Scope, read: Read) -> Scope | None:
 
 
 def _by_iterators(read: Read) -> Read | None:
-    """The read of ``L_I t[m(I)]`` over the iterators of the index."""
-    own = sorted(iterators(read), key=lambda it: it.slot)
-    return close(read, set(own)) if own else None
+    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes."""
+    own = list(dict.fromkeys(it for index in read.index for it in index.iterators()))
+    return read_all(scope_over(own, [], read), own) if own else None
 
 
 def _box(read: Read) -> Read | None:
@@ -101,8 +102,7 @@ def extremum(scope: Scope) -> Scope | None:
     body = _inward(scope.body, scope.reducer, outside)
     if body is None:
         return None
-    plain = Scope(scope.traversal, (), scope.body)
-    result = same_scope(plain, body, [])
+    result = same_scope(scope, body, [], "sum")
     return result if result.type == scope.type else None
 
 

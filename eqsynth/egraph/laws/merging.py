@@ -2,6 +2,7 @@
 
     L_x f({L_z g(z)}[phi(x)])  =  L_x f(g(phi(x)))
     L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
+    L_x {L_z reduce_s g(z, s)}[phi(x)]  =  L_x reduce_s g(phi(x), s)
 
 valid where phi stays inside the inner traversal, or the body gives the read's fill outside of it
 by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks that.
@@ -121,7 +122,8 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         return None
     if not all(vanishes_outside(inner, axis, read.fill) for axis in outside):
         return None
-    if inner.reduction and not (
+    reduced = is_view(outer) and bool(inner.reduction)
+    if inner.reduction and not reduced and not (
         inner.reducer == "sum"
         and (outer.reducer == "sum" or not outer.reduction)
         and sum(factor == read for factor in factors_of(outer.body)) == 1
@@ -142,7 +144,8 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         return None
     added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
     before = [It(len(outer.traversal) + j, e) for j, e in enumerate(outer.reduction)]
-    merged = same_scope(outer, replaced, [*before, *added])
+    reducer = inner.reducer if reduced else outer.reducer
+    merged = same_scope(outer, replaced, [*before, *added], reducer)
     return merged if merged.type == outer.type else None
 
 

@@ -24,6 +24,7 @@ from eqsynth.ir.scalar import (
     Scalar,
     factors_of,
     iterators,
+    leaves,
     product,
     reads,
     rewrite_leaves,
@@ -102,41 +103,40 @@ def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> 
 
 
 def gather_rows(e: Op, inner: Scope) -> Scope | None:
-    """``{L_r sum_k f(r, k)}[ids[i]] = L_i sum_k {f}[ids[i], k]``, for an embedding of a product.
+    """``{L_r reduce_k f(r, k)}[ids[i]] = L_i reduce_k {f}[ids[i], k]``, for an embedding of it.
 
-    ``e`` is ``Embedding(t, ids)`` and ``inner`` equals t. Every factor that uses the row must have
-    it bare along one axis that is as long as t: then ids outside of t stay outside.
+    ``e`` is ``Embedding(t, ids)`` and ``inner`` equals t. Every read that uses the row must have it
+    bare along one axis that is as long as t: then ids outside of t stay outside.
     """
     ids = e.args[1]
     width, rank = len(ids.shape), len(e.shape)
     row = It(0, inner.traversal[0])
-    if not is_product(inner) or row.extent == 1 or row not in iterators(inner.body):
+    if row.extent == 1 or row not in iterators(inner.body):
         return None
     own = [It(slot, extent) for slot, extent in enumerate(ids.shape)]
     place = {1 + n: width + n for n in range(len(inner.traversal) - 1)}
     place |= {len(inner.traversal) + j: rank + j for j in range(len(inner.reduction))}
+    using = {leaf for leaf in leaves(inner.body) if row in iterators(leaf)}
+    if not all(isinstance(leaf, Read) and _row_axis(leaf, row) is not None for leaf in using):
+        return None
 
     def image(it: It) -> Index:
         return Index.iterator(place[it.slot], it.extent)
 
-    factors: list[Scalar] = []
-    for factor in factors_of(inner.body):
-        if row not in iterators(factor):
-            factors.append(substitute(factor, image))
-            continue
-        assert isinstance(factor, Read)
-        axis = _row_axis(factor, row)
-        if axis is None:
-            return None
-        order = (axis, *(n for n in range(len(factor.index)) if n != axis))
-        table: Tensor = factor.tensor
+    def gathered(leaf: Scalar) -> Scalar:
+        axis = _row_axis(leaf, row) if isinstance(leaf, Read) and leaf in using else None
+        if axis is None or not isinstance(leaf, Read):
+            return substitute(leaf, image)
+        table: Tensor = leaf.tensor
         if axis:
+            order = (axis, *(n for n in range(len(leaf.index)) if n != axis))
             table = Op("Permute", (table,), (order,))
-        rest = [i.substitute(image) for n, i in enumerate(factor.index) if n != axis]
-        factors.append(Read(_rows(table, ids), (*map(bare, own), *rest), factor.fill))
+        rest = [i.substitute(image) for n, i in enumerate(leaf.index) if n != axis]
+        return Read(_rows(table, ids), (*map(bare, own), *rest), leaf.fill)
+
     kept = [It(slot, extent) for slot, extent in enumerate(e.shape)]
     reduced = [It(rank + j, extent) for j, extent in enumerate(inner.reduction)]
-    result = scope_over(kept, reduced, product(factors), inner.reducer)
+    result = scope_over(kept, reduced, rewrite_leaves(inner.body, gathered), inner.reducer)
     return result if result.type == e.type else None
 
 

@@ -51,7 +51,7 @@ from eqsynth.ir.scalar import (
     product,
     reads,
 )
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
 # subsets of a long sum are many. Those with fewer fused come first.
@@ -123,10 +123,31 @@ def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
         raise Later
     if without_constants(view, scope) is not None:
         raise Later
-    merged = inlinable(view, scope)
+    merged = inlinable(view, scope) or _seen_through(view, scope)
     if merged is None:
         raise Later
     return [merged]
+
+
+def _seen_through(view: View, scope: Scope) -> Using | None:
+    """A view with what it reads in its place, whatever that computes: a part of it is computed as
+    a part. Of several ways to write it the first one; the others follow from it."""
+    if not merging.is_view(scope):
+        return None
+    (read,) = reads(scope.body)
+    ref = read.tensor
+    assert isinstance(ref, ClassRef)
+    if any(isinstance(member, Input | Weight) for member in view.members(ref)):
+        return None
+    for inner in view.scopes(ref):
+        if inner in view.derived or canonical(inner) != inner:
+            continue
+        itself = any(r.tensor == ref for r in reads(inner.body))
+        if not itself and without_constants(view, inner) is None:
+            merged = merging.merge(scope, read, inner)
+            if merged is not None and merged != scope:
+                return Using(merged, {ref: inner})
+    return None
 
 
 def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:

@@ -1,0 +1,203 @@
+"""Laws of parts and of monotone functions, as properties and at their edges (``test_laws.py`` says
+how), and what programs win by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.egraph.laws import maps
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, total
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.strategies import EXTENTS
+from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.test_laws import holds, some, x
+from tests.terms import assert_equal, it, leaf
+
+# ---- parts -------------------------------------------------------------------------------------
+
+
+@st.composite
+def partial(draw: st.DrawFn) -> Scope:
+    """A function of reads at any affine index, some of them outside of their tensors."""
+    i, j, k = (It(slot, draw(EXTENTS)) for slot in range(3))
+    terms: list[Scalar] = []
+    for name in "ab":
+        index = []
+        for _ in range(draw(st.integers(1, 2))):
+            a, b = (draw(st.sampled_from([0, 1, 1, 2, 3, -1])) for _ in range(2))
+            c = draw(st.integers(-2, 4))
+            one, other = draw(st.permutations([i, j, k]))[:2]
+            value = Index.iterator(one.slot, one.extent) * a + c
+            index.append(value + Index.iterator(other.slot, other.extent) * b)
+        shape = tuple(draw(st.integers(1, 7)) for _ in index)
+        fill = draw(st.sampled_from([0.0, 0.0, 1.0]))
+        terms.append(Call("exp", (Read(leaf(name, *shape), tuple(index), fill),)))
+    reducer = draw(st.sampled_from(["sum", "max"]))
+    return Scope((i.extent, j.extent), (k.extent,), total(terms), reducer)
+
+
+def parts(scope: Scope) -> Iterator[Scope]:
+    for read in reads(scope.body):
+        yield from some(maps.part(scope, read))
+
+
+def test_a_part_of_an_operand_is_read_as_a_part() -> None:
+    holds(parts, partial(), accepted=60)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "part"),
+    [
+        ((it(0, 3), Index(1)), (3, 4), (3, 1)),  # a column
+        ((it(0, 3), it(0, 3)), (3, 3), (3,)),  # the diagonal
+        ((it(0, 3) * 2,), (6,), (3,)),  # every second place
+        ((it(0, 3) + it(1, 2),), (9,), (4,)),  # a window over a slice
+        ((it(0, 3) * 2 - 2,), (9,), (2,)),  # from outside
+        ((it(0, 3) + it(1, 2) - 1,), (3,), None),  # all of it, and beyond
+        ((it(0, 4), it(1, 2)), (4, 2), None),
+    ],
+)
+def test_no_more_is_read_than_the_index_takes(
+    index: tuple[Index, ...], shape: tuple[int, ...], part: tuple[int, ...] | None
+) -> None:
+    read = Read(leaf("a", *shape), index)
+    extents = {i.slot: i.extent for n in index for i in n.iterators()}
+    traversal = tuple(extents.get(slot, 1) for slot in range(max(extents) + 1))
+    scope = Scope(traversal, (), Call("exp", (read,)))
+    found = maps.part(scope, read)
+    assert (None if found is None else next(iter(reads(found.body))).tensor.shape) == part
+    if found is not None:
+        assert_equal(scope, found)
+
+
+# ---- the largest and the smallest ----------------------------------------------------------------
+
+INCREASING = sorted(n for n, f in FUNCTIONS.items() if f.increasing)
+
+
+@st.composite
+def extrema(draw: st.DrawFn) -> Scope:
+    its = [It(slot, draw(EXTENTS)) for slot in range(3)]
+
+    def body(depth: int) -> Scalar:
+        kind = (
+            draw(st.sampled_from(["read", "sum", "scaled", "call", "other"])) if depth else "read"
+        )
+        if kind == "sum":
+            return total([body(depth - 1) for _ in range(draw(st.integers(2, 3)))])
+        if kind == "scaled":
+            scale = Num(draw(st.sampled_from([2.0, 0.5, -1.0, -3.0, 0.0])))
+            return product([scale, body(depth - 1)])
+        if kind == "call":
+            name = draw(st.sampled_from(INCREASING))
+            return Call(name, tuple(body(depth - 1) for _ in range(FUNCTIONS[name].arity)))
+        if kind == "other":
+            return Call(draw(st.sampled_from(["abs", "sin", "cos"])), (body(depth - 1),))
+        chosen = draw(st.lists(st.sampled_from(its), min_size=1, unique=True))
+        return draw(random_reads(chosen))
+
+    reducer = draw(st.sampled_from(["max", "min"]))
+    return Scope((its[0].extent,), tuple(i.extent for i in its[1:]), body(3), reducer)
+
+
+def test_the_largest_of_an_increasing_function() -> None:
+    holds(lambda scope: some(maps.extremum(scope)), extrema(), accepted=60)
+
+
+def test_every_increasing_function_increases() -> None:
+    """On numbers of both signs, near each other and far apart."""
+    values = sorted([-50.0, -3.0, -1.0, -1e-6, 0.0, 1e-6, 0.5, 0.5000001, 1.0, 3.0, 50.0])
+    for name in INCREASING:
+        function = FUNCTIONS[name]
+        for other in values if function.arity == 2 else [None]:
+            rest = [] if other is None else [other]
+            found = [float(function.value(value, *rest)) for value in values]
+            assert found == sorted(found), name
+
+
+ROW, J = it(0, 3), it(1, 4)
+A = x(J, shape=(4,))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Call("sin", (A,)),  # neither up nor down
+        Call("abs", (A,)),
+        Call("sqrt", (A,)),  # NaN below zero, and a maximum with NaN in it is NaN
+        Prod((A, A)),
+        Prod((A, Read(leaf("c", 3), (ROW,)))),  # of any sign
+        Prod((Num(0.0), A)),
+        Call("min", (A, Read(leaf("d", 4), (J,)))),  # at the same place
+        Sum((A, Read(leaf("d", 4), (J,)))),
+    ],
+)
+def test_what_is_not_monotone_stays(body: Scalar) -> None:
+    assert maps.extremum(Scope((3,), (4,), body, "max")) is None
+
+
+def test_sums_have_no_largest_value() -> None:
+    scope = Scope((3,), (4,), Call("relu", (x(ROW, J, shape=(3, 4)),)), "sum")
+    assert maps.extremum(scope) is None
+
+
+def test_integers_come_round() -> None:
+    small = Read(leaf("u", 4, dtype="uint8"), (J,))
+    other = Read(leaf("v", 3, dtype="uint8"), (ROW,))
+    assert maps.extremum(Scope((3,), (4,), Sum((small, other)), "max")) is None
+
+
+def test_a_negative_factor_turns_it_over() -> None:
+    scope = Scope((3,), (4,), Prod((Num(-2.0), x(ROW, J, shape=(3, 4)))), "max")
+    found = maps.extremum(scope)
+    assert found is not None
+    (read,) = reads(found.body)
+    assert isinstance(read.tensor, Scope) and read.tensor.reducer == "min"
+    assert_equal(scope, found)
+
+
+def test_disjoint_iterators_are_reduced_apart() -> None:
+    scope = Scope(
+        (), (4, 2), Sum((x(it(0, 4), shape=(4,)), Read(leaf("b", 2), (it(1, 2),)))), "max"
+    )
+    found = maps.extremum(scope)
+    assert found is not None and len(list(reads(found.body))) == 2
+    assert_equal(scope, found)
+
+
+# ---- programs ------------------------------------------------------------------------------------
+
+X, W, V = eqsynth.input("x", (16, 8)), eqsynth.weight("w", (8, 12)), eqsynth.weight("v", (12, 4))
+BIAS = eqsynth.weight("b", (12,))
+IDS = eqsynth.input("ids", (2,), "int64")
+
+
+def first_rows(t: Any) -> Expr:
+    return ops.slice(t, 0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "target"),
+    [
+        (first_rows(ops.relu(X @ W)), ops.relu(first_rows(X) @ W)),
+        (first_rows(ops.tanh(ops.relu(X @ W + BIAS) @ V)),
+         ops.tanh(ops.relu(first_rows(X) @ W + BIAS) @ V)),
+        (ops.embedding(ops.relu(X @ W), IDS), ops.relu(ops.embedding(X, IDS) @ W)),
+        (first_rows(ops.softmax(X @ W, 1)), ops.softmax(first_rows(X) @ W, 1)),
+        (first_rows(ops.amax(X @ W, 1)), ops.amax(first_rows(X) @ W, 1)),
+        (ops.amax(ops.relu(X @ W + BIAS), 0), ops.relu(ops.amax(X @ W, 0) + BIAS)),
+        (ops.amin(ops.sigmoid(-X), 1), ops.sigmoid(-ops.amax(X, 1))),
+    ],
+)  # fmt: skip
+def test_it_is_proved(program: Expr, target: Expr) -> None:
+    proof = eqsynth.prove_equal(program, target, time_limit_s=60)
+    assert proof, proof.stop
