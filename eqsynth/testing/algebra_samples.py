@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from eqsynth.errors import EqsynthError
+from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
@@ -221,6 +222,40 @@ def unfolded(world: World) -> Tensor:
     return made_scope(outer, (its[-1].extent,), body, pick(("sum", "sum", "max", "min", "prod")))
 
 
+def part_of_sum(world: World) -> Tensor:
+    """``f({L_u sum_k g}[m(x)])``, where m takes a slice, a diagonal, or every second place."""
+    pick = world.choices.pick
+    outer = extents(world, 1, 2)
+    its = iterators(outer)
+    index, shape = [], []
+    for _ in range(pick((1, 2))):
+        place = at(pick(its)) * pick((1, 1, 2, 0)) + pick((0, 0, 1, 2))
+        index.append(place)
+        shape.append(place.range()[1] + 1 + pick((0, 1, 2)))
+    computed = product_of_type(world, TensorType(tuple(shape), world.dtype))
+    return made_scope(outer, (), Call(pick(SMOOTH), (Read(computed, tuple(index)),)))
+
+
+def extreme(world: World) -> Tensor:
+    """``max_y f(g(x, y))``: increasing functions, sums and multiples, one in the other."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 1, 1), extents(world, 1, 2)
+    its = iterators((*outer, *inner))
+
+    def made(depth: int) -> Scalar:
+        kind = pick(("sum", "scaled", "call", "call")) if depth else "read"
+        if kind == "sum":
+            return total([made(depth - 1), plain_read(world, its, "b")])
+        if kind == "scaled":
+            return product([Num(pick((2.0, -1.0, 0.5))), made(depth - 1)])
+        if kind == "call":
+            name = pick(("relu", "tanh", "floor", "max", "min", "sin"))
+            return Call(name, tuple(made(depth - 1) for _ in range(FUNCTIONS[name].arity)))
+        return plain_read(world, its)
+
+    return made_scope(outer, inner, made(2), pick(("max", "min", "max", "min", "sum")))
+
+
 def product_of_type(world: World, kind: TensorType) -> Scope:
     """A product of two matrices that has a given type: in the place of an argument of a law."""
     inner = max(1, world.extent())
@@ -243,5 +278,5 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
 
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
-    looked_up, strided, banded, unfolded,
+    looked_up, strided, banded, unfolded, part_of_sum, extreme,
 )  # fmt: skip

@@ -376,6 +376,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "mlp": mlp,
     "layer-norm": layer_norm,
     "shuffled-halves": shuffled_halves,
+    "largest": lambda: op("ReduceMax", op("Relu", leaf("x", 3, 4)), attrs=((1,), 0)),
     "broadcast": broadcast_beside,
     "padded-sum": padded_average,
     "wide-convolution": wide_convolution,

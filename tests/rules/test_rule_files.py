@@ -79,6 +79,7 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
         eqsynth.scope(lambda n: eqsynth.sum(lambda i, j: x[n, 3 * i + j], i=2, j=3), n=4),
         ops.sum(x, 1),
     ),
+    "maps.egg": proved(ops.amax(ops.relu(x), 1), ops.relu(ops.amax(x, 1))),
     "linear.egg": fired(ops.sum(x @ w + b, 0), "term-split"),
     "match.egg": found(product, "Matmul"),
     "merge.egg": fired(ops.cat([x @ w, x @ eqsynth.weight("u", (6, 2))], 1), "merge-matmuls"),
