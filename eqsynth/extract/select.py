@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import over
@@ -20,6 +21,7 @@ from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.layout import free_view, normalized
 from eqsynth.extract.plan import Plan, PlanStep, State
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import flops
 
 # What a view costs to make at run time: a call of torch, no data.
@@ -237,9 +239,9 @@ class Selection:
         known = self._states.get(ref, {})
         best = known.get(layout)
         for other, source in known.items():
-            if other == layout:
+            if other == layout or (best is not None and source.total_s >= best.total_s):
                 continue
-            kernel = copy_kernel(ref, other, layout)
+            kernel = copy_kernel(ref.type, other, layout)
             cost_s = self._costs(kernel)
             total = source.total_s + cost_s
             if (best is None or total < best.total_s) and state not in source.choices:
@@ -295,9 +297,10 @@ def _sliced(member: Tensor) -> ClassRef | None:
     return whole if isinstance(whole, ClassRef) else None
 
 
-def copy_kernel(ref: ClassRef, source: Layout, target: Layout) -> Kernel:
+@lru_cache(maxsize=1 << 14)
+def copy_kernel(type_: TensorType, source: Layout, target: Layout) -> Kernel:
     """The same value in another layout."""
-    identity = Op("Reshape", (Input("0", ref.type),), (ref.shape,))
+    identity = Op("Reshape", (Input("0", type_),), (type_.shape,))
     return Kernel(identity, (False,), "torch", (source,), target)
 
 
