@@ -71,7 +71,7 @@ PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
     DEFAULT_PHASES[2],
-    Phase("windows", ("windows-explore",), 2),
+    Phase("windows", ("windows-explore", "index", "normal"), 4),
     *DEFAULT_PHASES[3:],
 )
 

@@ -256,6 +256,36 @@ def extreme(world: World) -> Tensor:
     return made_scope(outer, inner, made(2), pick(("max", "min", "max", "min", "sum")))
 
 
+def pieces(world: World) -> Tensor:
+    """``sum_k {a[p, q] + b[p - n, q]}[i + c, j + k] * w[k]``: rows of one piece, or of both."""
+    pick = world.choices.pick
+    first, second, columns, taps = pick((1, 2, 3)), pick((2, 3)), pick((4, 3)), pick((2, 3))
+    p, q = map(at, iterators((first + second, columns)))
+    a, b = leaf(world, (first, columns), "a"), leaf(world, (second, columns), "b")
+    both = total([Read(a, (p, q)), Read(b, (p - first, q))])
+    joined = made_scope((first + second, columns), (), both)
+    rows = pick((first, second, second, first + second))
+    i, j, k = map(at, iterators((rows, columns, taps)))
+    start = pick((0, first, first)) if rows <= second else 0
+    x = Read(joined, (i + start, j + k - pick((0, 1))), pick((0.0, 0.0, 0.0, 1.0)))
+    w = Read(leaf(world, (taps,), "w"), (k,))
+    return made_scope((rows, columns), (taps,), product([x, w]), pick(("sum", "sum", "sum", "max")))
+
+
+def taps(world: World) -> Tensor:
+    """``{sum_c x[i + 0, c] * w[0, c]}[i] + {sum_c x[i + d, c] * w[1, c]}[i] + ..``"""
+    pick = world.choices.pick
+    count, rows, channels, d = pick((2, 3)), pick((4, 3)), pick((2, 3)), pick((1, 1, 2, 0))
+    i, c = map(at, iterators((rows, channels)))
+    x, w = leaf(world, (rows, channels), "x"), leaf(world, (count, channels), "w")
+    terms = []
+    for n in range(count):
+        place = i + n * d - pick((1, 1, 1, 1, 0))
+        factors = Read(x, (place, c)), Read(w, (Index(n), c))
+        terms.append(Read(made_scope((rows,), (channels,), product(factors)), (i,)))
+    return made_scope((rows,), (), total(terms))
+
+
 def product_of_type(world: World, kind: TensorType) -> Scope:
     """A product of two matrices that has a given type: in the place of an argument of a law."""
     inner = max(1, world.extent())
@@ -278,5 +308,5 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
 
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
-    looked_up, strided, banded, unfolded, part_of_sum, extreme,
+    looked_up, strided, banded, unfolded, part_of_sum, extreme, pieces, taps,
 )  # fmt: skip

@@ -208,6 +208,33 @@ def indices_by_hand() -> Tensor:
     return Scope((4, 6, 3), (), Sum(tuple(map(Value, at))))
 
 
+def one_of_a_batch() -> Tensor:
+    """A product of the second of two matrices that were stacked."""
+    left = op("Concat", leaf("a", 1, 3, 4), leaf("b", 1, 3, 4), attrs=(0,))
+    right = op("Concat", leaf("c", 1, 4, 2), leaf("d", 1, 4, 2), attrs=(0,))
+    return op("Slice", op("Matmul", left, right), attrs=(0, 1, 2, 1))
+
+
+def taps_apart() -> Tensor:
+    """A convolution by each row of a kernel of two, and their sum."""
+    x, w = leaf("x", 1, 2, 4, 4), leaf("w", 3, 2, 2, 3, constant=True)
+
+    def row(r: int) -> Tensor:
+        image = op("Slice", x, attrs=(2, r, r + 3, 1))
+        kernel = op("Slice", w, attrs=(2, r, r + 1, 1))
+        return op("Conv2d", image, kernel, attrs=((1, 1), (0, 1), (1, 1), 1))
+
+    return op("Add", row(0), row(1))
+
+
+def doubled() -> Tensor:
+    """A constant kernel and a pooled image, each added to itself."""
+    x, ninth = leaf("x", 1, 2, 4, 4), op("Full", attrs=((2, 1, 3, 3), 1 / 9, "float32"))
+    kernel = op("Add", ninth, ninth)
+    filtered = op("Conv2d", x, kernel, attrs=((1, 1), (1, 1), (1, 1), 2))
+    return op("Add", filtered, filtered)
+
+
 def max_of_views() -> Tensor:
     """A maximum over a padded, expanded view; the padding is -inf and never wins."""
     padded = op("Pad", leaf("x", 4, 5), attrs=((0, 1), (0, 1), -INF))
@@ -389,6 +416,9 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "every-elementwise": every_elementwise,
     "scalars": scopes_by_hand,
     "indices": indices_by_hand,
+    "one-of-a-batch": one_of_a_batch,
+    "taps-apart": taps_apart,
+    "doubled": doubled,
     "max-of-views": max_of_views,
     "odd-extents": odd_extents,
     "narrow-integers": narrow_integers,

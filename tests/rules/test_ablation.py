@@ -39,6 +39,7 @@ from eqsynth.testing.patterns import SLOTS, Template
 from eqsynth.testing.search import estimated_plan
 from tests.egraph.programs import PROGRAMS
 from tests.egraph.test_transposed import transposed as transposed_and_its_taps
+from tests.rules import test_einnet as einnet
 from tests.terms import leaf, op
 
 RULES = load_rules()
@@ -263,6 +264,12 @@ ROWS: dict[str, Winner | Equal] = {
     "boundary-tighten": Winner(known("padded-sum"), "flops", 24),
     # windows-explore, axes-explore: in proofs only
     "window-split": Winner(large_window, "3x3", "Conv2d Reshape Permute Scope", PROVE_PHASES),
+    "expression-split": Equal(
+        expressions(lambda: einnet.BOTH), expressions(einnet.conv3x3_of_both)
+    ),
+    "tap-merge": Equal(
+        expressions(lambda: einnet.CONV), expressions(partial(einnet.three_conv1x3, True))
+    ),
     "traversal-order": Equal(
         expressions(partial(product, False)), expressions(partial(product, True))
     ),
@@ -290,6 +297,14 @@ ROWS: dict[str, Winner | Equal] = {
     "traversal-merge": ATTENTION,
     "expression-fusion": MLP,
     "read-constants": ATTENTION,
+    "like-terms": Equal(
+        expressions(lambda: einnet.pooled(einnet.U) + einnet.pooled(einnet.U)),
+        expressions(lambda: einnet.depthwise(ops.full((2, 1, 3, 3), 2 / 9))),
+    ),
+    "number-is-full": Equal(
+        expressions(lambda: einnet.depthwise(einnet.POOL + einnet.POOL)),
+        expressions(lambda: einnet.depthwise(ops.full((2, 1, 3, 3), 2 / 9))),
+    ),
     "phase-select": SUBPIXEL,
     "iterator-merge": Equal(
         expressions(lambda: ops.sum(ops.syno.split(Y, 0, 4), (0, 1))),

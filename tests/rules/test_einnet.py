@@ -174,6 +174,66 @@ def together(t: Expr) -> Expr:
     return ops.reshape(joined, (b // STEP, m * STEP, n))
 
 
+KEYS_0, KEYS_1 = eqsynth.input("k0", (3, 4)), eqsynth.input("k1", (3, 4))
+WEIGHTS = [eqsynth.weight(name, (4, 5)) for name in ("w0", "w1")]
+P = eqsynth.weight("p", (F, C, 1, 1))
+BOTH = ops.cat([CONV, ops.conv2d(X, P)], 1)
+
+
+def conv3x3_of_both() -> Expr:
+    """The 1x1 kernel enlarged to 3x3, beside the other."""
+    return ops.conv2d(X, ops.cat([K, ops.pad(P, (1, 1, 1, 1))], 0), padding=1)
+
+
+def three_conv1x3(padded: bool) -> Expr:
+    """Of the rows of the padded image, or with the results moved by a row."""
+    rows = ops.pad(X, (0, 0, 1, 1))
+    parts = [ops.narrow(K, 2, r, 1) for r in range(3)]
+    if padded:
+        results = [
+            ops.conv2d(ops.narrow(rows, 2, r, H), k, padding=(0, 1)) for r, k in enumerate(parts)
+        ]
+    else:
+        results = [ops.conv2d(X, k, padding=(0, 1)) for k in parts]
+        results[0] = ops.narrow(ops.pad(results[0], (0, 0, 1, 0)), 2, 0, H)
+        results[2] = ops.narrow(ops.pad(results[2], (0, 0, 0, 1)), 2, 1, H)
+    return results[0] + results[1] + results[2]
+
+
+# TASO's Fig. 8: two images of two channels, depthwise kernels and filters.
+U, T = eqsynth.input("u", (1, 2, 4, 4)), eqsynth.input("t", (1, 2, 4, 4))
+POOL = ops.full((2, 1, 3, 3), 1 / 9)
+D1, D2 = eqsynth.weight("d1", (2, 1, 1, 1)), eqsynth.weight("d2", (2, 1, 3, 3))
+E1, E2 = eqsynth.weight("e1", (3, 2, 1, 1)), eqsynth.weight("e2", (3, 2, 1, 1))
+
+
+def pooled(t: Expr) -> Expr:
+    return ops.avg_pool2d(t, 3, stride=1, padding=1)
+
+
+def depthwise(kernel: Expr) -> Expr:
+    return ops.conv2d(U, kernel, padding=1, groups=2)
+
+
+def separable_convolutions() -> Expr:
+    one = ops.conv2d(ops.conv2d(U, D1, groups=2), E1)
+    return one + ops.conv2d(ops.conv2d(T, D2, padding=1, groups=2), E2)
+
+
+def one_separable_convolution() -> Expr:
+    """Fig. 8c: both images, the smaller kernel enlarged: a depthwise convolution and another."""
+    kernels = ops.cat([ops.pad(D1, (1, 1, 1, 1)), D2], 0)
+    deep = ops.conv2d(ops.cat([U, T], 1), kernels, padding=1, groups=4)
+    return ops.conv2d(deep, ops.cat([E1, E2], 1))
+
+
+def interleaved_depthwise() -> Expr:
+    """Two average poolings of two images, as a convolution of two channels a group."""
+    both = ops.permute(ops.reshape(ops.cat([U, T], 1), (1, 2, 2, 4, 4)), (0, 2, 1, 3, 4))
+    kernel = ops.full((2, 2, 3, 3), 1 / 9)
+    return ops.conv2d(ops.reshape(both, (1, 4, 4, 4)), kernel, padding=1, groups=2)
+
+
 CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
     "Fig. 7e, Matmul and OffsetReduce": (CONV, matmul_and_offset_reduce),
     "Fig. 7f, Conv1x1 and OffsetReduce": (CONV, conv1x1_and_offset_reduce),
@@ -186,12 +246,31 @@ CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
     "Table 3, ConvTranspose, Matmul and col2im": (TRANSPOSED, matmul_and_col2im),
     "sub-pixel convolution": (TRANSPOSED, sub_pixel_convolution),
     "sub-pixel convolution, zeros in its kernels": (TRANSPOSED, sub_pixel_convolution_with_zeros),
+    "Fig. 3a, a 3x3 and a 1x1 convolution in one": (BOTH, conv3x3_of_both),
+    "three 1x3 convolutions": (CONV, lambda: three_conv1x3(False)),
+    "three 1x3 convolutions of rows of the image": (CONV, lambda: three_conv1x3(True)),
+    "TASO Fig. 8b": (
+        pooled(U) + pooled(U), lambda: depthwise(POOL + POOL),
+    ),
+    "TASO Fig. 8b, two images": (
+        pooled(U) + pooled(T), lambda: ops.conv2d(U + T, POOL, padding=1, groups=2),
+    ),
+    "TASO Fig. 8b, two images side by side": (pooled(U) + pooled(T), interleaved_depthwise),
+    "TASO Fig. 8c": (separable_convolutions(), one_separable_convolution),
     "dilated convolution": (DILATED, convolution_on_rearranged_rows),
     "Fig. 14, G2BMM": (
         ops.g2bmm(Q, KEYS, 1, STEP), lambda: together(ops.g2bmm(apart(Q), apart(KEYS), 1)),
     ),
     "Fig. 14, GBMM": (
         ops.gbmm(BAND, V, STEP), lambda: together(ops.gbmm(apart(BAND), apart(V))),
+    ),
+    "Fig. 14, both, the rearrangements between them cancelled": (
+        ops.gbmm(ops.g2bmm(Q, KEYS, 1, STEP) * 0.5, V, STEP),
+        lambda: together(ops.gbmm(ops.g2bmm(apart(Q), apart(KEYS), 1) * 0.5, apart(V))),
+    ),
+    "Fig. 15, products that share no input, batched": (
+        ops.stack([ops.matmul(KEYS_0, WEIGHTS[0]), ops.matmul(KEYS_1, WEIGHTS[1])]),
+        lambda: ops.matmul(ops.stack([KEYS_0, KEYS_1]), ops.stack(WEIGHTS)),
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from eqsynth.egraph.laws import contraction, linear, maps, merging, selection
+from eqsynth.egraph.laws import contraction, linear, maps, merging, selection, splitting
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.requests import (
     Later,
@@ -26,7 +26,15 @@ from eqsynth.egraph.laws.requests import (
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Num, Read, Sum, factors_of, reads, terms_of
+from eqsynth.ir.scalar import (
+    Num,
+    Read,
+    Scalar,
+    Sum,
+    factors_of,
+    reads,
+    terms_of,
+)
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
 # Folded sums of one class that are kept: each way of fusing a map has its own.
@@ -73,6 +81,51 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
     raise Later
 
 
+def expression_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = flat(view, row)
+    for read in factors_of(scope.body):
+        if not isinstance(read, Read) or not isinstance(read.tensor, ClassRef):
+            continue
+        for inner in sorted(_maps(view, read.tensor), key=lambda s: -len(terms_of(s.body))):
+            used: dict[Tensor, Tensor] = {read.tensor: inner}
+            parts = splitting.expression_split(scope, read, inner, _pieces(view, used))
+            if parts is not None:
+                return [Using(parts, used)]
+    raise Later
+
+
+def _pieces(view: View, used: dict[Tensor, Tensor]) -> splitting.Piece:
+    """What a read in one piece of a sum is; the members that say so are noted in ``used``."""
+
+    def piece_of(read: Read) -> Scalar | None:
+        ref = read.tensor
+        for inner in _maps(view, ref) if isinstance(ref, ClassRef) else ():
+            found = splitting.piece(read, inner) if used.get(ref, inner) == inner else None
+            if found is not None:
+                used[ref] = inner
+                return found
+        return None
+
+    return piece_of
+
+
+def tap_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    scope = underived(view, row)
+    merged = splitting.tap_merge(scope, lambda read: products_of(view, _class(read)))
+    if merged is None:
+        raise Later
+    return [merged]
+
+
+def _class(read: Read) -> ClassRef:
+    assert isinstance(read.tensor, ClassRef)
+    return read.tensor
+
+
+def like_terms(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    return some(linear.like_terms(underived(view, row)))
+
+
 def hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
     if scope is None or scope in view.derived:
@@ -86,15 +139,11 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     if scope is None or opened_sum(view, scope):
         raise Later
 
-    def flat_scopes(read: Read) -> list[Scope]:
-        assert isinstance(read.tensor, ClassRef)
-        return products_of(view, read.tensor)
-
     def is_factor(read: Read) -> bool:
         # Ones with zeros around them say where a window lies; put outside, they save nothing.
         return number_of(view, read.tensor) is None
 
-    return list(common_factor(scope, flat_scopes, is_factor))
+    return list(common_factor(scope, lambda read: products_of(view, _class(read)), is_factor))
 
 
 def opened_sum(view: View, scope: Scope) -> Using | None:
@@ -243,7 +292,11 @@ def select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def read_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    return some(without_constants(view, underived(view, row)))
+    scope = underived(view, row)
+    known = without_constants(view, scope)
+    if known is None and any(read.tensor.constant for read in reads(scope.body)):
+        raise Later  # a constant that is put together may turn out to be one number
+    return some(known)
 
 
 def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:

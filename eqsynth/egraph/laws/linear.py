@@ -66,6 +66,23 @@ def term_split(scope: Scope) -> Scope | None:
     return result if result.type == scope.type else None
 
 
+def like_terms(scope: Scope) -> Scope | None:
+    """``L_x c*f + d*f + g = L_x (c + d)*f + g``, c and d numbers of one sign: nothing cancels."""
+    if not isinstance(scope.body, Sum) or not is_float(scope.dtype):
+        return None
+    numbers: dict[tuple[Scalar, bool], float] = {}
+    for term in scope.body.terms:
+        number = math.prod(f.value for f in factors_of(term) if isinstance(f, Num))
+        rest = product([f for f in factors_of(term) if not isinstance(f, Num)])
+        key = rest, number > 0
+        numbers[key] = numbers.get(key, 0.0) + number
+    if len(numbers) == len(scope.body.terms) or not all(map(math.isfinite, numbers.values())):
+        return None
+    collected = total([product([Num(n), rest]) for (rest, _), n in numbers.items()])
+    result = same_scope(scope, collected, reduction_iterators(scope))
+    return result if result.type == scope.type else None
+
+
 def fold_terms(scope: Scope) -> Scope | None:
     """``L_{i,j} f + c(j) + d(j) = L_{i,j} f + {L_j c + d}[j]``, c and d constant: computed once.
 

@@ -118,7 +118,7 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
         if not (index.range()[0] >= 0 and index.range()[1] < extent)
     ]
-    if len(outside) > 1 and not _independent(inner, outside):
+    if len(outside) > 1 and not independent(inner, outside):
         return None
     if not all(vanishes_outside(inner, axis, read.fill) for axis in outside):
         return None
@@ -161,7 +161,7 @@ def _may_wrap(outer: Scope, inner: Scope) -> bool:
     )
 
 
-def _independent(inner: Scope, outside: list[int]) -> bool:
+def independent(inner: Scope, outside: list[int]) -> bool:
     """No index mixes two iterators that may both be outside: then each is judged alone."""
     return not any(
         sum(index.coefficient(axis) != 0 for axis in outside) > 1

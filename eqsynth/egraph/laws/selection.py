@@ -26,7 +26,6 @@ from eqsynth.ir.scalar import (
     iterators,
     leaves,
     product,
-    reads,
     rewrite_leaves,
     substitute,
 )
@@ -83,8 +82,7 @@ def _solved(index: Index, reduced: set[It]) -> tuple[It, Index] | None:
 def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Scope | None:
     """The scope with reads of constant tensors, always in range, as the number that they give.
 
-    ``constant`` says which number all elements of a tensor are. Next to another operand only,
-    which keeps the dtype.
+    ``constant`` says which number all elements of a tensor are.
     """
     if not is_float(scope.dtype):
         return None
@@ -96,7 +94,7 @@ def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> 
         return part
 
     body = rewrite_leaves(scope.body, leaf)
-    if body == scope.body or not any(True for _ in reads(body)):
+    if body == scope.body:
         return None
     result = same_scope(scope, body, reduction_iterators(scope))
     return result if result.type == scope.type else None

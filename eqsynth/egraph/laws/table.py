@@ -340,6 +340,9 @@ LAWS: Final[dict[str, Law]] = {
     "distribute": algebra.distribute,
     "hoist": algebra.hoist,
     "common-factor": algebra.common_factors,
+    "expression-split": algebra.expression_split,
+    "tap-merge": algebra.tap_merge,
+    "like-terms": algebra.like_terms,
     "term-split": algebra.term_split,
     "fold-terms": algebra.fold_terms,
     "quotient": algebra.quotient,
@@ -371,13 +374,13 @@ LAWS: Final[dict[str, Law]] = {
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
-    "traversal-merge", "read-constants",
+    "traversal-merge", "read-constants", "like-terms",
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
     "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
-    "multiply-out", "fold-terms", "part",
+    "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
