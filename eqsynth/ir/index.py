@@ -130,8 +130,8 @@ class Index:
     __radd__ = __add__
 
     def __mul__(self, factor: int) -> Index:
-        if factor == 0:
-            return Index(0)
+        if factor in (0, 1):
+            return self if factor else Index(0)
         return Index(self.const * factor, tuple((a, c * factor) for a, c in self.terms))
 
     __rmul__ = __mul__
