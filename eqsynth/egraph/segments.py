@@ -3,6 +3,9 @@
 A cut goes where exactly one non-constant tensor is live, and where no rule would have looked
 across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
 whatever is done on either side) and a contraction takes it (so it is materialized in any case).
+What is lost: a bias before a max-pooling could go past it into the next layer, an addition that a
+kernel fuses anyway; and where a program reads a part of its last layer only, the layers before the
+cut are computed whole.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
     (
         nn.Sequential(
             nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(),
-            nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1), nn.AvgPool2d(2),
+            nn.Conv2d(3, 3, 1, bias=False), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1), nn.AvgPool2d(2),
         ),
         (1, 2, 10, 10),
     ),
