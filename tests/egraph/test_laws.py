@@ -158,6 +158,14 @@ def test_a_fill_is_kept_by_the_same_fill_alone() -> None:
     assert merge(*shifted(twice, 1.5)) is None
 
 
+def test_rows_of_a_flattened_axis_end_where_it_does() -> None:
+    """x[z // 4, z % 4] is outside where z is; the remainder alone never is."""
+    z = it(0, 12)
+    assert vanishes_outside(Scope((12,), (), x(z // 4, z % 4, shape=(3, 4))), 0, 0.0)
+    for index, size in ((z % 4, 4), (z // 4 + 1, 5), (z // 4, 4), (z // 5, 3)):
+        assert not vanishes_outside(Scope((12,), (), x(index, shape=(size,))), 0, 0.0)
+
+
 def test_zero_times_infinity_is_no_zero() -> None:
     """x[z] is 0 outside, but the other factor is -inf there."""
     body = Prod((X4, x(it(0, 4), shape=(3,), name="y", fill=-INF)))
@@ -169,10 +177,10 @@ def test_zero_times_infinity_is_no_zero() -> None:
 
 def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
     """x[i + j - 3]: with i and j both outside the index may be inside."""
-    mixed = x(it(0, 4) + it(1, 4), shape=(7,))
-    inner = Scope((4, 4), (), mixed)
-    read = Read(inner, (it(0, 6) - 1, it(1, 6) - 1))
-    assert merge(Scope((6, 6), (), read), read, inner) is None
+    for index in (it(0, 4) + it(1, 4), (it(0, 4) * 4 + it(1, 4)) // 4):
+        inner = Scope((4, 4), (), x(index, shape=(index.range()[1] + 1,)))
+        read = Read(inner, (it(0, 6) - 1, it(1, 6) - 1))
+        assert merge(Scope((6, 6), (), read), read, inner) is None
 
 
 def test_sums_are_merged_into_sums_only_once() -> None:

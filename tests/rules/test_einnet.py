@@ -200,6 +200,28 @@ def three_conv1x3(padded: bool) -> Expr:
     return results[0] + results[1] + results[2]
 
 
+# GCN's separable pair begins with two convolutions of one image, of a column and of a row.
+COLUMN, ROW = eqsynth.weight("col", (F, C, 3, 1)), eqsynth.weight("row", (F, C, 1, 3))
+
+
+def one_matmul_for_both() -> list[Expr]:
+    """Fig. 15's first step: a product with all taps of both, and a sum at offsets of each part."""
+    taps = [ops.permute(ops.reshape(k, (F, C, 3)), (1, 2, 0)) for k in (COLUMN, ROW)]
+    kernel = ops.cat([ops.reshape(k, (C, 3 * F)) for k in taps], 1)
+    image = ops.permute(ops.reshape(X, (C, H * W)), (1, 0))
+    t = ops.reshape(ops.matmul(image, kernel), (H, W, 2, 3, F))
+    return [
+        eqsynth.scope(
+            lambda n, f, i, j: eqsynth.sum(lambda r: t[i + r - 1, j, 0, r, f], r=3),
+            n=1, f=F, i=H, j=W,
+        ),
+        eqsynth.scope(
+            lambda n, f, i, j: eqsynth.sum(lambda r: t[i, j + r - 1, 1, r, f], r=3),
+            n=1, f=F, i=H, j=W,
+        ),
+    ]  # fmt: skip
+
+
 # TASO's Fig. 8: two images of two channels, depthwise kernels and filters.
 U, T = eqsynth.input("u", (1, 2, 4, 4)), eqsynth.input("t", (1, 2, 4, 4))
 POOL = ops.full((2, 1, 3, 3), 1 / 9)
@@ -273,6 +295,15 @@ CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
         lambda: ops.matmul(ops.stack([KEYS_0, KEYS_1]), ops.stack(WEIGHTS)),
     ),
 }  # fmt: skip
+
+
+def test_two_convolutions_of_one_image_are_one_product() -> None:
+    left = [ops.conv2d(X, COLUMN, padding=(1, 0)), ops.conv2d(X, ROW, padding=(0, 1))]
+    proof = prove_equal(left, one_matmul_for_both(), time_limit_s=120)
+    assert proof, proof.stop
+    explanation = proof.explain()
+    assert isinstance(explanation, Explanation)
+    assert agree(explanation) == len(explanation.steps) + 1
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,7 +14,7 @@ import math
 from functools import lru_cache
 
 from eqsynth.egraph.laws.closing import same_scope
-from eqsynth.ir.index import Index, It
+from eqsynth.ir.index import FloorDiv, Index, It
 from eqsynth.ir.scalar import (
     Num,
     Prod,
@@ -96,7 +96,15 @@ def leaves_with(read: Read, it: It) -> bool:
 
 
 def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
-    """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent)."""
+    """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent).
+
+    ``x // d`` is outside where x is outside of [0, d * size).
+    """
+    while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv):
+        (atom, c), *_ = index.terms
+        if c != 1 or index.const or not isinstance(atom, FloorDiv):
+            break
+        index, size = atom.value, size * atom.divisor
     a = index.coefficient(axis)
     if a <= 0 or not index.is_affine or extent == 1:
         return False
@@ -164,7 +172,7 @@ def _may_wrap(outer: Scope, inner: Scope) -> bool:
 def independent(inner: Scope, outside: list[int]) -> bool:
     """No index mixes two iterators that may both be outside: then each is judged alone."""
     return not any(
-        sum(index.coefficient(axis) != 0 for axis in outside) > 1
+        len({it.slot for it in index.iterators()} & set(outside)) > 1
         for factor in factors_of(inner.body)
         if isinstance(factor, Read)
         for index in factor.index
