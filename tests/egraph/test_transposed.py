@@ -107,6 +107,7 @@ def test_more_or_less_than_the_operator_gives() -> None:
     [
         (OUT // 2 + TAP, 2 * TAP + OUT % 2, 4),
         (OUT // 2 - TAP, 2 * TAP + (OUT + 1) % 2, 4),
+        (OUT // 2 - TAP + 1, 2 * TAP + (OUT + 1) % 2, 4),
         (OUT // 2 - TAP - 1, 2 * TAP + OUT % 2, 4),
         (OUT // 2 - 2 * TAP, 2 * TAP + OUT % 2, 4),
         (OUT // 2 - TAP, 2 * TAP + OUT % 2, 6),
@@ -114,7 +115,8 @@ def test_more_or_less_than_the_operator_gives() -> None:
         (OUT // 3 - TAP, 2 * TAP + OUT % 2, 4),
     ],
     ids=[
-        "forward", "another phase", "negative padding", "no common phase", "taps left out",
+        "forward", "another phase", "two paddings", "negative padding", "no common phase",
+        "taps left out",
         "reversed", "two strides",
     ],
 )  # fmt: skip

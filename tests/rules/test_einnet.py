@@ -286,7 +286,7 @@ CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
     "Fig. 14, GBMM": (
         ops.gbmm(BAND, V, STEP), lambda: together(ops.gbmm(apart(BAND), apart(V))),
     ),
-    "Fig. 14, both, the rearrangements between them cancelled": (
+    "Fig. 14, both and a scaling, the rearrangements between them cancelled": (
         ops.gbmm(ops.g2bmm(Q, KEYS, 1, STEP) * 0.5, V, STEP),
         lambda: together(ops.gbmm(ops.g2bmm(apart(Q), apart(KEYS), 1) * 0.5, apart(V))),
     ),
