@@ -288,6 +288,8 @@ ROWS: dict[str, Winner | Equal] = {
     "gather-rows": LOOKED_UP,
     "ungather-rows": LOOKED_UP,
     "rfactor": Winner(known("max-pooling"), "flops", 540),
+    "part": Winner(expressions(lambda: ops.slice(ops.relu(A @ B), 0, 0, 1)), "flops", 44),
+    "extremum": Winner(known("largest"), "flops", 15),
     # normal
     "canonical-form": Winner(known("weighted-sum"), "flops", 48),
     "derived-form": Winner(known("biased-chain"), "matrices", "Scope Reshape FusedMatmul Reshape"),
