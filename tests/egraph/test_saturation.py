@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,16 @@ from eqsynth.rules import RuleSet, load_rules
 from eqsynth.rules.load import DEFAULT_FILES
 from eqsynth.testing.consistency import assert_egraph_consistent
 from eqsynth.testing.strategies import operator_programs, scopes
-from tests.egraph.programs import LIMITS, PROGRAMS, RULES, chain, saturate, saturated
+from tests.egraph.programs import (
+    LIMITS,
+    PROGRAMS,
+    RULES,
+    chain,
+    least_flops,
+    saturate,
+    saturated,
+    weight,
+)
 from tests.terms import leaf, op, times
 
 
@@ -62,6 +72,28 @@ def test_a_chain_of_products_has_few_classes(length: int, classes: int) -> None:
 )
 def test_library_operators_are_found(name: str, operators: set[str]) -> None:
     assert operators <= operators_in(saturated(name))
+
+
+def test_a_sum_of_products_of_one_operand_has_few_classes() -> None:
+    """All of them are joined at once: no class for each subset of the terms."""
+
+    def size(count: int) -> int:
+        x = leaf("x", 3, 4)
+        parts = [op("Matmul", x, weight(f"w{n}", 4, 2)) for n in range(count)]
+        whole = reduce(partial(op, "Add"), parts)
+        graph = saturate_terms((whole,), RULES, DEFAULT_PHASES, LIMITS, False)
+        assert graph.stop == "saturated"
+        return len(graph.classes)
+
+    assert size(8) < 3 * size(4)
+
+
+def test_the_mean_of_stacked_products_is_one_product() -> None:
+    w = weight("w", 4, 5)
+    parts = [op("Reshape", op("Matmul", leaf(n, 3, 4), w), attrs=((1, 3, 5),)) for n in "ab"]
+    graph = saturate(op("ReduceMean", op("Concat", *parts, attrs=(0,)), attrs=((0,), 0)))
+    # (a + b) times w / 2, which is computed once.
+    assert least_flops(graph) == 3 * 4 + 2 * 3 * 4 * 5
 
 
 def test_one_product_does_for_two() -> None:

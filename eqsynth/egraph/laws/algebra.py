@@ -139,9 +139,13 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     if scope is None or opened_sum(view, scope):
         raise Later
 
+    # A sum that distribution made has the factors back of what it was made from.
+    known = products_of(view, row[0]) if scope in view.derived else []
+    before = {read.tensor for inner in known for read in reads(inner.body)}
+
     def is_factor(read: Read) -> bool:
         # Ones with zeros around them say where a window lies; put outside, they save nothing.
-        return number_of(view, read.tensor) is None
+        return read.tensor not in before and number_of(view, read.tensor) is None
 
     return list(common_factor(scope, lambda read: products_of(view, _class(read)), is_factor))
 
