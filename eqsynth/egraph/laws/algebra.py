@@ -38,7 +38,7 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
 # Folded sums of one class that are kept: each way of fusing a map has its own.
-MAX_VARIANTS = 8
+MAX_FOLDED = 8
 # Sums that are opened in one step.
 MAX_TERMS = 64
 
@@ -222,7 +222,7 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
     made (a bias that went through a weight)."""
     scope = underived(view, row)
     forms = [Using(scope, {})]
-    if len(view.scopes(row[0])) > MAX_VARIANTS:
+    if len(view.scopes(row[0])) > MAX_FOLDED:
         return []
     if any(map(linear.is_constant, terms_of(scope.body))):
         for read in terms_of(scope.body):
@@ -308,18 +308,18 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
     if view.eclass(e) in view.instantiated:
         return []
     found = []
-    computed = [inner for inner in _maps(view, table) if not merging.is_product(inner)]
-    for inner in (*products_of(view, table), *filter(_is_canonical, computed)):
+    computed = [
+        inner
+        for inner in _maps(view, table)
+        if not merging.is_product(inner) and canonical(inner) == inner
+    ]
+    for inner in (*products_of(view, table), *computed):
         gathered = selection.gather_rows(Op("Embedding", (table, ids)), inner)
         if gathered is not None:
             found.append(Using(gathered, {table: inner}))
     if not found:
         raise Later
     return found
-
-
-def _is_canonical(scope: Scope) -> bool:
-    return canonical(scope) == scope
 
 
 def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:

@@ -71,9 +71,8 @@ def _box(read: Read) -> Read | None:
     for slot, (index, size) in enumerate(zip(read.index, read.tensor.shape, strict=True)):
         step = math.gcd(*(c for _, c in index.terms)) or 1
         low, high = index.range()
-        # The first and the last place in t of those a step apart.
-        first = low + -(min(low, 0) // step) * step
-        last = high - -(-max(0, high - size + 1) // step) * step
+        # The first place in t of those a step apart.
+        first, last = low + -(min(low, 0) // step) * step, min(high, size - 1)
         if first > last:
             return None
         extents.append((last - first) // step + 1)
