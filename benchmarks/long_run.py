@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.batches import Batch
 from benchmarks.random_modules import run_modules
-from benchmarks.random_programs import Batch, run_batch
+from benchmarks.random_programs import run_batch
 from eqsynth.executor import Worker
 from eqsynth.progress import Progress
 from eqsynth.rules import load_rules
@@ -42,9 +43,9 @@ TIMEOUT_S = 900.0
 
 def version(extra: Sequence[str] = ()) -> str:
     """Of the code and the rules: a journal belongs to one."""
-    root = Path(__file__).parents[1]
-    files = [*(root / "eqsynth").rglob("*.py"), *rules_directory().rglob("*.egg"), Path(__file__)]
-    files += map(Path, extra)
+    here = Path(__file__).parent
+    files = [*(here.parent / "eqsynth").rglob("*.py"), *rules_directory().rglob("*.egg")]
+    files += [Path(__file__), here / "batches.py", *here.glob("random_*.py"), *map(Path, extra)]
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(files):
         digest.update(path.read_bytes())

@@ -8,52 +8,27 @@ from __future__ import annotations
 import base64
 import pickle
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
+from hypothesis import strategies as st
+
+from benchmarks.batches import Batch, Draws, operators, told
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.printing import render
-from eqsynth.ir.tensor import Input, Tensor, Weight, topological
+from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+from eqsynth.testing import strategies
+from eqsynth.testing.data import sample_all
+from eqsynth.testing.search import assert_search_sound
 
 BATCH = 40
 TOGETHER = 4
 """Programs in one e-graph: they share the time that a session takes, and subterms."""
 
-SHRINK_S = 300.0
-"""Time in which a failure is made smaller."""
-
 DATA = ("normal", "ties", "sparse", "negative")
-
-Case = TypeVar("Case")
-Draw = Callable[[int, Callable[[Case], None], bool], None]
-"""Calls a function with each case of a batch, by its number; True: and shrinks what fails."""
-
-
-@dataclass
-class Batch:
-    """What one batch found.
-
-    Attributes:
-        programs: digests of its programs.
-        operators: operators, scopes and views of each.
-        enodes: of each e-graph.
-        fired: e-graphs in which each rule united something.
-        failures: the shrunk program and what was wrong with it.
-    """
-
-    number: int
-    programs: list[str] = field(default_factory=list)
-    operators: list[int] = field(default_factory=list)
-    enodes: list[int] = field(default_factory=list)
-    fired: dict[str, int] = field(default_factory=dict)
-    stops: dict[str, int] = field(default_factory=dict)
-    cheaper: int = 0
-    failures: list[dict[str, str]] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 @cache
@@ -61,15 +36,9 @@ def _rules(extra: tuple[str, ...]) -> RuleSet:
     return load_rules([*DEFAULT_FILES, *extra])
 
 
-def programs(number: int, visit: Callable[[Tensor], None], shrink: bool = False) -> None:
-    """Calls ``visit`` with the programs of a batch; they depend on its number only."""
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-    from hypothesis import strategies as st
-
-    from eqsynth.testing import strategies
-
+def _programs(_number: int) -> st.SearchStrategy[Tensor]:
     dtypes = ("float32", "float32", "float32", "int64", "uint8", "int32", "bool", "float16")
-    drawn: st.SearchStrategy[Tensor] = st.one_of(
+    return st.one_of(
         strategies.operator_programs(steps=6, dtypes=dtypes),
         strategies.operator_programs(
             steps=6, dtypes=("float32", "float32", "float64"), structures=True
@@ -82,18 +51,9 @@ def programs(number: int, visit: Callable[[Tensor], None], shrink: bool = False)
             strategies.BOUNDED,
         ).map(lambda case: case[0]),
     )
-    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
 
-    @seed(number)
-    @settings(
-        max_examples=BATCH, database=None, deadline=None, phases=phases, print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(drawn)
-    def each(term: Tensor) -> None:
-        visit(term)
 
-    each()
+PROGRAMS = Draws(_programs, BATCH)
 
 
 def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -102,8 +62,7 @@ def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
     Args:
         extra: rule files that are loaded after eqsynth's own.
     """
-    start, batch, drawn = time.monotonic(), Batch(number), list[Tensor]()
-    programs(number, drawn.append)
+    start, batch, drawn = time.monotonic(), Batch(number), PROGRAMS.of(number)
     wrong: dict[Tensor, str] = {}
     for first in range(0, len(drawn), TOGETHER):
         group = drawn[first : first + TOGETHER]
@@ -112,7 +71,7 @@ def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
             wrong |= alone or dict.fromkeys(group, together)
     batch.programs = [term.digest.hex() for term in drawn]
     batch.operators = [operators([term]) for term in drawn]
-    batch.failures = [_told(number, extra, *found) for found in wrong.items()]
+    batch.failures = [_failed(number, extra, *found) for found in wrong.items()]
     batch.seconds = time.monotonic() - start
     return asdict(batch)
 
@@ -121,52 +80,19 @@ def _failure(
     group: Sequence[Tensor], number: int, extra: tuple[str, ...], batch: Batch | None = None
 ) -> str:
     """What is wrong with programs in one e-graph; nothing, most of the time."""
-    from eqsynth.testing.data import sample_all
-    from eqsynth.testing.search import assert_search_sound
-
     env = sample_all(*group, kind=DATA[number % len(DATA)], seed=number)
     try:
         found = assert_search_sound(group, rules=_rules(extra), phases=PROVE_PHASES, env=env)
-    except Exception as error:  # whatever it is, it is a finding
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return told(error)
     if batch is not None:
-        batch.enodes.append(found.graph.enodes)
-        fired = Counter(name for name, count in found.graph.matches.items() if count)
-        batch.fired = dict(Counter(batch.fired) + fired)
-        batch.stops = dict(Counter(batch.stops) + Counter([found.graph.stop]))
-        before, after = found.costs["flops"]
-        batch.cheaper += after < 0.999 * before
+        graph = found.graph
+        batch.searched(graph.enodes, graph.stop, graph.matches, found.costs["flops"])
     return ""
 
 
-def operators(roots: Sequence[Tensor]) -> int:
-    """How many terms compute something."""
-    return sum(not isinstance(term, Input | Weight) for term in topological(roots))
-
-
-def _told(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
+def _failed(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
     """A failure as text, and as a pickle from which to replay it."""
-    last, error = shrunk(programs, number, term, error, lambda t: _failure([t], number, extra))
+    last, error = PROGRAMS.shrunk(number, term, error, lambda t: _failure([t], number, extra))
     pickled = base64.b64encode(pickle.dumps(last)).decode()
     return {"program": render(last), "error": error, "pickle": pickled}
-
-
-def shrunk(
-    draw: Draw[Case], number: int, case: Case, error: str, failure: Callable[[Case], str]
-) -> tuple[Case, str]:
-    """The smallest case of a batch that fails as ``case`` does, and how, as far as time goes."""
-    last, reached, end = case, False, time.monotonic() + SHRINK_S
-
-    def visit(drawn: Case) -> None:
-        nonlocal last, error, reached
-        if time.monotonic() > end or not (reached or drawn == case):
-            return
-        if found := failure(drawn):
-            last, error, reached = drawn, found, True
-            raise AssertionError
-
-    try:
-        draw(number, visit, True)
-    except Exception:  # the assertion, or hypothesis's word for a failure that came and went
-        pass
-    return last, error

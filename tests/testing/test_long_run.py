@@ -12,7 +12,7 @@ from benchmarks import long_run, random_modules, random_programs
 from benchmarks.long_run import Journal, run, summary
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.errors import EquivalenceError
-from eqsynth.ir.tensor import Tensor, topological
+from eqsynth.ir.tensor import topological
 from eqsynth.rules import DEFAULT_FILES, load_rules
 from eqsynth.testing import Argument, ModuleCase, assert_search_sound
 
@@ -34,11 +34,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_batch_depends_on_its_number_only() -> None:
-    def drawn(number: int) -> list[Tensor]:
-        found: list[Tensor] = []
-        random_programs.programs(number, found.append)
-        return found
-
+    drawn = random_programs.PROGRAMS.of
     assert drawn(3) == drawn(3) != drawn(4)
 
 

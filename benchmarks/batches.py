@@ -1,0 +1,129 @@
+"""A batch of random cases of the long run: how it is drawn, what it records, how a failure is
+shrunk. Not here: what the cases are, and what is done with one (``random_programs.py``,
+``random_modules.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
+
+SHRINK_S = 300.0
+"""Time in which a failure is made smaller."""
+
+Case = TypeVar("Case")
+
+
+@dataclass
+class Batch:
+    """What one batch found.
+
+    Attributes:
+        programs: digests of its programs.
+        operators: operators, scopes and views of each.
+        enodes: of each e-graph.
+        fired: e-graphs in which each rule united something.
+        stops: e-graphs by what ended their search.
+        cheaper: e-graphs that hold fewer FLOPs than the programs they were made from.
+        failures: the shrunk program and what was wrong with it.
+    """
+
+    number: int
+    programs: list[str] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
+    enodes: list[int] = field(default_factory=list)
+    fired: dict[str, int] = field(default_factory=dict)
+    stops: dict[str, int] = field(default_factory=dict)
+    cheaper: int = 0
+    failures: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def searched(
+        self, enodes: int, stop: str, matches: Mapping[str, int], flops: tuple[float, float]
+    ) -> None:
+        """Records a search; ``flops`` of the program before and after it."""
+        self.enodes.append(enodes)
+        self.stops = dict(Counter(self.stops) + Counter([stop]))
+        fired = Counter(name for name, count in matches.items() if count)
+        self.fired = dict(Counter(self.fired) + fired)
+        self.cheaper += flops[1] < 0.999 * flops[0]
+
+
+@dataclass(frozen=True)
+class Draws(Generic[Case]):
+    """The cases of every batch: they depend on its number only.
+
+    Attributes:
+        strategy: of the cases of a batch, by its number.
+        size: cases in a batch.
+    """
+
+    strategy: Callable[[int], st.SearchStrategy[Case]]
+    size: int
+
+    def visit(self, number: int, visit: Callable[[Case], None], shrink: bool = False) -> None:
+        """Calls ``visit`` with the cases of a batch.
+
+        Args:
+            shrink: when ``visit`` raises, goes on with smaller cases that do.
+        """
+        phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
+
+        @seed(number)
+        @settings(
+            max_examples=self.size, database=None, deadline=None, phases=phases, print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(self.strategy(number))
+        def each(case: Case) -> None:
+            visit(case)
+
+        each()
+
+    def of(self, number: int) -> list[Case]:
+        """The cases of a batch."""
+        drawn = list[Case]()
+        self.visit(number, drawn.append)
+        return drawn
+
+    def shrunk(
+        self, number: int, case: Case, error: str, failure: Callable[[Case], str]
+    ) -> tuple[Case, str]:
+        """The smallest case of a batch that fails as ``case`` does, and how, as far as time goes.
+
+        Args:
+            failure: what is wrong with a case; nothing, if it is right.
+        """
+        last, reached, end = case, False, time.monotonic() + SHRINK_S
+
+        def visit(drawn: Case) -> None:
+            nonlocal last, error, reached
+            if time.monotonic() > end or not (reached or drawn == case):
+                return
+            if found := failure(drawn):
+                last, error, reached = drawn, found, True
+                raise AssertionError
+
+        try:
+            self.visit(number, visit, shrink=True)
+        except Exception:  # the assertion, or hypothesis's word for a failure that came and went
+            pass
+        return last, error
+
+
+def told(error: Exception) -> str:
+    """What was wrong, whatever it was: a finding."""
+    return f"{type(error).__name__}: {error}"
+
+
+def operators(roots: Sequence[Tensor]) -> int:
+    """How many terms compute something."""
+    return sum(not isinstance(term, Input | Weight) for term in topological(roots))
