@@ -114,3 +114,7 @@ class LoweringError(EqsynthError):
 
 class EquivalenceError(EqsynthError):
     """Two programs that should agree and do not."""
+
+
+class ExplanationTooLong(EqsynthError):
+    """A derivation whose chain of whole programs is longer than anybody would read."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from eqsynth.egraph.chains import Step
 from eqsynth.egraph.explanation import Derivation, Value
 from eqsynth.egraph.graph import EGraph, Log
-from eqsynth.egraph.proof import Step
+from eqsynth.egraph.proof import Lemma as GroundLemma
+from eqsynth.egraph.proof import Pair
 from eqsynth.egraph.segments import Segment, over
 from eqsynth.egraph.terms import Term
+from eqsynth.errors import ExplanationTooLong
 from eqsynth.extract.plan import Plan, State
 from eqsynth.extract.select import constant_terms
 from eqsynth.ir.index import Index
-from eqsynth.ir.printing import render, render_program
+from eqsynth.ir.printing import render, render_program, render_term
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import ClassRef, Tensor, args_of
+from eqsynth.ir.tensor import ClassRef, Tensor, args_of, topological
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,37 @@ class RewriteStep:
         return f"{arrow} {self.rule}\n{_indent(left)}\n  is\n{_indent(right)}"
 
 
+@dataclass(frozen=True)
+class Lemma:
+    """``terms[0]`` equals ``terms[-1]``: ``links[n]`` says why ``terms[n]`` equals
+    ``terms[n + 1]``, one rule instance at the root, or replaced arguments."""
+
+    terms: tuple[Value, ...]
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Why two terms are equal: ``rule``, and whether it was used from left to right; or, where it
+    is empty, the numbers of the ``lemmas`` that make their arguments equal."""
+
+    rule: str = ""
+    forward: bool = True
+    lemmas: tuple[int, ...] = ()
+
+
 class Explanation:
-    """A derivation: ``steps``, and as text what each of them changed.
+    """A derivation, in two forms: ``steps``, a chain of whole programs, and ``lemmas``, where a
+    pair of subterms is proved once however often the chain would need it again.
+
+    As text it is the steps, or the lemmas if there are more than ``longest_text`` steps: the chain
+    of an unrolled recurrent network is exponential in its length, its lemmas are linear.
 
     >>> print(program.explain())                                          # doctest: +SKIP
     """
+
+    longest = 20_000
+    longest_text = 1_000
 
     def __init__(self, derivation: Derivation, before: Term, after: Term) -> None:
         self._derivation, self._before, self._after = derivation, before, after
@@ -57,8 +87,12 @@ class Explanation:
 
         Raises:
             EquivalenceError: the log doesn't contain what makes the programs equal.
+            ExplanationTooLong: there are more than ``longest`` steps; ``lemmas`` has no limit.
         """
-        return tuple(map(self._step, self._derivation.explain(self._before, self._after)))
+        return self._chain(self.longest)
+
+    def _chain(self, longest: int) -> tuple[RewriteStep, ...]:
+        return tuple(map(self._step, self._derivation.chain(self._before, self._after, longest)))
 
     def _step(self, step: Step) -> RewriteStep:
         decode = self._derivation.decode
@@ -70,10 +104,37 @@ class Explanation:
             after=_outputs(decode(step.after)),
         )
 
+    @cached_property
+    def lemmas(self) -> tuple[Lemma, ...]:
+        """Each lemma rests on the log and on lemmas before it; the last is about whole programs.
+
+        Raises:
+            EquivalenceError: the log doesn't contain what makes the programs equal.
+        """
+        ground = self._derivation.lemmas(self._before, self._after)
+        numbers = {lemma.pair: number for number, lemma in enumerate(ground)}
+        return tuple(self._lemma(lemma, numbers) for lemma in ground)
+
+    def _lemma(self, lemma: GroundLemma, numbers: Mapping[Pair, int]) -> Lemma:
+        here = lemma.pair[0]
+        terms, links = [self._derivation.decode(here)], list[Link]()
+        for segment in lemma.path:
+            why = segment.edge.justification
+            if why is None:
+                pairs = self._derivation.forest.arguments((here, segment.to))
+                needed = dict.fromkeys(numbers[pair] for pair in pairs if pair[0] != pair[1])
+                links.append(Link(lemmas=tuple(needed)))
+            else:
+                links.append(Link(why.rule, segment.edge.forward))
+            here = segment.to
+            terms.append(self._derivation.decode(here))
+        return Lemma(tuple(terms), tuple(links))
+
     @property
     def rules(self) -> tuple[str, ...]:
-        """The names of the rules used, in order."""
-        return tuple(step.rule for step in self.steps)
+        """The names of the rules used, in the order of the lemmas; a name once."""
+        used = (link.rule for lemma in self.lemmas for link in lemma.links if link.rule)
+        return tuple(dict.fromkeys(used))
 
     @property
     def found(self) -> Program:
@@ -89,9 +150,13 @@ class Explanation:
     def __str__(self) -> str:
         original = render_program(Program((), _outputs(self._derivation.decode(self._before))))
         final = render_program(self.found)
-        parts = [f"original program\n{_indent(original)}"]
-        parts += [f"{n}. {step}" for n, step in enumerate(self.steps, 1)]
-        return "\n".join([*parts, f"optimized program\n{_indent(final)}"])
+        try:
+            steps = self._chain(self.longest_text)
+            parts = [f"{n}. {step}" for n, step in enumerate(steps, 1)]
+        except ExplanationTooLong:
+            parts = [_lemmas_text(self.lemmas)]
+        before, after = f"original program\n{_indent(original)}", "optimized program"
+        return "\n".join([before, *parts, f"{after}\n{_indent(final)}"])
 
 
 @dataclass(frozen=True)
@@ -159,6 +224,43 @@ def _outputs(value: Value) -> tuple[Tensor, ...]:
     return value
 
 
+def _lemmas_text(lemmas: Sequence[Lemma]) -> str:
+    """The terms that the lemmas speak of, each named once, and the lemmas over these names.
+
+    Lemmas about scalars and indices are told where a lemma about tensors rests on them: by the
+    laws that they used.
+    """
+    spoken = [part for lemma in lemmas for value in lemma.terms for part in _tensors(value)]
+    terms = [term for term in topological(spoken) if args_of(term)]
+    names = {term: f"t{n}" for n, term in enumerate(terms)}
+    told: list[tuple[str, ...]] = []  # for each lemma, what a link to it says
+    numbers = itertools.count(1)
+    lines = ["terms", *(f"    {names[term]} = {render_term(term, names)}" for term in terms)]
+    for lemma in lemmas:
+        reasons = [
+            (f"{'=>' if link.forward else '<='} {link.rule}",)
+            if link.rule
+            else tuple(dict.fromkeys(why for n in link.lemmas for why in told[n]))
+            for link in lemma.links
+        ]
+        if not _tensors(lemma.terms[0]):
+            told.append(tuple(dict.fromkeys(why for reason in reasons for why in reason)))
+            continue
+        told.append((f"lemma {next(numbers)}",))
+        first, *others = (
+            ", ".join(names.get(term, term.label) for term in _tensors(value))
+            for value in lemma.terms
+        )
+        lines += ["", f"{told[-1][0]}: {first}"]
+        for reason, other in zip(reasons, others, strict=True):
+            lines.append(f"    = {other}  ({', '.join(reason)})")
+    return "\n".join(lines)
+
+
+def _tensors(value: Value) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,) if isinstance(value, Tensor) else ()
+
+
 def _text(value: Value) -> str:
     if isinstance(value, Tensor):
         return render(value)
@@ -169,5 +271,3 @@ def _text(value: Value) -> str:
 
 def _indent(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
-
-

@@ -9,6 +9,7 @@ import pytest
 
 import eqsynth
 from eqsynth import ops
+from eqsynth.egraph import chains
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.errors import EqsynthError, EquivalenceError, ShapeError
 from eqsynth.explain import Explanation
@@ -45,11 +46,12 @@ def replay(proof: Proof) -> int:
     derivation.add_log(proof.meeting.log, {})
     before = derivation.outputs(proof.meeting.left)
     after = derivation.outputs(proof.meeting.right)
-    steps = derivation.explain(before, after)
-    derivation.forest.replay(steps)
+    steps = derivation.chain(before, after, 20_000)
+    chains.replay(derivation.forest, steps)
     assert (steps[0].before, steps[-1].after) == (before, after)
+    derivation.forest.verify(derivation.lemmas(before, after))
     with pytest.raises(EquivalenceError):
-        derivation.forest.replay(steps[:1] * 2)
+        chains.replay(derivation.forest, steps[:1] * 2)
     return len(steps)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eqsynth.egraph.chains import Step, chain
 from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, encode_tensor
 from eqsynth.egraph.graph import Log
-from eqsynth.egraph.proof import Justification, ProofForest, Step
+from eqsynth.egraph.proof import Justification, Lemma, ProofForest
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.egraph.terms import Term
 from eqsynth.ir.index import Index
@@ -123,13 +124,22 @@ class Derivation:
 
     # ---- taking out --------------------------------------------------------------
 
-    def explain(self, before: Term, after: Term) -> list[Step]:
+    def chain(self, before: Term, after: Term, max_steps: int) -> list[Step]:
         """Steps from one whole program to the other.
 
         Raises:
             EquivalenceError: nothing in the logs makes them equal.
+            ExplanationTooLong: there are more than ``max_steps``.
         """
-        return self.forest.explain(before, after)
+        return chain(self.forest, before, after, max_steps=max_steps)
+
+    def lemmas(self, before: Term, after: Term) -> list[Lemma]:
+        """The proof that the two are equal; the last lemma says so.
+
+        Raises:
+            EquivalenceError: nothing in the logs makes them equal.
+        """
+        return self.forest.lemmas(before, after)
 
     def decode(self, term: Term) -> Value:
         """A ground term as IR: a tensor, scalar or index, or the outputs of a program."""

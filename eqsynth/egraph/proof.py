@@ -1,20 +1,10 @@
 """Why two terms are equal: a proof forest over the ground equalities logged during saturation.
 
-Here: congruence closure that remembers its edges (`ProofForest`), explanations as chains of whole
-terms (`Step`), and their independent check (`ProofForest.replay`). Not here: the terms themselves
-(`terms.py`), and what a head means. Terms are generic; adapters from the tensor IR live with the
-encoder.
-
-A term is a DAG. A position is a distinct subterm, and a step replaces it everywhere it occurs.
-Read from left to right alone that cannot reach every equal term: from x = y and x = z follows
-f(x, x) = f(y, z), and no replacement of x everywhere makes its two occurrences differ. Read from
-right to left it can, f(y, x) -> f(x, x) being one. So a step is a replacement everywhere in one of
-its two directions; `ProofForest.replay` accepts exactly these.
-
-Everything is iterative: terms are deeper than Python's stack. Work is shared between equal pairs
-of subterms, so a DAG costs its size, not that of its tree. A chain of whole terms can nevertheless
-be exponentially longer than the proof behind it (rule instances that undo each other's arguments
-at every level); `explain` then stops at `max_steps` with an error.
+Here: congruence closure that remembers its edges (`ProofForest`), proofs as lemmas (`Lemma`), and
+their independent check (`ProofForest.verify`). Not here: a proof written out as a chain of whole
+terms (`chains.py`), the terms themselves (`terms.py`), and what a head means. Terms are generic;
+adapters from the tensor IR live with the encoder. Everything is iterative: terms are deeper than
+Python's stack.
 
 Source: Nieuwenhuis and Oliveras, Proof-Producing Congruence Closure (RTA 2005); Flatt et al.,
 Small Proofs from Congruence Closure (FMCAD 2022), for shortest paths over all recorded edges.
@@ -22,8 +12,8 @@ Small Proofs from Congruence Closure (FMCAD 2022), for shortest paths over all r
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from eqsynth.egraph.terms import Node, Term, TermBank
@@ -41,23 +31,7 @@ class Justification:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One rule instance between two whole terms.
-
-    `position` is (from, to); `forward` says that the rule was logged as from = to, not to = from.
-    Either `after` is `before` with from replaced everywhere by to, or `before` is `after` with to
-    replaced everywhere by from.
-    """
-
-    before: Term
-    after: Term
-    rule: str
-    forward: bool
-    position: Pair
-
-
-@dataclass(frozen=True, slots=True)
-class _Edge:
+class Edge:
     """A recorded equality, seen from one of its ends; by congruence where there is no rule."""
 
     weight: int
@@ -66,26 +40,20 @@ class _Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
     """A piece of a path: one rule instance, or a congruence (perhaps of several edges) to `to`."""
 
     to: Term
-    edge: _Edge
+    edge: Edge
 
 
-@dataclass(slots=True)
-class _Frame:
-    """Pairs of terms that are carried from left to right together, so shared work is done once.
+@dataclass(frozen=True, slots=True)
+class Lemma:
+    """That two terms are equal: a path from one to the other. A segment of it without a rule
+    changes arguments, and rests on the lemmas about them, which come before this one."""
 
-    `inner`: pairs that differ only in their children, children before parents. `now`: how far each
-    other pair has come; `todo`: what is left of its path. `goals`: what the next frame is doing for
-    this one: the current term of a pair, and the congruent one it is to become.
-    """
-
-    inner: list[Pair]
-    now: dict[Pair, Term]
-    todo: dict[Pair, deque[_Segment]]
-    goals: dict[Pair, Pair] = field(default_factory=dict)
+    pair: Pair
+    path: tuple[Segment, ...]
 
 
 class ProofForest:
@@ -94,21 +62,22 @@ class ProofForest:
     >>> forest = ProofForest()
     >>> x, y = forest.add("x"), forest.add("y")
     >>> forest.union(x, y, Justification("x-is-y"))
-    >>> [step.rule for step in forest.explain(forest.add("f", (x, x)), forest.add("f", (y, y)))]
-    ['x-is-y']
+    >>> before, after = forest.add("f", (x,)), forest.add("f", (y,))
+    >>> [lemma.pair in ((x, y), (before, after)) for lemma in forest.lemmas(before, after)]
+    [True, True]
     """
 
     def __init__(self, bank: TermBank | None = None) -> None:
         self.bank = TermBank() if bank is None else bank
-        self._log: dict[tuple[Term, Term, str], Justification] = {}
+        self.log: dict[tuple[Term, Term, str], Justification] = {}
         self._class: dict[Term, Term] = {}  # union-find
         self._size: dict[Term, int] = {}
         self._uses: dict[Term, list[Term]] = {}
         self._signatures: dict[Node, Term] = {}
         # The proof forest: a spanning tree a class, by parents. All edges, the forest's among them.
         self._tree: dict[Term, Term] = {}
-        self._edges: dict[Term, dict[Term, _Edge]] = {}
-        self._paths: dict[Pair, tuple[_Segment, ...]] = {}
+        self._edges: dict[Term, dict[Term, Edge]] = {}
+        self._paths: dict[Pair, tuple[Segment, ...]] = {}
 
     # ---- congruence closure -------------------------------------------------------------------
 
@@ -121,7 +90,7 @@ class ProofForest:
         """Log a = b and close under congruence. The log keeps equalities that say nothing new."""
         self._register(a)
         self._register(b)
-        self._log.setdefault((a, b, justification.rule), justification)
+        self.log.setdefault((a, b, justification.rule), justification)
         self._merge([(a, b, justification)])
 
     def equal(self, a: Term, b: Term) -> bool:
@@ -194,8 +163,8 @@ class ProofForest:
         if justification is None:
             pairs = set(zip(self.bank[a].children, self.bank[b].children, strict=True))
             weight += sum(self._tree_distance(c, d) for c, d in pairs)
-        self._edges[a][b] = _Edge(weight, justification, True)
-        self._edges[b][a] = _Edge(weight, justification, False)
+        self._edges[a][b] = Edge(weight, justification, True)
+        self._edges[b][a] = Edge(weight, justification, False)
         self._paths.clear()
 
     def _hang(self, a: Term, b: Term) -> None:
@@ -219,14 +188,10 @@ class ProofForest:
             a, b, here, there = b, a, there, here
         return here[a] + there[a]
 
-    # ---- explanations -------------------------------------------------------------------------
+    # ---- proofs -------------------------------------------------------------------------------
 
-    def explain(self, a: Term, b: Term, *, max_steps: int = 20_000) -> list[Step]:
-        """The steps from `a` to `b`, short if not shortest; none if they are one term.
-
-        Raises: EquivalenceError if the log does not make them equal, or if the explanation takes
-        more than `max_steps`.
-        """
+    def check_equal(self, a: Term, b: Term) -> None:
+        """Raises: EquivalenceError if the log does not make them equal."""
         if not self.equal(a, b):
             raise EquivalenceError(
                 what="the terms are not equal by the logged equalities",
@@ -235,49 +200,63 @@ class ProofForest:
                 expected="two terms of one e-class",
                 hint="saturate further, or check that logging was on for every ruleset",
             )
-        if a == b:
-            return []
-        steps: list[Step] = []
-        whole = a
-        frames = [_Frame([], {(a, b): a}, {(a, b): deque(self._path(a, b))})]
-        while frames:
-            frame = frames[-1]
-            pair = next((p for p, rest in frame.todo.items() if rest[0].edge.justification), None)
-            if pair is not None:
-                segment = self._advance(frame, pair)
-                old, frame.now[pair] = frame.now[pair], segment.to
-                after = self._assemble(frames)
-                steps += self._everywhere(whole, after, (old, segment.to), segment.edge)
-                whole = after
-                if len(steps) > max_steps:
-                    raise EquivalenceError(
-                        what="the explanation is too long",
-                        where="explain",
-                        got=f"more than {max_steps} steps",
-                        expected=f"at most max_steps={max_steps}",
-                        hint="explain two terms nearer to each other, or raise max_steps",
+
+    def lemmas(self, a: Term, b: Term) -> list[Lemma]:
+        """The proof that two terms are equal, the lemma that says so last; none for one term.
+
+        A pair of subterms is proved once however often it is used, so a proof has at most as many
+        lemmas as there are pairs of equal terms, where a chain of whole terms may be exponential.
+
+        Raises: EquivalenceError if the log does not make them equal.
+        """
+        self.check_equal(a, b)
+        proved: dict[Pair, Lemma] = {}
+        stack = [((a, b), False)]
+        while stack:
+            pair, ready = stack.pop()
+            if ready:
+                proved[pair] = Lemma(pair, self.path(*pair))
+            elif pair not in proved and pair[0] != pair[1]:
+                here, needed = pair[0], list[Pair]()
+                for segment in self.path(*pair):
+                    if segment.edge.justification is None:
+                        needed += self.arguments((here, segment.to))
+                    here = segment.to
+                stack += [(pair, True), *((p, False) for p in reversed(needed))]
+        return list(proved.values())
+
+    def verify(self, lemmas: Sequence[Lemma]) -> None:
+        """Check lemmas against the log alone, without the closure.
+
+        Raises: EquivalenceError naming the first lemma that does not hold.
+        """
+        proved: set[Pair] = set()
+        for number, lemma in enumerate(lemmas):
+            here, end = lemma.pair
+            for segment in lemma.path:
+                there, why = segment.to, segment.edge.justification
+                if why is None:
+                    holds = self.bank[here].head == self.bank[there].head and all(
+                        old == new or (old, new) in proved
+                        for old, new in self.arguments((here, there))
                     )
-            elif frame.todo:
-                # Only now, when every pair waits for a congruence, are the arguments rewritten:
-                # all pairs' arguments together, so that a shared one is rewritten once.
-                frame.goals = {p: (frame.now[p], rest[0].to) for p, rest in frame.todo.items()}
-                frames.append(self._frame(frame.goals.values()))
-            else:
-                frames.pop()
-                if frames:
-                    for p, goal in frames[-1].goals.items():
-                        frames[-1].now[p] = goal[1]
-                        self._advance(frames[-1], p)
-        return _without_detours(a, steps)
+                else:
+                    old, new = (here, there) if segment.edge.forward else (there, here)
+                    holds = (old, new, why.rule) in self.log
+                if not holds:
+                    break
+                here = there
+            if here != end:
+                raise EquivalenceError(
+                    what=f"lemma {number} of a proof does not hold",
+                    where=f"lemma {number}",
+                    got=str(lemma),
+                    expected="a path of logged equalities, and of congruences by earlier lemmas",
+                    hint="the log or the proof is damaged: please report it",
+                )
+            proved.add(lemma.pair)
 
-    @staticmethod
-    def _advance(frame: _Frame, pair: Pair) -> _Segment:
-        segment = frame.todo[pair].popleft()
-        if not frame.todo[pair]:
-            del frame.todo[pair]
-        return segment
-
-    def _path(self, a: Term, b: Term) -> tuple[_Segment, ...]:
+    def path(self, a: Term, b: Term) -> tuple[Segment, ...]:
         """A lightest path over all recorded edges; neighbouring congruences become one."""
         known = self._paths.get((a, b))
         if known is not None:
@@ -294,129 +273,17 @@ class ProofForest:
                 if other not in best or weight + edge.weight < best[other]:
                     best[other], before[other] = weight + edge.weight, term
                     heapq.heappush(heap, (best[other], other))
-        path: list[_Segment] = []
+        path: list[Segment] = []
         term = b
         while term != a:
             edge = self._edges[before[term]][term]
             # Walking backwards: a congruence before a congruence is covered by the later one's end.
             if not (path and path[-1].edge.justification is edge.justification is None):
-                path.append(_Segment(term, edge))
+                path.append(Segment(term, edge))
             term = before[term]
         self._paths[a, b] = tuple(reversed(path))
         return self._paths[a, b]
 
-    def _frame(self, goals: Iterable[Pair]) -> _Frame:
-        """Split congruent pairs down to the pairs that need a rule at their own root."""
-        frame = _Frame([], {}, {})
-        seen: set[Pair] = set()
-        stack = [(goal, False) for goal in goals]
-        while stack:
-            pair, done = stack.pop()
-            if done:
-                frame.inner.append(pair)
-                continue
-            if pair in seen:
-                continue
-            seen.add(pair)
-            path = self._path(*pair)
-            if len(path) != 1 or path[0].edge.justification is not None:
-                frame.now[pair] = pair[0]
-                if path:
-                    frame.todo[pair] = deque(path)
-                continue
-            stack.append((pair, True))
-            stack += [(p, False) for p in self._arguments(pair)]
-        return frame
-
-    def _arguments(self, pair: Pair) -> list[Pair]:
+    def arguments(self, pair: Pair) -> list[Pair]:
         left, right = self.bank[pair[0]], self.bank[pair[1]]
         return list(zip(left.children, right.children, strict=True))
-
-    def _assemble(self, frames: Sequence[_Frame]) -> Term:
-        """The whole term as it now stands, rebuilt from the innermost frame outwards."""
-        for outer, frame in zip(reversed(frames[:-1]), reversed(frames[1:]), strict=True):
-            value = dict(frame.now)
-            for pair in frame.inner:
-                children = [value[argument] for argument in self._arguments(pair)]
-                value[pair] = self.bank.add(self.bank[pair[0]].head, children)
-            for pair, goal in outer.goals.items():
-                outer.now[pair] = value[goal]
-        return next(iter(frames[0].now.values()))
-
-    def _everywhere(self, before: Term, after: Term, position: Pair, edge: _Edge) -> list[Step]:
-        """Replacements everywhere that lead to `after`, where perhaps some occurrences stay.
-
-        Where some occurrences stay, both ends are rewritten everywhere until they meet. The larger
-        term is replaced by the smaller, which does not contain it; what then still differs is
-        strictly nearer to the root, so this ends.
-        """
-        assert edge.justification is not None
-        rule, (old, new) = edge.justification.rule, position
-        head: list[Step] = []
-        tail: list[Step] = []
-        shrinks = old not in self.bank.subterms(new)
-        while before != after:
-            if after == self.bank.replace(before, old, new) or before == self.bank.replace(
-                after, new, old
-            ):
-                head.append(Step(before, after, rule, edge.forward, position))
-                break
-            gone, kept = (old, new) if shrinks else (new, old)
-            forward = edge.forward if shrinks else not edge.forward
-            left = self.bank.replace(before, gone, kept)
-            right = self.bank.replace(after, gone, kept)
-            if left != before:
-                head.append(Step(before, left, rule, forward, (gone, kept)))
-            if right != after:
-                tail.append(Step(right, after, rule, not forward, (kept, gone)))
-            before, after = left, right
-        return head + tail[::-1]
-
-    def replay(self, steps: Sequence[Step], check: Callable[[Step], bool] | None = None) -> None:
-        """Check an explanation against the log alone, and each step by `check`, if given.
-
-        The ends are the caller's to compare: steps[0].before and steps[-1].after.
-
-        Raises: EquivalenceError naming the first step that does not hold.
-        """
-        for i, step in enumerate(steps):
-            old, new = step.position
-            logged = (old, new, step.rule) if step.forward else (new, old, step.rule)
-            if i and steps[i - 1].after != step.before:
-                problem = "does not start where the one before it ends"
-            elif logged not in self._log:
-                problem = "is not an equality of the log"
-            elif step.after == step.before:
-                problem = "changes nothing"
-            elif step.after != self.bank.replace(
-                step.before, old, new
-            ) and step.before != self.bank.replace(step.after, new, old):
-                problem = "does not replace its position everywhere"
-            elif check is not None and not check(step):
-                problem = "is refused by the check"
-            else:
-                continue
-            raise EquivalenceError(
-                what=f"step {i} of an explanation {problem}",
-                where=f"step {i}, rule {step.rule!r}",
-                got=str(step),
-                expected="one logged equality, applied everywhere to the term before it",
-                hint="the log or the explanation is damaged: please report it",
-            )
-
-
-def _without_detours(start: Term, steps: Sequence[Step]) -> list[Step]:
-    """Cut what lies between two visits of the same whole term."""
-    kept: list[Step] = []
-    visited = {start: 0}
-    for step in steps:
-        kept.append(step)
-        known = visited.get(step.after)
-        if known is None:
-            visited[step.after] = len(kept)
-            continue
-        for dropped in kept[known:]:
-            if dropped.after != step.after:
-                visited.pop(dropped.after, None)
-        del kept[known:]
-    return kept

@@ -5,16 +5,18 @@ The oracle shares no code with the proof forest: terms are nested tuples, closur
 
 import dataclasses
 import doctest
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eqsynth.egraph import proof
-from eqsynth.egraph.proof import Justification, ProofForest, Step
+from eqsynth.egraph import chains, proof
+from eqsynth.egraph.chains import Step, chain, replay
+from eqsynth.egraph.proof import Justification, ProofForest
 from eqsynth.egraph.terms import Term, TermBank
-from eqsynth.errors import EquivalenceError
+from eqsynth.errors import EquivalenceError, ExplanationTooLong
 
 Tree = tuple[Any, ...]  # (head, child, ...)
 
@@ -96,10 +98,15 @@ def test_explains_exactly_what_is_equal(
             assert forest.equal(a, b) == equal
             if not equal:
                 with pytest.raises(EquivalenceError):
-                    forest.explain(a, b)
+                    chain(forest, a, b)
+                with pytest.raises(EquivalenceError):
+                    forest.lemmas(a, b)
                 continue
-            steps = forest.explain(a, b)
-            forest.replay(steps)
+            lemmas = forest.lemmas(a, b)
+            forest.verify(lemmas)
+            assert (lemmas[-1].pair if lemmas else (a, a)) == (a, b)
+            steps = chain(forest, a, b)
+            replay(forest, steps)
             wholes = [a, *(step.after for step in steps)]
             assert wholes[-1] == b
             assert len(set(wholes)) == len(wholes)
@@ -113,8 +120,8 @@ def test_explains_exactly_what_is_equal(
 
 
 def explained(forest: ProofForest, a: Term, b: Term) -> list[Step]:
-    steps = forest.explain(a, b)
-    forest.replay(steps)
+    steps = chain(forest, a, b)
+    replay(forest, steps)
     assert (steps[0].before, steps[-1].after) == (a, b)
     return steps
 
@@ -124,12 +131,12 @@ def rules(steps: list[Step]) -> list[str]:
 
 
 def test_the_example_in_the_docstring() -> None:
-    assert doctest.testmod(proof).failed == 0
+    assert doctest.testmod(proof).failed == 0 and doctest.testmod(chains).failed == 0
 
 
 def test_one_term_needs_no_step() -> None:
     forest = ProofForest()
-    assert forest.explain(forest.add("a"), forest.add("a")) == []
+    assert chain(forest, forest.add("a"), forest.add("a")) == []
 
 
 def test_a_step_says_in_which_direction_the_rule_was_read() -> None:
@@ -243,7 +250,7 @@ def test_neighbouring_congruences_are_one() -> None:
 def test_no_whole_term_is_visited_twice(start: int, walk: list[int]) -> None:
     wholes = [start, *walk]
     steps = [Step(a, b, "r", True, (a, b)) for a, b in zip(wholes, walk, strict=False)]
-    kept = proof._without_detours(start, steps)
+    kept = chains._without_detours(start, steps)
     assert all(step in steps for step in kept)
     assert [step.before for step in kept] == [start, *(step.after for step in kept)][:-1]
     visited = [start, *(step.after for step in kept)]
@@ -303,13 +310,68 @@ def test_layers_used_twice_take_two_steps_each(logged_on: str) -> None:
 
 def test_too_long_is_an_error_not_a_hang() -> None:
     forest = ProofForest()
-    chain = [forest.add(i) for i in range(10)]
-    for a, b in zip(chain, chain[1:], strict=False):
+    terms = [forest.add(i) for i in range(10)]
+    for a, b in zip(terms, terms[1:], strict=False):
         forest.union(a, b, Justification("next"))
-    assert len(forest.explain(chain[0], chain[-1], max_steps=9)) == 9
-    with pytest.raises(EquivalenceError) as error:
-        forest.explain(chain[0], chain[-1], max_steps=8)
+    assert len(chain(forest, terms[0], terms[-1], max_steps=9)) == 9
+    with pytest.raises(ExplanationTooLong) as error:
+        chain(forest, terms[0], terms[-1], max_steps=8)
     assert error.value.expected == "at most max_steps=8"
+
+
+def recurrence(depth: int) -> tuple[ProofForest, Term, Term]:
+    """Levels that each take the one below apart and put it together again: f x -> g y -> h x,
+    where x -> y at every level is proved in the same way, one level down."""
+    forest = ProofForest()
+    left, right = forest.add("a"), forest.add("b")
+    forest.union(left, right, Justification("a-is-b"))
+    for level in range(depth):
+        names = [(kind, level) for kind in "fghk"]
+        pairs = [(names[0], left, names[1], left), (names[1], right, names[2], right)]
+        pairs.append((names[2], left, names[3], left))
+        for head, argument, other, same in pairs:
+            before, after = forest.add(head, (argument,)), forest.add(other, (same,))
+            forest.union(before, after, Justification(f"{head}-is-{other}"))
+        left, right = forest.add(names[0], (left,)), forest.add(names[3], (right,))
+    return forest, left, right
+
+
+def test_lemmas_are_linear_where_the_chain_is_exponential() -> None:
+    steps, lemmas = [], []
+    for depth in (2, 3, 4):
+        forest, left, right = recurrence(depth)
+        steps.append(len(explained(forest, left, right)))
+        lemmas.append(len(forest.lemmas(left, right)))
+    assert steps[2] > 2 * steps[1] > 4 * steps[0]
+    assert lemmas[2] - lemmas[1] == lemmas[1] - lemmas[0]
+    forest, left, right = recurrence(60)
+    with pytest.raises(ExplanationTooLong):
+        chain(forest, left, right, max_steps=1_000)
+    proof = forest.lemmas(left, right)
+    forest.verify(proof)
+    assert proof[-1].pair == (left, right)
+
+
+def test_one_term_needs_no_lemma() -> None:
+    forest = ProofForest()
+    assert forest.lemmas(forest.add("a"), forest.add("a")) == []
+
+
+@pytest.mark.parametrize("gone", ["a lemma", "a link", "a rule"])
+def test_damaged_lemmas_are_refused(gone: str) -> None:
+    forest, left, right = recurrence(2)
+    lemmas = forest.lemmas(left, right)
+    if gone == "a lemma":
+        del lemmas[0]
+    elif gone == "a link":
+        lemmas[-1] = replace(lemmas[-1], path=lemmas[-1].path[:-1])
+    else:
+        rules = [n for n, lemma in enumerate(lemmas) if lemma.path[0].edge.justification]
+        segment = lemmas[rules[0]].path[0]
+        other = replace(segment, edge=replace(segment.edge, justification=Justification("other")))
+        lemmas[rules[0]] = replace(lemmas[rules[0]], path=(other, *lemmas[rules[0]].path[1:]))
+    with pytest.raises(EquivalenceError, match="does not hold"):
+        forest.verify(lemmas)
 
 
 def test_a_child_must_be_in_the_bank() -> None:
@@ -356,16 +418,16 @@ def chain_with_context() -> tuple[ProofForest, list[Step]]:
 )
 def test_replay_refuses_a_damaged_explanation(damage: Any) -> None:
     forest, steps = chain_with_context()
-    forest.replay(steps)
+    replay(forest, steps)
     with pytest.raises(EquivalenceError):
-        forest.replay(damage(forest.bank, steps))
+        replay(forest, damage(forest.bank, steps))
 
 
 def test_replay_asks_the_check_about_each_step() -> None:
     forest, steps = chain_with_context()
     seen: list[Step] = []
-    forest.replay(steps, lambda step: not seen.append(step))  # type: ignore[func-returns-value]
+    replay(forest, steps, lambda step: not seen.append(step))  # type: ignore[func-returns-value]
     assert seen == steps
     with pytest.raises(EquivalenceError) as error:
-        forest.replay(steps, lambda step: step.rule != "c-is-b")
+        replay(forest, steps, lambda step: step.rule != "c-is-b")
     assert error.value.where == "step 1, rule 'c-is-b'"

@@ -165,7 +165,17 @@ def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
     if name == "Conv2d":
         w = leaf("w", 2, 1, *kernel, dtype=x.dtype, constant=True)
         return op(name, image, w, attrs=(stride, padding, dilation, 1))
+    windows = zip(image.shape[2:], kernel, stride, padding, dilation, strict=True)
+    if not all(_meets_data(*window) for window in windows):  # its maximum would be -inf
+        kernel, padding = (1, 1), (0, 0)
     return op(name, image, attrs=(kernel, stride, padding, dilation))
+
+
+def _meets_data(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> bool:
+    """Is there an element under each window, and not padding alone?"""
+    starts = range(-padding, extent + padding - dilation * (kernel - 1), stride)
+    taps = range(0, dilation * kernel, dilation)
+    return all(any(0 <= start + tap < extent for tap in taps) for start in starts)
 
 
 def _layer_norm(draw: st.DrawFn, x: Tensor) -> Op:
