@@ -14,7 +14,7 @@ from eqsynth.ir.index import FloorDiv, It
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Prod, Read, reads
-from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, topological
 from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
 from eqsynth.testing import strategies
 from eqsynth.testing.data import FLOATS, sample, sample_all
@@ -44,10 +44,21 @@ def test_a_program_shrinks_to_the_operator_that_matters(name: str) -> None:
 
 def test_two_operators_that_matter_stay() -> None:
     def both(root: Tensor) -> bool:
-        return {"Relu", "Permute"} <= set(names(root)) and root.type.size >= 4
+        return {"Relu", "Permute"} <= set(names(root))
 
     root = smallest(strategies.operator_programs(steps=5), both)
-    assert sorted(names(root)) == ["Permute", "Relu"] and root.type.size == 4
+    assert sorted(names(root)) == ["Permute", "Relu"] and root.type.size == 1
+
+
+def test_a_size_that_matters_stays() -> None:
+    """Of the input: what an operator makes larger would have to stay for its size."""
+
+    def large(root: Tensor) -> bool:
+        inputs = [t for t in topological([root]) if isinstance(t, Input) and t.name[0] == "x"]
+        return "Relu" in names(root) and any(t.type.size >= 4 for t in inputs)
+
+    root = smallest(strategies.operator_programs(steps=5), large)
+    assert names(root) == ["Relu"] and root.type.size == 4
 
 
 def test_values_that_are_shared_can_be_found() -> None:
