@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eqsynth.egraph.session import Session
 
@@ -66,13 +66,15 @@ DEFAULT_PHASES = (
 )
 
 # The other order of axes is needed only to recognize a given term, not to compute one; windows in
-# parts pay where a library has no other fast algorithm, which on a CPU isn't so.
+# parts pay where a library has no other fast algorithm, which on a CPU isn't so; rearrangements
+# that functions carry on to the next product don't reach it, since segments end there.
 PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
     DEFAULT_PHASES[2],
     Phase("windows", ("windows-explore", "index", "normal"), 4),
-    *DEFAULT_PHASES[3:],
+    replace(DEFAULT_PHASES[3], rulesets=("carry-explore", *DEFAULT_PHASES[3].rulesets)),
+    *DEFAULT_PHASES[4:],
 )
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import TensorType, is_float
 from eqsynth.testing.choices import Rejected, chance
@@ -286,6 +287,41 @@ def taps(world: World) -> Tensor:
     return made_scope((rows,), (), total(terms))
 
 
+def rearranged(world: World) -> Tensor:
+    """Maps, reductions and products of a view ``{g}[i // d, i % d, j]``, marked derived."""
+    pick = world.choices.pick
+    d, count, columns = pick((2, 3)), pick((2, 3)), pick((3, 2, 1))
+    rows = d * count - pick((0, 0, 0, 1))
+
+    def view(name: str) -> Scope:
+        i, j = map(at, iterators((rows, columns)))
+        parts, order = (i // d, i % d, j), pick(((0, 1, 2), (1, 0, 2), (0, 2, 1)))
+        source = leaf(world, [(count, d, columns)[n] for n in order], name)
+        whole = Read(source, tuple(parts[n] for n in order))
+        made = canonical(made_scope((rows, columns), (), whole))
+        world.derived.append(made)
+        return made
+
+    if chance(world.choices, 3):
+        q, r, n, k = map(at, iterators((count, d, world.extent(), columns)))
+        other = leaf(world, (columns, n.range()[1] + 1), "w")
+        factors = Read(view("g"), (d * q + r, k)), Read(other, (k, n))
+        return made_scope((count, d, n.range()[1] + 1), (columns,), product(factors))
+    here = iterators((rows, columns))
+    body: Scalar = Read(view("g"), tuple(map(at, here)))
+    beside = pick(("nothing", "view", "leaf", "number"))
+    if beside == "number":
+        body = total([body, Value(at(here[-1]))])
+    elif beside != "nothing":
+        second: Tensor = view("h") if beside == "view" else leaf(world, (rows, columns), "x")
+        body = total([body, Read(second, tuple(map(at, here)))])
+    if pick((True, True, False)):
+        body = Call(pick(SMOOTH), (body,))
+    reducer = pick(("sum", "max", "min", "prod"))
+    reduced = chance(world.choices, 2)
+    return made_scope((rows,) if reduced else (rows, columns), (columns,) * reduced, body, reducer)
+
+
 def product_of_type(world: World, kind: TensorType) -> Scope:
     """A product of two matrices that has a given type: in the place of an argument of a law."""
     inner = max(1, world.extent())
@@ -309,4 +345,5 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
     looked_up, strided, banded, unfolded, part_of_sum, extreme, pieces, taps,
+    rearranged,
 )  # fmt: skip

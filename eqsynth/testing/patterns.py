@@ -297,6 +297,7 @@ class _Builder:
             if self.world.dtype == "bool":
                 self.world.dtype = "float32"
             scope = self.choices.pick(self.template.families)(self.world)
+            self.result.derived += self.world.derived
         if not isinstance(scope, Scope):
             raise Rejected("no scope")
         for part, value in ((traversal, scope.traversal), (reduction, scope.reduction),

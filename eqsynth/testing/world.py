@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import Shape, TensorType
 from eqsynth.testing.choices import Choices, chance
 
 
 @dataclass
 class World:
-    """What the terms of one sample have in common, so that they fit together often."""
+    """What the terms of one sample have in common, so that they fit together often.
+
+    Attributes:
+        derived: scopes of the sample that are marked as what a derivation made.
+    """
 
     choices: Choices
     dtype: str
     extents: tuple[int, ...]
+    derived: list[Scope] = field(default_factory=list)
 
     def extent(self) -> int:
         return self.choices.pick(self.extents)

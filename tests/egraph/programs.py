@@ -292,11 +292,12 @@ def transposed_conv(stride: Ints, dilation: Ints = (1, 1), groups: int = 1) -> T
     return op("ConvTranspose2d", x, w, attrs=(stride, (1, 0), (0, 0), dilation, groups))
 
 
-def band_attention(dilation: int = 2) -> Tensor:
-    """GBMM(relu(G2BMM(q, k)), v): sliding-window attention, the softmax left out."""
+def band_attention(dilation: int = 2, softmax: bool = False) -> Tensor:
+    """GBMM(softmax(G2BMM(q, k)), v): sliding-window attention; or relu in the softmax's place."""
     q, k, v = (leaf(name, 2, 6, 3) for name in "qkv")
     band = op("G2BMM", q, k, attrs=(1, dilation))
-    return op("GBMM", op("Relu", band), v, attrs=(dilation,))
+    weights = op("Softmax", band, attrs=(2,)) if softmax else op("Relu", band)
+    return op("GBMM", weights, v, attrs=(dilation,))
 
 
 def biased_chain() -> Tensor:
@@ -386,6 +387,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "transposed-conv": lambda: transposed_conv((2, 3)),
     "grouped-transposed-conv": lambda: transposed_conv((2, 1), (1, 2), groups=2),
     "band-attention": band_attention,
+    "band-softmax": lambda: band_attention(softmax=True),
     "biased-chain": biased_chain,
     "squared-distances": squared_distances,
     "normalized-attention": normalized_attention,

@@ -9,7 +9,7 @@ from eqsynth.egraph.laws import derivation, substitution
 from eqsynth.egraph.laws.closing import reduction_iterators
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Prod, Read, Sum
+from eqsynth.ir.scalar import Call, Prod, Read, Sum, reads
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.testing.strategies import WINDOWS, products, scopes
 from tests.egraph.test_laws import holds, some
@@ -124,6 +124,64 @@ def test_the_remainder_starts_where_the_expression_does() -> None:
     (answer,) = split(scope)
     assert_equal(scope, answer)
     assert sorted(inner(answer).traversal) == [3, 4]
+
+
+# ---- what reads a rearrangement ---------------------------------------------------------------
+
+
+def apart(rows: int, order: tuple[int, int, int]) -> tuple[Scope, Tensor]:
+    """``{g}[i // 2, i % 2, j]``, the axes of g in an order; and g."""
+    i, j = it(0, rows), it(1, 3)
+    of_g = read("g", *[(i // 2, i % 2, j)[n] for n in order])
+    return Scope((rows, 3), (), of_g), of_g.tensor
+
+
+@pytest.mark.parametrize("rows", [6, 5])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 1, 0)])
+def test_a_map_takes_a_rearrangement_on(rows: int, order: tuple[int, int, int]) -> None:
+    view, g = apart(rows, order)
+    i, j = it(0, rows), it(1, 3)
+    whole, beside = Read(view, (i, j)), read("b", j)
+    for scope in (
+        Scope((rows, 3), (), Call("exp", (Sum((whole, beside)),))),
+        Scope((rows,), (3,), Call("exp", (whole,)), "max"),
+    ):
+        scope = canonical(scope)
+        (whole,) = [r for r in reads(scope.body) if r.tensor == view]
+        answer = substitution.operand_split(scope, {whole: view})
+        assert answer is not None
+        assert_equal(scope, answer)
+        # The axes in the order of the operand's, each read as it is.
+        (first,) = [r for r in reads(inner(answer).body) if r.tensor == g]
+        its = [index.bare() for index in first.index]
+        kept = [it.slot for it in its if it and it.slot < len(inner(answer).traversal)]
+        assert None not in its and kept == list(range(len(kept)))
+
+
+def test_what_is_read_in_order_has_nothing_to_take_on() -> None:
+    i, j = it(0, 6), it(1, 3)
+    turned = canonical(Scope((6, 3), (), read("g", j, i)))
+    scope = canonical(Scope((6, 3), (), Call("exp", (Read(turned, (i, j)),))))
+    (whole,) = reads(scope.body)
+    assert substitution.operand_split(scope, {whole: turned}) is None
+
+
+def test_inverse_rearrangements_cancel() -> None:
+    view, _ = apart(6, (1, 0, 2))
+    q, r, k = it(0, 3), it(1, 2), it(2, 3)
+    for at, cancels in (
+        ((2 * q + r, k), True),
+        ((3 * r + q, k), False),
+        ((2 * q + r + 1, k), False),
+        ((q, k), False),
+    ):
+        body = Prod((Read(view, at), read("w", k)))
+        scope = canonical(Scope((3, 2), (3,), body))
+        (whole,) = [x for x in reads(scope.body) if x.tensor == view]
+        answer = substitution.cancelled(scope, whole, view)
+        assert (answer is not None) == cancels
+        if answer is not None:
+            assert_equal(scope, answer)
 
 
 # ---- reductions ------------------------------------------------------------------------------

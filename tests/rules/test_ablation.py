@@ -253,6 +253,7 @@ CHAIN = Winner(known("biased-chain"), "flops", 26)
 MLP = Winner(known("mlp"), "flops", 636)
 EYE = Winner(known("identity-matrix"), "flops", 6)
 LOOKED_UP = Winner(known("looked-up-rows"), "flops", 28)
+BANDS = einnet.CASES["Fig. 14, a chain with relu"]
 SCALARS = Winner(known("scalars"), "flops", 78)
 
 ROWS: dict[str, Winner | Equal] = {
@@ -270,6 +271,7 @@ ROWS: dict[str, Winner | Equal] = {
     "tap-merge": Equal(
         expressions(lambda: einnet.CONV), expressions(partial(einnet.three_conv1x3, True))
     ),
+    "operand-split": Equal(expressions(lambda: BANDS[0]), expressions(BANDS[1])),
     "traversal-order": Equal(
         expressions(partial(product, False)), expressions(partial(product, True))
     ),

@@ -37,6 +37,8 @@ DILATED = ops.conv2d(LARGE, K, padding=2, dilation=2)
 ROWS, WIDTH, STEP = 6, 3, 2
 Q, KEYS, V = (eqsynth.input(name, (2, ROWS, WIDTH)) for name in "qkv")
 BAND = eqsynth.input("band", (2, ROWS, 3))
+# Which of the band are no keys: the same for every row.
+MASK = eqsynth.input("mask", (3,))
 
 
 def offset_reduce(t: Expr) -> Expr:
@@ -174,6 +176,16 @@ def together(t: Expr) -> Expr:
     return ops.reshape(joined, (b // STEP, m * STEP, n))
 
 
+def banded_chain(between: Callable[[Expr], Expr]) -> tuple[Expr, Callable[[], Expr]]:
+    """Two products and what is between them; the rearrangements between them are cancelled."""
+
+    def undilated() -> Expr:
+        band = ops.g2bmm(apart(Q), apart(KEYS), 1)
+        return together(ops.gbmm(between(band), apart(V)))
+
+    return ops.gbmm(between(ops.g2bmm(Q, KEYS, 1, STEP)), V, STEP), undilated
+
+
 KEYS_0, KEYS_1 = eqsynth.input("k0", (3, 4)), eqsynth.input("k1", (3, 4))
 WEIGHTS = [eqsynth.weight(name, (4, 5)) for name in ("w0", "w1")]
 P = eqsynth.weight("p", (F, C, 1, 1))
@@ -286,9 +298,10 @@ CASES: dict[str, tuple[Expr, Callable[[], Expr]]] = {
     "Fig. 14, GBMM": (
         ops.gbmm(BAND, V, STEP), lambda: together(ops.gbmm(apart(BAND), apart(V))),
     ),
-    "Fig. 14, both and a scaling, the rearrangements between them cancelled": (
-        ops.gbmm(ops.g2bmm(Q, KEYS, 1, STEP) * 0.5, V, STEP),
-        lambda: together(ops.gbmm(ops.g2bmm(apart(Q), apart(KEYS), 1) * 0.5, apart(V))),
+    "Fig. 14, a chain with a scaling": banded_chain(lambda band: band * 0.5),
+    "Fig. 14, a chain with relu": banded_chain(ops.relu),
+    "Fig. 14, a chain with a mask and softmax": banded_chain(
+        lambda band: ops.softmax(band + MASK, 2)
     ),
     "Fig. 15, products that share no input, batched": (
         ops.stack([ops.matmul(KEYS_0, WEIGHTS[0]), ops.matmul(KEYS_1, WEIGHTS[1])]),
@@ -329,6 +342,14 @@ def test_conv5x5_holds_conv3x3_with_four_times_the_channels() -> None:
         if isinstance(member, Op) and member.name == "Conv2d"
     ]
     assert (4 * F, C, 3, 3) in weights
+
+
+@pytest.mark.slow
+def test_a_chain_with_a_scaled_softmax_is_undilated() -> None:
+    """Fig. 14 as LongFormer has it."""
+    left, right = banded_chain(lambda band: ops.softmax(band * 0.5, 2))
+    proof = prove_equal(left, right(), time_limit_s=240)
+    assert proof, proof.stop
 
 
 @pytest.mark.slow

@@ -6,18 +6,18 @@ or doesn't, because another derivation brings the scope nearer to an operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
 
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
 from eqsynth.egraph.laws.closing import traversal_iterators
-from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled
+from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, settled
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Read, factors_of, iterators, reads
-from eqsynth.ir.tensor import ClassRef, Scope, Tensor
+from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 # Off, every derivation is taken wherever it applies: what the guidance saves is measured so.
 GUIDED: Final = ContextVar("guided", default=True)
@@ -118,6 +118,83 @@ def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     if found is None and not _has_first(scope):
         found = substitution.iterator_split(scope)
     return [] if found is None else [found]
+
+
+def operand_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    """Maps, and reductions of one operand, take the rearrangement of what they read on; in a
+    product it cancels or stays, since a product is split as its own indices ask for.
+
+    Only where all that is computed is read by quotient and remainder, and in one order of axes:
+    else one rearrangement would come in the place of another.
+    """
+    scope = settled(view, row)
+    if scope is None:
+        raise Later
+    if merging.is_product(scope) and len(set(reads(scope.body))) > 1:
+        found = _cancelled(view, scope)
+    else:
+        found = [] if merging.is_view(scope) else _carried(view, scope)
+    if not found:
+        raise Later
+    return found
+
+
+def _cancelled(view: View, scope: Scope) -> list[Using]:
+    pairs = ((read, inner) for read in reads(scope.body) for inner in _rearranged(view, read))
+    return [
+        Using(merged, {read.tensor: inner})
+        for read, inner in pairs
+        if (merged := substitution.cancelled(scope, read, inner)) is not None
+    ]
+
+
+def _carried(view: View, scope: Scope) -> list[Using]:
+    """One answer for each rearrangement of the operand with most axes."""
+    own = sorted(dict.fromkeys(reads(scope.body)), key=lambda read: -len(iterators(read)))
+    computed = [read for read in own if not _is_leaf(view, read.tensor)]
+    found = []
+    for first in _rearranged(view, computed[0]) if computed else ():
+        views = {computed[0]: first}
+        split = substitution.operand_split(scope, views)
+        for read in computed[1:] if split else ():
+            options = [views, *({**views, read: inner} for inner in _rearranged(view, read))]
+            views = next((o for o in options if _in_order(scope, o, read)), {})
+        split = substitution.operand_split(scope, views) if split and views else None
+        if split is not None:
+            found.append(Using(split, {read.tensor: inner for read, inner in views.items()}))
+    return found
+
+
+def _in_order(scope: Scope, views: Mapping[Read, Scope], read: Read) -> bool:
+    """The split scope reads this operand at its own iterators, in the order of its axes."""
+    split = substitution.operand_split(scope, views) if views else None
+    if split is None:
+        return False
+    (whole,) = reads(split.body)
+    assert isinstance(whole.tensor, Scope)
+    tensor = next(reads(views[read].body)).tensor if read in views else read.tensor
+    own = [index for r in reads(whole.tensor.body) if r.tensor == tensor for index in r.index]
+    slots = [it.slot for index in own for it in index.iterators()]
+    kept = [slot for slot in slots if slot < len(whole.index)]
+    return bool(slots) and kept == sorted(set(kept)) and all(len(i.terms) < 2 for i in own)
+
+
+def _rearranged(view: View, read: Read) -> list[Scope]:
+    """What is read as views of what a derivation made."""
+    assert isinstance(read.tensor, ClassRef)
+    found = [
+        inner
+        for inner in view.scopes(read.tensor)
+        if inner in view.derived
+        and merging.is_view(inner)
+        and all(r.tensor != read.tensor for r in reads(inner.body))
+    ]
+    return sorted(found, key=lambda inner: inner.order)
+
+
+def _is_leaf(view: View, tensor: Tensor) -> bool:
+    assert isinstance(tensor, ClassRef)
+    return any(isinstance(member, Input | Weight) for member in view.members(tensor))
 
 
 def matched(

@@ -18,7 +18,7 @@ from eqsynth.egraph.laws.closing import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_product, leaves_with
+from eqsynth.egraph.laws.merging import is_product, is_view, leaves_with, merge
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
@@ -28,9 +28,13 @@ from eqsynth.ir.scalar import (
     factors_of,
     iterators,
     leaves,
+    reads,
     rewrite_leaves,
 )
 from eqsynth.ir.tensor import Scope
+
+# The order of the axes of a new scope, by its body, its traversal and its reduction.
+Order = Callable[[Scalar, list[It], list[It]], list[It]]
 
 # ---- expressions: the affine parts of indices ------------------------------------------------
 
@@ -261,20 +265,28 @@ def _substitute(body: Scalar, image: Mapping[It, Index]) -> Scalar:
 
 
 def _through(
-    scope: Scope, body: Scalar, kept: Sequence[It], at: Mapping[It, Index]
+    scope: Scope,
+    body: Scalar,
+    kept: Sequence[It],
+    at: Mapping[It, Index],
+    order: Order = canonical_order,
 ) -> Scope:
     """``L {L_kept reduce body}[at]``: the scope as a view of one over other iterators."""
     reduced = reduction_iterators(scope)
-    order = canonical_order(body, list(kept), reduced)
-    inner = scope_over(order, reduced, body, scope.reducer)
-    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in order)), [])
+    axes = order(body, list(kept), reduced)
+    inner = scope_over(axes, reduced, body, scope.reducer)
+    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in axes)), [])
 
 
 # ---- an iterator as quotient and remainder ---------------------------------------------------
 
 
 def iterator_split(
-    scope: Scope, *, whole: bool = False, but: Set[It | None] = frozenset()
+    scope: Scope,
+    *,
+    whole: bool = False,
+    but: Set[It | None] = frozenset(),
+    order: Order = canonical_order,
 ) -> Scope | None:
     """``L_i f(i) = {L_{q,r} f(d*q + r - o)}[(i + o) // d, (i + o) % d]``.
 
@@ -285,6 +297,7 @@ def iterator_split(
     Args:
         whole: only where the ``//`` and ``%`` go away, as nothing but ``i`` decides on them.
         but: iterators that stay as they are.
+        order: of the new axes.
     """
     split = [it for it in traversal_iterators(scope) if it not in but]
     found = {it: m for it in split if (m := _modulus(scope, it, whole))}
@@ -300,7 +313,49 @@ def iterator_split(
         at[q], at[r] = (bare(it) + offset) // d, (bare(it) + offset) % d
         image[it] = bare(q) * d + bare(r) - offset
     kept = [part for it in traversal_iterators(scope) for part in fresh.get(it, (it,))]
-    return _through(scope, _substitute(scope.body, image), kept, at)
+    return _through(scope, _substitute(scope.body, image), kept, at, order)
+
+
+def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Scope | None:
+    """``L_x reduce_y f({g}[m(x)], y) = {L_u reduce_y f(g[u], y)}[m(x)]``: a map commutes with a
+    bijection of its traversal, and so does a reduction over other iterators.
+
+    ``views`` gives operands as views of what a derivation made. They ask for the bijection: their
+    indices take ``//`` and ``%`` of iterators, which are split. The axes are in the order of those
+    of the operand with most of them, so all that is computed from it elementwise has one order.
+    """
+    merged: Scope | None = scope
+    for read, view in views.items():
+        merged = read_through(merged, read, view) if merged else None
+    return iterator_split(merged, whole=True, order=_in_order_of_operands) if merged else None
+
+
+def read_through(scope: Scope, read: Read, view: Scope) -> Scope | None:
+    """``L f({L_z u[m(z)]}[p(x)]) = L f(u[m(p(x))])``, the index in least form."""
+    merged = merge(scope, read, view)
+    if merged is None:
+        return None
+    body = _rewritten(merged.body, lambda index: rebuilt(index, lambda affine: affine))
+    return same_scope(merged, body, reduction_iterators(merged))
+
+
+def cancelled(scope: Scope, read: Read, view: Scope) -> Scope | None:
+    """The view read through, where its index and the one that it is read at are inverse."""
+    if not is_view(view) or all(index.bare() for index in read.index):
+        return None
+    merged = read_through(scope, read, view)
+    if merged is None:
+        return None
+    new = set(reads(merged.body)) - set(reads(scope.body))
+    return merged if all(index.bare() for r in new for index in r.index) else None
+
+
+def _in_order_of_operands(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]:
+    """The iterators that are used, as the operand with most of them reads them."""
+    operands = sorted(reads(body), key=lambda read: -len(iterators(read)))
+    used = [it for read in operands for index in read.index for it in index.iterators()]
+    used += [it for it in kept if it in iterators(body)]
+    return [it for it in dict.fromkeys(used) if it in kept]
 
 
 def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:

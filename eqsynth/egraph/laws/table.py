@@ -359,6 +359,7 @@ LAWS: Final[dict[str, Law]] = {
     "boundary-tighten": converging.boundary_tighten,
     "traversal-order": _traversal_order,
     "iterator-split": converging.iterator_split,
+    "operand-split": converging.operand_split,
     "window-split": converging.window_split,
     "match-matmul": converging.matched(matching.match_matmul),
     "match-conv2d": converging.matched(windows.match_conv2d),
@@ -380,7 +381,7 @@ MEANING: Final = (
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
     "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
-    "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
+    "multiply-out", "fold-terms", "part", "expression-split", "tap-merge", "operand-split",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
