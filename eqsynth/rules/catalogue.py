@@ -12,7 +12,7 @@ from eqsynth.errors import RuleError
 from eqsynth.rules.load import rules_dir
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
-from eqsynth.rules.tree import render
+from eqsynth.rules.tree import Tree, render, replace_vars
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,18 @@ def find(rules: RuleSet, name: str) -> Rule:
 
 def _entry(rule: Rule) -> Entry:
     kind, left, right = rule.kind.partition("-")[0], "", ""
+    written = dict(rule.written)
+
+    def text(tree: Tree) -> str:
+        return render(replace_vars(tree, lambda var: written.get(var.name, var)))
+
     if rule.equality is not None:
-        left, right = map(render, rule.equality)
+        left, right = map(text, rule.equality)
     elif rule.kind == "law-request":
-        left = "\n".join(map(render, rule.body))
+        left = "\n".join(map(text, rule.body))
         right = f"what the law {rule.law} computes (eqsynth/egraph/laws/table.py)"
     elif rule.kind == "law-apply":
-        left, right = "\n".join(map(render, rule.body)), f"the answer of the law {rule.law}"
+        left, right = "\n".join(map(text, rule.body)), f"the answer of the law {rule.law}"
     conditions = rule.conditions if rule.kind == "rewrite" else ()
     return Entry(
         rule.name, kind, rule.ruleset, rule.numerics, rule.status, rule.source,

@@ -65,6 +65,7 @@ class Phased:
     apply_ruleset: str
     program: tuple[str, ...]
     body: tuple[Tree, ...]
+    written: tuple[tuple[str, Tree], ...]
 
 
 @dataclass
@@ -75,6 +76,10 @@ class _Lifter:
     taken: set[str]
     facts: list[Tree] = field(default_factory=list)
     names: dict[str, Var] = field(default_factory=dict)
+
+    def written(self) -> tuple[tuple[str, Tree], ...]:
+        """The names that were made, with what the author wrote in their places."""
+        return tuple((fact[1].name, fact[2]) for fact in self.facts)
 
     def lift(self, tree: Tree) -> Tree:
         if not is_call(tree):
@@ -119,6 +124,8 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     taken = {name for tree in (*raw.body, *raw.head) for name in variables(tree)}
     body = tuple(_name_wildcards(fact, taken) for fact in raw.body)
     bound = {name for fact in body for name in variables(fact)}
+    own = {name for fact in raw.body for name in variables(fact)}
+    wildcards = [(name, Var("_")) for name in sorted(bound - own)]
     head = _write_out_lets(raw.head, bound)
     unions = [action for action in head if action[0] == "union"]
     others = [action for action in head if action[0] != "union"]
@@ -127,7 +134,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     lifter = _Lifter(known, taken)
     answers = [fact for fact in body if fact[0].endswith("-answer")]
     if not unions or answers:
-        return _one_phase(raw, body, unions, others, answers, lifter)
+        return _one_phase(raw, body, unions, others, answers, lifter, wildcards)
     definitions = _definitions(body, known)
     _, first, second = unions[0]
     if not isinstance(first, Var) and isinstance(second, Var):
@@ -153,7 +160,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     )
     used = {render(definition) for definition in definitions.values()}
     conditions = tuple(
-        render(fact)
+        _as_written(fact, wildcards)
         for fact in body
         if not (fact[0] == "=" and any(render(side) in used for side in fact[1:]))
     )
@@ -168,6 +175,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
         apply_ruleset,
         program,
         body,
+        (*wildcards, *lifter.written()),
     )
 
 
@@ -178,6 +186,7 @@ def _one_phase(
     others: list[Tree],
     answers: list[Tree],
     lifter: _Lifter,
+    wildcards: list[tuple[str, Var]],
 ) -> Phased:
     """Analyses, requests and answers: what they say is not logged by match, so one step does."""
     actions = [_lift_action(action, lifter) for action in (*unions, *others)]
@@ -201,13 +210,14 @@ def _one_phase(
     return Phased(
         kind,
         None,
-        tuple(map(render, body)),
+        tuple(_as_written(fact, wildcards) for fact in body),
         relation,
         columns,
         match_ruleset,
         apply_ruleset,
         (*declare, _rule_text(raw.name, matching, actions, own)),
         body,
+        (*wildcards, *lifter.written()),
     )
 
 
@@ -224,6 +234,11 @@ def _name_wildcards(tree: Tree, taken: set[str]) -> Tree:
     return replace_vars(
         tree, lambda var: _fresh("any", taken) if var.name.startswith(("@", "_")) else var
     )
+
+
+def _as_written(fact: Tree, wildcards: Iterable[tuple[str, Var]]) -> str:
+    own = dict(wildcards)
+    return render(replace_vars(fact, lambda var: own.get(var.name, var)))
 
 
 def _take_vectors_apart(body: Iterable[Tree], taken: set[str]) -> list[Tree]:
