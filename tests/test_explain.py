@@ -13,8 +13,13 @@ from benchmarks.workloads import WORKLOADS
 from eqsynth.egraph.chains import replay
 from eqsynth.errors import EquivalenceError, ExplanationTooLong
 from eqsynth.explain import Explanation, NoExplanation
+from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture
-from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import Call, Read, Scalar, product, total
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, topological
+from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import flops
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -171,3 +176,21 @@ def test_an_expression_is_explained_too() -> None:
     a, b, c = (eqsynth.input(name, (4, 4)) for name in "abc")
     program = optimize(a @ b + a @ c, objective="flops", time_limit_s=20)
     assert agree(explanation_of(program)) > 1
+
+
+@pytest.mark.parametrize("function", ["tanh", ""])
+def test_a_body_takes_the_time_of_what_it_shares(function: str) -> None:
+    """x = x*x + x forty times over, perhaps under a function: a tree of 3^40 leaves, or of 2^40."""
+    x = Input("x", TensorType((4,), "float32"))
+    body: Scalar = Read(x, (Index.iterator(0, 4),))
+    for _ in range(40):
+        body = total([product([body, body]), body])
+        body = Call(function, (body,)) if function else body
+    scope = Scope((4,), (), body)
+    program = optimize(Expr(scope), objective="flops")
+    assert program.report.stop == "saturated" and program.report.enodes < 1000
+    value = torch.tensor([0.0, 0.001, 0.01, -0.01])
+    torch.testing.assert_close(
+        program(value), torch.as_tensor(evaluate(scope, {"x": value.numpy()}), dtype=torch.float32)
+    )
+    assert str(program.explain()).count("L[i<4]") <= 4 and len(str(program.explain())) < 50_000

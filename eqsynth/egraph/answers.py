@@ -12,18 +12,23 @@ from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.ir.tensor import Op, Tensor, args_of
 
 
-def with_handles(term: Any, by_object: dict[int, Handle]) -> Any:
-    """A term's encoding with its tensor arguments as handles."""
-    if not isinstance(term, tuple):
-        return term
+def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
+    """A term's encoding with its tensor arguments as handles; what it shares stays shared."""
+    done: dict[int, Any] = dict(by_object)
+
+    def whole(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (value[0], *(part(child) for child in value[1:]))
 
     def part(value: Any) -> Any:
-        if isinstance(value, tuple):
-            handle = by_object.get(id(value))
-            return handle if handle is not None else with_handles(value, by_object)
-        return [part(v) for v in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [part(child) for child in value]
+        if not isinstance(value, tuple):
+            return value
+        if id(value) not in done:
+            done[id(value)] = whole(value)
+        return done[id(value)]
 
-    return (term[0], *(part(value) for value in term[1:]))
+    return whole(term) if isinstance(term, tuple) else term
 
 
 def grounded(tree: Any, terms: Any) -> Any:

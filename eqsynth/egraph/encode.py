@@ -13,7 +13,7 @@ from typing import Any
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, atom_key, number_of
 from eqsynth.ir.operators import Attr, operator
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, children
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 from eqsynth.ir.types import TensorType
 
@@ -41,20 +41,31 @@ def encode_attr(attr: Attr) -> Any:
 
 
 def encode_scalar(scalar: Scalar, parts: Mapping[Tensor, Any]) -> Term:
+    """A body over ``parts``, the encodings of what it reads; equal subterms are one object."""
+    done: dict[Scalar, Term] = {}
+
+    def encoded(part: Scalar) -> Term:
+        if part not in done:
+            done[part] = _encode(part, [encoded(child) for child in children(part)], parts)
+        return done[part]
+
+    return encoded(scalar)
+
+
+def _encode(scalar: Scalar, operands: list[Term], parts: Mapping[Tensor, Any]) -> Term:
     match scalar:
         case Num(value=value):
             return ("Num", value)
         case Read(tensor=tensor, index=index, fill=fill):
             return ("Read", parts[tensor], [encode_index(i) for i in index], fill)
-        case Prod(factors=operands) | Sum(terms=operands):
-            name = type(scalar).__name__
-            return (name, [encode_scalar(part, parts) for part in operands])
-        case Call(fn=fn, args=operands):
-            return ("Call", fn, [encode_scalar(part, parts) for part in operands])
+        case Prod() | Sum():
+            return (type(scalar).__name__, operands)
+        case Call(fn=fn):
+            return ("Call", fn, operands)
         case Value(index=index):
             return ("Value", encode_index(index))
     assert isinstance(scalar, Cast)
-    return ("Convert", scalar.dtype, encode_scalar(scalar.arg, parts))
+    return ("Convert", scalar.dtype, *operands)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -105,22 +105,28 @@ class Derivation:
 
     def _ground(self, term: Any, handle: Any) -> Term:
         """A nested tuple as a term; handles are looked up, or are terms already."""
-        if isinstance(term, Handle):
-            return term.n if handle is None else int(handle(term.n))
-        children: list[Term] = []
+        done: dict[int, Term] = {}  # by object: bodies share their parts
 
-        def shape(value: Any) -> Any:
+        def ground(term: Any) -> Term:
+            if isinstance(term, Handle):
+                return term.n if handle is None else int(handle(term.n))
+            if id(term) not in done:
+                children: list[Term] = []
+                head = (term[0], tuple(shape(value, children) for value in term[1:]))
+                done[id(term)] = self.forest.add(head, children)
+            return done[id(term)]
+
+        def shape(value: Any, children: list[Term]) -> Any:
             if isinstance(value, Handle) or (
                 isinstance(value, tuple) and value and isinstance(value[0], str)
             ):
-                children.append(self._ground(value, handle))
+                children.append(ground(value))
                 return None
             if isinstance(value, list | tuple):
-                return tuple(shape(part) for part in value)
+                return tuple(shape(part, children) for part in value)
             return _Literal.of(value)
 
-        head = (term[0], tuple(shape(value) for value in term[1:]))
-        return self.forest.add(head, children)
+        return ground(term)
 
     # ---- taking out --------------------------------------------------------------
 
@@ -173,11 +179,18 @@ class Derivation:
 
 
 def _handles(term: Any) -> list[int]:
-    if isinstance(term, Handle):
-        return [term.n]
-    if isinstance(term, list | tuple):
-        return [n for part in term for n in _handles(part)]
-    return []
+    """The handles in a nested tuple, each object looked into once."""
+    found: list[int] = []
+    seen: set[int] = set()
+    stack = [term]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Handle):
+            found.append(part.n)
+        elif isinstance(part, list | tuple) and id(part) not in seen:
+            seen.add(id(part))
+            stack.extend(reversed(part))
+    return found
 
 
 def _leaf_key(leaf: Tensor) -> tuple[str, str]:

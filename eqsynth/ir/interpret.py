@@ -8,7 +8,6 @@ own dtype. Scopes are evaluated point by point (vectorized), whole or at sampled
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,13 +21,13 @@ from eqsynth.ir.reference import evaluate_operator, rounded, storage, stored
 from eqsynth.ir.scalar import (
     Call,
     Cast,
+    Evaluation,
     Num,
     Prod,
     Read,
     Scalar,
     Sum,
     Value,
-    children,
     dtype_of,
     factors_of,
     iterators,
@@ -176,33 +175,16 @@ def _identity(scope: Scope) -> Any:
     return limits.max if value > 0 else limits.min
 
 
-class _Body:
-    """The values of a body's subterms on a grid; what is used again is kept until its last use."""
+class _Body(Evaluation[Array]):
+    """The values of a body's subterms on a grid."""
 
     def __init__(
         self, body: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, Array]
     ) -> None:
+        super().__init__(body)
         self._grid, self._values = grid, values
-        self._uses: Counter[Scalar] = Counter()
-        stack = [body]
-        while stack:
-            parts = children(stack.pop())
-            stack.extend(part for part in dict.fromkeys(parts) if not self._uses[part])
-            self._uses.update(parts)
-        self._kept: dict[Scalar, Array] = {}
 
-    def value(self, scalar: Scalar) -> Array:
-        if not children(scalar):
-            return self._computed(scalar)
-        self._uses[scalar] -= 1
-        value = self._kept.pop(scalar, None)
-        if value is None:
-            value = self._computed(scalar)
-        if self._uses[scalar] > 0:
-            self._kept[scalar] = value
-        return value
-
-    def _computed(self, scalar: Scalar) -> Array:
+    def computed(self, scalar: Scalar) -> Array:
         match scalar:
             case Num(value=value):
                 return np.asarray(int(value) if float(value).is_integer() else value)

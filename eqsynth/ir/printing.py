@@ -9,7 +9,7 @@ import string
 
 from eqsynth.ir.index import It
 from eqsynth.ir.program import Program
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, children, uses
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 
 _TRAVERSAL = "ijlmnopqtuvwxyz"
@@ -25,9 +25,22 @@ def iterator_name(scope: Scope, it: It) -> str:
 
 
 def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str:
-    """A scope's body as text, tensors by their names."""
+    """A scope's body as text, tensors by their names; what is computed once and used again gets a
+    name: ``let v0 = relu(x[i]) in v0 * v0 + v0``."""
+    repeated = {part for part, count in uses(scalar).items() if count > 1 and children(part)}
+    known: dict[Scalar, str] = {}
+    lets: list[str] = []
 
     def text(part: Scalar, tight: bool = False) -> str:
+        if part not in repeated:
+            return written(part, tight)
+        if part not in known:
+            value = written(part)
+            known[part] = f"v{len(lets)}"
+            lets.append(f"{known[part]} = {value}")
+        return known[part]
+
+    def written(part: Scalar, tight: bool = False) -> str:
         match part:
             case Num(value=value):
                 return f"{value:g}"
@@ -47,7 +60,8 @@ def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str
         fill = "" if part.fill == 0 or part.in_range() else f" else {part.fill:g}"
         return f"{names.get(part.tensor, part.tensor.label)}[{at}{fill}]"
 
-    return text(scalar)
+    whole = text(scalar)
+    return f"let {'; '.join(lets)} in {whole}" if lets else whole
 
 
 def render_term(term: Tensor, names: dict[Tensor, str]) -> str:

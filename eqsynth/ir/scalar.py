@@ -10,9 +10,11 @@ twice. Not here: the order of operands and of iterators (``normal.py``), values
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.ir.functions import FUNCTIONS
@@ -21,6 +23,9 @@ from eqsynth.ir.types import is_float, promote
 
 if TYPE_CHECKING:
     from eqsynth.ir.tensor import Tensor
+
+
+V = TypeVar("V")
 
 
 def digest_of(*parts: object) -> bytes:
@@ -40,7 +45,7 @@ class Scalar:
     digest: bytes
     _iterators: frozenset[It]
     _tensors: tuple[Tensor, ...]
-    _operations: int
+    _size: int
     _dtype: str | None
 
     def __eq__(self, other: object) -> bool:
@@ -64,12 +69,11 @@ def _seal(term: Scalar, *parts: object) -> None:
     elif own:
         its = its.union(*(part._iterators for part in own))
         tensors = tuple(dict.fromkeys(t for part in own for t in part._tensors))
-    count = len(own) - 1 if isinstance(term, Prod | Sum) else int(bool(own))
     known = {
         "digest": digest_of(type(term).__name__, *parts),
         "_iterators": its,
         "_tensors": tensors,
-        "_operations": count + sum(part._operations for part in own),
+        "_size": sum(part._size for part in own) if own else 1,
         "_dtype": _inferred(term),
     }
     for name, value in known.items():
@@ -257,17 +261,75 @@ def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
     return rewrite_leaves(scalar, leaf)
 
 
+def composites(scalar: Scalar) -> Iterator[Scalar]:
+    """The sums, products, functions and casts, each once, with those around before those within."""
+    seen: set[Scalar] = set()
+    stack = [scalar]
+    while stack:
+        part = stack.pop()
+        if children(part) and part not in seen:
+            seen.add(part)
+            yield part
+            stack.extend(reversed(children(part)))
+
+
 def leaves(scalar: Scalar) -> Iterator[Scalar]:
-    """Reads, numbers and values, from left to right, with repetitions."""
-    parts = children(scalar)
-    if not parts:
-        yield scalar
-    for part in parts:
-        yield from leaves(part)
+    """Reads, numbers and values, from left to right, with repetitions: ``x * x`` has two.
+
+    A sum, product or function that occurs again isn't entered again.
+    """
+    seen: set[Scalar] = set()
+    stack = [scalar]
+    while stack:
+        part = stack.pop()
+        parts = children(part)
+        if not parts:
+            yield part
+        elif part not in seen:
+            seen.add(part)
+            stack.extend(reversed(parts))
+
+
+def tree_size(scalar: Scalar) -> int:
+    """How many leaves the expression has as a tree: what is shared counts wherever it occurs."""
+    return scalar._size
+
+
+def uses(scalar: Scalar) -> Counter[Scalar]:
+    """How often each subterm stands as an operand: in how many places its value is used."""
+    return Counter(part for whole in composites(scalar) for part in children(whole))
+
+
+class Evaluation(Generic[V]):
+    """The values of a body's subterms, each computed once; what is used again is kept until its
+    last use.
+
+    Args:
+        body: the whole that is evaluated, or whose operands are, each once.
+    """
+
+    def __init__(self, body: Scalar) -> None:
+        self._uses = uses(body)
+        self._kept: dict[Scalar, V] = {}
+
+    def value(self, scalar: Scalar) -> V:
+        if not children(scalar):
+            return self.computed(scalar)
+        self._uses[scalar] -= 1
+        value = self._kept.pop(scalar, None)
+        if value is None:
+            value = self.computed(scalar)
+        if self._uses[scalar] > 0:
+            self._kept[scalar] = value
+        return value
+
+    def computed(self, scalar: Scalar) -> V:
+        """The value, from those (:meth:`value`) of the operands."""
+        raise NotImplementedError
 
 
 def reads(scalar: Scalar) -> Iterator[Read]:
-    """The reads, from left to right, with repetitions."""
+    """The reads among the leaves."""
     return (leaf for leaf in leaves(scalar) if isinstance(leaf, Read))
 
 
@@ -291,9 +353,14 @@ def terms_of(scalar: Scalar) -> tuple[Scalar, ...]:
     return scalar.terms if isinstance(scalar, Sum) else (scalar,)
 
 
+@lru_cache(maxsize=1 << 14)
 def operations(scalar: Scalar) -> int:
-    """Floating-point operations of one evaluation; a function counts as one."""
-    return scalar._operations
+    """Floating-point operations of one evaluation, in which what is shared is computed once; a
+    function counts as one."""
+    return sum(
+        len(children(part)) - 1 if isinstance(part, Prod | Sum) else 1
+        for part in composites(scalar)
+    )
 
 
 def dtype_of(scalar: Scalar) -> str | None:

@@ -21,6 +21,7 @@ from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.scalar import (
     Call,
     Cast,
+    Evaluation,
     Num,
     Prod,
     Read,
@@ -114,19 +115,20 @@ def _largest(scope: Scope, box: _Box) -> int:
 
 def _piece(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
     shape = box.lengths[: box.traversal]
+    body = _Body(scope.body, values, box)
     if not scope.reduction:
-        return _scalar(scope.body, values, box).expand(shape)
+        return body.value(scope.body).expand(shape)
     dtype = arithmetic_dtype(scope.dtype, box.exact)
     if scope.reducer == "sum":
-        factors = [_scalar(f, values, box).to(dtype) for f in factors_of(scope.body)]
+        factors = [body.value(f).to(dtype) for f in factors_of(scope.body)]
         return _contract(factors, box).expand(shape)
-    body = _scalar(scope.body, values, box).to(dtype)
-    body = body if body.dim() else body.expand((1,) * box.rank)
+    whole = body.value(scope.body).to(dtype)
+    whole = whole if whole.dim() else whole.expand((1,) * box.rank)
     if scope.reducer == "prod":
-        full = body.expand(*body.shape[: box.traversal], *box.lengths[box.traversal :])
+        full = whole.expand(*whole.shape[: box.traversal], *box.lengths[box.traversal :])
         return full.flatten(box.traversal).prod(-1, dtype=dtype).expand(shape)
     reduce = torch.amax if scope.reducer == "max" else torch.amin
-    return reduce(body, tuple(range(box.traversal, box.rank))).expand(shape)
+    return reduce(whole, tuple(range(box.traversal, box.rank))).expand(shape)
 
 
 def _contract(factors: list[torch.Tensor], box: _Box) -> torch.Tensor:
@@ -159,33 +161,39 @@ def _contract(factors: list[torch.Tensor], box: _Box) -> torch.Tensor:
     return result.reshape(ones)
 
 
-def _scalar(scalar: Scalar, values: Values, box: _Box) -> torch.Tensor:
-    """The value over the box: one axis an iterator, of extent 1 where it doesn't matter.
+class _Body(Evaluation[torch.Tensor]):
+    """Values over the box: one axis an iterator, of extent 1 where it doesn't matter.
 
     Numbers have no axes, so that they don't decide the dtype of what they meet.
     """
-    match scalar:
-        case Num(value=value):
-            whole = value.is_integer() and abs(value) < 1 << 62
-            dtype = torch.int64 if whole else torch.float64
-            return torch.tensor(int(value) if whole else value, dtype=dtype, device=box.device)
-        case Value(index=index):
-            return _position(index, box)
-        case Cast(dtype=dtype_name, arg=arg):
-            rounded = _scalar(arg, values, box).to(kept_dtype(dtype_name, False))
-            return rounded.to(arithmetic_dtype(dtype_name, box.exact))
-        case Call(fn=fn, args=args):
-            known = _alike(scalar, [_scalar(arg, values, box) for arg in args], box)
-            return apply(fn, known, box.exact)
-        case Prod(factors=parts) | Sum(terms=parts):
-            combine = torch.mul if isinstance(scalar, Prod) else torch.add
-            result, *rest = _alike(scalar, [_scalar(part, values, box) for part in parts], box)
-            for part in rest:
-                result = combine(result, part)
-            return result
-    assert isinstance(scalar, Read)
-    dtype = arithmetic_dtype(scalar.tensor.dtype, box.exact)
-    return _read(scalar, values[scalar.tensor].to(dtype), box)
+
+    def __init__(self, body: Scalar, values: Values, box: _Box) -> None:
+        super().__init__(body)
+        self._values, self._box = values, box
+
+    def computed(self, scalar: Scalar) -> torch.Tensor:
+        box = self._box
+        match scalar:
+            case Num(value=value):
+                whole = value.is_integer() and abs(value) < 1 << 62
+                dtype = torch.int64 if whole else torch.float64
+                return torch.tensor(int(value) if whole else value, dtype=dtype, device=box.device)
+            case Value(index=index):
+                return _position(index, box)
+            case Cast(dtype=dtype_name, arg=arg):
+                rounded = self.value(arg).to(kept_dtype(dtype_name, False))
+                return rounded.to(arithmetic_dtype(dtype_name, box.exact))
+            case Call(fn=fn, args=args):
+                return apply(fn, _alike(scalar, [*map(self.value, args)], box), box.exact)
+            case Prod(factors=parts) | Sum(terms=parts):
+                combine = torch.mul if isinstance(scalar, Prod) else torch.add
+                result, *rest = _alike(scalar, [*map(self.value, parts)], box)
+                for part in rest:
+                    result = combine(result, part)
+                return result
+        assert isinstance(scalar, Read)
+        dtype = arithmetic_dtype(scalar.tensor.dtype, box.exact)
+        return _read(scalar, self._values[scalar.tensor].to(dtype), box)
 
 
 def _alike(scalar: Scalar, args: list[torch.Tensor], box: _Box) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from eqsynth.ir.index import Index
 from eqsynth.ir.program import Program
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Input, Scope
 from tests.terms import INF, it, leaf, op
 
@@ -39,3 +39,16 @@ def test_names_don_t_run_out() -> None:
     wide = Scope((2,) * 20, (), Read(leaf("v", 2), (it(19, 2),)))
     names = str(wide).split("]")[0].removeprefix("t0 = L[").split(", ")
     assert len(set(names)) == 20
+
+
+def test_what_a_body_shares_is_printed_once() -> None:
+    body: Scalar = Read(X, (it(0, 3), it(1, 4)))
+    assert " . x[i, j] * x[i, j]  #" in str(Scope((3, 4), (), Prod((body, body))))
+    for _ in range(2):
+        body = Call("relu", (Sum((Prod((body, body)), body)),))
+    assert str(Scope((3, 4), (), body)).split(" . ")[1].split("  #")[0] == (
+        "let v0 = relu(x[i, j] * x[i, j] + x[i, j]) in relu(v0 * v0 + v0)"
+    )
+    for _ in range(40):
+        body = Call("relu", (Sum((Prod((body, body)), body)),))
+    assert len(str(Scope((3, 4), (), body))) < 2000

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from lower_cases import SPECIAL, arguments, check_kernel, examples, op, sample, scopes, tensor
 
 from eqsynth.extract.kernel import Kernel, channels_last, strides
+from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.scalar import Call, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import Op, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_backend import VIEW, TorchBackend, conversion, lay_out, layout_of, lies_in
@@ -162,3 +164,14 @@ def test_the_layout_of_strides() -> None:
     assert layout_of((2, 5, 4, 3), (60, 1, 15, 5)) == channels_last(4)
     assert layout_of((2, 1, 3), (1, 99, 2)) == (1, 2, 0)
     assert layout_of((), ()) == ()
+
+
+def test_what_a_body_shares_is_computed_once() -> None:
+    """As a tree the body has 3^40 leaves."""
+    x = tensor("x", 3)
+    body: Scalar = Read(x, (Index.iterator(0, 3),))
+    for _ in range(40):
+        body = Call("tanh", (Sum((Prod((body, body)), body)),))
+    value = run_scope(Scope((3,), (), body), {x: torch.tensor([-0.5, 0.0, 0.25])}, exact=True)
+    expected = evaluate(Scope((3,), (), body), {"x": np.array([-0.5, 0.0, 0.25])})
+    np.testing.assert_allclose(value, expected, rtol=1e-12)

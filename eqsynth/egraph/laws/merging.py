@@ -23,10 +23,10 @@ from eqsynth.ir.scalar import (
     Sum,
     dtype_of,
     factors_of,
-    leaves,
     product,
     rewrite_leaves,
     substitute,
+    tree_size,
 )
 from eqsynth.ir.tensor import Scope
 
@@ -148,7 +148,7 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
 
     body = substitute(inner.body, image)
     replaced = _replace(outer.body, read, body)
-    if sum(1 for _ in leaves(replaced)) > MAX_READS:
+    if tree_size(replaced) > MAX_READS:
         return None
     added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
     before = [It(len(outer.traversal) + j, e) for j, e in enumerate(outer.reduction)]
