@@ -21,8 +21,8 @@ class Rule:
 
     A `match_ruleset` or `apply_ruleset` that is empty is a phase that the rule does not have;
     analyses of one ruleset share theirs. `program` is the egglog text of the rule, `body` are the
-    facts that its author wrote, `written` what stands in the author's text for each variable that the
-    loader named: an expression, or `_`.
+    facts that its author wrote, `written` what stands in the author's text for each variable that
+    the loader named: an expression, or `_`.
     """
 
     name: str
