@@ -44,7 +44,13 @@ def _programs(_number: int) -> st.SearchStrategy[Tensor]:
             steps=6, dtypes=("float32", "float32", "float64"), structures=True
         ),
         strategies.scopes(empty=False),
+        strategies.scopes(
+            empty=False,
+            dtypes=("float32", "float64"),
+            functions=("relu", "abs", "abs", "max", "min", "one"),
+        ),
         strategies.products(factors=(2, 4), reduction=(1, 3)),
+        strategies.products(factors=(1, 2), kinds=strategies.NESTED),
         strategies.nested_scopes(strategies.products()).map(lambda case: case[0]),
         strategies.nested_scopes(
             strategies.products(factors=(1, 2), traversal=(1, 2), kinds=strategies.BOUNDED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
-from eqsynth.ir.index import FloorDiv, It
+from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.ir.scalar import Prod, Read, reads
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, composites, reads
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, topological
 from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
 from eqsynth.testing import strategies
@@ -74,12 +75,24 @@ def divides(scope: Scope) -> bool:
     return any(isinstance(atom, FloorDiv) for index in indices for atom, _ in index.terms)
 
 
+def bounds_a_bound(scope: Scope) -> bool:
+    atoms = [a for read in reads(scope.body) for index in read.index for a in parts_of(index)]
+    return any(isinstance(a, Min) and isinstance(v, Max) for a in atoms for v in values_of(a))
+
+
+def values_of(atom: Atom) -> list[Atom]:
+    return [] if isinstance(atom, It) else [value for value, _ in atom.value.terms]
+
+
 def test_a_scope_shrinks_to_one_read() -> None:
     scope = smallest(strategies.scopes(), lambda s: s.reduction and s.reduction[0] == 3)
     assert (scope.traversal, scope.reduction) == ((), (3,))
     assert isinstance(scope.body, Read)
     divided = smallest(strategies.products(), divides)
     assert isinstance(divided.body, Read) and max(divided.extents) == 2
+    nested = smallest(strategies.products(kinds=strategies.NESTED), bounds_a_bound)
+    assert isinstance(nested.body, Read) and len(nested.body.index) == 1
+    assert max(nested.extents) == 2
     product = smallest(strategies.products(), lambda s: isinstance(s.body, Prod))
     assert product.extents == () and product.body.factors[1:] == product.body.factors[:1]
 
@@ -145,6 +158,50 @@ def test_bounded_indices_are_drawn() -> None:
     found = drawn(strategies.indices(iterators, ("bounded",)), 200)
     atoms = {type(atom).__name__ for index in found for atom, _ in index.terms}
     assert {"Min", "Max", "FloorDiv"} <= atoms
+
+
+def parts_of(index: Index) -> list[Atom]:
+    """The atoms of an index and of what they operate on."""
+    inner = [a for atom, _ in index.terms if not isinstance(atom, It) for a in parts_of(atom.value)]
+    return [atom for atom, _ in index.terms] + inner
+
+
+def test_operations_on_operations_are_drawn() -> None:
+    iterators = [It(0, 3), It(1, 4)]
+    pairs = Counter(
+        f"{type(atom).__name__} of {type(value).__name__}"
+        for index in drawn(strategies.indices(iterators, ("nested",)), 1000)
+        for atom in parts_of(index)
+        for value in values_of(atom)
+    )
+    names = ("FloorDiv", "Mod", "Min", "Max")
+    assert all(pairs[f"{outer} of {inner}"] for outer in names for inner in names), pairs
+
+
+def test_terms_that_laws_join_are_drawn() -> None:
+    found = drawn(strategies.indices([It(0, 3), It(1, 4)], ("alike",)), 300)
+    kinds: Counter[str] = Counter()
+    for index in found:
+        atoms = [(atom, c) for atom, c in index.terms if isinstance(atom, FloorDiv | Mod)]
+        for (a, c), (b, d) in itertools.combinations(atoms, 2):
+            if a.divisor != b.divisor or not isinstance(a, FloorDiv):
+                continue
+            whole = isinstance(b, Mod) and a.value == b.value and c == d * a.divisor
+            kinds["scaled" if whole and d != 1 else "whole" if whole else "apart"] += 1
+            kinds["multiples"] += isinstance(b, FloorDiv) and 1 not in (c, d)
+    assert {"scaled", "whole", "apart", "multiples"} <= set(+kinds), kinds
+
+
+def test_bodies_of_every_function_are_drawn() -> None:
+    functions = ("max", "abs", "one")
+    dtypes = ("float32", "float64")
+    found = drawn(strategies.scopes(dtypes=dtypes, functions=functions, empty=False), 600)
+    calls = [c for s in found for c in composites(s.body) if isinstance(c, Call)]
+    assert {c.fn for c in calls} == {"max", "abs", "eq"}
+    assert any(c.fn == "max" and c.args[0] == c.args[1] for c in calls)
+    assert all(any(c.fn == "max" and c.args[at] == Num(0.0) for c in calls) for at in (0, 1))
+    ones = {c.dtype for s in found for c in composites(s.body) if isinstance(c, Cast)}
+    assert ones == {"float32", "float64"}
 
 
 def test_scopes_read_inside_and_outside() -> None:

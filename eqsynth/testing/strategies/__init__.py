@@ -19,6 +19,7 @@ from eqsynth.testing.strategies.scopes import (
     BARE,
     BOUNDED,
     EXTENTS,
+    NESTED,
     WINDOWS,
     bodies,
     indices,
@@ -38,7 +39,7 @@ from eqsynth.testing.strategies.types import (
 )
 
 __all__ = [
-    "ANY", "BARE", "BOUNDED", "EXTENTS", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes",
+    "ANY", "BARE", "BOUNDED", "EXTENTS", "NESTED", "VIEWS", "WINDOWS", "arrays", "bodies", "dtypes",
     "environments", "extents", "indices", "nested_scopes", "operator_programs", "products",
     "reads", "reads_of", "scopes", "shapes", "tensor_types", "torch_modules",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from eqsynth.ir.functions import FUNCTIONS as known_functions
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Input, Scope, Tensor, Weight
-from eqsynth.ir.types import TensorType
+from eqsynth.ir.types import TensorType, is_float
 
 INF = float("inf")
 FLOAT = ("float32",)
@@ -28,6 +28,8 @@ WINDOWS = ("bare", "mixed", "mixed")
 ANY = ("bare", "bare", "bare", "bare", "mixed", "mixed", "scaled", "divided", "number")
 # Also the smaller or larger of an index and a number: what padding by repetition reads.
 BOUNDED = (*ANY, "bounded", "bounded", "bounded")
+# Also bounds of bounds, and terms that only laws see to be alike: what views of views leave.
+NESTED = (*BOUNDED, "nested", "nested", "alike", "alike", "alike", "alike")
 
 
 @st.composite
@@ -36,8 +38,10 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
 
     Args:
         kinds: any of ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided``,
-            ``bounded`` (min(a*i + c, n), max, and these under //) and ``number``; more often those
-            that stand more often. ``ANY``, ``BARE``, ``WINDOWS``, ``BOUNDED``.
+            ``bounded`` (min(a*i + c, n), max, and these under //), ``nested`` (several of //, %,
+            min and max, one of the other), ``alike`` (sums of x // n, x % n and (x + k*n) // n) and
+            ``number``; more often those that stand more often. ``ANY``, ``BARE``, ``WINDOWS``,
+            ``BOUNDED``, ``NESTED``.
     """
     if not iterators:
         return Index(draw(st.integers(0, 2)))
@@ -59,9 +63,41 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
         bound = draw(st.integers(-2, 3))
         index = index.minimum(bound) if draw(st.booleans()) else index.maximum(bound)
         return index // 2 if draw(st.integers(0, 3)) == 3 else index
+    if kind == "nested":
+        index = a * draw(st.sampled_from([1, 2, 4, -2])) + b + offset
+        for _ in range(draw(st.integers(1, 3))):
+            index = draw(_operations(index))
+        return index
+    if kind == "alike":
+        return draw(_alike(a * draw(st.sampled_from([1, 2, 3])) + offset, b))
     divisor = draw(st.integers(1, 3))
     whole = a * draw(st.sampled_from([1, 2, -1])) + b + offset
     return whole // divisor if draw(st.booleans()) else whole % divisor
+
+
+@st.composite
+def _operations(draw: st.DrawFn, index: Index) -> Index:
+    """An operation on an index and a number."""
+    name = draw(st.sampled_from(["min", "max", "//", "%"]))
+    if name == "min":
+        return index.minimum(draw(st.integers(-2, 4)))
+    if name == "max":
+        return index.maximum(draw(st.integers(-2, 4)))
+    number = draw(st.sampled_from([2, 3, 4]))
+    return index // number if name == "//" else index % number
+
+
+@st.composite
+def _alike(draw: st.DrawFn, x: Index, y: Index) -> Index:
+    """A sum of what laws join: ``x // n`` and ``x % n``, or ``x // n`` and ``(x + k*n) // n``."""
+    n, scale = draw(st.integers(2, 3)), draw(st.sampled_from([1, 1, 2, -1, 3]))
+    if draw(st.booleans()):
+        index = (x // n * n + x % n) * scale
+    else:
+        shifted = x + n * draw(st.sampled_from([1, -1, 2]))
+        pair = (x // n, shifted // n) if draw(st.booleans()) else (x % n, shifted % n)
+        index = pair[0] * scale + pair[1] * draw(st.sampled_from([1, 1, 2, -1]))
+    return index + y * draw(st.sampled_from([0, 1, -1]))
 
 
 @st.composite
@@ -125,7 +161,9 @@ def bodies(
     """Any body: sums, products, functions, values of indices, reads with any fill.
 
     Args:
-        functions: of ``eqsynth/ir/functions.py``, besides sums and products; ``cast`` too.
+        functions: of ``eqsynth/ir/functions.py``, besides sums and products; ``cast`` too, and
+            ``one``: 1 where two indices are equal, else 0. Of two arguments one is often a zero, or
+            the other again.
     """
     if depth == 0 or draw(st.integers(0, 2)) == 0:
         kind = draw(st.sampled_from(["read", "read", "read", "number", "value"]))
@@ -141,8 +179,15 @@ def bodies(
     kind = draw(st.sampled_from(["sum", "sum", "prod", *functions]))
     if kind == "cast":
         return Cast(draw(st.sampled_from(list(dtypes))), part())
+    if kind == "one":
+        pair = tuple(Value(draw(indices(iterators))) for _ in range(2))
+        return Cast(draw(st.sampled_from([d for d in dtypes if is_float(d)])), Call("eq", pair))
     if kind not in ("sum", "prod"):
-        return Call(kind, tuple(part() for _ in range(known_functions[kind].arity)))
+        args = [part() for _ in range(known_functions[kind].arity)]
+        if len(args) == 2:
+            other = draw(st.sampled_from([args[1], args[1], args[0], Num(0.0)]))
+            args = [args[0], other] if draw(st.booleans()) else [other, args[0]]
+        return Call(kind, tuple(args))
     parts = [part(), part()]
     return product(parts) if kind == "prod" else total(parts)
 
