@@ -290,6 +290,15 @@ def leaves(scalar: Scalar) -> Iterator[Scalar]:
             stack.extend(reversed(parts))
 
 
+def indices_of(scalar: Scalar) -> Iterator[Index]:
+    """The indices of its reads and values, from left to right, with repetitions."""
+    for leaf in leaves(scalar):
+        if isinstance(leaf, Read):
+            yield from leaf.index
+        elif isinstance(leaf, Value):
+            yield leaf.index
+
+
 def tree_size(scalar: Scalar) -> int:
     """How many leaves the expression has as a tree: what is shared counts wherever it occurs."""
     return scalar._size

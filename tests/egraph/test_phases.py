@@ -57,6 +57,14 @@ def test_only_the_taps_of_one_phase_are_summed(s: int, p: int, d: int, taps: int
     assert phase_select(selected) is None
 
 
+def test_what_runs_backward_here_and_forward_there_is_not_turned_round() -> None:
+    """a[2k, 2 - 2k]: turned round it is a[2 - 2q, 2q], and so on for ever."""
+    k = it(1, 2)
+    read = Read(leaf("a", 3, 3), (2 * k, 2 - 2 * k))
+    scope = canonical(Scope((3,), (2,), Prod((read, Read(leaf("b", 8), (k + it(0, 3) + 1,))))))
+    assert phase_select(scope) is None
+
+
 def test_two_axes_are_selected_together() -> None:
     i, j, k, h = it(0, 4), it(1, 4), it(2, 4), it(3, 3)
     u, v = i - k + 1, j - h

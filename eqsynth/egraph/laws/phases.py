@@ -14,7 +14,7 @@ from eqsynth.egraph.laws.closing import bare, reduction_iterators, traversal_ite
 from eqsynth.egraph.laws.merging import is_product
 from eqsynth.egraph.laws.substitution import rebuilt, reduced_by
 from eqsynth.ir.index import Index, It, Mod
-from eqsynth.ir.scalar import Read, factors_of
+from eqsynth.ir.scalar import Read, factors_of, indices_of
 from eqsynth.ir.tensor import Scope
 
 
@@ -22,7 +22,8 @@ def phase_select(scope: Scope) -> Scope | None:
     """``sum_k f((r - k) // s, k) = sum_q f(r // s - q, s*q + r % s)``, f = 0 unless s | r - k.
 
     And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r is less than a step in all its values.
-    Every reduction with such an index is changed: it has fewer taps then, or runs forward.
+    Every reduction with such an index is changed: it has fewer taps then, or strides forward where
+    it strode backward only. So there is an end.
     """
     if not is_product(scope):
         return None
@@ -40,6 +41,8 @@ def _select_one(scope: Scope) -> Scope | None:
                 continue
             for index, size in zip(factor.index, factor.tensor.shape, strict=True):
                 for taps, step, shift in (*_divided(index, it, size), *_strided(index, it, size)):
+                    if taps == it.extent and step < 0 and _strides_forward(scope, it):
+                        continue
                     if not set(shift.iterators()) <= traversal:
                         continue
                     q = It(len(scope.extents), taps)
@@ -50,6 +53,11 @@ def _select_one(scope: Scope) -> Scope | None:
                     if found is not None:
                         return found
     return None
+
+
+def _strides_forward(scope: Scope, it: It) -> bool:
+    """In some index: turned round, it would stride backward there."""
+    return any(index.coefficient(it.slot) > 1 for index in indices_of(scope.body))
 
 
 def _divided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]]:

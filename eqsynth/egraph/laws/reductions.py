@@ -30,6 +30,7 @@ from eqsynth.ir.scalar import (
     Read,
     Scalar,
     Value,
+    indices_of,
     iterators,
     leaves,
     operations,
@@ -59,7 +60,7 @@ def _merged(scope: Scope, q: It, r: It) -> Scope | None:
     """The scope over p = r.extent * q + r; None if an index holds them in another proportion."""
     p = It(len(scope.extents), q.extent * r.extent)
     found = False
-    for index in _indices(scope.body):
+    for index in indices_of(scope.body):
         if not {q, r} & set(index.iterators()):
             continue
         c = index.coefficient(r.slot)
@@ -118,14 +119,6 @@ def rfactor(scope: Scope) -> Scope | None:
     return best.scope if best is not None and best.cost < limit else None
 
 
-def _indices(body: Scalar) -> Iterator[Index]:
-    for leaf in leaves(body):
-        if isinstance(leaf, Read):
-            yield from leaf.index
-        elif isinstance(leaf, Value):
-            yield leaf.index
-
-
 def _is_windowed(scope: Scope) -> bool:
     """Some index mixes an iterator that is reduced with others: windows overlap."""
     return bool(_mixed(scope))
@@ -134,7 +127,7 @@ def _is_windowed(scope: Scope) -> bool:
 def _mixed(scope: Scope) -> set[It]:
     """The reduced iterators that share an index with another iterator."""
     reduced = set(reduction_iterators(scope))
-    mixing = (set(index.iterators()) for index in _indices(scope.body))
+    mixing = (set(index.iterators()) for index in indices_of(scope.body))
     return {it for its in mixing if len(its) > 1 for it in its & reduced}
 
 
@@ -180,7 +173,7 @@ def _points(parts: Sequence[Index], inner: Sequence[It]) -> int:
 def _coordinates(body: Scalar, outside: set[It]) -> list[Index] | None:
     """The combinations of the iterators outside through which the body depends on them."""
     found: dict[Index, None] = {}
-    for index in _indices(body):
+    for index in indices_of(body):
         if not index.is_affine:
             if set(index.iterators()) & outside:
                 return None

@@ -26,8 +26,8 @@ from eqsynth.ir.scalar import (
     Scalar,
     Value,
     factors_of,
+    indices_of,
     iterators,
-    leaves,
     reads,
     rewrite_leaves,
 )
@@ -105,14 +105,6 @@ def _folded(index: Index) -> Index:
     return index
 
 
-def _indices(body: Scalar) -> Iterator[Index]:
-    for leaf in leaves(body):
-        if isinstance(leaf, Read):
-            yield from leaf.index
-        elif isinstance(leaf, Value):
-            yield leaf.index
-
-
 def _moduli(index: Index) -> Iterator[FloorDiv | Mod]:
     """Every ``//`` and ``%`` of an index, from the outside in."""
     for atom, _ in index.terms:
@@ -165,7 +157,7 @@ def mixes(index: Index, its: set[It]) -> bool:
 def is_rearranged(scope: Scope) -> bool:
     """An index counts through iterators of the traversal and adds others (see iterator_split)."""
     traversal = set(traversal_iterators(scope))
-    for index in _indices(scope.body):
+    for index in indices_of(scope.body):
         part = _part(index, traversal)
         if index.is_affine and 1 < len(part.terms) < len(index.terms) and counts_through(part):
             return True
@@ -186,7 +178,7 @@ def variable_substitution(scope: Scope) -> Scope | None:
     traversal = set(traversal_iterators(scope))
     image: dict[Index, list[It]] = {}
     taken: set[It] = set()
-    for expression in (e for index in _indices(scope.body) for e in expressions(index)):
+    for expression in (e for index in indices_of(scope.body) for e in expressions(index)):
         mixed = _part(expression, traversal)
         own = [it for it, _ in mixed.terms if isinstance(it, It)]
         if len(own) < 2 or taken & set(own):
@@ -209,7 +201,7 @@ def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
     its = {it for it, _ in mixed.terms if isinstance(it, It)}
     return all(
         _multiple(_part(expression, its), mixed) is not None
-        for index in _indices(scope.body)
+        for index in indices_of(scope.body)
         for expression in expressions(index)
         if expression.coefficient(old.slot)
     )
@@ -219,7 +211,7 @@ def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
     """Expressions that use some of the iterators use nothing else."""
     return all(
         set(expression.iterators()) <= set(its)
-        for index in _indices(scope.body)
+        for index in indices_of(scope.body)
         for expression in expressions(index)
         if any(expression.coefficient(it.slot) for it in its)
     )
@@ -362,7 +354,7 @@ def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
     """(d, o) by which ``it`` is split; the smallest d."""
     found = []
     traversal = set(traversal_iterators(scope)) - {it}
-    for index in _indices(scope.body):
+    for index in indices_of(scope.body):
         for atom in _moduli(index):
             value = next(expressions(atom.value))
             alone = all(c % atom.divisor == 0 for a, c in value.terms if a != it)
@@ -412,7 +404,7 @@ def reduction_unfold(scope: Scope) -> Scope | None:
     for it in reduction_iterators(scope):
         divisors = [
             atom.divisor
-            for index in _indices(scope.body)
+            for index in indices_of(scope.body)
             for atom in _moduli(index)
             if not isinstance(atom, It) and atom.value.bare() == it and it.extent > atom.divisor
         ]
