@@ -59,7 +59,7 @@ class SaturationReport:
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
-    Phase("contract", ("boundary", "contract-explore", "index", "normal"), 12),
+    Phase("contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12),
     Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
     Phase("merge", ("merge", "simplify"), 3),

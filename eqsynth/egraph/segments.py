@@ -3,9 +3,10 @@
 A cut goes where exactly one non-constant tensor is live, and where no rule would have looked
 across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
 whatever is done on either side) and a contraction takes it (so it is materialized in any case).
-What is lost: a bias before a max-pooling could go past it into the next layer, an addition that a
-kernel fuses anyway; and where a program reads a part of its last layer only, the layers before the
-cut are computed whole.
+A tensor that contractions read through layer normalizations alone is another such place. What is
+lost: a bias before a max-pooling could go past it into the next layer, an addition that a kernel
+fuses anyway; and where a program reads a part of its last layer only, the layers before the cut
+are computed whole.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def cut(program: Program) -> list[Segment]:
     for position, term in enumerate(order):
         live.add(term)
         live = {t for t in live if last_use.get(t, -1) > position}
-        if live == {term} and _separates(term, users.get(term, [])):
+        if live == {term} and (
+            _separates(term, users.get(term, [])) or _is_normalized(term, users)
+        ):
             boundaries.append(term)
     segments, done = [], set[Tensor]()
     for boundary in boundaries:
@@ -80,6 +83,21 @@ def _separates(term: Tensor, users: Sequence[Tensor]) -> bool:
     if term.name in ("AvgPool2d", "LayerNorm"):
         return False
     return any(isinstance(u, Op) and operator(u.name).kind == "contraction" for u in users)
+
+
+def _is_normalized(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
+    """Whether contractions read the term through layer normalizations alone; a residual sum may
+    take it too."""
+    if not isinstance(term, Op):
+        return False
+    norms = [u for u in users.get(term, []) if isinstance(u, Op) and u.name == "LayerNorm"]
+    rest = [u for u in users.get(term, []) if u not in norms]
+    after = [u for norm in norms for u in users.get(norm, [])]
+    return (
+        any(isinstance(u, Op) and operator(u.name).kind == "contraction" for u in after)
+        and all(isinstance(u, Op) and u.name == "Add" for u in rest)
+        and not any(isinstance(u, Op) and operator(u.name).kind == "view" for u in after)
+    )
 
 
 def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:

@@ -283,8 +283,14 @@ def along_axis(types: Types, axis: int) -> TensorType:
 
 
 def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
-    """Normalizes the last ``axes`` axes; scale and shift have their shape."""
+    """Normalizes the last axes of floats; scale and shift have their shape."""
     x = types[0]
+    if not 0 <= axes <= x.rank:
+        shape_error("layer_norm: not so many axes", axes, f"0 to {x.rank}", "normalize fewer axes")
+    if not is_float(x.dtype):
+        raise DtypeError(
+            what="layer_norm of integers", got=x.dtype, expected="floats", hint="cast to a float"
+        )
     normalized = x.shape[x.rank - axes :]
     for t in types[1:]:
         if t.shape != normalized:

@@ -153,10 +153,12 @@ def _avg_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -
 
 
 def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> Array:
+    if x.size == 0:
+        return x
     over = tuple(range(x.ndim - axes, x.ndim))
     centred = x - x.mean(axis=over, keepdims=True)
     variance = (centred**2).mean(axis=over, keepdims=True)
-    return np.asarray(centred / _function("sqrt", variance + eps) * scale + shift)
+    return np.asarray(centred * _function("rsqrt", variance + eps) * scale + shift)
 
 
 def _split(x: Array, axis: int, block: int) -> Array:

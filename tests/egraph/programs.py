@@ -405,6 +405,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),
     "mlp": mlp,
     "layer-norm": layer_norm,
+    "layer-norm-operator": lambda: op("Matmul", op("LayerNorm", leaf("x", 2, 3, 4),
+        weight("g", 3, 4), weight("h", 3, 4), attrs=(2, 1e-3)), weight("w", 4, 2)),
     "shuffled-halves": shuffled_halves,
     "largest": lambda: op("ReduceMax", op("Relu", leaf("x", 3, 4)), attrs=((1,), 0)),
     "broadcast": broadcast_beside,

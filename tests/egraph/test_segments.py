@@ -125,6 +125,24 @@ def test_attributes_are_part_of_the_key() -> None:
     assert len(keys) == 4
 
 
+class Part(nn.Module):
+    """The first row, of which alone the rest is computed."""
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return x[:, 0]
+
+
+class PreNorm(nn.Module):
+    """x + linear(norm(x))"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return x + self.linear(self.norm(x))  # type: ignore[no-any-return]
+
+
 # ---- where the cuts are ----------------------------------------------------------------------
 
 
@@ -137,6 +155,10 @@ def test_attributes_are_part_of_the_key() -> None:
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 1),
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 2),
         (Residual(), (1, 3, 6, 6), 1),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)), (2, 4), 2),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (2, 4), 1),  # nothing is behind it
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), Part(), nn.Linear(4, 4)), (3, 2, 4), 1),
+        (nn.Sequential(PreNorm(), PreNorm(), PreNorm()), (2, 4), 3),
     ],
 )  # fmt: skip
 def test_a_cut_separates_what_no_rule_joins(

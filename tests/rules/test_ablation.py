@@ -345,6 +345,10 @@ ROWS: dict[str, Winner | Equal] = {
         expressions(lambda: eqsynth.scope(lambda i, j: ops.maximum(0.0, X[i, j]), i=3, j=4)),
         expressions(lambda: ops.relu(X)),
     ),
+    "reciprocal-of-sqrt": Equal(
+        expressions(lambda: X / ops.sqrt(ops.sum(X, 1, keepdim=True)) + X),
+        expressions(lambda: X * ops.rsqrt(ops.sum(X, 1, keepdim=True)) + X),
+    ),
     "equal-indices-float32": EYE,
     "equal-indices-float64": Winner(known("identity-matrix-64"), "flops", 6),
 }

@@ -17,6 +17,7 @@ from eqsynth.egraph.laws.requests import (
     flat,
     flat_product,
     inlinable,
+    normalized,
     number_of,
     products_of,
     settled,
@@ -72,6 +73,9 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
             continue
         if factor.tensor.constant:
             continue  # a sum of constants is computed once
+        others = {read.tensor for read in reads(scope.body)} - {factor.tensor}
+        if normalized(view, factor.tensor) and not all(other.constant for other in others):
+            continue  # its scale and shift go into weights, not into each other product
         # Of the ways in which the sum is fused, the one with the most terms: all at once.
         inners = sorted(_maps(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
@@ -172,6 +176,7 @@ def _open_term(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None
             not isinstance(read, Read)
             or not isinstance(read.tensor, ClassRef)
             or read.tensor.constant
+            or normalized(view, read.tensor)
         ):
             continue
         sums = [

@@ -9,7 +9,10 @@ Tensors and integer attributes are named in parentheses. ``*n`` stands for any n
 the operator's result, extents of reduction iterators those of the axis that they index bare. The
 right side is scalar arithmetic: ``+ - * /``, functions by name, ``x[…]`` or ``x[… else v]`` with a
 fill, ``(i)`` an index as a number. Python's own parser reads the right side, after the stars are
-expanded.
+expanded. After ``where`` stand tensors of its own, each a comprehension over axes of the head that
+may read those before it:
+
+    (x; a) [*n, *m:a] = x[*n, *m] - c[*n] where c[*n] = mean(*m) x[*n, *m]
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eqsynth.egraph.laws.closing import close
 from eqsynth.errors import RuleError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
@@ -33,6 +37,7 @@ _FORM = re.compile(
     r"\s*(?:(?P<reducer>sum|max|min|prod|mean)\((?P<reduced>[\w\s,*]*)\))?\s*(?P<body>.*)$",
     re.S,
 )
+_WHERE = re.compile(r"\s+where\s+")
 _READ = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
@@ -45,6 +50,7 @@ class _Scope:
     numbers: dict[str, int]
     iterators: dict[str, Index]
     stars: dict[str, list[str]]
+    local: dict[str, tuple[list[str], Read]]
 
     def wrong(self, what: str) -> RuleError:
         return RuleError(
@@ -63,8 +69,9 @@ def instantiate(
     Raises:
         RuleError: the text isn't a comprehension over these arguments.
     """
-    form = _FORM.match(text)
-    scope = _Scope(text, {}, {}, {}, {})
+    whole, *local = _WHERE.split(text)
+    form = _FORM.match(whole)
+    scope = _Scope(text, {}, {}, {}, {}, {})
     if form is None:
         raise scope.wrong("no (names) [head] = body")
     left, _, right = form["names"].partition(";")
@@ -76,6 +83,8 @@ def instantiate(
     head = _head(scope, _split(form["head"]), len(shape))
     for slot, (name, extent) in enumerate(zip(head, shape, strict=True)):
         scope.iterators[name] = Index.iterator(slot, extent)
+    for definition in local:
+        _define(scope, definition)
     body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
     reduced = _split(form["reduced"] or "")
     if len(reduced) == 1 and reduced[0].startswith("*"):
@@ -83,14 +92,45 @@ def instantiate(
     extents = [_extent(scope, name, body) for name in reduced]
     for j, (name, extent) in enumerate(zip(reduced, extents, strict=True)):
         scope.iterators[name] = Index.iterator(len(shape) + j, extent)
+    value, reducer = _reduced(scope, form["reducer"], body, extents)
+    return canonical(Scope(shape, tuple(extents), value, reducer))
+
+
+def _reduced(
+    scope: _Scope, reducer: str | None, body: str, extents: Sequence[int]
+) -> tuple[Scalar, str]:
+    """The right side as a scalar, and by which of a scope's reducers it is reduced."""
     try:
         tree = ast.parse(" ".join(body.split()), mode="eval").body
     except SyntaxError as error:
         raise scope.wrong(str(error)) from error
-    value, reducer = _scalar(scope, tree), form["reducer"] or "sum"
+    value = _scalar(scope, tree)
     if reducer == "mean":
-        value, reducer = product([Num(1 / max(math.prod(extents), 1)), value]), "sum"
-    return canonical(Scope(shape, tuple(extents), value, reducer))
+        return product([Num(1 / max(math.prod(extents), 1)), value]), "sum"
+    return value, reducer or "sum"
+
+
+def _define(scope: _Scope, definition: str) -> None:
+    """A tensor of the comprehension's own, ``name[axes of the head] = right side``."""
+    name, _, rest = definition.partition("[")
+    form = _FORM.match("()[" + rest)
+    if form is None or name in scope.tensors:
+        raise scope.wrong(f"no name[axes] = right side of a new name: {definition}")
+    axes, reduced = (
+        [axis for item in _split(part or "") for axis in scope.stars.get(item[1:], [item])]
+        for part in (form["head"], form["reduced"])
+    )
+    its = {axis: it for axis, it in scope.iterators.items() if axis in {*axes, *reduced}}
+    if set(its) != {*axes, *reduced} or len(its) != len(axes) + len(reduced):
+        raise scope.wrong(f"{name} has axes that aren't those of the head")
+    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
+    value, reducer = _reduced(scope, form["reducer"], body, [_size(its[r]) for r in reduced])
+    outside, gone = ({it for a in part for it in its[a].iterators()} for part in (axes, reduced))
+    scope.local[name] = axes, close(value, outside, reducer, sorted(gone, key=lambda it: it.slot))
+
+
+def _size(iterator: Index) -> int:
+    return iterator.range()[1] + 1
 
 
 def _split(text: str) -> list[str]:
@@ -191,6 +231,8 @@ def _scalar(scope: _Scope, node: ast.expr) -> Scalar:
             return Value(scope.iterators[name])
         case ast.Subscript(value=ast.Name(id=name), slice=inside) if name in scope.tensors:
             return _read(scope, name, inside)
+        case ast.Subscript(value=ast.Name(id=name), slice=inside) if name in scope.local:
+            return _read_local(scope, name, inside)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return product([Num(-1), _scalar(scope, operand)])
         case ast.Call(func=ast.Name(id=fn), args=args) if fn.rstrip("_") in FUNCTIONS:
@@ -207,6 +249,14 @@ def _scalar(scope: _Scope, node: ast.expr) -> Scalar:
             if isinstance(op, ast.Div):
                 return Call("div", (a, b))
     raise scope.wrong(f"not a scalar: {ast.unparse(node)}")
+
+
+def _read_local(scope: _Scope, name: str, inside: ast.expr) -> Read:
+    axes, read = scope.local[name]
+    items = list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
+    if [ast.unparse(item) for item in items] != axes:
+        raise scope.wrong(f"{name} is read at other axes than it is defined over")
+    return read
 
 
 def _read(scope: _Scope, name: str, inside: ast.expr) -> Read:

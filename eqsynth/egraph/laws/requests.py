@@ -74,6 +74,8 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # A view of a view of it may have come back to it.
         return []
+    if normalized(view, ref):
+        return []
     return [
         scope
         for scope in view.scopes(ref)
@@ -83,6 +85,12 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
+
+
+def normalized(view: View, ref: ClassRef) -> bool:
+    """Whether a library normalizes the tensor in one pass: products and maps read it as it is. A
+    view is taken of what it computes, so that a part of it is a part of its argument."""
+    return any(op.name == "LayerNorm" for op in view.operators(ref))
 
 
 def underived(view: View, row: Sequence[Any]) -> Scope:

@@ -31,6 +31,7 @@ from eqsynth.egraph.laws.requests import (
     Using,
     flat,
     inlinable,
+    normalized,
     scope_of,
     settled,
     without_constants,
@@ -60,8 +61,8 @@ MAX_VARIANTS = 16
 
 def _definition(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     e, tensors, numbers, text = row
-    if view.eclass(e) in view.instantiated:
-        return []
+    if view.eclass(e) in view.instantiated or e in tensors:
+        return []  # what is defined by itself needs no definition
     return [instantiate(text, tensors, numbers, e.shape)]
 
 
@@ -139,7 +140,8 @@ def _seen_through(view: View, scope: Scope) -> Using | None:
     assert isinstance(ref, ClassRef)
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         return None
-    for inner in view.scopes(ref):
+    # Of a normalization what it computes, not how it is scaled and shifted.
+    for inner in sorted(view.scopes(ref), key=lambda s: _scales_a_normal(view, s)):
         if inner in view.derived or canonical(inner) != inner:
             continue
         itself = any(r.tensor == ref for r in reads(inner.body))
@@ -148,6 +150,11 @@ def _seen_through(view: View, scope: Scope) -> Using | None:
             if merged is not None and merged != scope:
                 return Using(merged, {ref: inner})
     return None
+
+
+def _scales_a_normal(view: View, scope: Scope) -> bool:
+    tensors = (read.tensor for read in reads(scope.body))
+    return any(isinstance(tensor, ClassRef) and normalized(view, tensor) for tensor in tensors)
 
 
 def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
@@ -182,6 +189,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     found = [] if opened is None else [opened]
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
+        if normalized(view, read.tensor) and not normalized(view, row[0]):
+            continue
         for inner in view.scopes(read.tensor):
             if inner.reduction or canonical(inner) != inner:
                 continue
