@@ -58,17 +58,19 @@ def _seeded(seed: int, make: Callable[[], tuple[nn.Module, Shapes]]) -> tuple[nn
         torch.manual_seed(seed)
         module, shapes = make()
         for part in module.modules():
-            if isinstance(part, nn.BatchNorm2d):
+            if isinstance(part, nn.BatchNorm2d | nn.LayerNorm):
                 _unsettle(part)
         return module.eval().requires_grad_(False), tuple(torch.randn(s) for s in shapes)
 
 
-def _unsettle(norm: nn.BatchNorm2d) -> None:
-    """Statistics as after training; with those of a fresh batch norm, folding it shows nothing."""
-    assert norm.running_mean is not None and norm.running_var is not None
+def _unsettle(norm: nn.BatchNorm2d | nn.LayerNorm) -> None:
+    """Statistics, scale and shift as after training; with those of a fresh norm, folding it shows
+    nothing."""
     with torch.no_grad():
-        norm.running_mean.normal_(0.0, 0.2)
-        norm.running_var.uniform_(0.5, 1.5)
+        if isinstance(norm, nn.BatchNorm2d):
+            assert norm.running_mean is not None and norm.running_var is not None
+            norm.running_mean.normal_(0.0, 0.2)
+            norm.running_var.uniform_(0.5, 1.5)
         norm.weight.uniform_(0.5, 1.5)
         norm.bias.normal_(0.0, 0.1)
 

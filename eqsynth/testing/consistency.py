@@ -13,6 +13,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.interpret import evaluate_one, evaluate_scope, is_contraction
+from eqsynth.ir.operators import operator
 from eqsynth.ir.program import positions
 from eqsynth.ir.scalar import (
     Num,
@@ -166,14 +167,23 @@ def _cancels(
         return False
     worst = float(np.max(np.abs(value - expected), initial=0.0))
     for member in members:
-        if isinstance(member, Scope) and member.reducer == "sum" and not _is_large(member):
-            terms = _absolute(member.body)
-            sizes = {arg: np.abs(values[arg]) for arg in args_of(member) if arg in values}
-            if terms is not None and len(sizes) == len(set(args_of(member))):
-                whole = Scope(member.traversal, member.reduction, terms)
-                if worst <= rtol * float(np.max(evaluate_scope(whole, sizes), initial=0.0)):
-                    return True
+        sizes = {arg: np.abs(values[arg]) for arg in args_of(member) if arg in values}
+        whole = None if _is_large(member) else _absolute_sum(member)
+        if whole is not None and len(sizes) == len(set(args_of(member))):
+            if worst <= rtol * float(np.max(evaluate_one(whole, sizes, {}), initial=0.0)):
+                return True
     return False
+
+
+def _absolute_sum(member: Tensor) -> Tensor | None:
+    """What gives the sum of absolute values where a member sums up products of reads."""
+    if isinstance(member, Op):
+        row = operator(member.name)
+        return member if row.kind == "contraction" and not row.vendor else None
+    if not isinstance(member, Scope) or member.reducer != "sum":
+        return None
+    terms = _absolute(member.body)
+    return None if terms is None else Scope(member.traversal, member.reduction, terms)
 
 
 def _absolute(body: Scalar) -> Scalar | None:

@@ -281,7 +281,8 @@ X = ("Input", "x", [], "float32")
 
 @st.composite
 def scalar_terms(draw: st.DrawFn, depth: int = 3) -> Any:
-    kind = draw(st.sampled_from(["read", "number", "relu", "abs", "max", "min", "same", "neg"]))
+    kinds = ["read", "number", "relu", "abs", "max", "min", "same", "neg", "root"]
+    kind = draw(st.sampled_from(kinds))
     if depth == 0 or kind in ("read", "number"):
         if kind == "number":
             return ("Num", draw(st.sampled_from([0.0, 0.0, -1.0, 2.0])))
@@ -289,6 +290,8 @@ def scalar_terms(draw: st.DrawFn, depth: int = 3) -> Any:
     one = draw(scalar_terms(depth - 1))
     if kind in ("relu", "abs"):
         return ("Call", kind, [one])
+    if kind == "root":
+        return ("Call", "reciprocal", [("Call", "sqrt", [one])])
     if kind == "neg":
         return ("Prod", [("Num", -1.0), one])
     two = one if kind == "same" else draw(scalar_terms(depth - 1))
