@@ -43,6 +43,13 @@ def _factors_dtype(operator: str, types: Types) -> str:
     return dtype
 
 
+def _of_floats(operator: str, t: TensorType) -> None:
+    if not is_float(t.dtype):
+        raise DtypeError(
+            what=f"{operator} of integers", got=t.dtype, expected="floats", hint="cast to a float"
+        )
+
+
 def _require_rank(operator: str, what: str, t: TensorType, rank: int) -> None:
     if t.rank != rank:
         shape_error(f"{operator}: {what} has the wrong rank", t, f"rank {rank}", "reshape it")
@@ -237,13 +244,7 @@ def pool2d(types: Types, kernel: Ints, stride: Ints, padding: Ints, dilation: In
 
 def avg_pool2d(types: Types, *window: Ints) -> TensorType:
     """As :func:`pool2d`, of floats: a mean of integers has no dtype of theirs."""
-    if not is_float(types[0].dtype):
-        raise DtypeError(
-            what="avg_pool2d of integers",
-            got=types[0].dtype,
-            expected="floats",
-            hint="cast to a float",
-        )
+    _of_floats("avg_pool2d", types[0])
     return pool2d(types, *window)
 
 
@@ -258,10 +259,8 @@ def reduction(reducer: str) -> Callable[..., TensorType]:
         ]
         summed = reducer in ("sum", "prod") and not is_float(x.dtype)
         dtype = "int64" if summed else x.dtype
-        if reducer == "mean" and not is_float(x.dtype):
-            raise DtypeError(
-                what="mean of integers", got=x.dtype, expected="floats", hint="cast to a float"
-            )
+        if reducer == "mean":
+            _of_floats("mean", x)
         if reducer in ("max", "min") and any(x.shape[axis] == 0 for axis in gone):
             shape_error(f"{reducer} over nothing", x, "a non-empty axis", "it has no value")
         return TensorType(tuple(kept), dtype)
@@ -272,13 +271,7 @@ def reduction(reducer: str) -> Callable[..., TensorType]:
 def along_axis(types: Types, axis: int) -> TensorType:
     """Softmax: the shape stays; integers aren't allowed."""
     _axis("softmax", axis, max(types[0].rank, 1))
-    if not is_float(types[0].dtype):
-        raise DtypeError(
-            what="softmax of integers",
-            got=types[0].dtype,
-            expected="floats",
-            hint="cast to a float",
-        )
+    _of_floats("softmax", types[0])
     return types[0]
 
 
@@ -287,10 +280,7 @@ def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
     x = types[0]
     if not 0 <= axes <= x.rank:
         shape_error("layer_norm: not so many axes", axes, f"0 to {x.rank}", "normalize fewer axes")
-    if not is_float(x.dtype):
-        raise DtypeError(
-            what="layer_norm of integers", got=x.dtype, expected="floats", hint="cast to a float"
-        )
+    _of_floats("layer_norm", x)
     normalized = x.shape[x.rank - axes :]
     for t in types[1:]:
         if t.shape != normalized:
@@ -418,13 +408,7 @@ def interpolation(_types: Types, extents: Ints, align: int, dtype: str) -> Tenso
 
 def upsample(types: Types, size: Ints, align: int) -> TensorType:
     _require_rank("upsample_bilinear2d", "the input", types[0], 4)
-    if not is_float(types[0].dtype):
-        raise DtypeError(
-            what="upsample_bilinear2d of integers",
-            got=types[0].dtype,
-            expected="floats",
-            hint="cast to a float",
-        )
+    _of_floats("upsample_bilinear2d", types[0])
     if 0 in (*types[0].shape[2:], *size):
         shape_error(
             "upsample_bilinear2d: nothing to interpolate", f"{types[0]} to {size}", "extents", ""
