@@ -40,18 +40,17 @@ def indices(scope: Scope, name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("s", "p", "d", "taps"),
-    [(s, p, d, k) for s, p, d, k in itertools.product((2, 3), (0, 1, 2), (1, 2, 3), (1, 2, 3, 4, 7))
-     if k > 1],
-)  # fmt: skip
+    list(itertools.product((2, 3, 4, 6), (0, 1, 2), (1, 2, 3), (2, 3, 4, 7))),
+)
 def test_only_the_taps_of_one_phase_are_summed(s: int, p: int, d: int, taps: int) -> None:
     scope = transposed(s, p, d, taps)
     selected = phase_select(scope)
-    if math.gcd(s, d) > 1:
+    if d % s == 0:
         # Every tap is in range or none: the phase is one of the output.
         assert selected is None
         return
     assert selected is not None
-    few = -(-taps // s)
+    few = -(-taps // (s // math.gcd(s, d)))
     assert math.prod(selected.reduction) == CHANNELS * few
     assert_equal(scope, selected)
     assert phase_select(selected) is None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.egraph.laws.phases import phase_select
+from eqsynth.egraph.laws.substitution import rebuilt
 from eqsynth.egraph.laws.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.scalar import Prod, Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from eqsynth.testing import assert_egraph_consistent
 from tests.egraph.programs import saturate
 from tests.rules.test_einnet import C, F, matmul_and_taps_of_one_phase
 from tests.terms import assert_equal, it, leaf, op
@@ -37,9 +40,16 @@ def transposed(s: Pair, p: Pair, o: Pair, d: Pair, groups: int, kernel: Pair) ->
     channels = 4 // groups
     scope = instantiate(TRANSPOSED, (X, w), (*s, *p, *d, 3, channels, channels), whole.shape)
     assert isinstance(scope, Scope)
-    selected = phase_select(canonical(scope))
-    assert selected is not None
-    return whole, selected
+    selected = phase_select(canonical(scope)) or canonical(scope)
+    # As the rules of indices write them: (i - 2*k) // 2 = i // 2 - k.
+    body = rewrite_leaves(selected.body, simplified)
+    return whole, canonical(Scope(selected.traversal, selected.reduction, body))
+
+
+def simplified(leaf: Scalar) -> Scalar:
+    if not isinstance(leaf, Read):
+        return leaf
+    return replace(leaf, index=tuple(rebuilt(i, lambda affine: affine) for i in leaf.index))
 
 
 def operators(term: Tensor | None) -> list[Op]:
@@ -50,10 +60,9 @@ def operators(term: Tensor | None) -> list[Op]:
 CASES = [
     (s, p, o, d, groups, kernel)
     for s, p, o, d, groups, kernel in itertools.product(
-        [(2, 2), (2, 1), (3, 2)], [(0, 0), (1, 0)], [(0, 0), (1, 0)], [(1, 1), (2, 3)], [1, 2],
-        [(3, 3), (4, 2), (2, 2)],
+        [(2, 2), (2, 1), (3, 2), (4, 6)], [(0, 0), (1, 0)], [(0, 0), (1, 0)], [(1, 1), (2, 3)],
+        [1, 2], [(3, 3), (4, 2), (2, 2)],
     )
-    if not (s[0] == d[0] and d[0] > 1)
 ]  # fmt: skip
 
 
@@ -84,6 +93,53 @@ def test_one_axis_is_one_of_two() -> None:
     (whole,) = operators(found)
     assert whole.attrs == ((1, 2), (0, 1), (0, 0), (1, 1), 1)
     assert_equal(scope, found)
+
+
+@pytest.mark.parametrize(
+    ("over", "at", "weights", "attrs"),
+    [
+        (1 - TAP, 2 * TAP, 3, (2, 2, 0, 1)),  # 2*u + k = 2
+        (1 - TAP, 2 * TAP + 1, 4, (2, 3, 1, 1)),  # 2*u + k = 3
+        (3 - 3 * TAP, 2 * TAP, 3, (2, 6, 0, 3)),  # 2*u + 3*k = 6
+    ],
+)  # fmt: skip
+def test_one_output_is_summed_over_what_meets_in_it(
+    over: Index, at: Index, weights: int, attrs: tuple[int, int, int, int]
+) -> None:
+    """An axis of one element leaves no iterator behind, only the line of pixels and taps."""
+    scope = one_axis(over, at, weights, image=over.range()[1] + 1, outputs=1)
+    found = match_conv_transpose2d(scope)
+    assert found is not None
+    (whole,) = operators(found)
+    stride, padding, more, dilation = attrs
+    assert whole.attrs == ((1, stride), (0, padding), (0, more), (1, dilation), 1)
+    assert_equal(scope, found)
+    # One step further, and the line has a third tap, which isn't summed.
+    further = one_axis(over + dilation, at, weights + stride, image=9, outputs=1)
+    assert not operators(match_conv_transpose2d(further))
+
+
+def test_both_axes_of_one_element() -> None:
+    x = leaf("x", 2, 4, 2, 2)
+    w = leaf("w", 4, 3, 3, 3, constant=True)
+    whole = op("ConvTranspose2d", x, w, attrs=((2, 2), (2, 2), (0, 0), (1, 1), 1))
+    assert whole.shape == (2, 3, 1, 1)
+    scope = instantiate(TRANSPOSED, (x, w), (2, 2, 2, 2, 1, 1, 3, 4, 4), whole.shape)
+    selected = phase_select(canonical(scope))
+    assert selected is not None and operators(match_conv_transpose2d(selected)) == [whole]
+
+
+@pytest.mark.parametrize(("far", "matched"), [(99, True), (4, True), (3, False), (-1, False)])
+def test_outputs_that_no_pixel_meets_read_nothing(far: int, matched: bool) -> None:
+    """Stride and dilation of 2: every second output is empty, unless what it reads is inside."""
+    scope = one_axis(OUT // 2 - TAP + far * (OUT % 2), TAP, 2)
+    found = match_conv_transpose2d(scope)
+    assert bool(operators(found)) == matched
+    if matched:
+        (whole,) = operators(found)
+        assert whole.attrs[0][1:] == whole.attrs[3][1:] == (2,)  # type: ignore[index]
+        assert found is not None
+        assert_equal(scope, found)
 
 
 def test_more_or_less_than_the_operator_gives() -> None:
@@ -123,6 +179,25 @@ def test_more_or_less_than_the_operator_gives() -> None:
 def test_what_no_equation_holds_for_is_not_matched(over: Index, at: Index, weights: int) -> None:
     found = match_conv_transpose2d(one_axis(over, at, weights))
     assert not operators(found)
+
+
+@pytest.mark.parametrize(
+    ("s", "p", "d", "kernel", "size"),
+    [
+        ((2, 2), (0, 1), (2, 2), (3, 3), 3),  # every second output is empty
+        ((4, 2), (1, 0), (2, 1), (3, 2), 3),
+        ((2, 2), (2, 2), (1, 1), (3, 3), 2),  # one output
+    ],
+)  # fmt: skip
+def test_what_it_means_is_turned_into_it(
+    s: Pair, p: Pair, d: Pair, kernel: Pair, size: int
+) -> None:
+    x, w = leaf("x", 1, 2, size, size), leaf("w", 2, 3, *kernel, constant=True)
+    whole = op("ConvTranspose2d", x, w, attrs=(s, p, (0, 0), d, 1))
+    graph = saturate(instantiate(TRANSPOSED, (x, w), (*s, *p, *d, 3, 2, 2), whole.shape))
+    found = [m for members in graph.classes.values() for m in members if isinstance(m, Op)]
+    assert whole.attrs in [m.attrs for m in found if m.name == "ConvTranspose2d"]
+    assert_egraph_consistent(graph)
 
 
 def test_it_is_found_without_knowing_it() -> None:

@@ -61,7 +61,8 @@ def _strides_forward(scope: Scope, it: It) -> bool:
 
 
 def _divided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]]:
-    """``k = s*q + phase`` where the index is outside unless s divides some e*k + rest."""
+    """``k = s*q + phase`` where the index is outside unless s divides some e*k + rest; if s and e
+    share a divisor, it divides the rest too, or no k is inside."""
     for atom, c in index.terms:
         if not isinstance(atom, Mod):
             continue
@@ -69,7 +70,9 @@ def _divided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
         rest = atom.value - bare(it) * e
         low, high = (index - Index(0, ((atom, c),))).range()
         outside = high + max(c, c * (s - 1)) < 0 or low + min(c, c * (s - 1)) >= size
-        if outside and e and math.gcd(e, s) == 1 and it not in set(rest.iterators()):
+        shared = math.gcd(e, s)
+        s, e, rest = s // shared, e // shared, rest // shared
+        if outside and s > 1 and it not in set(rest.iterators()):
             phase = rest * -pow(e, -1, s)
             least = Index(phase.const % s, tuple((a, x % s) for a, x in phase.terms if x % s))
             yield -(-it.extent // s), s, least % s

@@ -1,9 +1,10 @@
 """Matching of transposed convolutions (EinNet §5.1, Table 2 and Fig. 8).
 
 What a transposed convolution sums for output i are the taps k of one phase, at the pixels u for
-which ``stride * u + dilation * k = i + padding``. So its image and its weight share the iterator of
-the output, one by quotient, one by remainder, and the attributes are what solves that equation for
-every output (``phases.py`` brings the sum into this form).
+which ``stride * u + dilation * k = i + padding``; where stride and dilation share a divisor, some
+outputs have none. So its image and its weight share the iterator of the output, one by quotient,
+one by remainder, or that of the taps, and the attributes are what solves that equation for all that
+is summed (``phases.py`` brings the sum into this form).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from eqsynth.egraph.laws.closing import bare, reduction_iterators, same_scope
 from eqsynth.egraph.laws.matching import Groups, arranged, dense_axes, gathered, operands
 from eqsynth.egraph.laws.substitution import iterator_split
-from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, reads
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
@@ -49,7 +50,8 @@ _UNIT = _Axis(None, None, None, None)
 def match_conv_transpose2d(scope: Scope) -> Tensor | None:
     """``sum_{c,q} x[n, g, c, (i + p - d*k) / s] * w[g, c, f, k]``, k = s*q + phase, as an operator.
 
-    Of any groups; each axis with a stride and dilation that have no divisor in common.
+    Of any groups. What is summed decides, not how its indices are written: the pairs of a pixel and
+    a tap, and the output that each belongs to.
     """
     pair = operands(scope)
     for x, w in (pair, pair[::-1]) if pair else ():
@@ -76,47 +78,68 @@ def _axes(scope: Scope, x: Read, w: Read) -> Iterator[_Axis]:
 
 
 def _axis(scope: Scope, x: Read, w: Read, image: int, weight: int) -> _Axis | None:
-    over, at, size = x.index[image], w.index[weight], w.tensor.shape[weight]
+    over, at = x.index[image], w.index[weight]
+    pixels, kernel = x.tensor.shape[image], w.tensor.shape[weight]
     reduced = set(reduction_iterators(scope))
     its = set(over.iterators()) | set(at.iterators())
     taps, outs = its & reduced, its - reduced
-    if len(taps) > 1 or len(outs) != 1 or any(_elsewhere(x, it, image) for it in its):
+    if len(taps) > 1 or len(outs) > 1 or any(_elsewhere(x, it, image) for it in its):
         return None
     if any(_elsewhere(w, it, weight) for it in its):
         return None
-    (out,), tap = outs, next(iter(taps), None)
-    stride = next((a.divisor for a, c in at.terms if isinstance(a, Mod) and c == 1), 1)
-    per_phase = -(-size // stride)
-    if (tap.extent if tap else 1) != per_phase or (tap and at.coefficient(tap.slot) != stride):
+    out, tap = next(iter(outs), None), next(iter(taps), None)
+    extent = out.extent if out else 1
+    found = _triples(over, at, out, tap)
+    inside = found[((found[:, 1:] >= 0) & (found[:, 1:] < (pixels, kernel))).all(1)]
+    solved = _solved(*inside.T)
+    if solved is None:
         return None
-    i, u, k = _values(over, at, out)
-    if tap:
-        dilation = -over.coefficient(tap.slot)
-    else:
-        # stride * u + dilation * k - i is the same for an output of another phase.
-        other = int((k != k[0]).argmax())
-        rise, run = (i - stride * u)[[0, other]], k[[other, 0]]
-        dilation = int((rise[1] - rise[0]) // (run[0] - run[1])) if k[other] != k[0] else 1
-    paddings = set((stride * u + dilation * k - i).tolist())
-    phased = bool((k >= 0).all() and (k < stride).all())
-    if not phased or len(paddings) > 1 or min(paddings) < 0:
+    stride, padding, dilation = solved
+    more = extent - ((pixels - 1) * (stride or 1) - 2 * padding + (dilation or 1) * (kernel - 1))
+    # With one pixel or one tap any will do that leaves room for the outputs that get nothing.
+    stride, dilation = stride or max(more, 1), dilation or max(more, 1)
+    if padding < 0:
         return None
-    if dilation < 1 or math.gcd(stride, dilation) > 1:
+    # The sum takes each pixel and tap to the output that the operator takes them to, and once.
+    pairs: Ints = np.stack(np.meshgrid(np.arange(pixels), np.arange(kernel)), -1).reshape(-1, 2)
+    place = pairs @ (stride, dilation) - padding
+    within = (place >= 0) & (place < extent)
+    whole = np.column_stack([place, pairs])[within]
+    if sorted(whole.tolist()) != sorted(inside.tolist()):
         return None
-    return _Axis(image, weight, out, tap, stride, min(paddings), dilation)
+    return _Axis(image, weight, out, tap, stride, padding, dilation)
 
 
 def _elsewhere(read: Read, it: It, axis: int) -> bool:
     return any(it in set(index.iterators()) for n, index in enumerate(read.index) if n != axis)
 
 
-def _values(over: Index, at: Index, out: It) -> tuple[Ints, Ints, Ints]:
-    """Every output i, with its pixel u and its tap k, those of a phase that come first."""
-    i: Ints = np.arange(out.extent)
-    values = {it.slot: np.zeros(1, np.int64) for it in (*over.iterators(), *at.iterators())}
-    values[out.slot] = i
+def _triples(over: Index, at: Index, out: It | None, tap: It | None) -> Ints:
+    """The output, the pixel and the tap of each value of the iterators, a row each."""
+    sizes = [it.extent if it else 1 for it in (out, tap)]
+    i, q = (part.ravel() for part in np.meshgrid(*map(np.arange, sizes), indexing="ij"))
+    values = {it.slot: at_ for it, at_ in ((out, i), (tap, q)) if it}
     u, k = (np.broadcast_to(index.evaluate(values), i.shape) for index in (over, at))
-    return i, u, k
+    return np.stack([i, u, k], 1)
+
+
+def _solved(i: Ints, u: Ints, k: Ints) -> tuple[int, int, int] | None:
+    """Stride, padding and dilation with ``stride*u + dilation*k = i + padding`` for all that is
+    summed; a stride or dilation of 0 if there is one pixel or one tap only."""
+    if len(i) == 0:
+        return None
+    rise = np.stack([u - u[0], k - k[0]], 1)
+    if not (u != u[0]).any() or not (k != k[0]).any() or np.linalg.matrix_rank(rise) == 2:
+        stride, dilation = np.rint(np.linalg.lstsq(rise, i - i[0])[0]).astype(np.int64).tolist()
+    else:
+        # All are on one line, as for a single output: the smallest step along it.
+        du, dk = rise[rise.any(1)][0].tolist()
+        step = math.gcd(du, dk)
+        stride, dilation = abs(dk) // step, abs(du) // step
+    if min(stride, dilation) < 0:
+        return None
+    paddings = set((stride * u + dilation * k - i).tolist())
+    return (stride, min(paddings), dilation) if len(paddings) == 1 else None
 
 
 def _conv_transpose2d(scope: Scope, x: Read, w: Read, axes: list[_Axis]) -> Tensor | None:
