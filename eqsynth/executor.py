@@ -16,6 +16,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -166,6 +167,7 @@ def _serve(memory_limit: int) -> None:
     answers: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     if memory_limit:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     tasks = sys.stdin.buffer
@@ -183,6 +185,13 @@ def _serve(memory_limit: int) -> None:
             payload = pickle.dumps((True, _portable(error)))
         answers.write(_HEADER.pack(len(payload)) + payload)
         answers.flush()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent was killed in the middle of a task: nobody waits for it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _out_of_memory(error: Exception) -> bool:

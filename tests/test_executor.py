@@ -6,8 +6,11 @@ import _thread
 import importlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +182,37 @@ def test_closing_ends_the_process() -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     worker.close()
+
+
+ORPHAN = """
+import time
+from pathlib import Path
+from eqsynth.executor import Worker
+worker = Worker()
+worker.run(pow, 2, 3)
+print(worker.pid, flush=True)
+worker.run(time.sleep, 600)
+"""
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return "State:\tZ" not in status
+
+
+def test_a_busy_worker_ends_with_its_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert _is_running(pid)
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_running(pid)
 
 
 def test_a_worker_error_is_an_error_of_eqsynth() -> None:
