@@ -50,7 +50,7 @@ def _programs(_number: int) -> st.SearchStrategy[Tensor]:
             functions=("relu", "abs", "abs", "max", "min", "one"),
         ),
         strategies.products(factors=(2, 4), reduction=(1, 3)),
-        strategies.products(factors=(1, 2), kinds=strategies.NESTED),
+        strategies.products(factors=(1, 2), traversal=(1, 3), kinds=strategies.NESTED),
         strategies.nested_scopes(strategies.products()).map(lambda case: case[0]),
         strategies.nested_scopes(
             strategies.products(factors=(1, 2), traversal=(1, 2), kinds=strategies.BOUNDED),

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
+from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, composites, reads
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, topological
 from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
-from eqsynth.testing import strategies
+from eqsynth.rules import load_rules
+from eqsynth.testing import assert_search_sound, strategies
 from eqsynth.testing.data import FLOATS, sample, sample_all
 from eqsynth.testing.data import INTEGERS as INTEGER_KINDS
 from tests.terms import leaf, op
@@ -252,3 +254,31 @@ def test_positions_lie_in_range(data: st.DataObject) -> None:
 def test_a_scope_of_scopes_is_read_by_the_outer_one() -> None:
     for outer, read, inner in drawn(strategies.nested_scopes(strategies.products()), 30):
         assert isinstance(outer, Scope) and read.tensor == inner and read in set(reads(outer.body))
+
+
+# ---- what a search makes of them -----------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_law_of_indices_and_of_functions_fires() -> None:
+    """Within some thousand programs, so that a long run tries each of them on many."""
+    nested = strategies.products(factors=(1, 2), traversal=(1, 3), kinds=strategies.NESTED)
+    functions = strategies.scopes(
+        empty=False,
+        dtypes=("float32", "float64"),
+        functions=("relu", "abs", "abs", "max", "min", "one"),
+    )
+    programs = drawn(st.one_of(nested, nested, functions), 2000)
+    rules, fired = load_rules(), set[str]()
+    wanted = {
+        rule.name
+        for rule in rules.rules
+        if rule.kind == "rewrite" and rule.ruleset in ("index", "scalar")
+    }
+    for first in range(0, len(programs), 8):
+        group = programs[first : first + 8]
+        found = assert_search_sound(group, rules=rules, phases=PROVE_PHASES)
+        fired |= {name for name, count in found.graph.matches.items() if count}
+        if wanted <= fired:
+            break
+    assert wanted <= fired, wanted - fired
