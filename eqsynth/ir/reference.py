@@ -103,8 +103,7 @@ def _banded(b: Array, width: int, dilation: int) -> Array:
     inside = (at >= 0) & (at < rows)
     if not rows:
         return np.zeros((b.shape[0], 0, 2 * width + 1, b.shape[2]))
-    taken: Array = b[:, np.where(inside, at, 0)] * inside[:, :, None]
-    return taken
+    return np.where(inside[:, :, None], b[:, np.where(inside, at, 0)], 0.0)
 
 
 def _g2bmm(a: Array, b: Array, width: int, dilation: int) -> Array:

@@ -112,6 +112,21 @@ def test_convolutions(
     check("ConvTranspose2d", of_up, transposed, IMAGE, up)
 
 
+def test_rows_outside_of_a_band_are_not_read() -> None:
+    """Zero times what is infinite would be no number."""
+    rows, band = np.array([[[np.inf], [1.0], [1.0], [np.inf]]]), np.ones((1, 4, 3))
+    spread = evaluate(
+        op("GBMM", leaf("p", 1, 4, 3), leaf("v", 1, 4, 1), attrs=(1,)), {"p": band, "v": rows}
+    )
+    np.testing.assert_array_equal(spread[0, :, 0], np.inf)
+    products = evaluate(
+        op("G2BMM", leaf("q", 1, 4, 1), leaf("k", 1, 4, 1), attrs=(1, 1)),
+        {"q": np.ones((1, 4, 1)), "k": rows},
+    )
+    np.testing.assert_array_equal(products[0, 0], [0.0, np.inf, 1.0])
+    np.testing.assert_array_equal(products[0, 3], [1.0, np.inf, 0.0])
+
+
 @pytest.mark.parametrize(("width", "dilation"), [(0, 1), (2, 1), (1, 3), (2, 4)])
 def test_bands_are_those_of_the_whole_product(width: int, dilation: int) -> None:
     q, k, v = (leaf(name, 2, 6, 3, dtype="float64") for name in "qkv")
