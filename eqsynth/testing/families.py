@@ -18,6 +18,7 @@ from eqsynth.testing.scope_samples import (
     matrix_product,
     nested,
     product_of_sum,
+    reduced_twice,
     sum_of_products,
     view,
     windows,
@@ -28,7 +29,8 @@ Family = Callable[[World], Tensor]
 
 FAMILIES: Final[tuple[Family, ...]] = (
     any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
-    sum_of_products, windows, epilogue, constants, flattened, *ALGEBRA,
+    sum_of_products, windows, epilogue, constants, flattened, reduced_twice,
+    *ALGEBRA,
 )  # fmt: skip
 
 

@@ -180,6 +180,21 @@ def nested(world: World) -> Tensor:
     return made_scope(outer, reduced, body, pick(("sum", "sum", "sum", "max", "min", "prod")))
 
 
+def reduced_twice(world: World) -> Tensor:
+    """A reduction of what the same reduction gives, both over windows, some partly outside."""
+    pick = world.choices.pick
+    reducer = pick(("max", "min", "prod"))
+    places, outer = iterators([pick((3, 2, 4, 1)) for _ in range(2)])
+    over = at(places) * pick((1, 1, 2)) + at(outer) * pick((1, 1, 2, 3)) - pick((0, 0, 0, 1))
+    extent = max(1, over.range()[1] + 1 + pick((0, 0, 0, -1)))
+    rows, inner = iterators((extent, pick((3, 2, 4, 1))))
+    index = at(rows) * pick((1, 1, 2)) + at(inner) * pick((1, 2, 1, 3))
+    shape = [index.range()[1] + 1]
+    whole = made_scope((rows.extent,), (inner.extent,), Read(leaf(world, shape), (index,)), reducer)
+    read = Read(whole, (over,), pick(FILLS[2:]))
+    return made_scope((places.extent,), (outer.extent,), read, reducer)
+
+
 def elementwise_map(world: World) -> Scope:
     """A sum or a function of reads, nothing reduced."""
     outer = extents(world, 1, 3)

@@ -375,6 +375,7 @@ def flattened_patches() -> Tensor:
 
 
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
+SLIDING = ((1, 1), (0, 0), (1, 1))
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
     "attention": attention,
@@ -403,6 +404,10 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "softmax": lambda: op("Softmax", leaf("x", 3, 4), attrs=(1,)),
     "pooling": lambda: op("AvgPool2d", IMAGE, attrs=((2, 3), *WINDOW[:2], (1, 1))),
     "max-pooling": lambda: op("MaxPool2d", IMAGE, attrs=((3, 3), (1, 1), (1, 1), (1, 1))),
+    "padded-maximum": lambda: op("ReduceMax", op("Pad", leaf("x", 4, 5),
+        attrs=((2, 1), (0, 3), -INF)), attrs=((1,), 0)),
+    "pooled-twice": lambda: op("MaxPool2d", op("MaxPool2d", IMAGE, attrs=((3, 2), *SLIDING)),
+        attrs=((2, 2), *SLIDING)),
     "mlp": mlp,
     "layer-norm": layer_norm,
     "layer-norm-operator": lambda: op("Matmul", op("LayerNorm", leaf("x", 2, 3, 4),

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
-from eqsynth.egraph.laws import reductions
+from eqsynth.egraph.laws import derivation, reductions
+from eqsynth.egraph.laws.merging import merge
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Value, reads
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, reads
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.work import flops
 from tests.terms import INF, assert_equal, it, leaf, times
@@ -221,3 +222,132 @@ def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
         assert_equal(scope, answer)
         (outer,) = reads(answer.body)
         assert outer.in_range()
+
+
+# ---- reductions other than sums --------------------------------------------------------------
+
+
+def test_the_strictest_boundary_of_a_reduction_is_that_of_its_identity() -> None:
+    answered: Counter[str] = Counter()
+
+    alone = windowed().filter(lambda s: s.reducer != "sum" and isinstance(s.body, Read))
+
+    @settings(max_examples=times(20))
+    @given(alone)
+    def check(scope: Scope) -> None:
+        answer = derivation.tighten(scope)
+        if answer is not None:
+            answered[scope.reducer] += 1
+            assert_equal(scope, answer)
+
+    check()
+    assert min(answered[reducer] for reducer in ("max", "min", "prod")) >= 5, answered
+
+
+def padded(reducer: str, fill: float, body: str, dtype: str = "float32") -> Scope:
+    """Rows of 6, of which 3 are there: [i] = reduce_k f(x[i, k - 1])."""
+    read = Read(leaf("x", 3, 3, dtype=dtype), (it(0, 5) - 1, it(1, 6) - 1), fill)
+    bodies: dict[str, Scalar] = {
+        "alone": read, "scaled": Prod((Num(-1.0), read)), "biased": Sum((read, Num(1.0))),
+        "exp": Call("exp", (read,)), "relu": Call("relu", (read,)),
+    }  # fmt: skip
+    return canonical(Scope((5,), (6,), bodies[body], reducer))
+
+
+@pytest.mark.parametrize("reducer", ["max", "min", "prod"])
+def test_padding_with_the_identity_is_not_reduced(reducer: str) -> None:
+    scope = padded(reducer, IDENTITY[reducer], "alone")
+    answer = derivation.tighten(scope)
+    assert answer is not None
+    (read,) = reads(answer.body)
+    assert isinstance(read.tensor, Scope) and read.tensor.extents == (3, 3)
+    assert read.fill == IDENTITY[reducer]
+    assert_equal(scope, answer)
+
+
+@pytest.mark.parametrize(
+    ("reducer", "fill", "body", "dtype"),
+    [
+        ("max", 0.0, "alone", "float32"),  # of numbers below 0, the maximum is that 0
+        ("min", 0.0, "alone", "float32"),
+        ("prod", 0.0, "alone", "float32"),
+        ("max", INF, "alone", "float32"),
+        ("max", -INF, "scaled", "float32"),  # inf where nothing is
+        ("max", -INF, "exp", "float32"),  # 0 where nothing is
+        ("max", -INF, "relu", "float32"),
+        ("prod", 1.0, "biased", "float32"),
+        ("max", 0.0, "alone", "int64"),
+    ],
+)
+def test_what_a_reduction_reads_outside_may_count(
+    reducer: str, fill: float, body: str, dtype: str
+) -> None:
+    assert derivation.tighten(padded(reducer, fill, body, dtype)) is None
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> tuple[Scope, Read, Scope]:
+    """A window over windows, of one reducer or of two, the outer one partly outside at times."""
+    inner_size, outer_size = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    steps = [draw(st.integers(1, 2)) for _ in range(4)]
+    rows, places = draw(st.integers(4, 9)), draw(st.integers(1, 3))
+    reducers = st.sampled_from(["max", "max", "min", "prod"])
+    body: Scalar = Read(leaf("x", 12), (it(0, rows) * steps[0] + it(1, inner_size) * steps[1],))
+    if draw(st.booleans()):
+        body = Call("tanh", (body,))
+    inner = canonical(Scope((rows,), (inner_size,), body, draw(reducers)))
+    at = it(0, places) * steps[2] + it(1, outer_size) * steps[3] - draw(st.sampled_from([0, 0, 1]))
+    read = Read(inner, (at,), draw(st.sampled_from([IDENTITY[inner.reducer], 0.0])))
+    return canonical(Scope((places,), (outer_size,), read, draw(reducers))), read, inner
+
+
+def test_a_reduction_of_reductions_is_one() -> None:
+    answered: Counter[str] = Counter()
+
+    @settings(max_examples=times(10))
+    @given(nested())
+    def check(drawn: tuple[Scope, Read, Scope]) -> None:
+        outer, _, inner = drawn
+        (read,) = reads(outer.body)
+        merged = merge(outer, read, inner)
+        if merged is None or not outer.reduction or not inner.reduction:
+            return
+        answered[outer.reducer] += 1
+        assert_equal(outer, merged)
+
+    check()
+    assert min(answered[reducer] for reducer in ("max", "min", "prod")) >= 5, answered
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "body", "padding"),
+    [
+        ("max", "min", "alone", 0),
+        ("sum", "max", "alone", 0),
+        ("max", "sum", "alone", 0),
+        ("max", "max", "scaled", 0),  # the largest -x
+        ("max", "max", "relu", 0),
+        ("max", "max", "alone", 1),  # a window half outside would be read where none is
+    ],
+)
+def test_other_reductions_of_reductions_are_two(
+    inner: str, outer: str, body: str, padding: int
+) -> None:
+    read = Read(leaf("x", 8), (it(0, 6) + it(1, 3),), 0.0)
+    whole = canonical(Scope((6,), (3,), read, inner))
+    again = Read(whole, (it(0, 4 + padding) + it(1, 3) - padding,), IDENTITY[inner])
+    bodies: dict[str, Scalar] = {
+        "alone": again, "scaled": Prod((Num(-1.0), again)), "relu": Call("relu", (again,)),
+    }
+    scope = canonical(Scope((4 + padding,), (3,), bodies[body], outer))
+    (read,) = reads(scope.body)
+    assert merge(scope, read, whole) is None
+
+
+def test_three_small_poolings_are_one_large_one() -> None:
+    """In one e-graph; the large one is then computed in parts again."""
+    x = eqsynth.input("x", (1, 2, 9, 8))
+    small = ops.max_pool2d(ops.max_pool2d(ops.max_pool2d(x, 3, 1), 3, 1), 3, 1)
+    assert eqsynth.prove_equal(small, ops.max_pool2d(x, 7, 1))
+    mixed = ops.max_pool2d(ops.avg_pool2d(x, 3, 1), 3, 1)
+    assert not eqsynth.prove_equal(mixed, ops.max_pool2d(x, 5, 1))

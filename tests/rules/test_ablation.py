@@ -299,6 +299,10 @@ ROWS: dict[str, Winner | Equal] = {
         expressions(lambda: ops.permute(ops.permute(X, (1, 0)), (1, 0))), expressions(lambda: X)
     ),
     "traversal-merge": ATTENTION,
+    "reduction-merge": Equal(
+        expressions(lambda: ops.max_pool2d(ops.max_pool2d(IMAGE, (3, 2), 1), 2, 1)),
+        expressions(lambda: ops.max_pool2d(IMAGE, (4, 3), 1)),
+    ),
     "expression-fusion": MLP,
     "read-constants": ATTENTION,
     "like-terms": Equal(

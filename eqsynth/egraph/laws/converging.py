@@ -100,9 +100,10 @@ def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 
 def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    """Of any product, not of pairs alone: what is smaller is better whatever comes next."""
+    """Of any product, not of pairs alone, and of what is read by another reduction: what is smaller
+    is better whatever comes next."""
     scope = settled(view, row)
-    if scope is None or not merging.is_product(scope):
+    if scope is None or merging.neutral_outside(scope) is None:
         raise Later
     if scope not in view.derived and inlinable(view, scope) is not None:
         raise Later

@@ -18,7 +18,7 @@ from eqsynth.egraph.laws.closing import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_product
+from eqsynth.egraph.laws.merging import is_product, neutral_outside
 from eqsynth.egraph.laws.substitution import mixes, reduction_split
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
@@ -106,11 +106,13 @@ def tighten(scope: Scope) -> Scope | None:
     """``L_X f = {L_X' f}[x - lo]``, f = 0 on X \\ X' [EinNet §4.1, boundary tightening].
 
     Only in a product is a part that reads outside zero; the strictest boundary of all factors is
-    taken. Reduction iterators are narrowed in place: what they lose is zero in the sum.
+    taken. Reduction iterators are narrowed in place: what they lose is zero in the sum. Of another
+    reduction the identity (-inf of a maximum) is what changes nothing, in a read alone.
     """
-    if not is_product(scope):
+    outside = neutral_outside(scope)
+    if outside is None:
         return None
-    bounds = {it: support(scope.body, it) for it in iterators(scope.body)}
+    bounds = {it: support(scope.body, it, outside) for it in iterators(scope.body)}
     narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}
     if not narrow:
         return None
@@ -135,12 +137,12 @@ def tighten(scope: Scope) -> Scope | None:
         return None
     kept = [resized(it) for it in traversal]
     order = canonical_order(body, kept, reduced)
-    inner = scope_over(order, reduced, body)
+    inner = scope_over(order, reduced, body, scope.reducer)
     origin = {it.slot: it for it in traversal}
     at = tuple(
         bare(origin[it.slot]) - narrow.get(origin[it.slot], (0, 0))[0] for it in order
     )
-    return same_scope(scope, Read(inner, at), [])
+    return same_scope(scope, Read(inner, at, outside), [])
 
 
 def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:

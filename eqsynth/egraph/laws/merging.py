@@ -4,6 +4,8 @@
     L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
     L_x {L_z reduce_s g(z, s)}[phi(x)]  =  L_x reduce_s g(phi(x), s)
 
+    L_x max_y {L_z max_s g(z, s)}[phi(x, y)]      =  L_x max_{y,s} g(phi(x, y), s); min, prod
+
 valid where phi stays inside the inner traversal, or the body gives the read's fill outside of it
 by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks that.
 """
@@ -14,6 +16,7 @@ import math
 from functools import lru_cache
 
 from eqsynth.egraph.laws.closing import same_scope
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
 from eqsynth.ir.scalar import (
     Num,
@@ -29,6 +32,7 @@ from eqsynth.ir.scalar import (
     tree_size,
 )
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import is_float
 
 # A body with more reads than this isn't grown any further.
 MAX_READS = 16
@@ -70,6 +74,17 @@ def is_permutation(scope: Scope) -> bool:
     own = [index.bare() for index in read.index if index != Index(0)]
     whole = read.in_range() and math.prod(scope.traversal) == read.tensor.type.size
     return None not in own and len(set(own)) == len(own) and whole
+
+
+def neutral_outside(scope: Scope) -> float | None:
+    """What is read outside if that changes nothing: zero in a sum of products, and in a reduction
+    of a read alone the reducer's identity. Of other bodies (a bias, a scaled maximum) nothing is
+    known there: their box is as it is."""
+    if is_product(scope):
+        return 0.0
+    body, identity = scope.body, REDUCERS[scope.reducer]
+    alone = isinstance(body, Read) and body.fill == identity and is_float(scope.dtype)
+    return identity if alone else None
 
 
 def vanishes_outside(scope: Scope, axis: int, fill: float) -> bool:
@@ -130,7 +145,9 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         return None
     if not all(vanishes_outside(inner, axis, read.fill) for axis in outside):
         return None
-    reduced = is_view(outer) and bool(inner.reduction)
+    reduced = bool(inner.reduction) and (
+        is_view(outer) or (outer.reducer == inner.reducer and outer.body == read)
+    )
     if inner.reduction and not reduced and not (
         inner.reducer == "sum"
         and (outer.reducer == "sum" or not outer.reduction)

@@ -22,8 +22,7 @@ from eqsynth.egraph.laws.closing import (
     traversal_iterators,
 )
 from eqsynth.egraph.laws.derivation import support
-from eqsynth.egraph.laws.merging import is_product
-from eqsynth.ir.functions import REDUCERS
+from eqsynth.egraph.laws.merging import neutral_outside
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order
 from eqsynth.ir.scalar import (
@@ -39,16 +38,20 @@ from eqsynth.ir.scalar import (
     substitute,
 )
 from eqsynth.ir.tensor import Scope
-from eqsynth.ir.types import is_float
 
 # Reductions over more iterators than this, and windows of more points, are left as they are.
 MAX_REDUCED = 5
 MAX_WINDOW = 4096
 
+_IDEMPOTENT = ("max", "min")
+
 
 @lru_cache(maxsize=1 << 14)
 def merge_iterators(scope: Scope) -> Scope | None:
-    """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r."""
+    """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r.
+
+    A maximum or minimum may meet a p twice: there r may run further than s.
+    """
     for q, r in itertools.permutations(reduction_iterators(scope), 2):
         merged = _merged(scope, q, r)
         if merged is not None:
@@ -57,21 +60,22 @@ def merge_iterators(scope: Scope) -> Scope | None:
 
 
 def _merged(scope: Scope, q: It, r: It) -> Scope | None:
-    """The scope over p = r.extent * q + r; None if an index holds them in another proportion."""
-    p = It(len(scope.extents), q.extent * r.extent)
-    found = False
+    """The scope over p = step * q + r; None if an index holds them in another proportion."""
+    steps: set[tuple[int, int]] = set()
     for index in indices_of(scope.body):
         if not {q, r} & set(index.iterators()):
             continue
         c = index.coefficient(r.slot)
         within = [a for a, _ in index.terms if not isinstance(a, It)]
-        if not c or index.coefficient(q.slot) != c * r.extent:
+        if not c or any({q, r} & set(a.value.iterators()) for a in within if not isinstance(a, It)):
             return None
-        if any({q, r} & set(a.value.iterators()) for a in within if not isinstance(a, It)):
-            return None
-        found = True
-    if not found:
+        steps.add(divmod(index.coefficient(q.slot), c))
+    if len(steps) != 1:
         return None
+    ((step, rest),) = steps
+    if rest or step != r.extent and not (scope.reducer in _IDEMPOTENT and 0 < step < r.extent):
+        return None
+    p = It(len(scope.extents), step * (q.extent - 1) + r.extent)
 
     def image(it: It) -> Index:
         # q goes: its terms are those of p that r stands for.
@@ -217,7 +221,7 @@ def _through(
     inner = list(inner)
     kept = [fresh[part] for part in parts]
     place = {fresh[part]: part if part.bare() else part - part.range()[0] for part in parts}
-    outside = _outside(scope)
+    outside = neutral_outside(scope)
     if outside is not None:
         # What changes nothing isn't computed: a coordinate runs over the support of the body.
         bounds = {it: support(body, it, outside) for it in kept if it.extent > 1}
@@ -237,17 +241,6 @@ def _through(
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
     return same_scope(scope, Read(whole, tuple(place[it] for it in order), outside or 0.0), outer)
-
-
-def _outside(scope: Scope) -> float | None:
-    """What is read outside if that changes nothing: zero in a sum of products, and in a reduction
-    of a read alone the reducer's identity. Of other bodies (a bias, a scaled maximum) nothing is
-    known there: their box is as it is."""
-    if is_product(scope):
-        return 0.0
-    body, identity = scope.body, REDUCERS[scope.reducer]
-    alone = isinstance(body, Read) and body.fill == identity and is_float(scope.dtype)
-    return identity if alone else None
 
 
 def _factor(index: Index, part: Index) -> int:

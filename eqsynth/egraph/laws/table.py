@@ -34,6 +34,7 @@ from eqsynth.egraph.laws.requests import (
     normalized,
     scope_of,
     settled,
+    underived,
     without_constants,
 )
 from eqsynth.egraph.laws.view_chains import view_chain
@@ -128,6 +129,19 @@ def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if merged is None:
         raise Later
     return [merged]
+
+
+def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    scope = underived(view, row)
+    (read,) = reads(scope.body)
+    assert isinstance(read.tensor, ClassRef)
+    for inner in view.scopes(read.tensor):
+        if inner.reducer != scope.reducer or inner in view.derived or canonical(inner) != inner:
+            continue
+        merged = merging.merge(scope, read, inner)
+        if merged is not None and merged != scope:
+            return [Using(merged, {read.tensor: inner})]
+    raise Later
 
 
 def _seen_through(view: View, scope: Scope) -> Using | None:
@@ -338,6 +352,7 @@ LAWS: Final[dict[str, Law]] = {
     "derived-form": _derived_form,
     "identity-view": _identity_view,
     "traversal-merge": _traversal_merge,
+    "reduction-merge": _reduction_merge,
     "view-merge": _view_merge,
     "expression-fusion": _expression_fusion,
     "factor": algebra.factor,
@@ -388,9 +403,10 @@ MEANING: Final = (
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (
-    "canonical-form", "derived-form", "traversal-merge", "view-merge", "expression-fusion",
-    "match-epilogue", "gather-rows", "ungather-rows", "common-factor", "term-split",
-    "multiply-out", "fold-terms", "part", "expression-split", "tap-merge", "operand-split",
+    "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
+    "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
+    "term-split", "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
+    "operand-split",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
