@@ -67,12 +67,13 @@ DEFAULT_PHASES = (
 
 # The other order of axes is needed only to recognize a given term, not to compute one; windows in
 # parts pay where a library has no other fast algorithm, which on a CPU isn't so; rearrangements
-# that functions carry on to the next product don't reach it, since segments end there.
+# that functions carry on to the next product don't reach it, since segments end there. Parts of one
+# row are read through a reshape, which is a scope only once it is defined.
 PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
     DEFAULT_PHASES[2],
-    Phase("windows", ("windows-explore", "index", "normal"), 4),
+    Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
     replace(DEFAULT_PHASES[3], rulesets=("carry-explore", *DEFAULT_PHASES[3].rulesets)),
     *DEFAULT_PHASES[4:],
 )

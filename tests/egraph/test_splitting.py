@@ -66,6 +66,23 @@ def test_a_sum_over_the_pieces_is_the_sum_of_their_sums() -> None:
     assert_equal(scope, parts)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_at_one_place_of_a_stack_there_is_one_piece(place: int) -> None:
+    """Rows of a stack of two matrices; the other one lies beyond its ends."""
+    b, m, j, k = it(0, 2), it(1, 5), it(1, 5), it(2, 3)
+    pieces = (Read(leaf("p", 5), (5 * b + m,)), Read(leaf("q", 5), (5 * b + m - 5,)))
+    stack = Scope((2, 5), (), Sum(pieces))
+    read = Read(stack, (Index(place), j + k - 1))
+    scope = Scope((5, 5), (3,), Prod((read, W_OF(k))))
+    parts = expression_split(scope, read, stack, lambda _: None)
+    assert parts is not None and isinstance(parts.body, Read)
+    assert_equal(scope, parts)
+    # At both places the rows of one go on into those of the other.
+    both = Read(stack, (it(0, 2), j + k - 1))
+    scope = Scope((2, 5), (3,), Prod((both, W_OF(k))))
+    assert expression_split(scope, both, stack, lambda _: None) is None
+
+
 def test_a_piece_that_is_never_read_is_no_part() -> None:
     j, k = it(1, 5), it(2, 3)
     scope = Scope((2, 5), (3,), Prod((Read(JOINED, (it(0, 2), j + k - 1)), W_OF(k))))

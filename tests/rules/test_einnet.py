@@ -234,6 +234,37 @@ def one_matmul_for_both() -> list[Expr]:
     ]  # fmt: skip
 
 
+# The second convolution of each branch: of a row after the column, of a column after the row.
+THEN_ROW, THEN_COLUMN = (
+    eqsynth.weight("then_row", (F, F, 1, 3)), eqsynth.weight("then_col", (F, F, 3, 1)),
+)  # fmt: skip
+
+
+def separable_pair() -> list[Expr]:
+    column, row = ops.conv2d(X, COLUMN, padding=(1, 0)), ops.conv2d(X, ROW, padding=(0, 1))
+    return [
+        ops.conv2d(column, THEN_ROW, padding=(0, 1)), ops.conv2d(row, THEN_COLUMN, padding=(1, 0)),
+    ]  # fmt: skip
+
+
+def one_matmul_and_one_batched() -> list[Expr]:
+    """Fig. 15: the products of the second step share no input, and are one batched product."""
+    images = [ops.permute(ops.reshape(t, (F, H * W)), (1, 0)) for t in one_matmul_for_both()]
+    taps = [ops.permute(ops.reshape(k, (F, F, 3)), (1, 2, 0)) for k in (THEN_ROW, THEN_COLUMN)]
+    kernels = ops.stack([ops.reshape(k, (F, 3 * F)) for k in taps])
+    t = ops.reshape(ops.matmul(ops.stack(images), kernels), (2, H, W, 3, F))
+    return [
+        eqsynth.scope(
+            lambda n, f, i, j: eqsynth.sum(lambda r: t[0, i, j + r - 1, r, f], r=3),
+            n=1, f=F, i=H, j=W,
+        ),
+        eqsynth.scope(
+            lambda n, f, i, j: eqsynth.sum(lambda r: t[1, i + r - 1, j, r, f], r=3),
+            n=1, f=F, i=H, j=W,
+        ),
+    ]  # fmt: skip
+
+
 # TASO's Fig. 8: two images of two channels, depthwise kernels and filters.
 U, T = eqsynth.input("u", (1, 2, 4, 4)), eqsynth.input("t", (1, 2, 4, 4))
 POOL = ops.full((2, 1, 3, 3), 1 / 9)
@@ -317,6 +348,21 @@ def test_two_convolutions_of_one_image_are_one_product() -> None:
     explanation = proof.explain()
     assert isinstance(explanation, Explanation)
     assert agree(explanation) == len(explanation.steps) + 1
+
+
+@pytest.mark.slow
+def test_a_separable_pair_is_one_product_and_one_batched_product() -> None:
+    """Fig. 15 as a whole."""
+    proof = prove_equal(separable_pair(), one_matmul_and_one_batched(), time_limit_s=300)
+    assert proof, proof.stop
+
+
+@pytest.mark.slow
+def test_the_e_graph_of_a_separable_pair_has_one_value_a_class() -> None:
+    roots = program_of([*separable_pair(), *one_matmul_and_one_batched()])[0].outputs
+    graph = saturate_terms(roots, load_rules().select(), PROVE_PHASES, Limits(), False)
+    assert graph.stop == "saturated"
+    assert_egraph_consistent(graph)
 
 
 @pytest.mark.parametrize("case", CASES)

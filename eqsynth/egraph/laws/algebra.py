@@ -86,7 +86,9 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
 
 
 def expression_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    """Of the ways in which an operand is a sum, the one whose parts are smallest."""
     scope = flat(view, row)
+    found: list[tuple[int, Using]] = []
     for read in factors_of(scope.body):
         if not isinstance(read, Read) or not isinstance(read.tensor, ClassRef):
             continue
@@ -94,8 +96,10 @@ def expression_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
             used: dict[Tensor, Tensor] = {read.tensor: inner}
             parts = splitting.expression_split(scope, read, inner, _pieces(view, used))
             if parts is not None:
-                return [Using(parts, used)]
-    raise Later
+                found.append((splitting.points(parts), Using(parts, used)))
+    if not found:
+        raise Later
+    return [min(found, key=lambda one: one[0])[1]]
 
 
 def _pieces(view: View, used: dict[Tensor, Tensor]) -> splitting.Piece:

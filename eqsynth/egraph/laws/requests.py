@@ -76,7 +76,7 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         return []
     if normalized(view, ref):
         return []
-    return [
+    found = [
         scope
         for scope in view.scopes(ref)
         if scope not in view.derived
@@ -85,6 +85,8 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
+    # What a view reads may be a view back.
+    return sorted(found, key=merging.is_view)
 
 
 def normalized(view: View, ref: ClassRef) -> bool:

@@ -33,7 +33,7 @@ from eqsynth.ir.scalar import (
     terms_of,
     total,
 )
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, topological
 
 # More terms than this are left as they are: each is a computation of its own.
 MAX_TERMS = 6
@@ -43,8 +43,13 @@ MAX_REDUCED = 4
 Piece = Callable[[Read], Scalar | None]
 
 
-def reads_terms(read: Read, inner: Scope) -> bool:
-    """``inner`` is a sum of products, and what ``read`` reads is the sum of what they read."""
+def read_terms(read: Read, inner: Scope) -> list[Scalar]:
+    """The terms of which ``read`` reads the sum, if ``inner`` is a sum of products and each of them
+    is zero where ``inner`` ends.
+
+    An index that is a number is put in first: at one place of a stack the other pieces are zero,
+    though they may lie beyond its ends.
+    """
     terms = terms_of(inner.body)
     outside = [
         axis
@@ -52,20 +57,26 @@ def reads_terms(read: Read, inner: Scope) -> bool:
         if not (index.range()[0] >= 0 and index.range()[1] < extent)
     ]
     if inner.reduction or len(terms) < 2 or (outside and read.fill != 0):
-        return False
-    return all(
+        return []
+
+    def numbered(it: It) -> Index:
+        index = read.index[it.slot]
+        return bare(it) if index.terms or it.slot in outside else index
+
+    there = [substitute(term, numbered) for term in terms]
+    there = [term for term in there if not any(map(_is_outside, factors_of(term)))] or there[:1]
+    separate = all(
         is_product(part)
         and all(vanishes_outside(part, axis, 0.0) for axis in outside)
         and (len(outside) < 2 or independent(part, outside))
-        for part in (Scope(inner.traversal, (), term) for term in terms)
+        for part in (Scope(inner.traversal, (), term) for term in there)
     )
+    return [substitute(t, lambda it: read.index[it.slot]) for t in there] if separate else []
 
 
 def piece(read: Read, inner: Scope) -> Scalar | None:
     """``{b + c}[p] = b[p]`` where c is 0 at every p: the one piece that is read."""
-    if not reads_terms(read, inner):
-        return None
-    moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms_of(inner.body)]
+    moved = read_terms(read, inner)
     kept = [term for term in moved if not any(map(_is_outside, factors_of(term)))]
     return kept[0] if len(kept) == 1 else None
 
@@ -89,16 +100,15 @@ def expression_split(scope: Scope, read: Read, inner: Scope, piece_of: Piece) ->
     constant isn't split, since it is computed once, nor is a difference, which would lose digits.
     """
     factors = list(factors_of(scope.body))
-    terms = terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors:
         return None
-    if not reads_terms(read, inner) or inner.dtype != scope.dtype or len(terms) > MAX_TERMS:
+    terms = read_terms(read, inner)
+    if inner.dtype != scope.dtype or not 0 < len(terms) <= MAX_TERMS:
         return None
     factors.remove(read)
     parts: list[Read] = []
     for term in terms:
-        moved = substitute(term, lambda it: read.index[it.slot])
-        part = _part(scope, product([*factors, moved]), piece_of)
+        part = _part(scope, product([*factors, term]), piece_of)
         parts += [part] if part else []
     whole = math.prod(scope.extents)
     smaller = all(math.prod(_computed(part).extents) < whole for part in parts)
@@ -107,6 +117,12 @@ def expression_split(scope: Scope, read: Read, inner: Scope, piece_of: Piece) ->
         return None
     result = same_scope(scope, total(parts), [])
     return result if result.type == scope.type else None
+
+
+def points(split: Scope) -> int:
+    """How many points the parts of a split have, all together."""
+    parts = [t for t in topological([split]) if isinstance(t, Scope) and t != split]
+    return sum(math.prod(part.extents) for part in parts)
 
 
 def _is_difference(terms: Sequence[Scalar]) -> bool:
