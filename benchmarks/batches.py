@@ -5,7 +5,6 @@ shrunk. Not here: what the cases are, and what is done with one (``random_progra
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from eqsynth.ir.tensor import Input, Tensor, Weight, topological
-
-SHRINK_S = 300.0
-"""Time in which a failure is made smaller."""
 
 Case = TypeVar("Case")
 
@@ -64,10 +60,12 @@ class Draws(Generic[Case]):
     Attributes:
         strategy: of the cases of a batch, by its number.
         size: cases in a batch.
+        tries: smaller cases that are tried, at most, of one that fails.
     """
 
     strategy: Callable[[int], st.SearchStrategy[Case]]
     size: int
+    tries: int
 
     def visit(self, number: int, visit: Callable[[Case], None], shrink: bool = False) -> None:
         """Calls ``visit`` with the cases of a batch.
@@ -97,17 +95,18 @@ class Draws(Generic[Case]):
     def shrunk(
         self, number: int, case: Case, error: str, failure: Callable[[Case], str]
     ) -> tuple[Case, str]:
-        """The smallest case of a batch that fails as ``case`` does, and how, as far as time goes.
+        """The smallest case of a batch that fails as ``case`` does, and how, as far as tries go.
 
         Args:
             failure: what is wrong with a case; nothing, if it is right.
         """
-        last, reached, end = case, False, time.monotonic() + SHRINK_S
+        last, reached, tries = case, False, self.tries
 
         def visit(drawn: Case) -> None:
-            nonlocal last, error, reached
-            if time.monotonic() > end or not (reached or drawn == case):
+            nonlocal last, error, reached, tries
+            if not tries or not (reached or drawn == case):
                 return
+            tries -= 1
             if found := failure(drawn):
                 last, error, reached = drawn, found, True
                 raise AssertionError

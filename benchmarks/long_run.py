@@ -38,7 +38,7 @@ from eqsynth.rules import load_rules
 from eqsynth.rules.location import rules_directory
 
 JOURNALS = Path(__file__).parent / "results"
-TIMEOUT_S = 900.0
+TIMEOUT_S = 1800.0
 
 
 def version(extra: Sequence[str] = ()) -> str:

@@ -34,7 +34,7 @@ def _modules(number: int) -> st.SearchStrategy[ModuleCase]:
     return torch_modules(steps=6, dtypes=dtypes, empty=number % 8 == 1)
 
 
-MODULES = Draws(_modules, BATCH)
+MODULES = Draws(_modules, BATCH, tries=50)
 
 
 def run_modules(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:

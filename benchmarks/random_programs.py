@@ -59,7 +59,7 @@ def _programs(_number: int) -> st.SearchStrategy[Tensor]:
     )
 
 
-PROGRAMS = Draws(_programs, BATCH)
+PROGRAMS = Draws(_programs, BATCH, tries=500)
 
 
 def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
