@@ -72,7 +72,8 @@ def test_a_workload(name: str) -> None:
     """The program and torch agree, and the report makes sense (the e-graphs are tested in
     ``egraph/test_workload_egraphs.py``)."""
     module, inputs = WORKLOADS[name].reduced()
-    program = optimize(module, inputs, objective="flops", time_limit_s=20)
+    # A loaded machine may need several times what an idle one does.
+    program = optimize(module, inputs, objective="flops", time_limit_s=200)
     agree(program, module, inputs)
     # Of a kernel that is one operator, nothing need be rewritten.
     sane(program.report, any_rules=WORKLOADS[name].suite != "kernels")
