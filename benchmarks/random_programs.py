@@ -25,7 +25,7 @@ from eqsynth.testing.data import sample_all
 from eqsynth.testing.search import assert_search_sound
 
 BATCH = 40
-TOGETHER = 4
+TOGETHER = 8
 """Programs in one e-graph: they share the time that a session takes, and subterms."""
 
 DATA = ("normal", "ties", "sparse", "negative")

@@ -31,7 +31,7 @@ FLOATS: Final[Mapping[str, Draw]] = {
     "scaled": lambda rng, shape: 100 * rng.normal(size=shape),
     "small": lambda rng, shape: 1e-3 * rng.normal(size=shape),
     "near-equal": lambda rng, shape: 1 + 1e-3 * rng.normal(size=shape),
-    "sparse": lambda rng, shape: rng.normal(size=shape) * (rng.random(size=shape) < 0.5),
+    "sparse": lambda rng, shape: np.where(rng.random(size=shape) < 0.5, rng.normal(size=shape), 0),
 }
 """Kinds of floats, the simplest first."""
 
