@@ -6,19 +6,23 @@ Here, not in ``long_run.py``: a task has to be a function of a module that can b
 from __future__ import annotations
 
 import base64
+import math
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from benchmarks.batches import Batch, Draws, operators, told
 from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.printing import render
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.scalar import reads
+from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 from eqsynth.testing import strategies
 from eqsynth.testing.data import sample_all
@@ -69,14 +73,15 @@ def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
         extra: rule files that are loaded after eqsynth's own.
     """
     start, batch, drawn = time.monotonic(), Batch(number), PROGRAMS.of(number)
-    wrong: dict[Tensor, str] = {}
+    wrong, judged = dict[Tensor, str](), list[Tensor]()
     for first in range(0, len(drawn), TOGETHER):
-        group = drawn[first : first + TOGETHER]
-        if together := _failure(group, number, extra, batch):
-            alone = {term: error for term in group if (error := _failure([term], number, extra))}
-            wrong |= alone or dict.fromkeys(group, together)
-    batch.programs = [term.digest.hex() for term in drawn]
-    batch.operators = [operators([term]) for term in drawn]
+        for group in _groups(drawn[first : first + TOGETHER], number):
+            judged += group
+            if together := _failure(group, number, extra, batch):
+                alone = {term: e for term in group if (e := _failure([term], number, extra))}
+                wrong |= alone or dict.fromkeys(group, together)
+    batch.programs = [term.digest.hex() for term in judged]
+    batch.operators = [operators([term]) for term in judged]
     batch.failures = [_failed(number, extra, *found) for found in wrong.items()]
     batch.seconds = time.monotonic() - start
     return asdict(batch)
@@ -86,7 +91,7 @@ def _failure(
     group: Sequence[Tensor], number: int, extra: tuple[str, ...], batch: Batch | None = None
 ) -> str:
     """What is wrong with programs in one e-graph; nothing, most of the time."""
-    env = sample_all(*group, kind=DATA[number % len(DATA)], seed=number)
+    env = _data(group, number)
     try:
         found = assert_search_sound(group, rules=_rules(extra), phases=PROVE_PHASES, env=env)
     except Exception as error:
@@ -95,6 +100,33 @@ def _failure(
         graph = found.graph
         batch.searched(graph.enodes, graph.stop, graph.matches, found.costs["flops"])
     return ""
+
+
+def _groups(terms: Sequence[Tensor], number: int) -> list[Sequence[Tensor]]:
+    """The programs together if there are finite data for all of them, else each alone; without
+    those that no data make finite, such as the root of a negative number, in a sum."""
+    if _is_finite(terms, _data(terms, number)):
+        return [terms]
+    return [[t] for t in terms if _has_infinite_edges(t) or _is_finite([t], _data([t], number))]
+
+
+def _data(group: Sequence[Tensor], number: int) -> dict[str, Any]:
+    """Inputs and weights, such that every term is finite if there are any: log(0) * 0 in one form
+    of a program and 0 in another is no fault of a rule. Infinite edges are part of a program."""
+    tried = [
+        sample_all(*group, kind=kind, seed=number)
+        for kind in (DATA[number % len(DATA)], *DATA, "near-equal")
+    ]
+    return next((env for env in tried if _is_finite(group, env)), tried[0])
+
+
+def _is_finite(group: Sequence[Tensor], env: Mapping[str, Any]) -> bool:
+    return all(np.isfinite(value).all() for value in evaluate_all(group, env).values())
+
+
+def _has_infinite_edges(term: Tensor) -> bool:
+    scopes = (sub for sub in topological([term]) if isinstance(sub, Scope))
+    return any(math.isinf(read.fill) for scope in scopes for read in reads(scope.body))
 
 
 def _failed(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:

@@ -27,7 +27,8 @@ from eqsynth.ir.tensor import ClassRef, Tensor, args_of, topological
 @dataclass(frozen=True)
 class RewriteStep:
     """One rule instance: ``rule`` turns ``position[0]`` into ``position[1]``, wherever it stands in
-    ``before``, which becomes ``after``. ``forward``: the rule was used from left to right."""
+    ``before``, which becomes ``after``. ``forward``: the rule was used from left to right. Besides
+    rules there is ``affine-form``, by which Python puts the terms of an index in order."""
 
     rule: str
     forward: bool

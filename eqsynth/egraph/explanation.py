@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eqsynth.egraph.chains import Step, chain
-from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, encode_tensor
+from eqsynth.egraph.encode import (
+    decode_index,
+    decode_scalar,
+    decode_tensor,
+    encode_index,
+    encode_tensor,
+)
 from eqsynth.egraph.graph import Log
 from eqsynth.egraph.proof import Justification, Lemma, ProofForest
 from eqsynth.egraph.snapshot import Handle
@@ -23,6 +29,9 @@ from eqsynth.ir.tensor import Tensor, args_of, topological
 _INDICES = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
 _SCALARS = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
 _OUTPUTS = "Outputs"
+
+AFFINE_FORM = "affine-form"
+"""The step from an index to its affine form, which Python computes (``ir/index.py``)."""
 
 Value = Tensor | Scalar | Index | tuple[Tensor, ...]
 
@@ -137,6 +146,7 @@ class Derivation:
             EquivalenceError: nothing in the logs makes them equal.
             ExplanationTooLong: there are more than ``max_steps``.
         """
+        self._read_affine(before, after)
         return chain(self.forest, before, after, max_steps=max_steps)
 
     def lemmas(self, before: Term, after: Term) -> list[Lemma]:
@@ -145,7 +155,30 @@ class Derivation:
         Raises:
             EquivalenceError: nothing in the logs makes them equal.
         """
+        self._read_affine(before, after)
         return self.forest.lemmas(before, after)
+
+    def _read_affine(self, before: Term, after: Term) -> None:
+        """Adds that indices equal their affine forms, if nothing else makes the two equal.
+
+        Laws read and write indices in affine form, with the terms in one order. What is logged of
+        the laws of indices leads there except for that order, in which each operation is put here
+        over the least forms of its arguments.
+        """
+        changed = not self.forest.equal(before, after)
+        while changed:
+            changed = False
+            bank, least = self.forest.bank, dict[Term, Term]()
+            indices = [t for t in self.forest.terms() if bank[t].head[0] in _INDICES]  # type: ignore[index]
+            for term in sorted(indices, key=lambda term: len(str(self.decode(term)))):
+                least.setdefault(self.forest.class_of(term), term)
+            form = {term: least[self.forest.class_of(term)] for term in indices}
+            for term in indices:
+                same = self.forest.add(bank[term].head, [form[p] for p in bank[term].children])
+                affine = self._ground(encode_index(self.decode(same)), None)
+                if not self.forest.equal(same, affine):
+                    self.forest.union(same, affine, Justification(AFFINE_FORM, "computation"))
+                    changed = True
 
     def decode(self, term: Term) -> Value:
         """A ground term as IR: a tensor, scalar or index, or the outputs of a program."""

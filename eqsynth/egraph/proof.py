@@ -93,6 +93,15 @@ class ProofForest:
         self.log.setdefault((a, b, justification.rule), justification)
         self._merge([(a, b, justification)])
 
+    def terms(self) -> list[Term]:
+        """Every term that was added, with its subterms."""
+        return list(self._class)
+
+    def class_of(self, term: Term) -> Term:
+        """One term for all that are equal to it, until the next union."""
+        self._register(term)
+        return self._find(term)
+
     def equal(self, a: Term, b: Term) -> bool:
         self._register(a)
         self._register(b)

@@ -355,6 +355,9 @@ def test_a_separable_pair_is_one_product_and_one_batched_product() -> None:
     """Fig. 15 as a whole."""
     proof = prove_equal(separable_pair(), one_matmul_and_one_batched(), time_limit_s=300)
     assert proof, proof.stop
+    explanation = proof.explain()
+    assert isinstance(explanation, Explanation)
+    assert agree(explanation) == len(explanation.steps) + 1
 
 
 @pytest.mark.slow
