@@ -102,8 +102,8 @@ def _banded(b: Array, width: int, dilation: int) -> Array:
     at = np.arange(rows)[:, None] + dilation * (np.arange(2 * width + 1) - width)
     inside = (at >= 0) & (at < rows)
     if not rows:
-        return np.zeros((b.shape[0], 0, 2 * width + 1, b.shape[2]))
-    return np.where(inside[:, :, None], b[:, np.where(inside, at, 0)], 0.0)
+        return np.zeros((b.shape[0], 0, 2 * width + 1, b.shape[2]), b.dtype)
+    return np.where(inside[:, :, None], b[:, np.where(inside, at, 0)], 0)
 
 
 def _g2bmm(a: Array, b: Array, width: int, dilation: int) -> Array:

@@ -127,6 +127,15 @@ def test_rows_outside_of_a_band_are_not_read() -> None:
     np.testing.assert_array_equal(products[0, 3], [1.0, np.inf, 0.0])
 
 
+def test_a_band_of_integers_is_exact() -> None:
+    """Beyond 2^53, where float64 isn't."""
+    large = 2**60 + 1
+    one, row = np.ones((1, 1, 1), np.int64), np.full((1, 1, 1), large)
+    a, b = leaf("a", 1, 1, 1, dtype="int64"), leaf("b", 1, 1, 1, dtype="int64")
+    for term in (op("G2BMM", a, b, attrs=(0, 1)), op("GBMM", a, b, attrs=(1,))):
+        assert evaluate(term, {"a": one, "b": row}).item() == large
+
+
 @pytest.mark.parametrize(("width", "dilation"), [(0, 1), (2, 1), (1, 3), (2, 4)])
 def test_bands_are_those_of_the_whole_product(width: int, dilation: int) -> None:
     q, k, v = (leaf(name, 2, 6, 3, dtype="float64") for name in "qkv")
