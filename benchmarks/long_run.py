@@ -5,8 +5,10 @@
 
 Programs are drawn in batches, a batch from its number; a worker process saturates them, evaluates
 every e-node, extracts the programs of least FLOPs and least estimated time, and compares values and
-costs (``eqsynth/testing/search.py``). Then random torch modules go through ``optimize`` itself
-(``eqsynth/testing/optimized.py``). A failure is shrunk and told; so is a worker that died.
+costs (``eqsynth/testing/search.py``). Data are such that every term is finite, if there are any;
+programs that have none aren't counted, but for those whose own edges are infinite. Then random
+torch modules go through ``optimize`` itself (``eqsynth/testing/optimized.py``). A failure is shrunk
+and told; so is a worker that died.
 
 A journal has one line a batch, so a run that was interrupted goes on where it was. It belongs to
 the code and rules that it was made with: after a change it starts anew. Exit status 1 if anything
