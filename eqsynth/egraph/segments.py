@@ -2,11 +2,12 @@
 
 A cut goes where exactly one non-constant tensor is live, and where no rule would have looked
 across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
-whatever is done on either side) and a contraction takes it (so it is materialized in any case).
-A tensor that contractions read through layer normalizations alone is another such place. What is
-lost: a bias before a max-pooling could go past it into the next layer, an addition that a kernel
-fuses anyway; and where a program reads a part of its last layer only, the layers before the cut
-are computed whole.
+whatever is done on either side) and a contraction takes it (so it is materialized in any case,
+unless the contraction's result is averaged: the average may be taken before it). A tensor that
+contractions read through layer normalizations alone is another such place. What is lost: a bias
+before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway;
+and where a program reads a part of its last layer only, the layers before the cut are computed
+whole.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_o
 
 # Linear in their arguments, so that contractions are pushed through them.
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
+# Sums over axes and windows, which contractions let through.
+_AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def cut(program: Program) -> list[Segment]:
         live.add(term)
         live = {t for t in live if last_use.get(t, -1) > position}
         if live == {term} and (
-            _separates(term, users.get(term, [])) or _is_normalized(term, users)
+            _separates(term, users) or _is_normalized(term, users)
         ):
             boundaries.append(term)
     segments, done = [], set[Tensor]()
@@ -74,7 +77,7 @@ def cut(program: Program) -> list[Segment]:
     return segments
 
 
-def _separates(term: Tensor, users: Sequence[Tensor]) -> bool:
+def _separates(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
     if not isinstance(term, Op) or term.name in _LINEAR:
         return False
     row = operator(term.name)
@@ -82,7 +85,24 @@ def _separates(term: Tensor, users: Sequence[Tensor]) -> bool:
         return False
     if term.name in ("AvgPool2d", "LayerNorm"):
         return False
-    return any(isinstance(u, Op) and operator(u.name).kind == "contraction" for u in users)
+    taken = [u for u in users.get(term, []) if isinstance(u, Op)]
+    contractions = [u for u in taken if operator(u.name).kind == "contraction"]
+    return bool(contractions) and not any(_is_averaged(u, users) for u in contractions)
+
+
+def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
+    """Whether its results are summed over, if only after views, biases and scales."""
+    stack: list[Tensor] = [contraction]
+    while stack:
+        for user in users.get(stack.pop(), []):
+            if not isinstance(user, Op):
+                continue
+            if user.name in _AVERAGES:
+                return True
+            varying = [arg for arg in user.args if not arg.constant]
+            if operator(user.name).kind == "view" or (user.name in _LINEAR and len(varying) == 1):
+                stack.append(user)
+    return False
 
 
 def _is_normalized(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:

@@ -161,18 +161,18 @@ def _cancels(
     members: Sequence[Tensor],
     values: Mapping[Tensor, Array],
 ) -> bool:
-    """Whether the difference is rounding: small beside what a member of the class sums up, such as
-    the values of a normalized row, of which nothing is left."""
+    """Whether the difference is rounding: small at each element beside what a member of the class
+    sums up there, such as the values of a normalized row, of which nothing is left."""
     if not is_float(ref.dtype) or value.shape != ref.shape or expected.shape != ref.shape:
         return False
-    worst = float(np.max(np.abs(value - expected), initial=0.0))
+    rounding = np.zeros(ref.shape)
     for member in members:
         sizes = {arg: np.abs(values[arg]) for arg in args_of(member) if arg in values}
         whole = None if _is_large(member) else _absolute_sum(member)
         if whole is not None and len(sizes) == len(set(args_of(member))):
-            if worst <= rtol * float(np.max(evaluate_one(whole, sizes, {}), initial=0.0)):
-                return True
-    return False
+            rounding = np.maximum(rounding, rtol * evaluate_one(whole, sizes, {}))
+    with np.errstate(invalid="ignore"):
+        return bool(np.all((value == expected) | (np.abs(value - expected) <= rounding)))
 
 
 def _absolute_sum(member: Tensor) -> Tensor | None:

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.laws import maps
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, total
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, composites, product, reads, total
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS
 from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.programs import LIMITS, RULES
 from tests.egraph.test_laws import holds, some, x
-from tests.terms import assert_equal, it, leaf
+from tests.terms import assert_equal, it, leaf, op
 
 # ---- parts -------------------------------------------------------------------------------------
 
@@ -201,3 +204,18 @@ def first_rows(t: Any) -> Expr:
 def test_it_is_proved(program: Expr, target: Expr) -> None:
     proof = eqsynth.prove_equal(program, target, time_limit_s=60)
     assert proof, proof.stop
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "fused"), [(2, 2, True), (2, 3, True), (3, 1, False)]
+)  # fmt: skip
+def test_a_map_goes_into_a_sum_that_takes_each_element_once(
+    kernel: int, stride: int, fused: bool
+) -> None:
+    """Windows that overlap would compute it again for each of them."""
+    image = leaf("image", 1, 3, 6, 6)
+    square, step = (kernel, kernel), (stride, stride)
+    pooled = op("AvgPool2d", op("Relu", image), attrs=(square, step, (0, 0), (1, 1)))
+    graph = saturate_terms((pooled,), RULES, DEFAULT_PHASES, LIMITS, False)
+    bodies = [m.body for m in graph.classes[graph.roots[0]] if isinstance(m, Scope)]
+    assert any(Call in map(type, composites(body)) for body in bodies) == fused

@@ -143,6 +143,9 @@ class PreNorm(nn.Module):
         return x + self.linear(self.norm(x))  # type: ignore[no-any-return]
 
 
+POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+
+
 # ---- where the cuts are ----------------------------------------------------------------------
 
 
@@ -154,6 +157,8 @@ class PreNorm(nn.Module):
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (2, 4), 2),
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 1),
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 2),
+        (nn.Sequential(*POOLED, nn.AvgPool2d(2)), (1, 3, 4, 4), 1),  # pooled before it is mixed
+        (nn.Sequential(*POOLED, nn.ReLU(), nn.AvgPool2d(2)), (1, 3, 4, 4), 2),
         (Residual(), (1, 3, 6, 6), 1),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)), (2, 4), 2),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (2, 4), 1),  # nothing is behind it
@@ -255,7 +260,6 @@ NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
         ),
         (1, 2, 10, 10),
     ),
-    (nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False), nn.AvgPool2d(2)), (1, 4, 6, 6)),
 ]  # fmt: skip
 
 

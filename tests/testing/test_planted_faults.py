@@ -142,6 +142,23 @@ def two_values_in_a_class(directory: Path) -> None:
     assert_egraph_consistent(graph)
 
 
+def a_small_value_beside_a_sum_that_cancels(_directory: Path) -> None:
+    """1e6 - 1e6 = 0, 0.001 - 0 = 0.0011: the rounding of one element excuses no other."""
+    a, b = leaf("a", 2, 2), leaf("b", 2, 1)
+    graph = saturate_terms((op("Matmul", a, b),), load_rules(DEFAULT_FILES), (), Limits(), False)
+    wrong = leaf("wrong", 2, 1)
+    (root,) = graph.roots
+    members = {**graph.classes, root: (*graph.classes[root], wrong)}
+    assert_egraph_consistent(
+        replace(graph, classes=members),
+        {
+            "a": np.array([[1e6, 1e6], [1e-3, 0.0]]),
+            "b": np.array([[1.0], [-1.0]]),
+            "wrong": np.array([[0.0], [1.1e-3]]),
+        },
+    )
+
+
 def two_shapes_in_a_class(directory: Path) -> None:
     path = wrong_rule("(Permute x o) x", directory)
     rules = load_rules([*DEFAULT_FILES, path])
@@ -189,6 +206,9 @@ def a_compiled_program_that_differs(directory: Path) -> None:
 # fault -> (what is run, what catches it)
 PROGRAMS: dict[str, tuple[Callable[[Path], None], type[EqsynthError], str]] = {
     "consistency: two values in a class": (two_values_in_a_class, EquivalenceError, ""),
+    "consistency: beside a sum that cancels": (
+        a_small_value_beside_a_sum_that_cancels, EquivalenceError, "",
+    ),
     "analysis: two shapes in a class": (two_shapes_in_a_class, SaturationError, "wrong"),
     "search: another program": (another_program_is_extracted, EquivalenceError, ""),
     "search: a dearer program": (a_dearer_program_is_extracted, EquivalenceError, "costs more"),

@@ -139,6 +139,18 @@ def test_programs_use_most_of_the_table() -> None:
     assert sum(count for times, count in uses.items() if times > 1) > 100, "values are shared"
 
 
+def test_no_window_of_a_maximum_is_padding_alone() -> None:
+    """Its maximum would be -inf, and what rules make of -inf isn't judged."""
+    roots = drawn(strategies.operator_programs(steps=4), 1500)
+    pools = [t for root in roots for t in topological([root]) if isinstance(t, Op)]
+    pools = [pool for pool in pools if pool.name == "MaxPool2d"]
+    assert len(pools) > 20 and any(pool.attrs[2] != (0, 0) for pool in pools)
+    for pool in pools:
+        x = Input("x", pool.args[0].type)
+        value = evaluate(Op(pool.name, (x,), pool.attrs), {"x": np.zeros(x.shape)})
+        assert np.isfinite(value).all(), str(pool)
+
+
 def test_structures_are_what_chance_rarely_makes() -> None:
     roots = drawn(strategies.operator_programs(steps=4, structures=True), 400)
     found = {name for root in roots for name in names(root)}

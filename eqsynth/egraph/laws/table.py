@@ -7,6 +7,7 @@ form); that each answer is an equality follows from the law's own function alone
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -193,7 +194,10 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
 def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     """Maps into maps, and into reductions of one operand; a product keeps its operands as reads."""
     scope = settled(view, row)
-    if scope is None or scope in view.derived or merging.is_product(scope):
+    if scope is None or scope in view.derived:
+        raise Later
+    summed = merging.is_product(scope)
+    if summed and not _sums_each_once(scope):
         raise Later
     if len(view.scopes(row[0])) > MAX_VARIANTS:
         return []
@@ -208,6 +212,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         for inner in view.scopes(read.tensor):
             if inner.reduction or canonical(inner) != inner:
                 continue
+            if summed and (merging.is_product(inner) or isinstance(inner.body, Sum)):
+                continue  # traversal merging and the laws of sums put these in
             if inner in view.derived and not merging.is_permutation(inner):
                 continue
             if without_constants(view, inner) is not None:
@@ -233,6 +239,17 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if not found:
         raise Later
     return found
+
+
+def _sums_each_once(scope: Scope) -> bool:
+    """A sum of one operand that is read no more often than it has elements: computing them where
+    they are read costs no more than computing them before."""
+    found = list(reads(scope.body))
+    return (
+        bool(scope.reduction)
+        and len(found) == 1
+        and math.prod(scope.extents) <= found[0].tensor.type.size
+    )
 
 
 def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
