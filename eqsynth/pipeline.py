@@ -332,6 +332,7 @@ class _Run:
                 repeats=9 if once < 0.5 else 3,
                 block=max(1, min(50, int(0.05 / max(once, 1e-6)))),
                 pause_s=0.02,
+                turn_s=0.25,  # where threads stall, what took 50 ms may take seconds
             )
         before, after = times["before"], times["after"]
         self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s

@@ -10,6 +10,7 @@ What is measured, and what is kept of it, is decided elsewhere (``profile.py`` s
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,12 +52,14 @@ def time_interleaved(
     repeats: int = 10,
     block: int = 10,
     pause_s: float = 0.05,
+    turn_s: float = math.inf,
 ) -> dict[str, Timing]:
     """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
 
-    A turn is a pause, one call that is not counted, and ``block`` calls that are samples. Engines
-    keep idle threads spinning after a call, which slows whoever comes next; the pause lets them
-    sleep. The first place rotates, so that no callable always follows the same one.
+    A turn is a pause, one call that is not counted, and ``block`` calls that are samples; no more
+    of them are made once they have taken ``turn_s``. Engines keep idle threads spinning after a
+    call, which slows whoever comes next; the pause lets them sleep. The first place rotates, so
+    that no callable always follows the same one.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
@@ -67,7 +70,7 @@ def time_interleaved(
     for round_ in range(repeats):
         for name in turn_order(tuple(callables), round_):
             time.sleep(pause_s)
-            samples[name] += take_turn(callables[name], block)
+            samples[name] += take_turn(callables[name], block, turn_s)
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
 
 
@@ -81,11 +84,17 @@ def turn_order(names: Sequence[str], round_: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def take_turn(call: Callable[[], object], block: int) -> list[float]:
-    """Seconds of each of ``block`` calls, after one that is not counted."""
+def take_turn(
+    call: Callable[[], object], block: int, turn_s: float = math.inf
+) -> list[float]:
+    """Seconds of each of ``block`` calls, after one that is not counted; of fewer, at least one,
+    if they have taken ``turn_s`` before."""
     with _no_garbage_collection():
         call()
-        return [_block_s(call, 1) for _ in range(block)]
+        samples = [_block_s(call, 1)]
+        while len(samples) < block and sum(samples) < turn_s:
+            samples.append(_block_s(call, 1))
+        return samples
 
 
 def time_one(

@@ -133,6 +133,8 @@ def _linear_transposed(kernel: Kernel, constants: Mapping[int, Array]) -> Runner
     bound = dict(constants)
     if 0 in constants:
         bound[0] = _packed(constants[0], kernel.term.shape[1])
+    if 1 in constants:  # read by rows of its transpose
+        bound[1] = constants[1].T.contiguous().T
 
     def matmul(x: Array, w: Array) -> Array:
         y: Array = linear(w.T, x, None, "none", [], "")

@@ -69,6 +69,23 @@ def test_a_slow_call_is_not_made_more_often_than_needed() -> None:
     assert calls <= 6 and timing.samples == 3
 
 
+def test_a_turn_ends_when_it_has_taken_too_long() -> None:
+    counts = {"stalling": 0, "quick": 0}
+
+    def stalling() -> None:
+        counts["stalling"] += 1
+        time.sleep(0.02)
+
+    def quick() -> None:
+        counts["quick"] += 1
+
+    found = time_interleaved({"stalling": stalling, "quick": quick}, 3, 50, 0.0, turn_s=0.05)
+    assert 3 <= found["stalling"].samples <= 9
+    assert counts["stalling"] == found["stalling"].samples + 3  # one a turn isn't counted
+    assert time_interleaved({"stalling": stalling}, 2, 5, 0.0, turn_s=0.0)["stalling"].samples == 2
+    assert found["quick"].samples > 9
+
+
 def test_quartiles() -> None:
     assert Timing.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Timing(3.0, 2.0, 4.0, 5)
     assert Timing.of([2.0]) == Timing(2.0, 2.0, 2.0, 1)
