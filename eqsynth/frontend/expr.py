@@ -18,7 +18,7 @@ from eqsynth.errors import DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.operators import Attr, operator
-from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, children, product, total
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import Shape, TensorType
 
@@ -29,6 +29,9 @@ Values = Mapping[str, Any]
 """Arrays of weights, by name."""
 
 _NO_VALUES: Final[dict[str, Any]] = {}
+
+# Sums and products are flat: x = x + x, thirty times over, would have 2^30 terms.
+MAX_OPERANDS: Final = 4096
 
 # Where in the user's model the operators being built come from; capture sets it.
 _origin: ContextVar[str] = ContextVar("origin", default="")
@@ -379,6 +382,13 @@ def _scalar(name: str, operands: Sequence[Any]) -> ScalarExpr:
         result = product([Num(-1.0), parts[0]])
     else:
         result = Call(operator(name).function, tuple(parts))
+    if len(children(result)) > MAX_OPERANDS:
+        raise EqsynthError(
+            "a sum or product in a scope has too many operands",
+            got=f"{len(children(result)):,}",
+            expected=f"at most {MAX_OPERANDS:,}",
+            hint="x + x is 2 * x; a sum over many elements is eqsynth.sum(lambda r: ..., r=n)",
+        )
     return ScalarExpr(result, merge_values(o for o in operands if isinstance(o, Expr | ScalarExpr)))
 
 

@@ -212,6 +212,10 @@ def test_logical_operators_take_bools() -> None:
 
 half = E.input("half", (6, 3), "float16")
 
+def doubled(value: Any, times: int) -> Any:
+    return doubled(value + value, times - 1) if times else value
+
+
 ERRORS: dict[str, tuple[Callable[[], Any], type[EqsynthError], str]] = {
     "inner extents": (lambda: x @ x, ShapeError, "inner extents"),
     "mixed dtypes in matmul": (lambda: x @ half, DtypeError, "different dtypes"),
@@ -232,6 +236,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[EqsynthError], str]] = {
     ),
     "a scalar as an index": (
         lambda: E.scope(lambda i: x[i, x[i, 0]], i=5), ShapeError, "indexed by something"
+    ),
+    "a sum of 2^30 terms": (
+        lambda: E.scope(lambda i: doubled(x[i, 0], 30), i=2), EqsynthError, "too many operands"
     ),
     "an index divided by 0": (lambda: E.scope(lambda i: x[i // 0, 0], i=5), ShapeError, "below 1"),
     "a tensor without index": (
