@@ -96,6 +96,23 @@ def test_one_axis_is_one_of_two() -> None:
 
 
 @pytest.mark.parametrize(
+    ("over", "at", "weights", "image"),
+    [
+        (TAP, OUT - 2 * TAP, 4, 2),  # summed over the pixels, each at the tap that is left
+        (TAP, OUT - 2 * TAP + 1, 6, 2),
+        (OUT - 2 * TAP, TAP, 2, 6),  # and over the taps
+    ],
+)
+def test_the_output_may_be_an_index_of_one_operand(
+    over: Index, at: Index, weights: int, image: int
+) -> None:
+    scope = one_axis(over, at, weights, image)
+    found = match_conv_transpose2d(scope)
+    assert operators(found)
+    assert_equal(scope, found)
+
+
+@pytest.mark.parametrize(
     ("over", "at", "weights", "attrs"),
     [
         (1 - TAP, 2 * TAP, 3, (2, 2, 0, 1)),  # 2*u + k = 2

@@ -149,10 +149,10 @@ def _conv_transpose2d(scope: Scope, x: Read, w: Read, axes: list[_Axis]) -> Tens
     first, second = axes if len(axes) == 2 else (_UNIT, axes[0])
     outs, taps = {a.out for a in axes}, {a.tap for a in axes}
     batch = [it for it in groups.batch if it not in outs]
-    rest = [it for it in groups.m if it not in outs]
+    rest, filters = ([it for it in its if it not in outs] for its in (groups.m, groups.n))
     channels = [it for it in groups.k if it not in taps]
     image = _over(scope, x, [a.image for a in (first, second)], [rest, [*batch, *channels]])
-    weight = _over(scope, w, [a.weight for a in (first, second)], [[*batch, *channels], groups.n])
+    weight = _over(scope, w, [a.weight for a in (first, second)], [[*batch, *channels], filters])
     if image is None or weight is None:
         return None
     stride, padding, dilation = (
@@ -177,7 +177,7 @@ def _conv_transpose2d(scope: Scope, x: Read, w: Read, axes: list[_Axis]) -> Tens
         if have > want:
             value = Op("Slice", (value,), (2 + n, 0, want, 1))
     spread = [a.out for a in (first, second) if a.out]
-    return arranged(value, [*rest, *batch, *groups.n, *spread], scope)
+    return arranged(value, [*rest, *batch, *filters, *spread], scope)
 
 
 def _over(
