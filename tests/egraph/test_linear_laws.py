@@ -16,7 +16,7 @@ from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
 from tests.egraph.test_laws import holds, some, x
-from tests.terms import assert_equal, it, leaf, op
+from tests.terms import INF, assert_equal, it, leaf, op
 
 # ---- sums ----------------------------------------------------------------------
 
@@ -82,6 +82,12 @@ def polynomials(draw: st.DrawFn) -> Scope:
 
 def test_products_of_sums_are_multiplied_out() -> None:
     holds(lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=60)
+
+
+def test_infinite_fills_are_not_multiplied_out() -> None:
+    """inf * (f - inf) is -inf; inf * f - inf * inf is no number."""
+    f, g = (Read(leaf(n, 3), (it(0, 4),), fill) for n, fill in (("f", INF), ("g", -INF)))
+    assert linear.multiply_out(Scope((), (4,), Prod((f, Sum((g, Num(1.0))))))) is None
 
 
 # ---- what broadcasts -------------------------------------------------------------

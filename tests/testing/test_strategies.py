@@ -280,7 +280,8 @@ def test_every_law_of_indices_and_of_functions_fires() -> None:
         dtypes=("float32", "float64"),
         functions=("relu", "abs", "abs", "max", "min", "one"),
     )
-    programs = drawn(st.one_of(nested, nested, functions), 2000)
+    roots = strategies.scopes(empty=False, functions=("sqrt", "reciprocal"))
+    programs = drawn(st.one_of(nested, nested, functions, roots), 2000)
     rules, fired = load_rules(), set[str]()
     wanted = {
         rule.name

@@ -17,6 +17,7 @@ from eqsynth.egraph.laws.closing import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.egraph.laws.merging import is_finite
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
@@ -249,10 +250,11 @@ def multiply_out(scope: Scope) -> Scope | None:
 
 
 def _expanded(body: Scalar) -> list[Scalar] | None:
-    """The terms of a polynomial in reads; None if it is none."""
+    """The terms of a polynomial in reads; None if it is none. Infinite fills are multiplied as they
+    are: ``inf * (f - inf)`` is -inf, ``inf * f - inf * inf`` is no number."""
     match body:
         case Read() | Num():
-            return [body]
+            return [body] if is_finite(body) else None
         case Call(fn="pow", args=(base, Num(value=power))) if power in (2, 3, 4):
             return _expanded(Prod((base,) * int(power)))
         case Sum():

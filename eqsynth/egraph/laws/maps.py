@@ -17,6 +17,7 @@ from eqsynth.egraph.laws.closing import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.egraph.laws.merging import is_finite
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
@@ -60,7 +61,12 @@ def part(scope: Scope, read: Read) -> Scope | None:
 
 
 def _by_iterators(read: Read) -> Read | None:
-    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes."""
+    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes.
+
+    An infinite fill would be an element there, and elements are taken to be finite.
+    """
+    if not is_finite(read):
+        return None
     own = list(dict.fromkeys(it for index in read.index for it in index.iterators()))
     return read_all(scope_over(own, [], read), own) if own else None
 

@@ -50,11 +50,12 @@ def is_product(scope: Scope) -> bool:
         and 0 not in scope.reduction
         and all(isinstance(f, Read | Num) for f in factors)
         and any(isinstance(f, Read) for f in factors)
-        and (len(factors) == 1 or all(map(_is_finite, factors)))
+        and (len(factors) == 1 or all(map(is_finite, factors)))
     )
 
 
-def _is_finite(factor: Scalar) -> bool:
+def is_finite(factor: Scalar) -> bool:
+    """A number that is finite, or a read that can't give an infinite fill."""
     if isinstance(factor, Read):
         return math.isfinite(factor.fill) or factor.in_range()
     return isinstance(factor, Num) and math.isfinite(factor.value)
