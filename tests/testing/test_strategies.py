@@ -281,7 +281,7 @@ def test_every_law_of_indices_and_of_functions_fires() -> None:
         functions=("relu", "abs", "abs", "max", "min", "one"),
     )
     roots = strategies.scopes(empty=False, functions=("sqrt", "reciprocal"))
-    programs = drawn(st.one_of(nested, nested, functions, roots), 2000)
+    programs = drawn(st.one_of(nested, nested, functions, functions, roots), 3000)
     rules, fired = load_rules(), set[str]()
     wanted = {
         rule.name
