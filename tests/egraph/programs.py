@@ -308,9 +308,11 @@ def biased_chain() -> Tensor:
     return op("ReduceMean", y, attrs=((0,), 0))
 
 
-def squared_distances() -> Tensor:
-    x = op("Reshape", leaf("x", 4, 3), attrs=((4, 1, 3),))
-    square = op("Pow", op("Sub", x, leaf("y", 2, 3)), op("Full", attrs=((), 2.0, "float32")))
+def squared_distances(rows: int = 4, others: int = 2, width: int = 3) -> Tensor:
+    """Each row of x from each of y."""
+    x = op("Reshape", leaf("x", rows, width), attrs=((rows, 1, width),))
+    apart = op("Sub", x, leaf("y", others, width))
+    square = op("Pow", apart, op("Full", attrs=((), 2.0, "float32")))
     return op("ReduceSum", square, attrs=((2,), 0))
 
 
