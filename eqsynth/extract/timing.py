@@ -84,9 +84,7 @@ def turn_order(names: Sequence[str], round_: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def take_turn(
-    call: Callable[[], object], block: int, turn_s: float = math.inf
-) -> list[float]:
+def take_turn(call: Callable[[], object], block: int, turn_s: float = math.inf) -> list[float]:
     """Seconds of each of ``block`` calls, after one that is not counted; of fewer, at least one,
     if they have taken ``turn_s`` before."""
     with _no_garbage_collection():

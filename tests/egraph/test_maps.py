@@ -53,6 +53,17 @@ def parts(scope: Scope) -> Iterator[Scope]:
         yield from some(maps.part(scope, read))
 
 
+def test_an_infinite_fill_is_made_no_element() -> None:
+    """Sums take elements to be finite: one of -inf, times 0 outside of w, would be left out."""
+    beside = Read(leaf("w", 5), (it(0, 2) * 4,))
+    for fill, found in ((2.0, True), (-INF, False)):
+        read = Read(leaf("t", 2, 3), (Index(3), it(1, 3)), fill)
+        scope = Scope((2,), (3,), Prod((read, beside)))
+        assert (maps.part(scope, read) is not None) == found
+    window = Read(leaf("t", 9), (it(0, 2) + it(1, 3) - 1,), -INF)
+    assert maps.part(Scope((2,), (3,), window, "max"), window) is not None
+
+
 def test_a_part_of_an_operand_is_read_as_a_part() -> None:
     holds(parts, partial(), accepted=60)
 
@@ -110,17 +121,6 @@ def extrema(draw: st.DrawFn) -> Scope:
 
     reducer = draw(st.sampled_from(["max", "min"]))
     return Scope((its[0].extent,), tuple(i.extent for i in its[1:]), body(3), reducer)
-
-
-def test_an_infinite_fill_is_made_no_element() -> None:
-    """Sums take elements to be finite: one of -inf, times 0 outside of w, would be left out."""
-    beside = Read(leaf("w", 5), (it(0, 2) * 4,))
-    for fill, found in ((2.0, True), (-INF, False)):
-        read = Read(leaf("t", 2, 3), (Index(3), it(1, 3)), fill)
-        scope = Scope((2,), (3,), Prod((read, beside)))
-        assert (maps.part(scope, read) is not None) == found
-    window = Read(leaf("t", 9), (it(0, 2) + it(1, 3) - 1,), -INF)
-    assert maps.part(Scope((2,), (3,), window, "max"), window) is not None
 
 
 def test_the_largest_of_an_increasing_function() -> None:

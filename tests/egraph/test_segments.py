@@ -143,6 +143,17 @@ class PreNorm(nn.Module):
         return x + self.linear(self.norm(x))  # type: ignore[no-any-return]
 
 
+class Gated(nn.Module):
+    """a(x) * b(x), which is linear in neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return self.a(x) * self.b(x)  # type: ignore[no-any-return]
+
+
 POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
 
 
@@ -159,6 +170,7 @@ POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.MaxPool2d(2), nn.Conv2d(3, 3, 1)), (1, 3, 4, 4), 2),
         (nn.Sequential(*POOLED, nn.AvgPool2d(2)), (1, 3, 4, 4), 1),  # pooled before it is mixed
         (nn.Sequential(*POOLED, nn.ReLU(), nn.AvgPool2d(2)), (1, 3, 4, 4), 2),
+        (nn.Sequential(nn.ReLU(), Gated(), nn.AvgPool2d(2)), (1, 3, 4, 4), 2),
         (Residual(), (1, 3, 6, 6), 1),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)), (2, 4), 2),
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (2, 4), 1),  # nothing is behind it

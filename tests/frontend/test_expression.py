@@ -212,6 +212,7 @@ def test_logical_operators_take_bools() -> None:
 
 half = E.input("half", (6, 3), "float16")
 
+
 def doubled(value: Any, times: int) -> Any:
     return doubled(value + value, times - 1) if times else value
 

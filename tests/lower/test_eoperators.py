@@ -13,11 +13,8 @@ from eoperator_cases import (
     sample,
     tensor,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from eqsynth.extract.kernel import Kernel, channels_last
-from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
@@ -192,30 +189,6 @@ def test_large_enough_to_run_in_parallel() -> None:
     check(Scope((64, 33), (70,), Read(x, (it(2, 70), it(1, 33), it(0, 64)))), tolerance=4)
     check(Scope((64, 70, 33), (), Read(x, (it(1, 70), it(2, 33), it(0, 64)))))
     check(Scope((70, 33, 3), (), Read(x, (i, j, 3 * it(2, 3) - 2))))
-
-
-@st.composite
-def shared_loops(draw: st.DrawFn) -> Scope:
-    """Large enough to be parallel, its indices quotients and remainders of what the loops share."""
-    extents = tuple(draw(st.permutations((2, 6, 8, 8))))
-    outer = [it(slot, extent) for slot, extent in enumerate(extents)]
-    inner = [it(4 + slot, extent) for slot, extent in enumerate((2, 2, 8))]
-
-    def index() -> Index:
-        divisor, offset = draw(st.integers(2, 4)), draw(st.integers(0, 3))
-        i, k = draw(st.sampled_from(outer)), draw(st.sampled_from(inner))
-        shifted = i + offset
-        choices = (i, k, shifted // divisor - k, divisor * k + shifted % divisor, shifted % divisor)
-        return draw(st.sampled_from(choices))
-
-    read = Read(tensor(0, (8, 6, 4, 5)), tuple(index() for _ in range(4)))
-    return Scope(extents, (2, 2, 8), read)
-
-
-@settings(max_examples=30)
-@given(shared_loops())
-def test_digits_of_a_shared_loop(scope: Scope) -> None:
-    check(scope, tolerance=16)
 
 
 def test_a_digit_beside_the_remainder_of_another() -> None:
