@@ -104,7 +104,7 @@ class CostModel:
     def roofline_s(self, kernel: Kernel) -> float:
         """The least time that the target's peaks allow."""
         read = sum(arg.type.nbytes for arg in args_of(kernel.term))
-        generated = kernel.implementation.startswith("tvm")
+        generated = kernel.backend == "tvm"
         dispatch = self.target.kernel_dispatch_s if generated else self.target.dispatch_s
         return self.target.roofline_s(
             read, kernel.term.type.nbytes, flops(kernel.term), kernel.term.dtype, dispatch

@@ -28,6 +28,13 @@ def channels_last(rank: int) -> Layout:
     return (0, *range(2, rank), 1)
 
 
+def matrix_layouts(rank: int) -> tuple[Layout, ...]:
+    """Contiguous, and with the last two axes exchanged."""
+    if rank < 2:
+        return (contiguous(rank),)
+    return contiguous(rank), (*range(rank - 2), rank - 1, rank - 2)
+
+
 def strides(shape: Shape, layout: Layout) -> tuple[int, ...]:
     """Strides in elements of a dense tensor of ``shape`` in ``layout``.
 
@@ -60,6 +67,11 @@ class Kernel:
     inputs: tuple[Layout, ...]
     output: Layout
     schedule: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that made it: the first part of the implementation's."""
+        return self.implementation.partition(".")[0].partition(":")[0]
 
 
 Runner = Callable[..., "torch.Tensor"]

@@ -31,14 +31,13 @@ def cpu_backends(
 
 
 def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
-    """The backend that made a kernel, by the first part of the implementation's name.
+    """The backend that made a kernel.
 
     Raises:
         EqsynthError: none did.
     """
-    family = kernel.implementation.partition(".")[0].partition(":")[0]
     for backend in backends:
-        if backend.name == family:
+        if backend.name == kernel.backend:
             return backend
     raise EqsynthError(
         f"no backend for {kernel.implementation}",

@@ -71,7 +71,7 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
                 expected="operators that eqsynth knows",
                 hint="save the original module instead",
             )
-    generated = [k for k in kernels if k.implementation == _TVM]
+    generated = [k for k in kernels if k.backend == _TVM]
     library, symbols = tvm_backend.export_library(generated) if generated else (b"", {})
     buffers = list(getattr(program.calling, "buffers", ()))
     targets = {
@@ -248,14 +248,13 @@ def _runners(
     backends: dict[str, Backend] = {"torch": TorchBackend(), "onednn": OneDnnBackend()}
     runners: list[Runner] = []
     for kernel, constants in packed:
-        backend = kernel.implementation.partition(".")[0]
-        if kernel.implementation == _TVM:
+        if kernel.backend == _TVM:
             symbol = symbols[kernel]
             function = module[symbol] if module is not None and symbol is not None else None
             runners.append(tvm_backend.runner(kernel, function, constants))
             continue
         try:
-            (runner,) = backends[backend].build([(kernel, constants)])
+            (runner,) = backends[kernel.backend].build([(kernel, constants)])
         except (RuntimeError, NotImplementedError) as error:
             raise LoweringError(
                 what="a kernel of the file can't be built here",

@@ -15,7 +15,15 @@ from typing import Any
 
 import torch
 
-from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
+from eqsynth.extract.kernel import (
+    Kernel,
+    Layout,
+    Runner,
+    channels_last,
+    contiguous,
+    matrix_layouts,
+    strides,
+)
 from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op, Tensor, args_of
 from eqsynth.ir.types import Shape, TensorType
@@ -119,13 +127,6 @@ def matmul_layouts(term: Op) -> Iterator[tuple[Layout, Layout]]:
     if len(left[0]) == len(right[0]) == 4:
         left, right = (*left, (0, 2, 1, 3)), (*right, (0, 2, 1, 3), (0, 3, 1, 2))
     return itertools.product(left, right)
-
-
-def matrix_layouts(rank: int) -> tuple[Layout, ...]:
-    """Contiguous, and with the last two axes exchanged."""
-    if rank < 2:
-        return (contiguous(rank),)
-    return contiguous(rank), (*range(rank - 2), rank - 1, rank - 2)
 
 
 def layout_of(shape: Shape, steps: Sequence[int]) -> Layout | None:

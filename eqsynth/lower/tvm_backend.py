@@ -6,6 +6,7 @@ threads and loading (``tvm_runtime.py``).
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +16,21 @@ from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Final
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
-from eqsynth.ir.scalar import factors_of, operations
+from eqsynth.extract.kernel import (
+    Kernel,
+    Layout,
+    Runner,
+    channels_last,
+    contiguous,
+    matrix_layouts,
+    strides,
+)
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower import tvm_runtime
 from eqsynth.lower.loop_nest import flops_per_element, loop_nest
-from eqsynth.lower.schedules import schedules
+from eqsynth.lower.schedules import block, schedules
 
 if TYPE_CHECKING:
     import torch
@@ -39,12 +49,18 @@ class TvmBackend:
     name = "tvm"
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """Every layout and schedule point for a memory-bound scope; nothing for other terms."""
-        if not isinstance(term, Scope) or not is_memory_bound(term):
+        """Every layout and schedule point for a scope; nothing for other terms."""
+        if not isinstance(term, Scope):
             return
-        for inputs, output in _layouts(term):
-            for point in schedules(loop_nest(term, inputs, output)):
-                yield Kernel(term, constants, self.name, inputs, output, point)
+        if is_memory_bound(term):
+            for inputs, output in _layouts(term):
+                for point in schedules(loop_nest(term, inputs, output)):
+                    yield Kernel(term, constants, self.name, inputs, output, point)
+            return
+        for inputs, output in _contraction_layouts(term, constants):
+            blocked = block(loop_nest(term, inputs, output), _has_wide_registers())
+            if blocked is not None:
+                yield Kernel(term, constants, f"{self.name}.block", inputs, output, blocked)
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
@@ -77,6 +93,39 @@ def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     if 4 in (rank, *ranks):
         last = [channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank)]
         yield tuple(last[:-1]), last[-1]
+
+
+def _contraction_layouts(
+    scope: Scope, constants: tuple[bool, ...]
+) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    """Layouts in which what changes along the result's innermost axis lies innermost too."""
+    reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read)]
+    for output in _orders(len(scope.traversal)):
+        long = [axis for axis in output if scope.traversal[axis] != 1]
+        if not long:
+            return
+        inner = Index.iterator(long[-1], scope.traversal[long[-1]])
+        options = []
+        for arg, constant in zip(args_of(scope), constants, strict=True):
+            axes = {r.index.index(inner) for r in reads if r.tensor == arg and inner in r.index}
+            rank = len(arg.shape)
+            if len(axes) == 1:
+                (axis,) = axes
+                options.append([(*(a for a in range(rank) if a != axis), axis)])
+            else:
+                options.append([contiguous(rank)] if constant else list(_orders(rank)))
+        yield from ((inputs, output) for inputs in itertools.product(*options))
+
+
+def _orders(rank: int) -> tuple[Layout, ...]:
+    return (contiguous(4), channels_last(4)) if rank == 4 else matrix_layouts(rank)
+
+
+def _has_wide_registers() -> bool:
+    """Whether this machine has 32 registers of `LANES` float32."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) -> Runner:

@@ -13,9 +13,17 @@ from typing import Any, Final
 
 import torch
 
-from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
+from eqsynth.extract.kernel import (
+    Kernel,
+    Layout,
+    Runner,
+    channels_last,
+    contiguous,
+    matrix_layouts,
+    strides,
+)
 from eqsynth.ir.tensor import Op, Tensor, args_of
-from eqsynth.lower.torch_backend import matmul_layouts, matrix_layouts, route
+from eqsynth.lower.torch_backend import matmul_layouts, route
 from eqsynth.lower.torch_scalars import apply, torch_dtype
 
 Array = torch.Tensor

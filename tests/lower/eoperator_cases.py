@@ -46,12 +46,20 @@ def laid_out(value: torch.Tensor, layout: tuple[int, ...]) -> torch.Tensor:
 
 def check(scope: Scope, *values: torch.Tensor, tolerance: float = 1.0) -> list[str]:
     """Every kernel of a scope gives what the interpreter gives; the schedules that were tried."""
+    kernels = list(TvmBackend().kernels(scope, (False,) * len(args_of(scope))))
+    assert kernels, "the backend takes this scope"
+    check_kernels(kernels, *values, tolerance=tolerance)
+    return [kernel.schedule for kernel in kernels]
+
+
+def check_kernels(kernels: Sequence[Kernel], *values: torch.Tensor, tolerance: float = 1.0) -> None:
+    """Kernels of one scope give what the interpreter gives."""
+    scope = kernels[0].term
+    assert isinstance(scope, Scope)
     if not values:
         values = tuple(sample(a.shape, a.dtype, k) for k, a in enumerate(args_of(scope)))
     names = [arg.label for arg in args_of(scope)]
     expected = evaluate(scope, {n: array(v) for n, v in zip(names, values, strict=True)})
-    kernels = list(TvmBackend().kernels(scope, (False,) * len(names)))
-    assert kernels, "the backend takes every memory-bound scope"
     for kernel, run in zip(kernels, TvmBackend().build([(k, {}) for k in kernels]), strict=True):
         assert run is not None, kernel
         got = run(*map(laid_out, values, kernel.inputs))
@@ -59,7 +67,6 @@ def check(scope: Scope, *values: torch.Tensor, tolerance: float = 1.0) -> list[s
         assert tuple(got.shape) == scope.shape
         assert got.stride() == strides(scope.shape, kernel.output)
         assert_close(array(got), expected, scope.dtype, tolerance, kernel)
-    return [kernel.schedule for kernel in kernels]
 
 
 def assert_close(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from eoperator_cases import (
     check,
+    check_kernels,
     it,
     pointwise,
     relu_scope,
@@ -20,7 +21,7 @@ from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
-from eqsynth.lower.schedules import schedules
+from eqsynth.lower.schedules import block, schedules
 from eqsynth.lower.tvm_backend import TvmBackend
 
 
@@ -131,6 +132,93 @@ def test_schedules_fit_the_strides() -> None:
     assert points(Scope((30,), (32,), Read(x, (it(0, 30), 3 * r)))) == ("rows",)
     flip = Read(x, (it(1, 40), it(0, 300)))
     assert points(Scope((300, 40), (), flip)) == ("rows", "tile16x16", "tile8x16")
+
+
+def product(
+    m: int, n: int, k: int, batch: int = 0, dtype: str = "float32", turned: str = ""
+) -> Scope:
+    """A matrix product, perhaps one of a batch, with operands (``a``, ``b``) turned or not."""
+    kinds = [("a", (m, k), (0, 2)), ("b", (k, n), (2, 1))]
+    first = int(batch > 0)
+    extents = (*[batch] * first, m, n, k)
+    reads = []
+    for position, (name, shape, axes) in enumerate(kinds):
+        order = (1, 0) if name in turned else (0, 1)
+        whole = (*[batch] * first, *(shape[axis] for axis in order))
+        index = [it(0, batch)] * first
+        index += [it(first + axes[axis], extents[first + axes[axis]]) for axis in order]
+        reads.append(Read(tensor(position, whole, dtype), tuple(index)))
+    return Scope(extents[:-1], extents[-1:], Prod(tuple(reads)))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    # Whole blocks; seven and six rows; one row more; a vector more; two vectors that overlap;
+    # fewer rows than a block.
+    [
+        (16, 64, 80), (21, 32, 130), (12, 48, 130), (17, 32, 130),
+        (16, 80, 70), (9, 50, 150), (5, 100, 140),
+    ],  # fmt: skip
+)
+def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
+    for turned in ("", "a"):
+        scope = product(m, n, k, turned=turned)
+        assert any("block" in point for point in check(scope, tolerance=4))
+        plain = (0, 1)
+        points = {block(loop_nest(scope, [plain] * 2, plain), wide) for wide in (False, True)}
+        kernels = [
+            Kernel(scope, (False, False), "tvm.block", (plain, plain), plain, point)
+            for point in points
+            if point is not None
+        ]
+        assert len(kernels) == 2
+        check_kernels(kernels, tolerance=4)
+
+
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+def test_batches_of_contractions_in_blocks(dtype: str, turned: str) -> None:
+    check(product(19, 40, 30, 3, dtype, turned), tolerance=4)
+
+
+@pytest.mark.parametrize("reducer", ["sum", "prod", "max", "min"])
+def test_other_contractions_in_blocks(reducer: str) -> None:
+    """Three factors, a function of two, and an iterator as a number; in parallel."""
+    h, c, f, k = it(0, 6), it(1, 9), it(2, 40), it(3, 20)
+    x, y, z = tensor(0, (6, 9, 20)), tensor(1, (20, 40)), tensor(2, (6, 40))
+    near = Sum((Read(x, (h, c, k)), Prod((Num(-1.0), Read(y, (k, f))))))
+    body = Prod((Call("abs", (near,)), Sum((Num(1.0), Prod((Num(1e-3), Read(z, (h, f))))))))
+    scale = 1 / 2 if reducer == "prod" else 1.0
+    tried = check(Scope((6, 9, 40), (20,), Prod((Num(scale), body)), reducer), tolerance=16)
+    assert all("block" in point for point in tried)
+
+
+def test_what_blocks_are_for() -> None:
+    def point(scope: Scope, *inputs: tuple[int, ...], output: tuple[int, ...]) -> str | None:
+        return block(loop_nest(scope, inputs, output), wide=True)
+
+    plain = (0, 1)
+    scope = product(64, 64, 64)
+    assert point(scope, plain, plain, output=plain) == "block8x32"
+    assert block(loop_nest(scope, [plain] * 2, plain), wide=False) == "block4x16"
+    assert point(product(64, 24, 64), plain, plain, output=plain) == "block8x16"
+    # Neighbours of a turned operand don't lie side by side, unless it is laid out so.
+    turned = product(64, 64, 64, turned="b")
+    assert point(turned, plain, plain, output=plain) is None
+    assert point(turned, plain, (1, 0), output=plain) == "block8x32"
+    # Fewer neighbours than a vector has, nothing that rows share, and more than a cache holds.
+    assert point(product(64, 8, 64), plain, plain, output=plain) is None
+    x = tensor(0, (64, 64, 64))
+    alone = Scope((64, 64), (64,), Read(x, (it(0, 64), it(2, 64), it(1, 64))))
+    assert point(alone, (0, 1, 2), output=plain) is None
+    assert point(product(64, 1024, 1024), plain, plain, output=plain) is None
+    # A batch reads one matrix at a time.
+    many = product(64, 256, 512, batch=9)
+    assert point(many, *[(0, 1, 2)] * 2, output=(0, 1, 2)) == "block8x32"
+    i, j, k = it(0, 64), it(1, 64), it(2, 64)
+    a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
+    padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
+    assert point(padded, plain, plain, output=plain) is None
 
 
 def test_layouts() -> None:

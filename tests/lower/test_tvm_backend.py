@@ -76,12 +76,25 @@ def test_arguments_are_checked() -> None:
     assert torch.equal(run(odd), odd)
 
 
-def test_only_memory_bound_scopes_are_taken() -> None:
+def test_which_scopes_are_taken() -> None:
     a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
     i, j, k = it(0, 64), it(1, 64), it(2, 64)
     matmul = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(b, (k, j)))))
     assert not is_memory_bound(matmul)
-    assert not list(TvmBackend().kernels(matmul, (False, False)))
+    assert all("block" in k.schedule for k in TvmBackend().kernels(matmul, (False, False)))
+    padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
+    assert not is_memory_bound(padded)
+    assert not list(TvmBackend().kernels(padded, (False, False)))
+    # A constant is laid out as the kernel reads it, by neighbours of the result; axes of extent 1
+    # and scopes of one number have none.
+    by_rows = Scope((64, 64, 1), (64,), Prod((Read(a, (i, it(3, 64))), Read(b, (j, it(3, 64))))))
+    found = {k.inputs[1] for k in TvmBackend().kernels(by_rows, (False, True))}
+    assert found == {(1, 0)}
+    for shape in ((), (1,)):
+        at = (it(len(shape), 64), it(len(shape) + 1, 64))
+        scope = Scope(shape, (64, 64), Prod((Read(a, at),) * 40))
+        assert not is_memory_bound(scope)
+        assert not list(TvmBackend().kernels(scope, (False,)))
     assert is_memory_bound(Scope((64,), (64,), Read(a, (it(0, 64), it(1, 64)))))
     row = Scope(
         (64,), (64,), Prod((Read(a, (it(0, 64), it(1, 64))), Read(b, (it(0, 64), it(1, 64)))))
