@@ -1,8 +1,8 @@
 """The cost of a kernel: measured where it is, an optimistic estimate where it isn't.
 
 Estimate: the roofline of the target (bytes over the bandwidth of the level that they fit in, FLOPs
-over the peak, the call) times a low quantile of the family's measured ratios, so that a kernel
-that might be good gets measured. Search and measuring together are :func:`extract`.
+over the peak, the call) times how near to it the family was seen to come, taken optimistically, so
+that a kernel that might be good gets measured. Search and measuring together are :func:`extract`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, family_of
+from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
 from eqsynth.extract.select import VIEW_S, Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
@@ -25,6 +25,17 @@ from eqsynth.ir.work import flops
 
 COMPUTE_BOUND = 4
 """FLOPs per element moved from which a term counts as bound by arithmetic [EinNet §5]."""
+
+OPTIMISM = 0.1
+"""Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
+be good must look good enough to be timed."""
+
+ALIKE = 0.25
+"""A kernel bound by arithmetic tells of others if its work, and its work an element, are at least
+this many times theirs: larger ones and those that use more again come nearer to the peak."""
+
+MIN_RATIOS = 3
+"""Measured ratios from which a family's are believed; fewer say nothing about the others."""
 
 Measure = Callable[[Sequence[Kernel]], Sequence[Timing | None]]
 """Builds and times kernels; None for one that can't be built or run."""
@@ -51,9 +62,12 @@ def measurement_key(kernel: Kernel) -> MeasurementKey:
 def _kind(term: Tensor) -> str:
     """The operator, and what bounds it: a matrix product with one row is bound by memory, and says
     nothing about one with many."""
-    elements = sum(arg.type.size for arg in args_of(term)) + term.type.size
-    bound = COMPUTE if flops(term) >= COMPUTE_BOUND * elements else "/memory"
+    bound = COMPUTE if flops(term) >= COMPUTE_BOUND * _elements(term) else "/memory"
     return f"{term.name if isinstance(term, Op) else 'Scope'}{bound}"
+
+
+def _elements(term: Tensor) -> int:
+    return sum(arg.type.size for arg in args_of(term)) + term.type.size
 
 
 def _cost_s(timing: Timing) -> float:
@@ -79,7 +93,7 @@ class CostModel:
         self.target, self.profile, self.objective = target, profile, objective
         self._measured: dict[Kernel, float | None] = {}
         self._estimates: dict[Kernel, float] = {}
-        self._ratios: dict[str, float] = {}
+        self._ratios: dict[str, list[Ratio]] = {}
 
     def load(self, kernels: Sequence[Kernel]) -> None:
         """Takes from the profile what is known of these kernels."""
@@ -118,11 +132,31 @@ class CostModel:
             seconds = self._measured[kernel]
             return float("inf") if seconds is None else seconds
         if kernel not in self._estimates:
-            family = family_of(kernel.implementation, _kind(kernel.term))
-            if family not in self._ratios:
-                self._ratios[family] = self.profile.family_ratio(family)
-            self._estimates[kernel] = self.roofline_s(kernel) * self._ratios[family]
+            self._estimates[kernel] = self._estimate_s(kernel)
         return self._estimates[kernel]
+
+    def _estimate_s(self, kernel: Kernel) -> float:
+        """The roofline times the family's ratio to it.
+
+        Where memory is the bound: a low quantile (`OPTIMISM`). Where arithmetic is: the least of
+        those that are `ALIKE`, since such kernels are few and decide the time of the program.
+        """
+        family = family_of(kernel.implementation, _kind(kernel.term))
+        if family not in self._ratios:
+            self._ratios[family] = self.profile.family_ratios(family)
+        least_s = self.roofline_s(kernel)
+        elements = max(_elements(kernel.term), 1)
+        compute = family.endswith(COMPUTE)
+        known = sorted(
+            ratio.value
+            for ratio in self._ratios[family]
+            if not compute
+            or ratio.roofline_s >= ALIKE * least_s
+            and ratio.roofline_s * elements >= ALIKE * least_s * ratio.elements
+        )
+        if len(known) < MIN_RATIOS:
+            return least_s
+        return least_s * known[0 if compute else int(OPTIMISM * (len(known) - 1))]
 
     def __call__(self, kernel: Kernel) -> float:
         seconds = self.time_s(kernel)

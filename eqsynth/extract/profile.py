@@ -30,15 +30,8 @@ from eqsynth.errors import EqsynthError
 from eqsynth.extract.store import Store, open_read_only, profile_path
 from eqsynth.extract.timing import Timing
 
-OPTIMISM = 0.1
-"""Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
-be good must look good enough to be timed."""
-
 COMPUTE = "/compute"
 """How the families end whose kernels are bound by arithmetic."""
-
-MIN_RATIOS = 3
-"""Measured ratios from which a family's quantile is taken; fewer say nothing about the others."""
 
 _COLUMNS = (
     "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
@@ -94,6 +87,16 @@ class Measurement:
     timing: Timing
     roofline_s: float
     measured_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """What a measured kernel took over its roofline, which is this long, with so many elements
+    moved."""
+
+    value: float
+    roofline_s: float
+    elements: int
 
 
 def family_of(implementation: str, kind: str = "") -> str:
@@ -181,27 +184,23 @@ class Profile:
             )  # fmt: skip
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
 
-    def family_ratio(self, family: str, default: float = 1.0) -> float:
-        """How far kernels of this family stay from the roofline, seen optimistically.
-
-        The low quantile (``OPTIMISM``) of time / roofline over what is measured; ``default``, at
-        the roofline itself, while fewer than ``MIN_RATIOS`` are. Where arithmetic bounds the
-        family its least ratio: such kernels are few and decide the time of the program.
-        """
+    def family_ratios(self, family: str) -> list[Ratio]:
+        """How far the measured kernels of a family stay from the roofline."""
         arguments = (self.target_key, self.versions, family)
 
-        def read(db: sqlite3.Connection) -> list[float]:
+        def read(db: sqlite3.Connection) -> list[tuple[str, float, float]]:
             rows = db.execute(
-                "SELECT median_s / roofline_s FROM times"
-                " WHERE target = ? AND versions = ? AND family = ? ORDER BY 1",
+                "SELECT kernel, median_s, roofline_s FROM times"
+                " WHERE target = ? AND versions = ? AND family = ?",
                 arguments,
             )
-            return [ratio for (ratio,) in rows]
+            return list(rows)
 
-        ratios: list[float] = self._store.run(read, default=[])
-        if len(ratios) < MIN_RATIOS:
-            return default
-        return ratios[0 if family.endswith(COMPUTE) else int(OPTIMISM * (len(ratios) - 1))]
+        def elements(kernel: str) -> int:
+            return sum(map(math.prod, json.loads(kernel)["shapes"]))
+
+        rows: list[tuple[str, float, float]] = self._store.run(read, default=[])
+        return [Ratio(time_s / least_s, least_s, elements(text)) for text, time_s, least_s in rows]
 
     def load_document(self, kind: str) -> str | None:
         """Text stored about the target itself, such as its measured peaks."""

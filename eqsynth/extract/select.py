@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import over
@@ -39,11 +40,24 @@ class Candidate:
     args: tuple[ClassRef, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """A candidate, the layout that it gives, and the states that it needs."""
+
+    candidate: Candidate
+    layout: Layout
+    needs: tuple[State, ...]
+
+
 @dataclass
 class _Choice:
     candidate: Candidate | None
     args: tuple[State, ...]
     cost_s: float
+
+
+# The layout that a view gives, the state that it is a view of, and the choice of it.
+_View = tuple[Layout, State, _Choice]
 
 
 @dataclass
@@ -84,11 +98,12 @@ class Selection:
 
     def __init__(self, graph: EGraph, found: Mapping[ClassRef, list[Candidate]]) -> None:
         self.graph = graph
-        self.found = found
+        self.found = {ref: [_way(ref, c) for c in options] for ref, options in found.items()}
         self.original = {
-            ref: [c for c in options if c.member in graph.original.get(ref, ())]
-            for ref, options in found.items()
+            ref: [w for w in ways if w.candidate.member in graph.original.get(ref, ())]
+            for ref, ways in self.found.items()
         }
+        self._known_views: dict[tuple[Tensor, Layout], _View | None] = {}
         self.users: dict[ClassRef, set[ClassRef]] = {}
         for ref, members in graph.classes.items():
             for member in members:
@@ -103,15 +118,17 @@ class Selection:
         Raises:
             ExtractionError: a root has no member that any backend can run.
         """
-        plan = self._greedy(costs, self.found, self.graph.classes)
+        self._costs = costs
+        self._prices = {w: costs(w.candidate.kernel) for ways in self.found.values() for w in ways}
+        plan = self._greedy(self.found, self.graph.classes)
         for whole, pieces in self._pieces(plan).items():
-            together = self._together(whole, pieces, costs)
+            together = self._together(whole, pieces)
             if together is not None and together.cost_s < plan.cost_s:
                 plan = together
         if not self.graph.original:
             return plan
         try:
-            plain = self._greedy(costs, self.original, self.graph.original)
+            plain = self._greedy(self.original, self.graph.original)
         except ExtractionError:
             return plan  # the original has an operator that no backend runs as it stands
         return plan if plan.cost_s <= plain.cost_s else plain
@@ -131,27 +148,25 @@ class Selection:
                     pieces.setdefault(whole, []).append(ref)
         return {whole: refs for whole, refs in pieces.items() if len(set(refs)) > 1}
 
-    def _together(
-        self, whole: ClassRef, pieces: Sequence[ClassRef], costs: Costs
-    ) -> Plan | None:
+    def _together(self, whole: ClassRef, pieces: Sequence[ClassRef]) -> Plan | None:
         """The plan in which the pieces are slices of the whole."""
         found, members = dict(self.found), dict(self.graph.classes)
         for ref in pieces:
-            found[ref] = [c for c in self.found[ref] if _sliced(c.member) == whole]
+            found[ref] = [w for w in self.found[ref] if _sliced(w.candidate.member) == whole]
             members[ref] = tuple(m for m in members[ref] if _sliced(m) == whole)
         try:
-            return self._greedy(costs, found, members)
+            return self._greedy(found, members)
         except ExtractionError:
             return None
 
     def _greedy(
         self,
-        costs: Costs,
-        found: Mapping[ClassRef, Sequence[Candidate]],
+        found: Mapping[ClassRef, Sequence[_Way]],
         members: Mapping[ClassRef, Sequence[Tensor]],
     ) -> Plan:
-        self._costs, self._found, self._members = costs, found, members
+        self._found, self._members = found, members
         self._states: dict[ClassRef, dict[Layout, _Best]] = {}
+        self._reached: dict[ClassRef, dict[Layout, _Best | None]] = {}
         inputs: dict[str, State] = {}
         work: deque[ClassRef] = deque()
         for ref, terms in self.graph.classes.items():
@@ -180,46 +195,38 @@ class Selection:
     def _improve(self, ref: ClassRef) -> bool:
         """Tries every candidate of a class; True if some layout got cheaper."""
         better = False
-        for candidate in self._found[ref]:
-            option = self._option(candidate)
-            if option is not None:
-                better |= self._offer(ref, candidate.kernel.output, *option)
+        for way in self._found[ref]:
+            below = [self._state(state) for state in way.needs]
+            if None not in below:
+                choice = _Choice(way.candidate, way.needs, self._prices[way])
+                better |= self._offer((ref, way.layout), choice, cast("list[_Best]", below))
         for member in self._members.get(ref, ()):
             for layout, state, choice in self._views(member):
-                below = self._state(state)
-                if below is not None:
-                    better |= self._offer(ref, layout, choice, [below])
+                best = self._state(state)
+                if best is not None:
+                    better |= self._offer((ref, layout), choice, [best])
         return better
 
-    def _option(self, candidate: Candidate) -> tuple[_Choice, list[_Best]] | None:
-        states: list[State] = []
-        below: list[_Best] = []
-        for arg, layout in zip(candidate.args, candidate.kernel.inputs, strict=True):
-            if arg.constant:
-                continue
-            state = (arg, normalized(layout, arg.shape))
-            best = self._state(state)
-            if best is None:
-                return None
-            states.append(state)
-            below.append(best)
-        return _Choice(candidate, tuple(states), self._costs(candidate.kernel)), below
-
-    def _views(self, member: Tensor) -> Iterator[tuple[Layout, State, _Choice]]:
+    def _views(self, member: Tensor) -> Iterator[_View]:
         args = args_of(member)
         if len(args) != 1 or not isinstance(args[0], ClassRef) or args[0].constant:
             return
-        arg = args[0]
-        for layout in list(self._states.get(arg, ())):
-            out = free_view(member, layout)
-            if out is not None:
-                term, refs = placeholder(member)
-                kernel = Kernel(term, (False,), "torch.view", (layout,), out)
-                choice = _Choice(Candidate(member, kernel, refs), ((arg, layout),), VIEW_S)
-                yield normalized(out, member.shape), (arg, layout), choice
+        for layout in list(self._states.get(args[0], ())):
+            key = (member, layout)
+            if key not in self._known_views:
+                self._known_views[key] = _view(member, layout)
+            found = self._known_views[key]
+            if found is not None:
+                yield found
 
-    def _offer(self, ref: ClassRef, layout: Layout, choice: _Choice, below: list[_Best]) -> bool:
-        state = (ref, normalized(layout, ref.shape))
+    def _offer(self, state: State, choice: _Choice, below: list[_Best]) -> bool:
+        ref, layout = state
+        known = self._states.setdefault(ref, {}).get(layout)
+        if known is not None:
+            # What is below costs at least as much together as its dearest part.
+            least = max((best.total_s for best in below), default=0.0) + choice.cost_s
+            if least >= known.total_s * (1 - 1e-9):
+                return False
         choices: dict[State, _Choice] = {}
         for best in below:
             if state in best.choices:
@@ -227,14 +234,21 @@ class Selection:
             choices.update(best.choices)
         choices[state] = choice
         total = sum(c.cost_s for c in choices.values())
-        known = self._states.setdefault(ref, {}).get(state[1])
         if known is not None and total >= known.total_s * (1 - 1e-9):
             return False
-        self._states[ref][state[1]] = _Best(total, choices)
+        self._states[ref][layout] = _Best(total, choices)
+        self._reached.pop(ref, None)
         return True
 
     def _state(self, state: State) -> _Best | None:
         """The best way to a state: made so, or copied from another layout of the class."""
+        ref, layout = state
+        reached = self._reached.setdefault(ref, {})
+        if layout not in reached:
+            reached[layout] = self._made_or_copied(state)
+        return reached[layout]
+
+    def _made_or_copied(self, state: State) -> _Best | None:
         ref, layout = state
         known = self._states.get(ref, {})
         best = known.get(layout)
@@ -289,6 +303,27 @@ class Selection:
             else:
                 stack.append((state, True))
                 stack.extend((arg, False) for arg in reversed(choice.args) if arg not in done)
+
+
+def _way(ref: ClassRef, candidate: Candidate) -> _Way:
+    kernel = candidate.kernel
+    needs = tuple(
+        (arg, normalized(layout, arg.shape))
+        for arg, layout in zip(candidate.args, kernel.inputs, strict=True)
+        if not arg.constant
+    )
+    return _Way(candidate, normalized(kernel.output, ref.shape), needs)
+
+
+def _view(member: Tensor, layout: Layout) -> _View | None:
+    """The layout of a view of its one argument, the state that it needs, and the choice."""
+    out = free_view(member, layout)
+    if out is None:
+        return None
+    term, (arg,) = placeholder(member)
+    kernel = Kernel(term, (False,), "torch.view", (layout,), out)
+    choice = _Choice(Candidate(member, kernel, (arg,)), ((arg, layout),), VIEW_S)
+    return normalized(out, member.shape), (arg, layout), choice
 
 
 def _sliced(member: Tensor) -> ClassRef | None:

@@ -54,8 +54,9 @@ class Emitter:
         self.parameters: list[Any] = []
         self.flat: dict[int, Any] = {}
         self.count = 0
-        # Inside a vectorized loop: its variable, and the memory to allocate around it.
+        # Inside a vectorized loop: its variable and extent, and the memory to allocate around it.
         self.lane: Expr | None = None
+        self.lanes = 1
         self.vectors: list[Any] = []
         self.empty = 0 in nest.scope.reduction
         for position, arg in enumerate(self.args):
@@ -194,8 +195,9 @@ class Emitter:
         reduction: Sequence[Loop],
         finish: Callable[[Expr, Expr, Expr], list[Any]],
     ) -> list[Any]:
-        """Reduces some rows of ``width`` points at once, in vectors of `LANES`."""
+        """Reduces some rows of ``width`` points at once, in vectors of `LANES` or half of them."""
         height, width = size
+        wide = LANES if width % LANES == 0 else LANES // 2
         totals = self._local(height * width)
 
         def lanes(body: Callable[[Expr, Expr, Expr], list[Any]]) -> list[Any]:
@@ -204,9 +206,9 @@ class Emitter:
             def vectors(i: Expr) -> list[Any]:
                 first = i * self._int(width)
                 return self._for(
-                    width // LANES,
+                    width // wide,
                     lambda k: self._vector(
-                        k * self._int(LANES), lambda lane: body(i, lane, first + lane)
+                        k * self._int(wide), lambda lane: body(i, lane, first + lane), wide
                     ),
                     ForKind.UNROLLED,
                 )
@@ -236,10 +238,10 @@ class Emitter:
         """``body`` at ``start`` and the next ``lanes - 1`` places, at once."""
         if lanes == 1:
             return body(start)
-        self.lane = self._var("lane")
+        self.lane, self.lanes = self._var("lane"), lanes
         steps = sequence(body(start + self.lane))
         loop = tirx.For(self.lane, self._int(0), self._int(lanes), ForKind.VECTORIZED, steps)
-        self.lane = None
+        self.lane, self.lanes = None, 1
         return [loop]
 
     def _plus(self, partial: Any, distance: int) -> Callable[[Expr], list[Any]]:
@@ -280,7 +282,7 @@ class Emitter:
         iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
         code = ScalarCode(
             lambda read: self._load(read, iterators), iterators, self.index_dtype,
-            self.lane, LANES if self.lane is not None else 1,
+            self.lane, self.lanes,
         )  # fmt: skip
         value = code.value(self.nest.scope.body, dtype)
         if self.lane is None:

@@ -139,7 +139,7 @@ class _Schedules(Emitter):
         for rows in _pieces(row.extent, height, 1):
             # The last neighbours are taken in whole vectors, some for a second time. That is a
             # statement after the others, so that no two threads write one element.
-            for columns in _pieces(column.extent, width, LANES):
+            for columns in _pieces(column.extent, width, LANES // 2):
                 tiles = (Loop(-1, rows.count), Loop(-2, columns.count))
                 statements += self._outer(
                     [*outer, *(tile for tile in tiles if tile.extent > 1)],

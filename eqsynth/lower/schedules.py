@@ -74,7 +74,8 @@ def block(nest: LoopNest, wide: bool) -> str | None:
         return None
     heights = (8, 7, 6) if wide else (6, 5, 4)
     height = next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
-    width = 2 * LANES if wide and column.extent >= 2 * LANES else LANES
+    widths = (2 * LANES, LANES, LANES // 2) if wide else (LANES, LANES // 2)
+    width = next(w for w in widths if column.extent >= w)
     return f"block{height}x{width}"
 
 
@@ -107,7 +108,7 @@ def block_loops(nest: LoopNest) -> tuple[Loop, Loop] | None:
     if not nest.reduction or len(nest.traversal) < 2:
         return None
     column = nest.traversal[-1]
-    if column.extent < LANES or not _contiguous(nest, column):
+    if column.extent < LANES // 2 or not _contiguous(nest, column):
         return None
     if any(access.guards for access in nest.accesses.values()):
         return None

@@ -87,12 +87,31 @@ def is_memory_bound(scope: Scope) -> bool:
 
 
 def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    """All contiguous, what comes out also in the order of what is read; and all channels last."""
     ranks = [len(arg.shape) for arg in args_of(scope)]
     rank = len(scope.traversal)
-    yield tuple(map(contiguous, ranks)), contiguous(rank)
+    for output in dict.fromkeys((contiguous(rank), _order_read(scope))):
+        yield tuple(map(contiguous, ranks)), output
     if 4 in (rank, *ranks):
         last = [channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank)]
         yield tuple(last[:-1]), last[-1]
+
+
+def _order_read(scope: Scope) -> Layout:
+    """The order of axes in which the largest operand holds them, so that nothing is transposed;
+    contiguous if not every axis has steps of its own there, or where nothing is computed."""
+    plain = contiguous(len(scope.traversal))
+    reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read)]
+    if not reads or isinstance(scope.body, Read) and not scope.reduction:
+        return plain
+    largest = max(reads, key=lambda read: read.tensor.type.size)
+    shape = largest.tensor.shape
+    steps = [0] * len(plain)
+    for index, step in zip(largest.index, strides(shape, contiguous(len(shape))), strict=True):
+        steps = [s + step * index.coefficient(axis) for axis, s in enumerate(steps)]
+    if any(step == 0 and scope.traversal[axis] > 1 for axis, step in enumerate(steps)):
+        return plain
+    return tuple(sorted(plain, key=lambda axis: (steps[axis] == 0, -abs(steps[axis]))))
 
 
 def _contraction_layouts(

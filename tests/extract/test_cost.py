@@ -10,7 +10,7 @@ import pytest
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.cost import CostModel, extract, measurement_key
+from eqsynth.extract.cost import MIN_RATIOS, CostModel, extract, measurement_key
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.select import VIEW_S, candidates, copy_kernel
@@ -51,12 +51,16 @@ def kernel_of(term: Tensor, implementation: str = "torch", constants: bool = Fal
     )
 
 
-def matmul(rows: int = 100) -> Op:
+def matmul(rows: int = 100, columns: int = 100) -> Op:
     left = Input("0", TensorType((rows, 100), "float32"))
-    return Op("Matmul", (left, Input("1", TensorType((100, 100), "float32"))))
+    return Op("Matmul", (left, Input("1", TensorType((100, columns), "float32"))))
 
 
-RELU = Op("Relu", (Input("0", TensorType((1000,), "float32")),))
+def relu(extent: int) -> Op:
+    return Op("Relu", (Input("0", TensorType((extent,), "float32")),))
+
+
+RELU = relu(1000)
 
 
 # ---- the model ---------------------------------------------------------------------------------
@@ -91,6 +95,37 @@ def test_a_family_that_was_measured_estimates_its_others(profile: Profile) -> No
     assert costs(other) == pytest.approx(3 * costs.roofline_s(other))
     assert costs(kernel_of(RELU)) == pytest.approx(costs.roofline_s(kernel_of(RELU)))
     assert costs(kernel_of(other.term, "onednn.linear")) == pytest.approx(costs.roofline_s(other))
+
+
+def test_a_family_bound_by_memory_is_seen_at_a_low_quantile(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile)
+    for number in range(1, 12):  # ratios 1.1 to 2.1
+        kernel = kernel_of(relu(1000 + number))
+        costs.record({kernel: timing((1 + number / 10) * costs.roofline_s(kernel))})
+    assert costs(kernel_of(RELU)) == pytest.approx(1.2 * costs.roofline_s(kernel_of(RELU)))
+
+
+@pytest.mark.parametrize("rows, columns", [(20, 100), (2000, 8)])
+def test_small_and_narrow_products_tell_nothing_of_others(
+    profile: Profile, rows: int, columns: int
+) -> None:
+    """Whichever of them is the slowest: a large product may come near to the peak."""
+    costs = CostModel(TARGET, profile)
+    other = kernel_of(matmul(300))
+    for extent in range(rows, rows + 2 * MIN_RATIOS):
+        kernel = kernel_of(matmul(extent, columns))
+        costs.record({kernel: timing(3 * costs.roofline_s(kernel))})
+    assert costs(other) == pytest.approx(costs.roofline_s(other))
+    narrow = kernel_of(matmul(rows // 2, columns))
+    assert costs(narrow) == pytest.approx(3 * costs.roofline_s(narrow))
+
+
+def test_the_least_ratio_counts_where_arithmetic_is_the_bound(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile)
+    for number in range(1, 12):
+        kernel = kernel_of(matmul(200 + number))
+        costs.record({kernel: timing((1 + number / 10) * costs.roofline_s(kernel))})
+    assert costs(kernel_of(matmul())) == pytest.approx(1.1 * costs.roofline_s(kernel_of(matmul())))
 
 
 def test_a_kernel_that_failed_costs_everything_in_this_run_only(profile: Profile) -> None:

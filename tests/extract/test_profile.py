@@ -10,10 +10,10 @@ import pytest
 
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.profile import (
-    MIN_RATIOS,
     Measurement,
     MeasurementKey,
     Profile,
+    Ratio,
     library_versions,
 )
 from eqsynth.extract.timing import Timing
@@ -80,26 +80,15 @@ def test_many_keys_at_once(path: Path) -> None:
     assert len(profile.lookup_many(numbered(n) for n in range(1300))) == 1201
 
 
-def test_family_ratio_is_a_low_quantile_of_its_own_family(path: Path) -> None:
+def test_ratios_are_those_of_one_family_on_one_target(path: Path) -> None:
     profile = Profile("t", path=path)
-    assert profile.family_ratio("torch.add") == 1.0
-    assert profile.family_ratio("torch.add", default=1.5) == 1.5
-    for number in range(1, 12):  # ratios 1.1 to 2.1
-        timing = Timing((1 + number / 10) * 1e-6, 1e-6, 3e-6, 5)
-        profile.record(numbered(number, f"torch.add:{number}"), timing, 1e-6)
-        if number < MIN_RATIOS:
-            assert profile.family_ratio("torch.add") == 1.0
+    assert profile.family_ratios("torch.add") == []
+    profile.record(numbered(3, "torch.add:3"), Timing(3e-6, 1e-6, 4e-6, 5), 2e-6)
     profile.record(numbered(0, "torch.mul"), Timing(1e-9, 1e-9, 1e-9, 5), 1e-6)
     Profile("u", path=path).record(numbered(0), Timing(1e-9, 1e-9, 1e-9, 5), 1e-6)
-    assert profile.family_ratio("torch.add") == pytest.approx(1.2)
-
-
-def test_the_least_ratio_counts_where_arithmetic_is_the_bound(path: Path) -> None:
-    profile = Profile("t", path=path)
-    for number in range(1, 12):
-        key = replace(numbered(number, "torch"), kind="Matmul/compute")
-        profile.record(key, Timing((1 + number / 10) * 1e-6, 1e-6, 3e-6, 5), 1e-6)
-    assert profile.family_ratio("torch/Matmul/compute") == pytest.approx(1.1)
+    assert profile.family_ratios("torch.add") == [Ratio(1.5, 2e-6, 3)]
+    profile.record(KEY, TIMING, 5e-6)
+    assert profile.family_ratios(KEY.family) == [Ratio(4.0, 5e-6, 512 + 512 * 64 + 64)]
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])

@@ -17,7 +17,7 @@ from eoperator_cases import (
 
 from eqsynth.extract.kernel import Kernel, channels_last
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import is_float
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
@@ -153,11 +153,11 @@ def product(
 
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    # Whole blocks; seven and six rows; one row more; a vector more; two vectors that overlap;
-    # fewer rows than a block.
+    # Whole blocks; seven and six rows; one row more; a vector more; vectors that overlap; fewer
+    # rows than a block; half a vector, with and without overlap.
     [
         (16, 64, 80), (21, 32, 130), (12, 48, 130), (17, 32, 130),
-        (16, 80, 70), (9, 50, 150), (5, 100, 140),
+        (16, 80, 70), (9, 50, 150), (5, 100, 140), (64, 8, 150), (40, 13, 140),
     ],  # fmt: skip
 )
 def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
@@ -202,12 +202,13 @@ def test_what_blocks_are_for() -> None:
     assert point(scope, plain, plain, output=plain) == "block8x32"
     assert block(loop_nest(scope, [plain] * 2, plain), wide=False) == "block4x16"
     assert point(product(64, 24, 64), plain, plain, output=plain) == "block8x16"
+    assert point(product(64, 8, 64), plain, plain, output=plain) == "block8x8"
     # Neighbours of a turned operand don't lie side by side, unless it is laid out so.
     turned = product(64, 64, 64, turned="b")
     assert point(turned, plain, plain, output=plain) is None
     assert point(turned, plain, (1, 0), output=plain) == "block8x32"
-    # Fewer neighbours than a vector has, nothing that rows share, and more than a cache holds.
-    assert point(product(64, 8, 64), plain, plain, output=plain) is None
+    # Fewer neighbours than half a vector has, nothing that rows share, and more than a cache holds.
+    assert point(product(64, 7, 64), plain, plain, output=plain) is None
     x = tensor(0, (64, 64, 64))
     alone = Scope((64, 64), (64,), Read(x, (it(0, 64), it(2, 64), it(1, 64))))
     assert point(alone, (0, 1, 2), output=plain) is None
@@ -236,6 +237,29 @@ def test_layouts() -> None:
     got = run(value.to(memory_format=torch.channels_last), b) if run else None
     assert got is not None and got.is_contiguous()
     torch.testing.assert_close(got, torch.relu(value + b.view(5, 1, 1)))
+
+
+def test_results_in_the_order_of_what_is_read() -> None:
+    """Nothing is transposed then; a copy in that order would be the operand itself."""
+    x, y = tensor(0, (5, 1, 40, 3)), tensor(1, (5, 40))
+    i, j, k = it(0, 40), it(1, 3), it(3, 5)
+    read = Read(x, (k, it(2, 1), i, j))
+    scope = Scope((40, 3, 1, 5), (), Sum((read, Read(y, (k, i)))))
+    order = (3, 0, 1, 2)
+
+    def outputs(scope: Scope) -> set[tuple[int, ...]]:
+        constants = (False,) * len(args_of(scope))
+        return {k.output for k in TvmBackend().kernels(scope, constants)}
+
+    assert outputs(scope) == {(0, 1, 2, 3), order, channels_last(4)}
+    check(scope)
+    assert order not in outputs(Scope((40, 3, 1, 5), (), read))
+    # Of y alone an axis would be missing, and the order of the others says nothing.
+    alone = Scope((40, 3, 1, 5), (), Call("relu", (Read(y, (k, i)),)))
+    assert outputs(alone) == {(0, 1, 2, 3), channels_last(4)}
+    maxima = Scope((40, 5), (3,), Read(x, (it(1, 5), it(3, 1), i, it(2, 3))), "max")
+    assert outputs(maxima) == {(0, 1), (1, 0)}
+    check(maxima)
 
 
 @pytest.mark.parametrize("axes", [(0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0), (0, 1, 3, 2)])
