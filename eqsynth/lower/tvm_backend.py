@@ -117,7 +117,12 @@ def _order_read(scope: Scope) -> Layout:
 def _contraction_layouts(
     scope: Scope, constants: tuple[bool, ...]
 ) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-    """Layouts in which what changes along the result's innermost axis lies innermost too."""
+    """Layouts in which what changes along the result's innermost axis lies innermost too.
+
+    Of products of two: those of more are cheaper two by two, and have too many layouts to look at.
+    """
+    if len(args_of(scope)) > 2:
+        return
     reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read)]
     for output in _orders(len(scope.traversal)):
         long = [axis for axis in output if scope.traversal[axis] != 1]

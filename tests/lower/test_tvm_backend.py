@@ -77,7 +77,7 @@ def test_arguments_are_checked() -> None:
 
 
 def test_which_scopes_are_taken() -> None:
-    a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
+    a, b, c = (tensor(position, (64, 64)) for position in range(3))
     i, j, k = it(0, 64), it(1, 64), it(2, 64)
     matmul = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(b, (k, j)))))
     assert not is_memory_bound(matmul)
@@ -85,6 +85,9 @@ def test_which_scopes_are_taken() -> None:
     padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
     assert not is_memory_bound(padded)
     assert not list(TvmBackend().kernels(padded, (False, False)))
+    three = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(b, (k, j)), Read(c, (k, j)))))
+    assert not is_memory_bound(three)
+    assert not list(TvmBackend().kernels(three, (False,) * 3))
     # A constant is laid out as the kernel reads it, by neighbours of the result; axes of extent 1
     # and scopes of one number have none.
     by_rows = Scope((64, 64, 1), (64,), Prod((Read(a, (i, it(3, 64))), Read(b, (j, it(3, 64))))))
