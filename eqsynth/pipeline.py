@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,13 +34,11 @@ from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import Target
-from eqsynth.extract.timing import Timing, time_interleaved
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
-from eqsynth.ir.tensor import Op, topological
-from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import Measurer, cpu_backends, random_inputs
 from eqsynth.lower.check import check_equivalence, unchanged
@@ -49,44 +46,10 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.progress import Progress
+from eqsynth.race import race
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of :func:`optimize`, checked."""
-
-    target: str
-    rules: tuple[str | Path, ...]
-    objective: str
-    time_limit_s: float
-    node_limit: int
-    memory_limit: int
-    check: bool
-    explain: bool
-
-    def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("target", self.target, ("cpu",)),
-            ("objective", self.objective, ("time", "flops")),
-        ):
-            if value not in allowed:
-                raise EqsynthError(
-                    f"optimize: unknown {name} {value!r}",
-                    got=repr(value),
-                    expected=", ".join(map(repr, allowed)),
-                    hint=f"choose one of the {name}s",
-                )
-        for name, limit in (
-            ("time_limit_s", self.time_limit_s),
-            ("node_limit", self.node_limit),
-            ("memory_limit", self.memory_limit),
-        ):
-            if not limit > 0:
-                raise EqsynthError(
-                    f"optimize: {name} isn't positive", got=repr(limit), expected="more than 0"
-                )
+from eqsynth.settings import Settings
 
 
 def optimize(
@@ -197,7 +160,7 @@ class _Run:
 
     def pipeline(self) -> CompiledProgram:
         program = self.captured.program
-        self._count_before()
+        self.report.count_before(program)
         self._refuse_nan()
         with self._stage("saturate"):
             graph = self._saturate()
@@ -219,14 +182,10 @@ class _Run:
                 report=self.report,
                 explanation=self._explanation(graph, found),
             )
-        self._count_after(found, parts.constants)
+        self.report.count_after(found.plan, parts.constants)
         with self._stage("check"):
             if self.settings.check:
-                with self._blaming_rules():
-                    outcome = check_equivalence(
-                        compiled, self._reference(), self._inputs(), self.captured.buffers
-                    )
-                self.report.error_rel = outcome.error_rel
+                self._check(compiled)
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
 
@@ -259,6 +218,14 @@ class _Run:
         self.bar.stage(name)
         yield
         self.report.stages_s = {**self.report.stages_s, name: time.monotonic() - begin}
+
+    def _check(self, compiled: CompiledProgram) -> None:
+        """The result against the original."""
+        with self._blaming_rules():
+            outcome = check_equivalence(
+                compiled, self._reference(), self._inputs(), self.captured.buffers
+            )
+        self.report.error_rel = outcome.error_rel
 
     @contextmanager
     def _blaming_rules(self) -> Iterator[None]:
@@ -324,28 +291,18 @@ class _Run:
 
     def _race(self, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
-        reference, inputs = self._reference(), self._inputs()
-        with torch.no_grad():
-            once = _once_s(lambda: reference(*inputs))
-            times = time_interleaved(
-                {"before": lambda: reference(*inputs), "after": lambda: compiled(*inputs)},
-                repeats=9 if once < 0.5 else 3,
-                block=max(1, min(50, int(0.05 / max(once, 1e-6)))),
-                pause_s=0.02,
-                turn_s=0.25,  # where threads stall, what took 50 ms may take seconds
-            )
-        before, after = times["before"], times["after"]
+        result = race(self._reference(), compiled, self._inputs())
+        before, after = result.before, result.after
         self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s
         self.report.quartiles_s = {
             "before": (before.q1_s, before.q3_s), "after": (after.q1_s, after.q3_s),
         }  # fmt: skip
-        if self.settings.objective == "time" and not _faster(after, before):
-            if self.original is not None:
-                self.report.reason = "nothing faster was found"
-                self.report.time_after_s = before.median_s
-                self.report.flops_after = self.report.flops_before
-                self.report.bytes_after = self.report.bytes_before
-                return self.fallback()
+        if self.settings.objective == "time" and not result.won and self.original is not None:
+            self.report.reason = "nothing faster was found"
+            self.report.time_after_s = before.median_s
+            self.report.flops_after = self.report.flops_before
+            self.report.bytes_after = self.report.bytes_before
+            return self.fallback()
         return compiled
 
     # ---- parts ---------------------------------------------------------------------
@@ -400,44 +357,3 @@ class _Run:
             graph,
             found.plan,
         )
-
-    def _count_before(self) -> None:
-        terms = [t for t in self.captured.program.terms() if not t.constant]
-        self.report.flops_before = sum(map(flops, terms))
-        self.report.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
-
-    def _count_after(self, found: Extraction, constants: Mapping[str, torch.Tensor]) -> None:
-        report, steps = self.report, found.plan.steps
-        moving = [s for s in steps if s.kernel.implementation != "torch.view"]
-        report.flops_after = sum(flops(s.kernel.term) for s in moving)
-        report.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
-        report.parameters = sum(value.numel() for value in constants.values())
-        report.peak_memory_bytes = found.plan.peak_bytes() + sum(
-            value.numel() * value.element_size() for value in constants.values()
-        )
-        kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
-        report.backend = ", ".join(sorted(kinds)) or "nothing to run"
-        total = sum(s.cost_s for s in steps)
-        opaque = sum(
-            s.cost_s for s in steps if isinstance(s.member, Op) and s.member.name == "Opaque"
-        )
-        report.opaque_share = opaque / total if total else 0.0
-
-
-def _faster(after: Timing, before: Timing) -> bool:
-    """Faster by more than noise: clearly at the median, or at the lower quartile, which another
-    busy process disturbs less."""
-    return after.median_s < before.median_s and (
-        after.q3_s < before.q1_s
-        or after.median_s < 0.97 * before.median_s
-        or after.q1_s < 0.9 * before.q1_s
-    )
-
-
-def _once_s(call: Callable[[], object]) -> float:
-    call()
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eqsynth.extract.plan import Plan
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Op
+from eqsynth.ir.work import bytes_moved, flops
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -49,6 +58,29 @@ class Report:
     complete: bool = False
     reason: str = ""
     stages_s: Mapping[str, float] = field(default_factory=dict)
+
+    def count_before(self, program: Program) -> None:
+        """FLOPs and bytes of a program as it was captured."""
+        terms = [t for t in program.terms() if not t.constant]
+        self.flops_before = sum(map(flops, terms))
+        self.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
+
+    def count_after(self, plan: Plan, constants: Mapping[str, torch.Tensor]) -> None:
+        """FLOPs, bytes, memory and backends of the program that is run."""
+        moving = [s for s in plan.steps if s.kernel.implementation != "torch.view"]
+        self.flops_after = sum(flops(s.kernel.term) for s in moving)
+        self.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
+        self.parameters = sum(value.numel() for value in constants.values())
+        self.peak_memory_bytes = plan.peak_bytes() + sum(
+            value.numel() * value.element_size() for value in constants.values()
+        )
+        kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
+        self.backend = ", ".join(sorted(kinds)) or "nothing to run"
+        total = sum(s.cost_s for s in plan.steps)
+        opaque = sum(
+            s.cost_s for s in plan.steps if isinstance(s.member, Op) and s.member.name == "Opaque"
+        )
+        self.opaque_share = opaque / total if total else 0.0
 
     @property
     def speedup(self) -> float:
