@@ -112,8 +112,36 @@ class LoweringError(EqsynthError):
     """A chosen program that could not be turned into code."""
 
 
+class UnsteadyError(CaptureError):
+    """A program that differs from itself from call to call, so nothing can be held against it."""
+
+
 class EquivalenceError(EqsynthError):
-    """Two programs that should agree and do not."""
+    """Two programs that should agree and do not.
+
+    Attributes:
+        step: the kernel that is wrong in itself, if one is.
+        rules: the suspects, the first one first, where the choice of kernels isn't to blame.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        step: str = "",
+        rules: tuple[str, ...] = (),
+        where: str = "",
+        got: str = "",
+        expected: str = "",
+        hint: str = "",
+    ) -> None:
+        self.step = step
+        self.rules = rules
+        super().__init__(what, where=where, got=got, expected=expected, hint=hint)
+
+
+class EquivalenceWarning(UserWarning):
+    """``optimize`` found a program that differs from the original, and gave the original back."""
 
 
 class ExplanationTooLong(EqsynthError):

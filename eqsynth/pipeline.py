@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from eqsynth.checking import Stage, warn
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
 from eqsynth.egraph.schedule import Limits
@@ -41,7 +42,7 @@ from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import Measurer, cpu_backends, random_inputs
-from eqsynth.lower.check import check_equivalence, unchanged
+from eqsynth.lower.check import unchanged
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.numerics import Files, rule_files, rules_of
@@ -64,6 +65,7 @@ def optimize(
     memory_limit: int = 4 << 30,
     numerics: str = "real",
     check: bool = True,
+    strict: bool = False,
     explain: bool = True,
     progress: bool | None = None,
 ) -> CompiledProgram:
@@ -83,7 +85,10 @@ def optimize(
             compiled program may keep.
         numerics: what a rule may do to rounding: ``bitwise``, ``real`` (another order of
             operations), ``cancels`` (may lose digits), ``approx``.
-        check: compare the result with the original on several kinds of random inputs.
+        check: compare the result with the original on several kinds of random inputs. If they
+            differ by more than rounding explains, the original comes back, the report has the
+            ``reason``, and an ``EquivalenceWarning`` tells it too.
+        strict: raise ``EquivalenceError`` instead.
         explain: log the matches, so that ``explain()`` can show the steps.
         progress: show a progress bar; by default on a terminal.
 
@@ -94,7 +99,8 @@ def optimize(
     Raises:
         EqsynthError: an argument is wrong, or the inputs don't fit the module.
         RuleError: a rule file can't be used.
-        EquivalenceError: the result differs from the original (a fault, not a matter of rounding).
+        EquivalenceError: with ``strict``, the result differs from the original (a fault, not a
+            matter of rounding).
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 8).eval()
@@ -126,6 +132,12 @@ def optimize(
         except (ExtractionError, LoweringError) as error:
             report.reason = str(error)
             result = run.fallback()
+        except EquivalenceError as error:
+            if strict:
+                raise
+            report.reason = str(error)
+            result = run.fallback()
+            warn(error)
     report.optimize_s = time.monotonic() - begin
     return result
 
@@ -185,7 +197,8 @@ class _Run:
         self.report.count_after(found.plan, parts.constants)
         with self._stage("check"):
             if self.settings.check:
-                self._check(compiled)
+                stage = Stage(self.captured, self.rules, self.settings.rules, self.report)
+                stage.hold(compiled, self._reference(), self._inputs())
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
 
@@ -203,7 +216,9 @@ class _Run:
 
     def fallback(self) -> CompiledProgram:
         """The original program as a CompiledProgram."""
-        self.report.backend = "original"
+        report = self.report
+        report.backend = "original"
+        report.flops_after, report.bytes_after = report.flops_before, report.bytes_before
         if self.original is not None:
             why = NoExplanation(f"the original program is used: {self.report.reason}")
             return CompiledProgram.from_module(self.original, self.report, why)
@@ -218,27 +233,6 @@ class _Run:
         self.bar.stage(name)
         yield
         self.report.stages_s = {**self.report.stages_s, name: time.monotonic() - begin}
-
-    def _check(self, compiled: CompiledProgram) -> None:
-        """The result against the original."""
-        with self._blaming_rules():
-            outcome = check_equivalence(
-                compiled, self._reference(), self._inputs(), self.captured.buffers
-            )
-        self.report.error_rel = outcome.error_rel
-
-    @contextmanager
-    def _blaming_rules(self) -> Iterator[None]:
-        """A wrong result is the fault of the user's rules if any of them has fired."""
-        try:
-            yield
-        except EquivalenceError as error:
-            files, fired = set(map(str, self.settings.rules)), self.report.rules_fired
-            mine = [r for r in self.rules.rules if r.file in files]
-            yours = [r.name for r in mine if r.name in fired or r.kind != "rewrite"]
-            if yours:
-                error.hint = f"one of your rules is unsound: {', '.join(yours)}"
-            raise
 
     def _left_s(self) -> float:
         return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
@@ -300,8 +294,6 @@ class _Run:
         if self.settings.objective == "time" and not result.won and self.original is not None:
             self.report.reason = "nothing faster was found"
             self.report.time_after_s = before.median_s
-            self.report.flops_after = self.report.flops_before
-            self.report.bytes_after = self.report.bytes_before
             return self.fallback()
         return compiled
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import eqsynth
 from benchmarks.workloads import WORKLOADS
-from eqsynth.errors import EquivalenceError
+from eqsynth.errors import EquivalenceError, EquivalenceWarning
 from eqsynth.ir.tensor import Op, Scope, topological
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -252,5 +252,13 @@ def test_a_wrong_rule_is_caught_by_the_check(tmp_path: Path) -> None:
     path.write_text(MINE)
     x = eqsynth.input("x", (4, 4))
     expression = eqsynth.ops.exp(eqsynth.ops.log(eqsynth.ops.relu(x) - 1))
-    with pytest.raises(EquivalenceError):
-        optimize(expression, rules=[path], objective="flops", time_limit_s=20)
+    settings: dict[str, Any] = {"rules": [path], "objective": "flops", "time_limit_s": 20}
+    with pytest.raises(EquivalenceError) as caught:
+        optimize(expression, strict=True, **settings)
+    assert caught.value.rules[0].startswith(f"exp-of-log-of-mine ({path}:")
+    with pytest.warns(EquivalenceWarning, match="exp-of-log-of-mine"):
+        program = optimize(expression, **settings)
+    report, value = program.report, torch.rand(4, 4)
+    assert report.backend == "original" and "exp-of-log-of-mine" in report.reason
+    assert report.flops_after == report.flops_before
+    torch.testing.assert_close(program(value), (value - 1).log().exp(), equal_nan=True)

@@ -57,7 +57,7 @@ def assert_optimize_sound(
     """
     before = {name: value.clone() for name, value in module.state_dict().items()}
     limits: dict[str, Any] = {"objective": objective, "time_limit_s": time_limit_s}
-    limits |= {"progress": False} | settings
+    limits |= {"progress": False, "strict": True} | settings
     program = optimize(module, example_inputs, **limits)
     for args in (example_inputs, *further):
         assert_equivalent(program, module, tuple(args))

@@ -114,7 +114,7 @@ def optimized(path: Path, time_limit_s: float) -> eqsynth.CompiledProgram:
     module, inputs = Net().eval(), (torch.randn(2, 3), torch.randn(2, 5))
     made = eqsynth.optimize(
         module, inputs, rules=[path], time_limit_s=time_limit_s, objective="flops",
-        memory_limit=MEMORY,
+        memory_limit=MEMORY, strict=True,
     )  # fmt: skip
     torch.testing.assert_close(made(*inputs), module(*inputs), atol=1e-5, rtol=1e-5)
     return made
