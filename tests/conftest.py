@@ -31,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files instead of comparing"
     )
+    parser.addoption(
+        "--differential-part", default=None, help="which part of the table of operators is run"
+    )
 
 
 _cache_directory: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -347,13 +347,8 @@ class _Translation:
         if entry is not None and not any(
             isinstance(leaf, Foreign | Named) for leaf in tree_leaves((args, kwargs))
         ):
-            kept = {k: v for k, v in kwargs.items() if k not in aten.STORAGE_ARGUMENTS}
-            args, kept = tree_map_only(torch.dtype, _dtype_name, (args, kept))
-            try:
-                result = entry(*args, **kept)
-            except (EqsynthError, TypeError):
-                result = None
-            if result is not None and _as_exported(result, node.meta.get("val")):
+            result = by_entry(entry, args, kwargs, node.meta.get("val"))
+            if result is not None:
                 return result
         if isinstance(node.target, torch._ops.OpOverload):
             self.missing.add(node.target)
@@ -409,6 +404,20 @@ class _Translation:
         result = opaque(call, terms, tuple(map(int, value.shape)), dtype)
         self.opaque[repr(call)] = call
         return result
+
+
+def by_entry(
+    entry: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
+) -> Any:
+    """What an entry of the table makes of an operator's arguments; None if it refuses, or if shapes
+    and dtypes aren't those of ``value``, which is what torch says of the result."""
+    kept = {k: v for k, v in kwargs.items() if k not in aten.STORAGE_ARGUMENTS}
+    args, kept = tree_map_only(torch.dtype, _dtype_name, (args, kept))
+    try:
+        result = entry(*args, **kept)
+    except (EqsynthError, TypeError):
+        return None
+    return result if result is not None and _as_exported(result, value) else None
 
 
 def _is_dynamic(value: Any) -> bool:

@@ -1,0 +1,32 @@
+"""Every operator that eqsynth takes from torch, held against torch: the whole table.
+
+    python -m benchmarks.differential [--part N --parts M] [--only TEXT]
+
+Prints each failure (operator, arguments, columns, the smallest operands on which they are wrong,
+what came out, what should have) and entries x cases x failures; exit status 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from eqsynth.testing.differential.harness import cases_of, run
+from eqsynth.testing.differential.table import ROWS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--part", type=int, default=0, help="which part of the table")
+    parser.add_argument("--parts", type=int, default=1, help="of how many")
+    parser.add_argument("--only", default="", help="cases whose text contains this")
+    given = parser.parse_args()
+    cases = [c for c in cases_of(ROWS, given.part, given.parts) if given.only in c.name]
+    outcome = run(cases)
+    for failure in outcome.failures:
+        print(failure)
+    print(outcome)
+    return bool(outcome.failures)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

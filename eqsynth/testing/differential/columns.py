@@ -1,0 +1,249 @@
+"""What eqsynth computes for cases, in every way that it has: the columns of the table.
+
+``interpreter``: the terms that the entry builds, in NumPy. ``torch``, ``onednn``, ``tvm``: the same
+terms and the scopes that define them, through the kernels of that backend wherever it has any.
+``compiled``: captured by ``torch.export`` (an expression: as it is) and lowered without a search,
+through torch. All cases of a batch share one export, one e-graph and one build of each backend.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms, unsaturated
+from eqsynth.egraph.schedule import Limits, Phase
+from eqsynth.errors import CaptureError
+from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.select import Selection, candidates
+from eqsynth.frontend.captured import Captured, Convention
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import program_of
+from eqsynth.frontend.torch_export import by_entry, capture
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Input, Tensor
+from eqsynth.ir.types import TensorType, is_float
+from eqsynth.lower.assemble import Assembly, assemble
+from eqsynth.lower.backends import cpu_backends
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.rules import load_rules
+from eqsynth.testing.differential.row import Case, to_torch
+
+Run = Callable[[Sequence[torch.Tensor]], list["torch.Tensor | None"]]
+"""Takes the values of a case's operands; gives its results, None for one that isn't computed."""
+
+COLUMNS: Final = ("interpreter", "torch", "onednn", "tvm", "compiled")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The terms of a case as its entry builds them; None for a result that it doesn't give."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Tensor | None, ...]
+
+
+def tensors(result: Any) -> list[Any]:
+    """The results of an operator, in a list."""
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+# ---- terms ----------------------------------------------------------------------------------
+
+
+def _name(position: int, value: torch.Tensor) -> str:
+    """Of an operand: cases share the inputs of one place, dtype and shape."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    return "_".join(["x", str(position), dtype, *map(str, value.shape)])
+
+
+def built(case: Case, values: Sequence[torch.Tensor], example: Any) -> Built | None:
+    """The case's terms; None if the entry refuses, as it would in capture.
+
+    Args:
+        example: what torch gives, for its shapes and dtypes; None if it isn't known.
+    """
+    inputs = [
+        Input(_name(k, v), TensorType(tuple(v.shape), str(v.dtype).removeprefix("torch.")))
+        for k, v in enumerate(values)
+    ]
+    own = case.row.own
+    if own is None:
+        return None
+    result = case.call(
+        lambda *args, **options: by_entry(own, args, options, example),
+        [Expr(term) for term in inputs],
+    )
+    if result is None:
+        return None
+    outputs = [r.tensor if isinstance(r, Expr) else None for r in tensors(result)]
+    return Built(tuple(inputs), tuple(outputs))
+
+
+# ---- columns over terms ---------------------------------------------------------------------
+
+
+def interpreter(case: Built) -> Run:
+    def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        env = {i.name: _array(v) for i, v in zip(case.inputs, values, strict=True)}
+        return [
+            None if term is None else to_torch(_narrow(evaluate(term, env), term), term.dtype)
+            for term in case.outputs
+        ]
+
+    return run
+
+
+def _array(value: torch.Tensor) -> Any:
+    return (value.double() if value.is_floating_point() else value).numpy()
+
+
+def _narrow(value: Any, term: Tensor) -> Any:
+    # Not through NumPy's float32 on the way to bfloat16: that would round twice.
+    return np.asarray(value, np.float64) if is_float(term.dtype) else value
+
+
+def over_backends(cases: Sequence[Built]) -> list[dict[str, Run]]:
+    """For each case and backend the program that uses the backend's kernels wherever it has one,
+    else torch's; no program where it has none."""
+    roots = list(dict.fromkeys(t for case in cases for t in case.outputs if t is not None))
+    runs: list[dict[str, Run]] = [{} for _ in cases]
+    if not roots:
+        return runs
+    phases = (Phase("define", ("define",), 6),)
+    graph = saturate_terms(roots, load_rules(), phases, Limits(10**6, 600.0), False)
+    for backend in cpu_backends():
+        used = [backend] if backend.name == "torch" else [backend, TorchBackend()]
+        for own, program in zip(runs, _programs(graph, roots, cases, used), strict=True):
+            if program is not None:
+                own[backend.name] = program
+    return runs
+
+
+def _programs(
+    graph: EGraph,
+    roots: Sequence[Tensor],
+    cases: Sequence[Built],
+    backends: Sequence[Backend],
+    weights: Mapping[str, torch.Tensor] | None = None,
+) -> list[Run | None]:
+    """One program a case, out of one plan and one build for all; the first of the backends is
+    preferred, and there is no program without a kernel of it."""
+    preferred = backends[0].name
+
+    def cost(kernel: Kernel) -> float:
+        return 1e-6 if kernel.backend == preferred else 1.0
+
+    plan = Selection(graph, candidates(graph, backends)).one_by_one(cost)
+    whole = Program(tuple(dict.fromkeys(i for case in cases for i in case.inputs)), tuple(roots))
+    parts = assemble(whole, graph, plan, weights or {}, backends, 1 << 40)
+    place = {root: name for root, name in zip(roots, parts.outputs, strict=True)}
+    return [_program(parts, case, place, preferred) for case in cases]
+
+
+def _program(
+    parts: Assembly, case: Built, place: Mapping[Tensor, str], preferred: str
+) -> Run | None:
+    """The steps of one case, as a program of its own."""
+    names = [place[term] for term in case.outputs if term is not None]
+    needed, steps = set(names), []
+    for step in reversed(parts.steps):
+        if step.name in needed:
+            needed.update(step.args)
+            steps.append(step)
+    if preferred != "torch" and all(step.kernel.backend != preferred for step in steps):
+        return None
+    parameters = {p.input: p for p in parts.parameters}
+    program = CompiledProgram(
+        [parameters[i] for i in case.inputs],
+        steps[::-1],
+        names,
+        Captured(
+            Program(case.inputs, tuple(t for t in case.outputs if t is not None)),
+            {},
+            Convention(
+                tuple(range(len(case.inputs))), tuple(range(len(names))), out_spec=_spec(names)
+            ),
+        ),
+        {name: value for name, value in parts.constants.items() if name in needed},
+    )
+
+    def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        results = iter(program(*values))
+        return [None if term is None else next(results) for term in case.outputs]
+
+    return run
+
+
+def _spec(names: Sequence[str]) -> Any:
+    return tree_flatten([0] * len(names))[1]
+
+
+# ---- the compiled column --------------------------------------------------------------------
+
+
+class _Batch(torch.nn.Module):
+    """Every case in one module: an export costs a hundred times what an operator of it does."""
+
+    def __init__(self, cases: Sequence[Case], names: Sequence[Sequence[str]]) -> None:
+        super().__init__()
+        self.cases, self.names = cases, names
+
+    def forward(self, operands: dict[str, torch.Tensor]) -> list[list[torch.Tensor]]:
+        return [
+            tensors(case.call(case.row.function, [operands[name] for name in names]))
+            for case, names in zip(self.cases, self.names, strict=True)
+        ]
+
+
+def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) -> list[Run | None]:
+    """The programs that torch's operators become; None where capture refuses, so that the
+    original runs.
+
+    Args:
+        values: of each case's operands, as examples.
+    """
+    names = [[_name(k, v) for k, v in enumerate(own)] for own in values]
+    operands = {
+        n: v for own, row in zip(values, names, strict=True) for v, n in zip(own, row, strict=True)
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            captured = capture(_Batch(cases, names).eval(), (operands,))
+    except CaptureError:
+        if len(cases) < 2:
+            return [None] * len(cases)
+        middle = len(cases) // 2
+        return [
+            *compiled(cases[:middle], values[:middle]),
+            *compiled(cases[middle:], values[middle:]),
+        ]
+    outputs = captured.program.outputs
+    places = captured.unflatten(range(len(outputs)))  # type: ignore[arg-type]
+    order = {key: i for key, i in zip(operands, captured.program.inputs, strict=True)}
+    parts = [
+        Built(tuple(order[n] for n in row), tuple(outputs[place] for place in own))
+        for row, own in zip(names, places, strict=True)
+    ]
+    roots = tuple(dict.fromkeys(outputs))
+    graph = unsaturated(roots, "original")
+    backends = (TorchBackend(captured.opaque),)
+    return _programs(graph, roots, parts, backends, captured.weights)
+
+
+def expressed(case: Built) -> Run | None:
+    """The compiled column of a function of ``eqsynth.ops``: its expression, lowered as it is."""
+    outputs = [term for term in case.outputs if term is not None]
+    program, _ = program_of([Expr(term) for term in outputs])
+    graph = unsaturated(program.outputs, "original")
+    return _programs(graph, tuple(outputs), [case], (TorchBackend(),))[0]

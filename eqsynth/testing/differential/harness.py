@@ -1,0 +1,235 @@
+"""The table run: cases of a part of it computed in every column, and judged.
+
+    run(part(ROWS, 3, 8)).failures
+
+A failure tells the operator, its arguments, the column, the smallest operands on which it is wrong,
+what came out and what should have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eqsynth.errors import EqsynthError
+from eqsynth.testing.differential import columns
+from eqsynth.testing.differential.columns import Built, Run, tensors
+from eqsynth.testing.differential.judge import Wrong, compare
+from eqsynth.testing.differential.row import Case, Row
+
+# Cases that share one export and one build of each backend.
+BATCH = 400
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that some columns compute wrongly."""
+
+    case: Case
+    columns: str
+    kind: str
+    operands: str
+    got: str
+    expected: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.case.name}\n    {self.columns}; {self.kind}: at {self.operands}\n"
+            f"    got {self.got}, expected {self.expected}"
+        )
+
+
+@dataclass
+class Outcome:
+    """What a run found.
+
+    Attributes:
+        refused: cases that eqsynth leaves to torch.
+        unsupported: cases that torch itself has no kernel for; they count for nothing.
+        taken: operators of which at least one case was taken by its entry.
+    """
+
+    cases: list[Case] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    refused: list[Case] = field(default_factory=list)
+    unsupported: list[Case] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        entries = {case.row.entry for case in self.cases}
+        wrong = {failure.case.name for failure in self.failures}
+        return (
+            f"{len(entries)} entries x {len(self.cases)} cases x {len(columns.COLUMNS)} columns: "
+            f"{len(wrong)} cases fail ({len(self.refused)} cases left to torch, "
+            f"{len(self.unsupported)} that torch has no kernel for)"
+        )
+
+
+@dataclass
+class _Draw:
+    """One kind of data of a case: the values, what torch gives in their dtype and in float64."""
+
+    kind: str
+    values: list[torch.Tensor]
+    expected: list[Any] | Exception
+    truth: list[Any] | None
+
+
+@dataclass
+class _Tried:
+    """A case on its way."""
+
+    case: Case
+    draws: list[_Draw]
+    built: Built | None = None
+    runs: dict[str, Run] = field(default_factory=dict)
+
+
+def cases_of(rows: Iterable[Row], part: int = 0, parts: int = 1) -> list[Case]:
+    """The cases of a part of the table; a case is always in the same one."""
+    return [case for row in rows for case in row.cases() if case.number(parts) == part % parts]
+
+
+def run(cases: Sequence[Case]) -> Outcome:
+    """Computes the cases in every column.
+
+    >>> from eqsynth.testing.differential.row import Operand
+    >>> print(run([Case(Row("aten::neg", (Operand((4,)),)), "float32")]))
+    1 entries x 1 cases x 5 columns: 0 cases fail (0 cases left to torch, 0 that torch has no \
+kernel for)
+    """
+    outcome = Outcome()
+    for start in range(0, len(cases), BATCH):
+        _run_batch(cases[start : start + BATCH], outcome)
+    return outcome
+
+
+def _run_batch(cases: Sequence[Case], outcome: Outcome) -> None:
+    tried = []
+    for case in cases:
+        draws = [_draw(case, kind, values) for kind, values in case.draws()]
+        if all(isinstance(d.expected, Exception) for d in draws) and not case.row.refused:
+            outcome.unsupported.append(case)
+            continue
+        tried.append(_Tried(case, draws))
+    outcome.cases += [t.case for t in tried]
+    for t in tried:
+        _build(t, outcome)
+    own = [t for t in tried if t.built is not None]
+    terms = [t.built for t in own if t.built is not None]
+    for t, built in zip(own, terms, strict=True):
+        t.runs["interpreter"] = columns.interpreter(built)
+    for t, programs in zip(own, columns.over_backends(terms), strict=True):
+        t.runs |= programs
+    through_export = [t for t in tried if t.case.row.entry.startswith("aten::")]
+    examples = [t.draws[0].values for t in through_export]
+    captured = columns.compiled([t.case for t in through_export], examples)
+    for t, found in zip(through_export, captured, strict=True):
+        if found is not None:
+            t.runs["compiled"] = found
+    for t, built in zip(own, terms, strict=True):
+        through_torch = t.case.row.entry.startswith("aten::")
+        expressed = None if through_torch else columns.expressed(built)
+        if expressed is not None:
+            t.runs["compiled"] = expressed
+    for t in tried:
+        outcome.failures += _judged(t)
+
+
+def _build(tried: _Tried, outcome: Outcome) -> None:
+    """The terms of a case, and what is wrong with how the entry takes it."""
+    case = tried.case
+    example = next((d.expected for d in tried.draws if isinstance(d.expected, list)), None)
+    if example is not None:
+        plain = example[0] if len(example) == 1 else example
+        tried.built = columns.built(case, tried.draws[0].values, plain)
+    if tried.built is None:
+        outcome.refused.append(case)
+        if case.row.entry.startswith("ops."):
+            outcome.failures.append(_whole(case, "entry", "a refusal", "an expression"))
+    elif case.row.refused:
+        outcome.failures.append(_whole(case, "entry", "terms", "a refusal"))
+    else:
+        outcome.taken.add(case.row.entry)
+
+
+def _whole(case: Case, column: str, got: str, expected: str) -> Failure:
+    return Failure(case, column, "", "any data", got, expected)
+
+
+def _draw(case: Case, kind: str, values: list[torch.Tensor]) -> _Draw:
+    """What torch makes of the data. Each call has copies: some operators write."""
+    try:
+        expected = tensors(case.call(case.row.function, [v.clone() for v in values]))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        return _Draw(kind, values, error, None)
+    return _Draw(kind, values, expected, _truth(case, values, expected))
+
+
+def _truth(case: Case, values: list[torch.Tensor], expected: list[Any]) -> list[Any] | None:
+    """The results in float64; of integers that become floats, these in float64."""
+    if not any(isinstance(e, torch.Tensor) and e.is_floating_point() for e in expected):
+        return None
+    floats = any(v.is_floating_point() for v in values)
+    wide = [
+        v.double() if v.is_floating_point() or not (floats or v.dtype == torch.bool) else v.clone()
+        for v in values
+    ]
+    try:
+        return tensors(case.widened().call(case.row.function, wide))
+    except (RuntimeError, IndexError, ValueError, TypeError):
+        return None
+
+
+def _judged(tried: _Tried) -> list[Failure]:
+    """What is wrong with a case: a failure for each way of being wrong, with all of its columns."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for column, program in tried.runs.items():
+        for draw in tried.draws:
+            wrong = _wrong(tried.case, draw, program)
+            if wrong is not None:
+                told = (draw.kind, _shown(draw, wrong), wrong.got, wrong.expected)
+                found.setdefault(told, []).append(column)
+                break
+    return [Failure(tried.case, ", ".join(cols), *told) for told, cols in found.items()]
+
+
+def _wrong(case: Case, draw: _Draw, program: Run) -> Wrong | None:
+    """What is wrong with a program on one kind of data."""
+    try:
+        got = program([v.clone() for v in draw.values])
+    except (RuntimeError, IndexError, ValueError, EqsynthError) as error:
+        return None if isinstance(draw.expected, Exception) else Wrong(_told(error), "a result")
+    if isinstance(draw.expected, Exception):
+        return Wrong("a result", _told(draw.expected))
+    for k, (value, expected) in enumerate(zip(got, draw.expected, strict=True)):
+        if value is None or not isinstance(expected, torch.Tensor):
+            continue
+        truth = draw.truth[k] if draw.truth is not None else None
+        wrong = compare(value, expected, truth, case.row.roundings, draw.values)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _shown(draw: _Draw, wrong: Wrong) -> str:
+    """The operands of the wrong element, or where it is if they aren't broadcast to the result."""
+    if wrong.at is None:
+        return "the whole"
+    assert isinstance(draw.expected, list)
+    shape = draw.expected[0].shape
+    shown = []
+    for value in draw.values:
+        try:
+            shown.append(repr(torch.broadcast_to(value, shape)[wrong.at].item()))
+        except (RuntimeError, IndexError):
+            small = value.tolist() if value.numel() <= 32 else f"of {list(value.shape)}"
+            shown.append(str(small))
+    return f"{list(wrong.at)}: {', '.join(shown)}"

@@ -1,0 +1,194 @@
+"""A row of the table: an operator, its arguments, and the dtypes and data that it is tried with.
+
+A row becomes one :class:`Case` a dtype. Not here: how a case is computed (``columns.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from eqsynth.frontend import aten, ops
+from eqsynth.ir.types import FLOATS, INTEGERS, Shape, numpy_dtype
+from eqsynth.testing import edges
+
+# Large enough for every pair of edge values, and no multiple of a vector's length.
+LARGE: Final[Shape] = (65, 67)
+
+ALL: Final = (*FLOATS, *INTEGERS, "bool")
+NUMBERS: Final = (*FLOATS, *INTEGERS)
+KINDS: Final = tuple(edges.KINDS)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor among the arguments of a row.
+
+    Attributes:
+        dtype: None for the dtype of the case.
+        kind: of the data (``edges.KINDS``); None for the kind of the draw.
+        within: integers are drawn from this range, the second number excluded: positions.
+        nonzero: zeros become ones: divisors.
+        change: a function by its name that makes the operand's data of what was drawn.
+    """
+
+    shape: Shape = LARGE
+    dtype: str | None = None
+    kind: str | None = None
+    within: tuple[int, int] | None = None
+    nonzero: bool = False
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def value(self, dtype: str, kind: str, seed: int, position: int) -> torch.Tensor:
+        """The operand's data; the same for the same arguments."""
+        own, rng = self.dtype or dtype, np.random.default_rng([seed, position])
+        if self.within is not None:
+            drawn = rng.integers(*self.within, self.shape).astype(own)
+        else:
+            drawn = edges.draw(self.kind or kind, self.shape, own, rng, position)
+        if self.nonzero:
+            drawn = np.where(drawn == 0, np.ones((), numpy_dtype(own)), drawn)
+        result = to_torch(drawn, own)
+        return result if self.change is None else self.change(result)
+
+
+def to_torch(array: Any, dtype: str) -> torch.Tensor:
+    """NumPy has no bfloat16 that torch reads: through float32, which holds every one of them."""
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float32) if dtype == "bfloat16" else array
+    return torch.from_numpy(np.array(wide)).to(getattr(torch, dtype))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator with its other arguments fixed.
+
+    Attributes:
+        entry: ``aten::name.overload``, an operator of torch, or ``ops.name``, a function of
+            ``eqsynth.ops``.
+        args: operands, and plain values as torch takes them (dtypes are torch's).
+        reference: torch's function for a row of ``eqsynth.ops``; that of ATen for other rows.
+        kinds: data that all operands are drawn with, a draw each.
+        refused: eqsynth must leave the operator to torch, since it can't do it right.
+        roundings: how many roundings the result may be off, besides what torch itself is.
+    """
+
+    entry: str
+    args: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = FLOATS
+    reference: Callable[..., Any] | None = None
+    kinds: tuple[str, ...] = KINDS
+    refused: bool = False
+    roundings: float = 4.0
+
+    def cases(self) -> Iterator[Case]:
+        for dtype in self.dtypes:
+            yield Case(self, dtype)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What computes the row in torch."""
+        if self.reference is not None:
+            return self.reference
+        name, _, overload = self.entry.removeprefix("aten::").partition(".")
+        result: Callable[..., Any] = getattr(getattr(torch.ops.aten, name), overload or "default")
+        return result
+
+    @property
+    def own(self) -> Callable[..., Any] | None:
+        """What builds the row's terms in eqsynth; None if the table has no entry."""
+        if self.entry.startswith("ops."):
+            found: Any = ops
+            for part in self.entry.split(".")[1:]:
+                found = getattr(found, part)
+            return found  # type: ignore[no-any-return]
+        return aten.entry(self.entry)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row at one dtype."""
+
+    row: Row
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """Text that is the case's own, in every run."""
+        options = [f"{k}={v!r}" for k, v in self.row.options.items()]
+        args = [_text(arg, self.dtype) for arg in self.row.args]
+        return f"{self.row.entry}({', '.join([*args, *options])})"
+
+    def number(self, parts: int) -> int:
+        """Which of so many parts of the table the case belongs to."""
+        return int.from_bytes(hashlib.blake2b(self.name.encode()).digest()[:4], "big") % parts
+
+    def draws(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
+        """The kinds of data, and the operands' values of that kind."""
+        floats = any((o.dtype or self.dtype) in FLOATS for o in operands(self.row.args))
+        seed = int.from_bytes(hashlib.blake2b(self.name.encode()).digest()[:4], "big")
+        for kind in self.row.kinds:
+            if floats or kind not in ("offset 1e4", "offset 1e6", "near equal"):
+                yield (
+                    kind,
+                    [
+                        o.value(self.dtype, kind, seed, k)
+                        for k, o in enumerate(operands(self.row.args))
+                    ],
+                )
+
+    def widened(self) -> Case:
+        """The case with every dtype of a float among its arguments made float64."""
+
+        def wide(tree: Any) -> Any:
+            if isinstance(tree, torch.dtype) and tree.is_floating_point:
+                return torch.float64
+            if isinstance(tree, list | tuple):
+                return type(tree)(wide(part) for part in tree)
+            return tree
+
+        row = self.row
+        options = {key: wide(value) for key, value in row.options.items()}
+        return replace(self, row=replace(row, args=wide(row.args), options=options))
+
+    def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """The function on the row's arguments, with these values in the places of the operands."""
+        rest = iter(values)
+        return function(*filled(self.row.args, rest), **filled(self.row.options, rest))
+
+
+def _text(arg: Any, dtype: str) -> str:
+    if isinstance(arg, Operand):
+        kinds = [arg.kind, arg.within, "nonzero" if arg.nonzero else None]
+        kinds.append(arg.change.__name__ if arg.change is not None else None)
+        rest = "".join(f" {kind}" for kind in kinds if kind is not None)
+        return f"{arg.dtype or dtype}[{', '.join(map(str, arg.shape))}]{rest}"
+    if isinstance(arg, list | tuple):
+        return f"[{', '.join(_text(part, dtype) for part in arg)}]"
+    return repr(arg)
+
+
+def operands(tree: Any) -> Iterator[Operand]:
+    """The operands in a tree of arguments, in order."""
+    if isinstance(tree, Operand):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from operands(part)
+
+
+def filled(tree: Any, values: Iterator[Any]) -> Any:
+    """The tree with values in the places of its operands."""
+    if isinstance(tree, Operand):
+        return next(values)
+    if isinstance(tree, list | tuple):
+        return type(tree)(filled(part, values) for part in tree)
+    if isinstance(tree, Mapping):
+        return {key: filled(part, values) for key, part in tree.items()}
+    return tree
