@@ -15,7 +15,6 @@ from typing import Any, Final
 from eqsynth.errors import EquivalenceError, EquivalenceWarning
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.check import check_equivalence
-from eqsynth.lower.program import CompiledProgram
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
 
@@ -39,7 +38,7 @@ class Stage:
     report: Report
 
     def hold(
-        self, program: CompiledProgram, original: Callable[..., Any], args: Sequence[Any]
+        self, program: Callable[..., Any], original: Callable[..., Any], args: Sequence[Any]
     ) -> None:
         """Compares the two; the report gets the figures.
 

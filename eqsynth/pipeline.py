@@ -34,18 +34,17 @@ from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import assemble
-from eqsynth.lower.backends import Measurer, cpu_backends, random_inputs
+from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.check import unchanged
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.numerics import Files, rule_files, rules_of
+from eqsynth.original import Original
 from eqsynth.progress import Progress
 from eqsynth.race import race
 from eqsynth.report import Report
@@ -57,6 +56,7 @@ def optimize(
     program: torch.nn.Module | Expr | Sequence[Expr],
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     target: str = "cpu",
     rules: Files = (),
     objective: str = "time",
@@ -76,6 +76,8 @@ def optimize(
             ``eqsynth.weight``.
         example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
             that it will be called with.
+        example_kwargs: arguments that it will be called with by name. What is left out has its
+            default, and dicts may come in any order of keys where the module allows it.
         target: what the program will run on: ``cpu``.
         rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
@@ -111,38 +113,41 @@ def optimize(
     )
     begin = time.monotonic()
     loaded = rules_of(settings.rules, numerics, where="optimize")
-    args = arguments(example_inputs)
+    args, kwargs = arguments(example_inputs, example_kwargs)
     report = Report()
-    original = program if isinstance(program, torch.nn.Module) else None
-    if original is not None:
-        validate(original, args, {})
+    module = program if isinstance(program, torch.nn.Module) else None
+    if module is not None:
+        validate(module, args, kwargs)
     try:
-        if original is not None:
-            try_out(original, args)
-        captured = capture(program, args) if original is not None else _expression(program)  # type: ignore[arg-type]
+        if module is not None:
+            try_out(module, args, kwargs)
+            captured = capture(module, args, kwargs)
+        else:
+            captured = _expression(program, kwargs)
     except CaptureError as error:
-        assert original is not None
+        assert module is not None
         report.stop, report.reason = "capture", str(error)
         why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(original, report, why)
+        return CompiledProgram.from_module(module, report, why)
+    original = Original(captured, measure_cpu_target(), module, args, kwargs)
     with Progress(progress) as bar:
-        run = _Run(settings, captured, original, args, loaded, report, bar)
+        run = _Run(settings, captured, original, loaded, report, bar)
         try:
             result = run.pipeline()
         except (ExtractionError, LoweringError) as error:
             report.reason = str(error)
-            result = run.fallback()
+            result = original.program(report)
         except EquivalenceError as error:
             if strict:
                 raise
             report.reason = str(error)
-            result = run.fallback()
+            result = original.program(report)
             warn(error)
     report.optimize_s = time.monotonic() - begin
     return result
 
 
-def _expression(program: Expr | Sequence[Expr]) -> Captured:
+def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
     if not isinstance(program, Expr) and not (
         isinstance(program, Sequence) and program and all(isinstance(e, Expr) for e in program)
     ):
@@ -151,6 +156,13 @@ def _expression(program: Expr | Sequence[Expr]) -> Captured:
             got=type(program).__name__,
             expected="a torch.nn.Module, an expression, or several expressions",
             hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
+        )
+    if kwargs:
+        raise EqsynthError(
+            "optimize: an expression has no arguments by name",
+            got=", ".join(kwargs),
+            expected="no example_kwargs",
+            hint="an expression is called with its inputs in a row",
         )
     return capture_expression(program)
 
@@ -161,8 +173,7 @@ class _Run:
 
     settings: Settings
     captured: Captured
-    original: torch.nn.Module | None
-    args: tuple[Any, ...]
+    original: Original
     rules: RuleSet
     report: Report
     bar: Progress
@@ -178,7 +189,7 @@ class _Run:
             graph = self._saturate()
         backends = cpu_backends(self.captured.opaque)
         with self._stage("extract"):
-            found = self._extract(graph, self._target())
+            found = self._extract(graph)
         with self._stage("lower"):
             limit = self.settings.memory_limit
             parts = assemble(
@@ -198,7 +209,10 @@ class _Run:
         with self._stage("check"):
             if self.settings.check:
                 stage = Stage(self.captured, self.rules, self.settings.rules, self.report)
-                stage.hold(compiled, self._reference(), self._inputs())
+                original = self.original
+                stage.hold(
+                    original.flat(compiled), original.flat(original.call), original.leaves()
+                )
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(compiled)
 
@@ -213,17 +227,6 @@ class _Run:
                     expected="numbers",
                     hint="look for the step of training that made it; the original is used",
                 )
-
-    def fallback(self) -> CompiledProgram:
-        """The original program as a CompiledProgram."""
-        report = self.report
-        report.backend = "original"
-        report.flops_after, report.bytes_after = report.flops_before, report.bytes_before
-        if self.original is not None:
-            why = NoExplanation(f"the original program is used: {self.report.reason}")
-            return CompiledProgram.from_module(self.original, self.report, why)
-        graph = unsaturated(self.captured.program.outputs, self.report.stop or "original")
-        return self._plain(graph)
 
     # ---- stages ------------------------------------------------------------------
 
@@ -266,10 +269,8 @@ class _Run:
             worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain
         )
 
-    def _target(self) -> Target:
-        return measure_cpu_target()
-
-    def _extract(self, graph: EGraph, target: Target) -> Extraction:
+    def _extract(self, graph: EGraph) -> Extraction:
+        target = self.original.target
         profile = Profile(target.key())
         measurer = Measurer(target.threads)
         try:
@@ -285,47 +286,21 @@ class _Run:
 
     def _race(self, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
-        result = race(self._reference(), compiled, self._inputs())
+        args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
+        result = race(lambda: original(*args, **kwargs), lambda: compiled(*args, **kwargs))
         before, after = result.before, result.after
         self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s
         self.report.quartiles_s = {
             "before": (before.q1_s, before.q3_s), "after": (after.q1_s, after.q3_s),
         }  # fmt: skip
-        if self.settings.objective == "time" and not result.won and self.original is not None:
+        must_win = self.settings.objective == "time" and self.original.module is not None
+        if must_win and not result.won:
             self.report.reason = "nothing faster was found"
             self.report.time_after_s = before.median_s
-            return self.fallback()
+            return self.original.program(self.report)
         return compiled
 
     # ---- parts ---------------------------------------------------------------------
-
-    def _reference(self) -> Callable[..., Any]:
-        """The original program: the module, or the expression through plain torch."""
-        if self.original is not None:
-            return self.original
-        return self._plain(unsaturated(self.captured.program.outputs, "original"))
-
-    def _plain(self, graph: EGraph) -> CompiledProgram:
-        backends = (TorchBackend(self.captured.opaque),)
-        target = self._target()
-        profile = Profile(target.key())
-        try:
-            costs = CostModel(target, profile, "flops")
-            plan = extract(graph, backends, costs, lambda kernels: [None] * len(kernels), 60.0).plan
-        finally:
-            profile.close()
-        parts = assemble(
-            self.captured.program, graph, plan, self.captured.weights, backends, 1 << 62
-        )
-        return CompiledProgram(
-            parts.parameters, parts.steps, parts.outputs, self.captured, parts.constants,
-            report=self.report,
-        )  # fmt: skip
-
-    def _inputs(self) -> tuple[Any, ...]:
-        if self.original is not None:
-            return self.args
-        return random_inputs(self.captured.program)
 
     def _mutations(self) -> Mapping[int, torch.Tensor]:
         users = len(self.captured.program.inputs) - len(self.captured.buffers)

@@ -6,9 +6,8 @@ Not here: what is done with the loser (``pipeline.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,14 +33,12 @@ class Race:
         )
 
 
-def race(
-    original: Callable[..., Any], compiled: Callable[..., Any], inputs: Sequence[Any]
-) -> Race:
-    """Times both on the same inputs, in turns."""
+def race(original: Callable[[], object], compiled: Callable[[], object]) -> Race:
+    """Times both, in turns."""
     with torch.no_grad():
-        once = _once_s(lambda: original(*inputs))
+        once = _once_s(original)
         times = time_interleaved(
-            {"before": lambda: original(*inputs), "after": lambda: compiled(*inputs)},
+            {"before": original, "after": compiled},
             repeats=9 if once < 0.5 else 3,
             block=max(1, min(50, int(0.05 / max(once, 1e-6)))),
             pause_s=0.02,

@@ -16,6 +16,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input
+from eqsynth.lower.calling import bound, leaves_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,7 @@ class Convention:
     Attributes:
         parameters: the signature that arguments are bound to; None if they are positional.
         spec: the structure of the arguments' pytree, where there is a signature.
+        any_order: dicts may come in any order of their keys.
         arguments: for each leaf of the arguments, an input's position or a constant.
         out_spec: the structure of the result; None for a single tensor.
         results: for each leaf of the result, an output's position or a constant.
@@ -48,6 +50,7 @@ class Convention:
     spec: Any = None
     out_spec: Any = None
     in_a_row: bool = True
+    any_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,14 @@ class Captured:
             return args
         if convention.parameters is None:
             got = f"{len(args)} values" + (f" and {', '.join(kwargs)}" if kwargs else "")
-            raise _wrong_arguments(got, f"{count} positional values")
-        from torch.utils._pytree import tree_flatten
-
-        leaves: Sequence[Any]
-        leaves, spec = tree_flatten(bound(convention.parameters, args, kwargs))
-        if spec != convention.spec:
-            raise _wrong_arguments(f"{len(leaves)} values: {spec}", f"{count}: {convention.spec}")
-        return leaves
+            raise EqsynthError(
+                "the arguments don't fit the program's inputs",
+                got=got,
+                expected=f"{count} positional values",
+                hint="give a tensor for each input of the expression, in their order",
+            )
+        tree = bound(convention.parameters, args, kwargs)
+        return leaves_of(tree, convention.spec, convention.any_order)
 
     def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
         """The result as the user knows it, from the values of ``program.outputs``."""
@@ -116,31 +119,6 @@ class Captured:
         from torch.utils._pytree import tree_unflatten
 
         return tree_unflatten(leaves, self.convention.out_spec)
-
-
-def bound(
-    parameters: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in the one way that the signature gives them, however they were passed.
-
-    Raises:
-        EqsynthError: too many, too few, or unknown ones.
-    """
-    try:
-        call = parameters.bind(*args, **kwargs)
-    except TypeError as error:
-        given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
-        raise _wrong_arguments(f"{given} ({error})", str(parameters)) from None
-    return call.args, call.kwargs
-
-
-def _wrong_arguments(got: str, expected: str) -> EqsynthError:
-    return EqsynthError(
-        "the arguments don't fit the program's inputs",
-        got=got,
-        expected=expected,
-        hint="give the inputs that the module's forward takes, as a tuple",
-    )
 
 
 def _check_tensor(value: Any, kind: Input) -> None:

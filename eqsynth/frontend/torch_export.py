@@ -20,12 +20,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
-from eqsynth.frontend.captured import Captured, Constant, Convention, bound
+from eqsynth.frontend.captured import Captured, Constant, Convention
+from eqsynth.frontend.examples import any_order
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, Named, close, opaque
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
+from eqsynth.lower.calling import bound
 
 # Operators that say something of their arguments and compute nothing.
 _ASSERTIONS: Final = frozenset(
@@ -110,7 +112,15 @@ def capture(
     return Captured(
         program=program,
         weights=weights,
-        convention=Convention(arguments, results, parameters, spec, exported.call_spec.out_spec),
+        convention=Convention(
+            arguments,
+            results,
+            parameters,
+            spec,
+            exported.call_spec.out_spec,
+            in_a_row=not kwargs and spec == tree_flatten(((0,) * len(args), {}))[1],
+            any_order=any_order(module, args, kwargs),
+        ),
         opaque=translation.opaque,
         buffers=tuple(translation.live.values()),
         mutations=mutations,

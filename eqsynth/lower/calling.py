@@ -1,4 +1,5 @@
-"""How a program that was loaded from a file is called: the convention of its capture, as data.
+"""Arguments of a call as the leaves of one tree, and how a program that was loaded from a file is
+called: the convention of its capture, as data.
 
 The frontend's captured programs do the same for programs that were just captured. Not here: the
 checks of shapes and dtypes (``program.py``).
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,47 @@ from torch.utils._pytree import (
 )
 
 from eqsynth.errors import EqsynthError, LoweringError
+
+# Defaults that a call may leave out or give, which is then the same call.
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def bound(
+    parameters: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in the one way that the signature gives them, however they were passed: those that
+    were left out have their defaults, as far as these are plain values.
+
+    Raises:
+        EqsynthError: too many, too few, or unknown ones.
+    """
+    try:
+        call = parameters.bind(*args, **kwargs)
+    except TypeError as error:
+        given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
+        raise _misfit(f"{given} ({error})", str(parameters)) from None
+    for name, parameter in parameters.parameters.items():
+        if name not in call.arguments and isinstance(parameter.default, _PLAIN):
+            call.arguments[name] = parameter.default
+    return call.args, call.kwargs
+
+
+def leaves_of(tree: Any, spec: TreeSpec, any_order: bool) -> list[Any]:
+    """The leaves of bound arguments, in the order in which ``spec`` has them.
+
+    Args:
+        any_order: dicts may have their keys in another order than those of ``spec``.
+
+    Raises:
+        EqsynthError: the arguments have another structure.
+    """
+    leaves, own = tree_flatten(tree)
+    if own == spec:
+        return leaves
+    if any_order:
+        with suppress(ValueError):
+            return spec.flatten_up_to(tree)
+    raise _misfit(f"{len(leaves)} values: {own}", f"{spec.num_leaves}: {spec}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +80,7 @@ class SavedCalling:
     Attributes:
         parameters: the signature that arguments are bound to; None if they are positional.
         spec: the structure of the arguments' pytree, where there is a signature.
+        any_order: dicts may come in any order of their keys.
         arguments: for each leaf of the arguments, an input's position or a constant.
         out_spec: the structure of the result; None for a single tensor.
         results: for each leaf of the result, an output's position or a constant.
@@ -48,6 +92,7 @@ class SavedCalling:
     parameters: inspect.Signature | None = None
     spec: TreeSpec | None = None
     out_spec: TreeSpec | None = None
+    any_order: bool = False
     buffers: tuple[torch.Tensor, ...] = ()
 
     def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
@@ -57,14 +102,9 @@ class SavedCalling:
             EqsynthError: the arguments aren't those that the program was captured with.
         """
         leaves: Sequence[Any] = args
-        if self.parameters is not None:
-            try:
-                call = self.parameters.bind(*args, **kwargs)
-            except TypeError as error:
-                raise _misfit(str(error), str(self.parameters)) from None
-            leaves, spec = tree_flatten((call.args, call.kwargs))
-            if spec != self.spec:
-                raise _misfit(str(spec), str(self.spec))
+        if self.parameters is not None and self.spec is not None:
+            tree = bound(self.parameters, args, kwargs)
+            leaves = leaves_of(tree, self.spec, self.any_order)
         elif kwargs or len(args) != len(self.arguments):
             given = ", ".join(kwargs)
             raise _misfit(
@@ -90,7 +130,7 @@ def _misfit(got: str, expected: str) -> EqsynthError:
         "the arguments don't fit the program's inputs",
         got=got,
         expected=expected,
-        hint="give the inputs that the module's forward took when the program was made",
+        hint="give what the module's forward takes, of the structure that the examples had",
     )
 
 
@@ -120,6 +160,7 @@ def to_data(convention: Any) -> dict[str, Any]:
             [p.name, int(p.kind), None if p.default is p.empty else {"default": _plain(p.default)}]
             for p in parameters.parameters.values()
         ],
+        "any_order": convention.any_order,
         "spec": spec(convention.spec),
         "out_spec": spec(convention.out_spec),
     }
@@ -153,6 +194,7 @@ def from_data(data: Mapping[str, Any], buffers: tuple[torch.Tensor, ...]) -> Sav
         signature,
         specs[0],
         specs[1],
+        bool(data["any_order"]),
         buffers,
     )
 

@@ -1,0 +1,92 @@
+"""The original program: what is timed and checked against, and what is used if nothing is better.
+
+A module is itself; an expression is what plain torch makes of it, operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from eqsynth.egraph.saturation import unsaturated
+from eqsynth.explain import NoExplanation
+from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.target import Target
+from eqsynth.frontend.captured import Captured
+from eqsynth.frontend.examples import Flat
+from eqsynth.lower.assemble import assemble
+from eqsynth.lower.backends import random_inputs
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.report import Report
+
+
+@dataclass
+class Original:
+    """See the module.
+
+    Attributes:
+        module: None for an expression.
+        args, kwargs: the example arguments; of an expression, random inputs.
+    """
+
+    captured: Captured
+    target: Target
+    module: torch.nn.Module | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.module is None:
+            self.args = random_inputs(self.captured.program)
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """Called as the user calls it."""
+        return self.module if self.module is not None else self._plain(Report())
+
+    def program(self, report: Report) -> CompiledProgram:
+        """The original as a CompiledProgram; ``report.reason`` says why."""
+        report.backend = "original"
+        report.flops_after, report.bytes_after = report.flops_before, report.bytes_before
+        if self.module is None:
+            return self._plain(report)
+        why = NoExplanation(f"the original program is used: {report.reason}")
+        return CompiledProgram.from_module(self.module, report, why)
+
+    def leaves(self) -> Sequence[Any]:
+        """The example arguments, one by one."""
+        return tree_flatten((self.args, dict(self.kwargs)))[0]
+
+    def flat(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call`` as a function of :meth:`leaves`; itself, where its arguments are in a row."""
+        flat = Flat(call, self.args, self.kwargs)
+        in_a_row = not self.kwargs and len(flat.leaves) == len(self.args)
+        return call if in_a_row and all(map(_is, flat.leaves, self.args)) else flat
+
+    def _plain(self, report: Report) -> CompiledProgram:
+        """Every operator through torch, as it stands."""
+        program = self.captured.program
+        graph = unsaturated(program.outputs, "original")
+        backends = (TorchBackend(self.captured.opaque),)
+        profile = Profile(self.target.key())
+        try:
+            costs = CostModel(self.target, profile, "flops")
+            plan = extract(graph, backends, costs, lambda kernels: [None] * len(kernels), 60.0).plan
+        finally:
+            profile.close()
+        parts = assemble(program, graph, plan, self.captured.weights, backends, 1 << 62)
+        return CompiledProgram(
+            parts.parameters, parts.steps, parts.outputs, self.captured, parts.constants,
+            report=report,
+        )  # fmt: skip
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
