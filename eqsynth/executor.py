@@ -3,10 +3,15 @@
 A task is a module-level function with picklable arguments and result. A worker is a fresh Python
 process (not a fork, and it doesn't import the user's script) with a memory limit; it is killed
 when a task outlives its deadline. A worker that dies is an error with a reason, never a hang.
+
+Importing torch, TVM and egglog takes longer than most searches, so workers are kept: ``borrow``
+hands out an idle one that was started as one would be started now, or a new one. The program's
+exit ends them.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import pickle
@@ -19,9 +24,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from eqsynth.errors import EqsynthError
 
@@ -29,17 +37,77 @@ Result = TypeVar("Result")
 
 _HEADER = struct.Struct("<Q")
 
+MAX_IDLE: Final = 4
+"""Idle workers that are kept; of more, those that have waited longest end."""
+
+MAX_RESIDENT_BYTES: Final = 1 << 30
+"""A worker that holds more when it is given back isn't kept."""
+
+# What a process may read at any time. It is told with each task. All other variables are read
+# while a library loads, so a worker that was started with other values is of no use.
+_TOLD: Final = ("EQSYNTH_CACHE", "PYTEST_CURRENT_TEST")
+_WITHOUT_EFFECT: Final = ("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
+
 
 class WorkerError(EqsynthError):
-    """A worker died or was late; ``reason`` is ``killed``, ``deadline`` or ``memory``."""
+    """A worker died or was late; ``reason`` is ``killed``, ``deadline`` or ``memory``.
 
-    def __init__(self, what: str, *, reason: str, got: str = "", hint: str = "") -> None:
+    Attributes:
+        status: how the process ended, if it did: its exit status, or the signal's number negated.
+    """
+
+    def __init__(
+        self, what: str, *, reason: str, got: str = "", hint: str = "", status: int | None = None
+    ) -> None:
         super().__init__(what, got=got, hint=hint)
-        self.reason = reason
+        self.reason, self.status = reason, status
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a worker is started with: two workers of one kind differ in nothing but their past."""
+
+    memory_limit: int
+    environment: tuple[tuple[str, str], ...]
+    directory: str
+    processors: frozenset[int]
+    code: tuple[int, int]
+
+    @staticmethod
+    def now(memory_limit: int | None, threads: int | None) -> _Kind:
+        environment = {
+            k: v for k, v in os.environ.items() if k not in (*_TOLD, *_WITHOUT_EFFECT)
+        }
+        package = str(_PACKAGE.parent)
+        paths = [package, environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        try:
+            directory = os.getcwd()
+        except FileNotFoundError:
+            directory = ""
+        return _Kind(
+            memory_limit or 0,
+            tuple(sorted(environment.items())),
+            directory,
+            frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()),
+            _code(),
+        )
+
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+
+
+def _code() -> tuple[int, int]:
+    """Number of eqsynth's own files and the time of the last change: who edits them in a session
+    expects that workers run the new code."""
+    changed = [path.stat().st_mtime_ns for path in _PACKAGE.rglob("*.py")]
+    return len(changed), max(changed, default=0)
 
 
 class Worker:
-    """A process that runs one task at a time.
+    """A process that runs one task at a time, for one thread.
 
     Args:
         memory_limit: bytes of address space; None for no limit.
@@ -51,22 +119,25 @@ class Worker:
     """
 
     def __init__(self, memory_limit: int | None = None, threads: int | None = None) -> None:
-        environment = dict(os.environ)
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        paths = [package, environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        if threads is not None:
-            environment["OMP_NUM_THREADS"] = str(threads)
-        self._memory_limit, self._environment = memory_limit or 0, environment
-        self._process = self._start()
+        self._asked = (memory_limit, threads)
+        self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "eqsynth.executor", str(self._memory_limit)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._environment,
-        )
+    def _start(self) -> None:
+        self._kind = kind = _Kind.now(*self._asked)
+        self._owner, self._busy, self._tasks = os.getpid(), False, 0
+        # Ctrl-C goes to all processes of a terminal. It is this one's to hear, also while the
+        # worker isn't far enough to ignore it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "eqsynth.executor", str(kind.memory_limit)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**dict(kind.environment), **_told()},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def pid(self) -> int:
@@ -77,22 +148,38 @@ class Worker:
     ) -> Result:
         """Runs ``task(*args)`` in the worker; in a new process if the last one has ended.
 
+        A task that finds no memory in a process that has run others before gets a new process:
+        what those left behind isn't its fault.
+
         Raises:
             WorkerError: the worker died, or the task outlived ``timeout_s``.
             Exception: whatever the task raised.
         """
         name = (task.__module__, task.__qualname__)
-        payload = pickle.dumps((name, args), protocol=pickle.HIGHEST_PROTOCOL)
+        payload = pickle.dumps((name, args, _told()), protocol=pickle.HIGHEST_PROTOCOL)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if self._process.poll() is not None:
+        if not self.is_clean():
             self.close()
-            self._process = self._start()
+            self._start()
+        first = self._tasks == 0
         try:
-            assert self._process.stdin is not None and self._process.stdout is not None
-            self._process.stdin.write(_HEADER.pack(len(payload)) + payload)
-            self._process.stdin.flush()
+            return self._attempt(payload, deadline)  # type: ignore[no-any-return]
+        except WorkerError as error:
+            # A library that is written in Rust aborts where it gets no memory.
+            aborted = error.status == -signal.SIGABRT
+            if first or not self._kind.memory_limit or not (error.reason == "memory" or aborted):
+                raise
+        self.close()
+        self._start()
+        return self._attempt(payload, deadline)  # type: ignore[no-any-return]
+
+    def _attempt(self, payload: bytes, deadline: float | None) -> Any:
+        self._busy = True
+        try:
+            self._write(_HEADER.pack(len(payload)) + payload)
             (size,) = _HEADER.unpack(self._read(_HEADER.size, deadline))
             failed, value = pickle.loads(self._read(size, deadline))
+            self._busy, self._tasks = False, self._tasks + 1
         except (BrokenPipeError, EOFError):
             raise self._death() from None
         except BaseException:
@@ -101,7 +188,13 @@ class Worker:
             raise
         if failed:
             raise value
-        return value  # type: ignore[no-any-return]
+        return value
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        descriptor, left = self._process.stdin.fileno(), memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
 
     def _read(self, size: int, deadline: float | None) -> bytes:
         assert self._process.stdout is not None
@@ -129,19 +222,37 @@ class Worker:
             reason="killed",
             got=how,
             hint="it was killed, ran out of memory, or a library crashed in it",
+            status=code,
         )
+
+    def is_clean(self) -> bool:
+        """Whether the process lives, waits for a task, and is this process's own."""
+        return self._owner == os.getpid() and not self._busy and self._process.poll() is None
+
+    def is_worth_keeping(self) -> bool:
+        """Whether the next task finds it as good as a new worker: started as one would be started
+        now, and holding little memory."""
+        if not self.is_clean() or self._kind != _Kind.now(*self._asked):
+            return False
+        import psutil
+
+        try:
+            memory = psutil.Process(self.pid).memory_info()
+        except psutil.Error:
+            return False
+        # The limit is one of address space, of which half stays free for the next task.
+        limit = self._kind.memory_limit
+        return memory.rss <= MAX_RESIDENT_BYTES and (not limit or memory.vms <= limit // 2)
 
     def close(self) -> None:
         """Ends the process, at once."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        if self._owner == os.getpid():
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass
+                stream.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -153,6 +264,105 @@ class Worker:
         _trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _told() -> dict[str, str]:
+    return {name: os.environ[name] for name in _TOLD if name in os.environ}
+
+
+# ---- workers that are kept ------------------------------------------------------------
+
+
+class _Idle:
+    """The workers that wait to be borrowed again, the one that has waited longest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: list[Worker] = []
+
+    def take(self, kind: _Kind) -> Worker | None:
+        with self._lock:
+            for worker in reversed(self._workers):
+                if worker._kind == kind:
+                    self._workers.remove(worker)
+                    return worker
+        return None
+
+    def put(self, worker: Worker) -> None:
+        with self._lock:
+            self._workers.append(worker)
+            surplus, self._workers = self._workers[:-MAX_IDLE], self._workers[-MAX_IDLE:]
+        for old in surplus:
+            old.close()
+
+    def close(self) -> None:
+        with self._lock:
+            workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
+
+
+_idle = _Idle()
+_of_the_parent: list[_Idle] = []
+atexit.register(lambda: _idle.close())
+
+
+def _after_fork() -> None:
+    """The workers are the parent's; and the thread that held the lock isn't there any more."""
+    global _idle
+    _of_the_parent.append(_idle)
+    _idle = _Idle()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def borrow(memory_limit: int | None = None, threads: int | None = None) -> Worker:
+    """A kept worker, or a new one; nobody else has it until it is given back.
+
+    A worker is kept if it was started as a new one would be now: environment, directory,
+    processors, limit and eqsynth's code are the same.
+    """
+    kind = _Kind.now(memory_limit, threads)
+    while (worker := _idle.take(kind)) is not None:
+        if worker.is_clean():
+            return worker
+        worker.close()
+    return Worker(memory_limit, threads)
+
+
+def give_back(worker: Worker) -> None:
+    """Keeps a worker for the next who borrows, or ends it: one that died, was late or was
+    interrupted, holds much memory, or was started for other surroundings."""
+    if worker.is_worth_keeping():
+        _idle.put(worker)
+    else:
+        worker.close()
+
+
+@contextmanager
+def borrowed(memory_limit: int | None = None, threads: int | None = None) -> Iterator[Worker]:
+    """Borrows a worker for a block.
+
+    >>> with borrowed() as worker:
+    ...     first = worker.run(os.getpid)
+    >>> with borrowed() as worker:
+    ...     worker.run(os.getpid) == first
+    True
+    """
+    worker = borrow(memory_limit, threads)
+    try:
+        yield worker
+    finally:
+        give_back(worker)
+
+
+def end_idle_workers() -> None:
+    """Ends the workers that are kept; those that are borrowed go on."""
+    _idle.close()
+
+
+# ---- in the worker ----------------------------------------------------------------------
 
 
 def _resolve(name: tuple[str, str]) -> Callable[..., Any]:
@@ -167,6 +377,7 @@ def _serve(memory_limit: int) -> None:
     answers: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     if memory_limit:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
@@ -175,7 +386,10 @@ def _serve(memory_limit: int) -> None:
         (size,) = _HEADER.unpack(header)
         task = tasks.read(size)
         try:
-            name, args = pickle.loads(task)
+            name, args, told = pickle.loads(task)
+            for variable in _TOLD:
+                os.environ.pop(variable, None)
+            os.environ.update(told)
             result: tuple[bool, Any] = (False, _resolve(name)(*args))
             payload = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:

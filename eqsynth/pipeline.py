@@ -29,7 +29,7 @@ from eqsynth.errors import (
     ExtractionError,
     LoweringError,
 )
-from eqsynth.executor import Worker
+from eqsynth.executor import Worker, borrowed
 from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
@@ -247,7 +247,7 @@ class _Run:
         self.bar.total(len(distinct))
         # Half of the time at most: extraction has to measure with the rest.
         end = self.begin + self.settings.time_limit_s / 2
-        with Worker(memory_limit=self.settings.memory_limit) as worker:
+        with borrowed(memory_limit=self.settings.memory_limit) as worker:
             for number, (key, segment) in enumerate(distinct.items()):
                 left = (end - time.monotonic()) / (len(distinct) - number)
                 limits = Limits(self.settings.node_limit, left)

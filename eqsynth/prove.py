@@ -9,7 +9,7 @@ from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
 from eqsynth.egraph.schedule import Limits
 from eqsynth.errors import RuleError, SaturationError, ShapeError
-from eqsynth.executor import Worker, WorkerError
+from eqsynth.executor import WorkerError, borrowed
 from eqsynth.explain import Explanation, NoExplanation
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
@@ -78,7 +78,7 @@ def prove_equal(
             hint="compare programs of the same outputs",
         )
     limits = Limits(node_limit, time_limit_s)
-    with Worker(memory_limit=memory_limit) as worker:
+    with borrowed(memory_limit=memory_limit) as worker:
         try:
             meeting = worker.run(
                 meet, *outputs, loaded, limits, timeout_s=time_limit_s + 10

@@ -161,9 +161,12 @@ class Session:
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
         # The handle is part of the digest: results that are cached over terms (canonical forms,
-        # merged scopes) name classes by handle, and handles mean nothing in another session.
+        # merged scopes) name classes by handle, and handles mean nothing in another session. So is
+        # whether the class is constant: by other rules, or later, the same class may be, and
+        # `constant` of a term over it is computed once, from the leaf that was met first.
         oldest = min(numbers)
-        return ClassRef(oldest, type_, constant, digest_of("class", oldest, digest), digest)
+        own = digest_of("class", oldest, digest, constant)
+        return ClassRef(oldest, type_, constant, own, digest)
 
     def _type(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from eqsynth.errors import EqsynthError
-from eqsynth.executor import Worker, WorkerError
+from eqsynth.executor import Worker, borrow, give_back
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
@@ -76,6 +76,7 @@ def random_inputs(program: Program) -> tuple[torch.Tensor, ...]:
 def time_kernels(kernels: Sequence[Kernel], threads: int) -> list[Timing | None]:
     """Builds and times kernels on random data; the task of the measuring worker."""
     torch.set_num_threads(threads)
+    torch.manual_seed(0)  # the same data, whatever the worker ran before
     backends = cpu_backends()
     arguments = [_arguments(kernel) for kernel in kernels]
     times: list[Timing | None] = [None] * len(kernels)
@@ -124,15 +125,13 @@ class Measurer:
 
     def _batch(self, kernels: list[Kernel]) -> list[Timing | None]:
         if self._worker is None:
-            self._worker = Worker(threads=self._threads)
+            self._worker = borrow(threads=self._threads)
         try:
             return self._worker.run(
                 time_kernels, kernels, self._threads, timeout_s=_BATCH_TIMEOUT_S
             )
-        except WorkerError:
-            self._worker = None
         except EqsynthError:
-            pass
+            pass  # the next task gets a new process if this one has died
         if len(kernels) == 1:
             return [None]
         # One of them is to blame: half by half.
@@ -141,5 +140,5 @@ class Measurer:
 
     def close(self) -> None:
         if self._worker is not None:
-            self._worker.close()
+            give_back(self._worker)
             self._worker = None

@@ -15,6 +15,8 @@ from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.egraph.schedule import saturate as run
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EquivalenceError, RuleError, SaturationError
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.rules import RuleSet, load_rules
@@ -203,6 +205,24 @@ def test_a_term_that_is_added_twice_is_one_class() -> None:
     first, second = session.add([op("Relu", x), op("Relu", leaf("x", 2, 3))])
     assert first == second
     assert session.add([x]) == [session.handle(leaf("x", 2, 3))] != [first]
+
+
+def test_what_is_cached_of_a_class_is_not_taken_for_it_when_it_is_constant(tmp_path: Path) -> None:
+    """The two programs are the same. In the second session a rule makes the difference constant;
+    the scope that reads it must be so too, whatever the process has computed before."""
+    text = ";; a - b = exp(a)\n(rewrite (Sub a b) (Exp a) :ruleset simplify :name \"sub-wrong\")"
+    w = weight("w", 2, 3)
+    difference, exp = op("Sub", w, leaf("x", 2, 3)), op("Exp", w)
+    constant = []
+    for rules in (RULES, with_rules(tmp_path, text)):
+        session = Session(rules)
+        session.add([difference, exp])
+        session.round("simplify", 100)
+        view = session.view()
+        ref = view.refs[view.by_handle(session.handle(difference))]
+        read = Read(ref, (Index.iterator(1, 2), Index.iterator(0, 3)))
+        constant.append((ref.constant, canonical(Scope((3, 2), (), read)).constant))
+    assert constant == [(False, False), (True, True)]
 
 
 # ---- rules that are wrong --------------------------------------------------------
