@@ -12,7 +12,7 @@ from eqsynth.egraph.explanation import Derivation, Value
 from eqsynth.egraph.graph import EGraph, Log
 from eqsynth.egraph.proof import Lemma as GroundLemma
 from eqsynth.egraph.proof import Pair
-from eqsynth.egraph.segments import Segment, over
+from eqsynth.egraph.segments import Segment, inlined, over
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
 from eqsynth.extract.plan import Plan, State
@@ -21,7 +21,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.printing import render, render_program, render_term
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import ClassRef, Tensor, args_of, topological
+from eqsynth.ir.tensor import ClassRef, Region, Tensor, args_of, topological
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,11 @@ def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
         for n, arg in enumerate(args_of(step.member)):
             known = step.constants.get(n)
             images[arg] = terms[next(given)] if known is None else constants[known]
-        terms[step.result] = over(step.member, images)
+        if isinstance(step.member, Region):
+            found = inlined(step.member, [images[arg] for arg in step.member.args])
+            terms.update(zip((step.result, *step.also), found, strict=True))
+        else:
+            terms[step.result] = over(step.member, images)
     return tuple(
         constants[state[0]] if state[0].constant else terms[state] for state in plan.outputs
     )

@@ -34,6 +34,7 @@ from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.regions import with_engines
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
@@ -41,6 +42,7 @@ from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import Measurer, cpu_backends
+from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import unchanged
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.numerics import Files, rule_files, rules_of
@@ -67,6 +69,7 @@ def optimize(
     check: bool = True,
     strict: bool = False,
     explain: bool = True,
+    engines: Sequence[str] | None = None,
     progress: bool | None = None,
 ) -> CompiledProgram:
     """A faster program that computes the same.
@@ -92,6 +95,9 @@ def optimize(
             ``reason``, and an ``EquivalenceWarning`` tells it too.
         strict: raise ``EquivalenceError`` instead.
         explain: log the matches, so that ``explain()`` can show the steps.
+        engines: what else than eqsynth's own kernels may run parts of the program, or all of it,
+            where it measures faster: ``inductor`` (torch's compiler; takes seconds to try). By
+            default what ``EQSYNTH_ENGINES`` lists, or all; ``()`` for none.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
@@ -109,8 +115,17 @@ def optimize(
     >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
     """
     settings = Settings(
-        target, rule_files(rules), objective, time_limit_s, node_limit, memory_limit, check, explain
+        target,
+        rule_files(rules),
+        objective,
+        time_limit_s,
+        node_limit,
+        memory_limit,
+        check,
+        explain,
+        None if engines is None else tuple(engines),
     )
+    engines_of(settings.engines)
     begin = time.monotonic()
     loaded = rules_of(settings.rules, numerics, where="optimize")
     args, kwargs = arguments(example_inputs, example_kwargs)
@@ -187,14 +202,31 @@ class _Run:
         self._refuse_nan()
         with self._stage("saturate"):
             graph = self._saturate()
-        backends = cpu_backends(self.captured.opaque)
         with self._stage("extract"):
-            found = self._extract(graph)
+            own, found = self._extract(graph)
+        try:
+            compiled = self._checked(graph, found)
+        except (LoweringError, EquivalenceError) as error:
+            if found.plan is own.plan:
+                raise
+            # An engine that is wrong, or that doesn't build here, costs its part of the plan.
+            self.report.engine_refused = str(error)
+            compiled = self._checked(graph, own)
+        with self._stage("race"), unchanged(self.captured.buffers):
+            return self._race(compiled)
+
+    def _checked(self, graph: EGraph, found: Extraction) -> CompiledProgram:
+        """The program of a plan, held against the original.
+
+        Raises:
+            LoweringError: a kernel doesn't build.
+            EquivalenceError: the program differs from the original.
+        """
         with self._stage("lower"):
             limit = self.settings.memory_limit
-            parts = assemble(
-                program, graph, found.plan, self.captured.weights, backends, limit
-            )
+            backends = cpu_backends(self.captured.opaque)
+            weights = self.captured.weights
+            parts = assemble(self.captured.program, graph, found.plan, weights, backends, limit)
             compiled = CompiledProgram(
                 parts.parameters,
                 parts.steps,
@@ -213,8 +245,7 @@ class _Run:
                 stage.hold(
                     original.flat(compiled), original.flat(original.call), original.leaves()
                 )
-        with self._stage("race"), unchanged(self.captured.buffers):
-            return self._race(compiled)
+        return compiled
 
     def _refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is."""
@@ -235,7 +266,8 @@ class _Run:
         begin = time.monotonic()
         self.bar.stage(name)
         yield
-        self.report.stages_s = {**self.report.stages_s, name: time.monotonic() - begin}
+        spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
+        self.report.stages_s = {**self.report.stages_s, name: spent}
 
     def _left_s(self) -> float:
         return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
@@ -269,20 +301,23 @@ class _Run:
             worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain
         )
 
-    def _extract(self, graph: EGraph) -> Extraction:
+    def _extract(self, graph: EGraph) -> tuple[Extraction, Extraction]:
+        """The plan of eqsynth's own kernels, and the plan with regions on engines."""
         target = self.original.target
         profile = Profile(target.key())
         measurer = Measurer(target.threads)
         try:
             costs = CostModel(target, profile, self.settings.objective)
             backends = cpu_backends(self.captured.opaque)
-            found = extract(graph, backends, costs, measurer, self._left_s())
+            own = extract(graph, backends, costs, measurer, self._left_s())
+            tried = engines_of(self.settings.engines)
+            found = with_engines(graph, own, tried, costs, measurer, self._left_s() / 2)
         finally:
             measurer.close()
             profile.close()
         self.report.rounds, self.report.kernels_timed = found.rounds, found.timed
         self.report.kernels_considered, self.report.complete = found.considered, found.complete
-        return found
+        return own, found
 
     def _race(self, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""

@@ -30,6 +30,7 @@ class Report:
         backend: what runs: the kernels' implementations, or ``original``.
         opaque_share: part of the time spent in operators that eqsynth doesn't know.
         reason: why the original was kept, if it was.
+        engine_refused: why the plan with regions on engines was given up, if it was.
     """
 
     time_before_s: float = 0.0
@@ -57,6 +58,7 @@ class Report:
     rounds: int = 0
     complete: bool = False
     reason: str = ""
+    engine_refused: str = ""
     stages_s: Mapping[str, float] = field(default_factory=dict)
 
     def count_before(self, program: Program) -> None:

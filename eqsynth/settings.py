@@ -24,6 +24,7 @@ class Settings:
     memory_limit: int
     check: bool
     explain: bool
+    engines: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (

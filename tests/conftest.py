@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 # Before torch is imported by anything: two threads, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("MKL_NUM_THREADS", "2")
+# An engine takes seconds to compile a program; tests that are about engines name them.
+os.environ.setdefault("EQSYNTH_ENGINES", "")
 
 # Rule files below are material of tests, many of them wrong on purpose; the pytest plugin of
 # eqsynth would make each of their rules a test.

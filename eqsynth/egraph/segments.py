@@ -19,7 +19,17 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.operators import operator
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Read, Scalar, digest_of, rewrite_leaves
-from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
+from eqsynth.ir.tensor import (
+    ClassRef,
+    Input,
+    Op,
+    Region,
+    Scope,
+    Tensor,
+    Weight,
+    args_of,
+    topological,
+)
 
 # Linear in their arguments, so that contractions are pushed through them.
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
@@ -149,6 +159,8 @@ def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
     """A term over other arguments."""
     if isinstance(term, Op):
         return Op(term.name, tuple(images[arg] for arg in term.args), term.attrs, term.origin)
+    if isinstance(term, Region):
+        return Region(term.outputs, tuple(images[arg] for arg in term.args))
     if isinstance(term, Scope):
 
         def leaf(part: Scalar) -> Scalar:
@@ -160,6 +172,15 @@ def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
             term.traversal, term.reduction, rewrite_leaves(term.body, leaf), term.reducer
         )
     return term
+
+
+def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a region as terms over other arguments."""
+    images: dict[Tensor, Tensor] = {Input(str(n), a.type): a for n, a in enumerate(args)}
+    for term in topological(region.outputs):
+        if term not in images:
+            images[term] = over(term, images)
+    return tuple(images[term] for term in region.outputs)
 
 
 def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGraph]) -> EGraph:

@@ -21,6 +21,7 @@ class PlanStep:
         args: states of the arguments that aren't constant, in the kernel's order.
         constants: classes of the constant arguments, by position.
         cost_s: what the cost model says it takes.
+        also: further results, of a region that has several.
     """
 
     kernel: Kernel
@@ -29,6 +30,7 @@ class PlanStep:
     constants: Mapping[int, ClassRef]
     result: State
     cost_s: float
+    also: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Plan:
         for n, step in enumerate(self.steps):
             view = step.kernel.implementation == "torch.view"
             owner[step.result] = owner[step.args[0]] if view and step.args else step.result
+            owner.update({state: state for state in step.also})
             for arg in step.args:
                 last[owner[arg]] = n
         for state in self.outputs:
@@ -58,7 +61,7 @@ class Plan:
         peak = live
         for n, step in enumerate(self.steps):
             if owner[step.result] == step.result:
-                live += step.result[0].type.nbytes
+                live += sum(ref.type.nbytes for ref, _ in (step.result, *step.also))
             peak = max(peak, live)
             dying = {owner[arg] for arg in step.args if last[owner[arg]] == n}
             live -= sum(s[0].type.nbytes for s in dying if s not in self.inputs.values())

@@ -32,7 +32,7 @@ from eqsynth.ir.scalar import (
     factors_of,
     iterators,
 )
-from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import is_float
 
 # Points of an iteration space that are evaluated at a time: bounds memory, not results.
@@ -69,6 +69,9 @@ def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str,
         return evaluate_operator(term.name, args, term.attrs, term.type)
     if isinstance(term, Scope):
         return evaluate_scope(term, values)
+    if isinstance(term, Region):
+        inner = {str(n): values[arg] for n, arg in enumerate(term.args)}
+        return evaluate(term.outputs[0], inner)
     assert isinstance(term, Input | Weight | ClassRef)
     value = np.asarray(env[term.label])
     if value.shape != term.shape:

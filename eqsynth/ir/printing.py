@@ -10,7 +10,7 @@ import string
 from eqsynth.ir.index import It
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, children, uses
-from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, Weight, topological
 
 _TRAVERSAL = "ijlmnopqtuvwxyz"
 
@@ -79,6 +79,9 @@ def render_term(term: Tensor, names: dict[Tensor, str]) -> str:
             reduced = ", ".join(f"k{j}<{e}" for j, e in enumerate(term.reduction))
             line += f"{term.reducer}[{reduced}] "
         return line + ". " + render_scalar(term.body, term, names)
+    if isinstance(term, Region):
+        inner = render_program(Program((), term.outputs)).replace("\n", "; ")
+        return f"Region({', '.join(names.get(arg, arg.label) for arg in term.args)}) {{{inner}}}"
     return f"{term.label}: {term.type}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from eqsynth.ir.tensor import Input, Op, Tensor, Weight, topological
+from eqsynth.ir.tensor import Input, Op, Region, Tensor, Weight, topological
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,13 @@ def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
     there are to choose from. Other values would be errors, as they are in torch."""
     bounds: dict[Tensor, int] = {}
     for term in members:
-        if isinstance(term, Op) and term.name in ("Embedding", "Gather"):
+        if isinstance(term, Region):
+            inner = positions(topological(term.outputs))
+            for n, arg in enumerate(term.args):
+                count = inner.get(Input(str(n), arg.type))
+                if count is not None:
+                    bounds[arg] = min(count, bounds.get(arg, count))
+        elif isinstance(term, Op) and term.name in ("Embedding", "Gather"):
             source, index = term.args
             axis = term.attrs[0] if term.name == "Gather" else 0
             assert isinstance(axis, int)

@@ -1,4 +1,4 @@
-"""Tensor terms: inputs, weights, operators and views, scopes.
+"""Tensor terms: inputs, weights, operators and views, scopes, regions of them.
 
 A term is closed: it means a tensor value as soon as its inputs are given. Terms are immutable
 DAGs; each knows its digest, its type and whether it is constant (depends on weights only), so a
@@ -178,6 +178,33 @@ class Scope(Tensor):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Region(Tensor):
+    """Terms that are computed together, by an engine that takes a whole program.
+
+    ``Region((Relu(Matmul(Input("0"), Input("1"))),), (x, w))`` is ``Relu(Matmul(x, w))``: the
+    outputs are terms over ``Input("0")``, ``Input("1")``, …, which stand for ``args``. A region
+    with several outputs has several values; ``type`` is the first one's.
+    """
+
+    outputs: tuple[Tensor, ...]
+    args: tuple[Tensor, ...]
+    digest: bytes = field(init=False)
+    type: TensorType = field(init=False)
+    constant: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", self.outputs[0].type)
+        outputs, args = ((t.digest for t in terms) for terms in (self.outputs, self.args))
+        object.__setattr__(self, "digest", digest_of("Region", len(self.outputs), *outputs, *args))
+        object.__setattr__(self, "constant", all(a.constant for a in self.args))
+
+    @property
+    def label(self) -> str:
+        inner = [term for term in topological(self.outputs) if args_of(term)]
+        return f"Region of {len(inner)} operators"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ClassRef(Tensor):
     """An e-class as a leaf, in the terms that derivations work on.
 
@@ -205,7 +232,7 @@ class ClassRef(Tensor):
 
 def args_of(term: Tensor) -> tuple[Tensor, ...]:
     """The tensors that a term reads directly, each once, in order."""
-    if isinstance(term, Op):
+    if isinstance(term, Op | Region):
         return tuple(dict.fromkeys(term.args))
     if isinstance(term, Scope):
         return tensors(term.body)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import operations
-from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
+from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 
 
@@ -45,6 +45,8 @@ def flops(term: Tensor) -> int:
     if isinstance(term, Scope):
         each = operations(term.body) + bool(term.reduction)
         return math.prod(term.extents) * each
+    if isinstance(term, Region):
+        return sum(flops(part) for part in topological(term.outputs))
     if not isinstance(term, Op):
         return 0
     if term.name in _PRODUCTS:

@@ -65,6 +65,7 @@ def assemble(
     steps = []
     for number, (step, runner) in enumerate(zip(plan.steps, runners, strict=True)):
         names[step.result] = f"t{number}"
+        names |= {state: f"t{number}.{k}" for k, state in enumerate(step.also, 1)}
         given = iter(step.args)
         args = tuple(
             constants[step.constants[n]] if n in step.constants else names[next(given)]

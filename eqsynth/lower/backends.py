@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import torch
 
@@ -12,6 +14,7 @@ from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Tensor, args_of
+from eqsynth.lower.inductor import InductorBackend
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -26,8 +29,35 @@ _BATCH_TIMEOUT_S = 120.0
 def cpu_backends(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
 ) -> tuple[Backend, ...]:
-    """oneDNN, TVM and torch. Which of them runs an operator best, timing says."""
-    return OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {})
+    """oneDNN, TVM and torch, and the engines. Which of them runs an operator best, timing says."""
+    return OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}), InductorBackend()
+
+
+ENGINES: Final = {"inductor": InductorBackend}
+"""Backends that run regions: parts of a program as a whole."""
+
+
+def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
+    """The engines of these names; of None, those that ``EQSYNTH_ENGINES`` lists (with commas
+    between), or all if it isn't set.
+
+    Raises:
+        EqsynthError: there is no engine of a name.
+    """
+    where = "optimize(engines=…)"
+    if names is None:
+        listed, where = os.environ.get("EQSYNTH_ENGINES"), "EQSYNTH_ENGINES"
+        names = list(ENGINES) if listed is None else [n for n in listed.split(",") if n.strip()]
+    for name in names:
+        if name.strip() not in ENGINES:
+            raise EqsynthError(
+                f"there is no engine {name!r}",
+                where=where,
+                got=repr(name),
+                expected=", ".join(ENGINES),
+                hint="name engines that eqsynth knows; an empty list uses none",
+            )
+    return tuple(ENGINES[name.strip()]() for name in names)
 
 
 def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:

@@ -28,6 +28,7 @@ from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower import calling, tvm_backend, tvm_runtime
+from eqsynth.lower.inductor import InductorBackend
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.program import CompiledProgram, Parameter, Step
 from eqsynth.lower.torch_backend import TorchBackend
@@ -245,7 +246,9 @@ def _runners(
     library: bytes,
 ) -> list[Runner]:
     module = tvm_runtime.load_library(library) if library else None
-    backends: dict[str, Backend] = {"torch": TorchBackend(), "onednn": OneDnnBackend()}
+    backends: dict[str, Backend] = {
+        backend.name: backend for backend in (TorchBackend(), OneDnnBackend(), InductorBackend())
+    }
     runners: list[Runner] = []
     for kernel, constants in packed:
         if kernel.backend == _TVM:
@@ -255,6 +258,8 @@ def _runners(
             continue
         try:
             (runner,) = backends[kernel.backend].build([(kernel, constants)])
+            if runner is None:
+                raise RuntimeError(f"{kernel.backend} doesn't build it")
         except (RuntimeError, NotImplementedError) as error:
             raise LoweringError(
                 what="a kernel of the file can't be built here",
@@ -263,6 +268,5 @@ def _runners(
                 expected=f"torch {torch.__version__} to have it",
                 hint="optimize and save the program again with this version of torch",
             ) from error
-        assert runner is not None
         runners.append(runner)
     return runners

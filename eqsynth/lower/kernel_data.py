@@ -8,7 +8,7 @@ from typing import Any
 from eqsynth.extract.kernel import Kernel
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, Operation, number_of
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
-from eqsynth.ir.tensor import Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 
 Data = Any
@@ -44,6 +44,17 @@ def _term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
     if isinstance(term, Op):
         attrs = [list(a) if isinstance(a, tuple) else a for a in term.attrs]
         return ["op", term.name, [args.index(arg) for arg in term.args], attrs]
+    if isinstance(term, Region):
+        # Each line may read the arguments and the lines before it.
+        known = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
+        terms: list[Tensor] = list(known)
+        lines = []
+        for part in topological(term.outputs):
+            if part not in known:
+                lines.append(_term_to_data(part, terms))
+                terms.append(part)
+        given = [args.index(arg) for arg in term.args]
+        return ["region", given, lines, [terms.index(part) for part in term.outputs]]
     assert isinstance(term, Scope)
     body = _scalar_to_data(term.body, args)
     return ["scope", list(term.traversal), list(term.reduction), term.reducer, body]
@@ -54,6 +65,13 @@ def _term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
         _, name, positions, attrs = data
         plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
         return Op(name, tuple(args[k] for k in positions), plain)
+    if data[0] == "region":
+        _, positions, lines, outputs = data
+        given = tuple(args[k] for k in positions)
+        terms: list[Tensor] = [Input(str(n), arg.type) for n, arg in enumerate(given)]
+        for line in lines:
+            terms.append(_term_from_data(line, terms))
+        return Region(tuple(terms[k] for k in outputs), given)
     _, traversal, reduction, reducer, body = data
     return Scope(tuple(traversal), tuple(reduction), _scalar_from_data(body, args), reducer)
 

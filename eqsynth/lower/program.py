@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
-from eqsynth.ir.tensor import Input
+from eqsynth.ir.tensor import Input, Region
 from eqsynth.lower.torch_backend import VIEW, lay_out
 from eqsynth.lower.torch_scalars import torch_dtype
 
@@ -56,6 +56,13 @@ class Step:
     runner: Runner
     args: tuple[str, ...]
     label: str = ""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """``name``, and ``name.1``, ``name.2``, … for the further outputs of a region."""
+        term = self.kernel.term
+        more = len(term.outputs) if isinstance(term, Region) else 1
+        return (self.name, *(f"{self.name}.{k}" for k in range(1, more)))
 
 
 class CompiledProgram(torch.nn.Module):
@@ -190,12 +197,12 @@ class CompiledProgram(torch.nn.Module):
             given = [
                 u for u, constant in zip(used, step.kernel.constants, strict=True) if not constant
             ]
-            names[step.name] = f"t{position}"
+            made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
+            names |= made
             scope[f"k{position}"] = step.runner
-            body.append(f"t{position} = k{position}({', '.join(given)})")
+            body.append(f"{', '.join(made.values())} = k{position}({', '.join(given)})")
             dying = {arg for arg in step.args if last_use[arg] == position} - kept
-            if step.name not in last_use and step.name not in kept:
-                dying.add(step.name)
+            dying |= {name for name in made if name not in last_use and name not in kept}
             if dying:
                 body.append(f"del {', '.join(sorted(names[arg] for arg in dying))}")
         body.append(f"return [{', '.join(self._results(names))}]")
@@ -263,7 +270,7 @@ class CompiledProgram(torch.nn.Module):
         ]
         for step in self.steps:
             term, kernel = step.kernel.term, step.kernel
-            operator = getattr(term, "name", "Scope")
+            operator = term.label if isinstance(term, Region) else getattr(term, "name", "Scope")
             how = f"{kernel.implementation} {kernel.schedule}".strip()
             called = f"{operator}({', '.join(step.args)})"
             rows.append(

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from eqsynth.errors import LoweringError
 from eqsynth.ir.inference import window
 from eqsynth.ir.operators import operator
-from eqsynth.ir.tensor import Op, Scope, Tensor, Weight, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of, topological
 from eqsynth.ir.types import is_float, promote
 from eqsynth.lower.torch_scalars import (
     SCALAR_FUNCTIONS,
@@ -40,7 +40,7 @@ def run_term(
     """The value of one term. It may be a view of an argument; gradients flow through it.
 
     Args:
-        args: in the order of ``Op.args`` for an operator, of ``args_of`` for a scope.
+        args: in the order of ``args`` for an operator or a region, of ``args_of`` for a scope.
         opaque: what runs an ``Opaque`` operator, by its target.
         exact: floats are float64 throughout (but for casts, which round).
 
@@ -55,6 +55,9 @@ def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False)
     if isinstance(term, Scope):
         reads = args_of(term)
         return lambda *args: run_scope(term, dict(zip(reads, args, strict=True)), exact)
+    if isinstance(term, Region):
+        outputs = region_function(term, opaque, exact)
+        return lambda *args: outputs(*args)[0]
     if not isinstance(term, Op):
         raise LoweringError(
             what="this is no computation",
@@ -69,6 +72,24 @@ def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False)
     if same and term.name != "Cast":
         return function
     return lambda *args: function(*args).to(kept)
+
+
+def region_function(
+    region: Region, opaque: Opaque | None = None, exact: bool = False
+) -> Callable[..., list[Array]]:
+    """The values of a region's outputs from those of its arguments, term by term."""
+    given = {Input(str(n), arg.type): n for n, arg in enumerate(region.args)}
+    parts = [term for term in topological(region.outputs) if term not in given]
+    functions = [(term, function_of(term, opaque, exact)) for term in parts]
+
+    def run(*args: Array) -> list[Array]:
+        values: dict[Tensor, Array] = {term: args[n] for term, n in given.items()}
+        for term, function in functions:
+            read = term.args if isinstance(term, Op) else args_of(term)
+            values[term] = function(*(values[arg] for arg in read))
+        return [values[term] for term in region.outputs]
+
+    return run
 
 
 def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:

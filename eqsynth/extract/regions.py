@@ -1,0 +1,274 @@
+"""Regions: parts of a plan that an engine runs as one program, where that measures faster.
+
+A plan falls into spans at the values that are alone: between two of its steps exactly one computed
+value is live. A span can be handed to an engine (a backend that takes a :class:`Region`) as it was
+chosen, and as it was in the original program; what each takes is measured, and the cheapest way
+through all spans becomes the plan.
+
+    conv -> relu -> [one value] -> matmul -> gelu      two spans, and the whole: three regions
+
+Not here: engines (``lower/``), the choice among kernels of single operators (``select.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.segments import over
+from eqsynth.extract.cost import CostModel, Extraction, Measure
+from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
+from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.extract.select import copy_kernel
+from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of
+
+LIGHT = 0.1
+"""A span that takes less than this part of the plan is not tried by itself: an engine takes
+seconds to compile one, and could save no more than that part."""
+
+CLEAR = 1.5
+"""Where the plan's own kernels and the engine are further apart than this factor, one is better
+throughout: such a range of spans is not parted further."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Steps ``first`` to ``last`` (not included) of a plan; ``results`` is what is live after."""
+
+    first: int
+    last: int
+    results: tuple[State, ...]
+
+
+def spans(plan: Plan) -> list[Span]:
+    """The spans of a plan in order: as many as there are values that are alone.
+
+    The value at the end of the last span is the program's result, or its results.
+    """
+    last_use: dict[State, int] = {}
+    for number, step in enumerate(plan.steps):
+        last_use.update(dict.fromkeys(step.args, number))
+    last_use.update(dict.fromkeys(plan.outputs, len(plan.steps)))
+    inputs = set(plan.inputs.values())
+    found: list[Span] = []
+    live: set[State] = set()
+    for number, step in enumerate(plan.steps[:-1]):
+        live.add(step.result)
+        live = {state for state in live if last_use.get(state, -1) > number}
+        if live == {step.result} and step.result not in plan.outputs:
+            first = found[-1].last if found else 0
+            found.append(Span(first, number + 1, (step.result,)))
+    results = tuple(
+        dict.fromkeys(s for s in plan.outputs if s not in inputs and not s[0].constant)
+    )
+    first = found[-1].last if found else 0
+    if results and first < len(plan.steps):
+        found.append(Span(first, len(plan.steps), results))
+    return found
+
+
+def with_engines(
+    graph: EGraph,
+    found: Extraction,
+    engines: Sequence[Backend],
+    costs: CostModel,
+    measure: Measure,
+    deadline_s: float,
+) -> Extraction:
+    """The extraction, with regions on engines where these were measured to be faster.
+
+    The whole is tried first, then halves of what no side wins clearly; at the deadline what was
+    measured until then decides.
+    """
+    end = time.monotonic() + deadline_s
+    plan = found.plan
+    parts = spans(plan)
+    if costs.objective != "time" or not parts or not engines:
+        return found
+    choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
+    timed = 0
+    weights = [sum(s.cost_s for s in plan.steps[p.first : p.last]) for p in parts]
+    queue = deque([(0, len(parts))])
+    while queue and time.monotonic() < end:
+        first, last = queue.popleft()
+        span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
+        ways = [way for engine in engines for way in _ways(graph, plan, span, engine)]
+        costs.load([step.kernel for step in ways])
+        unknown = list(dict.fromkeys(s.kernel for s in ways if not costs.measured(s.kernel)))
+        for kernel in unknown:
+            costs.record({kernel: measure([kernel])[0]})
+        timed += len(unknown)
+        for step in ways:
+            cost_s = costs(step.kernel) + _conversions_s(plan, span, step, costs)
+            if cost_s < choices.get((first, last), (float("inf"), None))[0]:
+                choices[first, last] = (cost_s, replace(step, cost_s=cost_s))
+        if (first, last) in choices:
+            apart = sum(weights[first:last]) / choices[first, last][0]
+            if 1 / CLEAR < apart < CLEAR:
+                queue.extend(_halves(first, last, weights))
+    best = _cheapest(plan, parts, choices)
+    return replace(found, plan=best, timed=found.timed + timed)
+
+
+def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, int]]:
+    """The two halves of a range of spans, by what the spans weigh, that aren't too light."""
+    if last - first < 2:
+        return []
+    own, middle = sum(weights[first:last]), first + 1
+    while middle < last - 1 and sum(weights[first:middle]) < own / 2:
+        middle += 1
+    least = LIGHT * sum(weights)
+    return [(a, b) for a, b in ((first, middle), (middle, last)) if sum(weights[a:b]) >= least]
+
+
+def _ways(graph: EGraph, plan: Plan, span: Span, engine: Backend) -> Iterator[PlanStep]:
+    """The span as one step on an engine: as it was chosen, and as it was in the original."""
+    chosen: dict[ClassRef, Tensor] = {}
+    for step in plan.steps[span.first : span.last]:
+        if not isinstance(step.member, ClassRef):
+            chosen.setdefault(step.result[0], step.member)
+    given = {ref for ref, _ in plan.inputs.values()}
+    given |= {ref for step in plan.steps[: span.first] for ref, _ in (step.result, *step.also)}
+    roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
+    first = {ref: members[0] for ref, members in graph.original.items() if members}
+    seen: set[Kernel] = set()
+    for members in (chosen, first):
+        region = _region(roots, members, given)
+        if region is None:
+            continue
+        placed = Region(
+            region.outputs, tuple(Input(str(n), a.type) for n, a in enumerate(region.args))
+        )
+        known = tuple(arg.constant for arg in region.args)
+        for kernel in engine.kernels(placed, known):
+            if kernel not in seen:
+                seen.add(kernel)
+                yield _step(region, kernel, roots)
+
+
+def _region(
+    roots: Sequence[ClassRef], members: Mapping[ClassRef, Tensor], given: set[ClassRef]
+) -> Region | None:
+    """The terms of the roots down to what is given and to constants; None where a class has no
+    member among those that are asked for."""
+    args: dict[ClassRef, Tensor] = {}
+    terms: dict[Tensor, Tensor] = {}
+    stack: list[tuple[ClassRef, bool]] = [(root, False) for root in reversed(roots)]
+    open_: set[ClassRef] = set()
+    while stack:
+        ref, ready = stack.pop()
+        if ref in terms:
+            continue
+        if ref.constant or ref in given:
+            args[ref] = terms[ref] = Input(str(len(args)), ref.type)
+            continue
+        member = members.get(ref)
+        if not isinstance(member, Op | Scope) or (ref in open_ and not ready):
+            return None
+        if ready:
+            terms[ref] = over(member, terms)
+            continue
+        open_.add(ref)
+        stack.append((ref, True))
+        stack.extend(
+            (arg, False)
+            for arg in reversed(args_of(member))
+            if isinstance(arg, ClassRef) and arg not in terms
+        )
+    outputs = tuple(terms[root] for root in roots)
+    return Region(outputs, tuple(args)) if not all(root in args for root in roots) else None
+
+
+def _step(region: Region, kernel: Kernel, roots: Sequence[ClassRef]) -> PlanStep:
+    args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
+    results = [(root, contiguous(len(root.shape))) for root in roots]
+    return PlanStep(
+        kernel,
+        region,
+        tuple((arg, contiguous(len(arg.shape))) for arg in args if not arg.constant),
+        {n: arg for n, arg in enumerate(args) if arg.constant},
+        results[0],
+        0.0,
+        tuple(results[1:]),
+    )
+
+
+def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> float:
+    """What it costs to bring the region's arguments and results into the layouts around it."""
+    before = _layouts(plan.steps[: span.first], plan)
+    total = 0.0
+    for ref, layout in step.args:
+        if layout not in before[ref]:
+            total += costs(copy_kernel(ref.type, before[ref][0], layout))
+    for (ref, wanted), (_, layout) in zip(
+        span.results, (step.result, *step.also), strict=True
+    ):
+        if wanted != layout:
+            total += costs(copy_kernel(ref.type, layout, wanted))
+    return total
+
+
+def _layouts(steps: Sequence[PlanStep], plan: Plan) -> dict[ClassRef, list[Layout]]:
+    """The layouts in which each class is at hand after some steps."""
+    found: dict[ClassRef, list[Layout]] = {}
+    states = [*plan.inputs.values(), *(s for step in steps for s in (step.result, *step.also))]
+    for ref, layout in states:
+        found.setdefault(ref, []).append(layout)
+    return found
+
+
+def _cheapest(
+    plan: Plan,
+    parts: Sequence[Span],
+    choices: Mapping[tuple[int, int], tuple[float, PlanStep]],
+) -> Plan:
+    """The cheapest way through the spans: each as it is, or in a region."""
+    best: list[tuple[float, list[tuple[Span, PlanStep | None]]]] = [(0.0, [])]
+    for last in range(1, len(parts) + 1):
+        part = parts[last - 1]
+        own_s = sum(step.cost_s for step in plan.steps[part.first : part.last])
+        ways = [(best[last - 1][0] + own_s, [*best[last - 1][1], (part, None)])]
+        for (first, end), (cost_s, step) in choices.items():
+            if end == last:
+                span = Span(parts[first].first, part.last, part.results)
+                ways.append((best[first][0] + cost_s, [*best[first][1], (span, step)]))
+        best.append(min(ways, key=lambda way: way[0]))
+    total_s, way = best[-1]
+    if all(step is None for _, step in way):
+        return plan
+    steps: list[PlanStep] = []
+    for span, region in way:
+        if region is None:
+            steps += plan.steps[span.first : span.last]
+            continue
+        steps += _converted(steps, plan, region.args)
+        steps.append(region)
+        steps += _converted(steps, plan, span.results)
+    return replace(plan, steps=tuple(_needed(steps, plan)), cost_s=total_s)
+
+
+def _converted(
+    steps: Sequence[PlanStep], plan: Plan, wanted: Sequence[State]
+) -> list[PlanStep]:
+    """Copies into the layouts that are wanted and that no step has made."""
+    at_hand = _layouts(steps, plan)
+    copies = []
+    for ref, layout in wanted:
+        if layout not in at_hand[ref]:
+            source = at_hand[ref][0]
+            kernel = copy_kernel(ref.type, source, layout)
+            copies.append(PlanStep(kernel, ref, ((ref, source),), {}, (ref, layout), 0.0))
+    return copies
+
+
+def _needed(steps: Sequence[PlanStep], plan: Plan) -> list[PlanStep]:
+    """The steps that something reads: a copy that the replaced span read may be idle now."""
+    wanted, kept = set(plan.outputs), []
+    for step in reversed(steps):
+        if wanted.intersection((step.result, *step.also)):
+            wanted.update(step.args)
+            kept.append(step)
+    return kept[::-1]

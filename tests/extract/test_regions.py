@@ -1,0 +1,191 @@
+"""Regions: spans of a plan handed to an engine. Times are given, engines are real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import unsaturated
+from eqsynth.extract.cost import CostModel, Extraction, extract
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.regions import spans, with_engines
+from eqsynth.extract.select import copy_kernel
+from eqsynth.extract.timing import Timing
+from eqsynth.frontend import ops
+from eqsynth.frontend.captured import Captured, capture_expression
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import input as input_
+from eqsynth.frontend.expression import weight
+from eqsynth.ir.tensor import Region
+from eqsynth.lower.assemble import assemble
+from eqsynth.lower.backends import cpu_backends, engines
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.test_cost import TARGET
+
+X, Y = input_("x", (4, 8)), input_("y", (4, 8))
+W, V = weight("w", (8, 8)), weight("v", (8, 6))
+
+
+def mlp() -> Expr:
+    return ops.relu(ops.tanh(X @ W) @ V)
+
+
+def two_results() -> list[Expr]:
+    h = ops.tanh(X @ W)
+    return [h + Y, ops.relu(h)]
+
+
+def searched(
+    outputs: Expr | Sequence[Expr], costs: CostModel
+) -> tuple[Captured, EGraph, Extraction]:
+    """A program, its e-graph as it is, and the plan of plain torch, a second each step."""
+    captured = capture_expression(outputs)
+    graph = unsaturated(captured.program.outputs, "as it is")
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda kernels: [seconds(1.0)] * len(kernels), 60.0
+    )
+    return captured, graph, found
+
+
+def seconds(value: float) -> Timing:
+    return Timing(value, value, value, 5)
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> CostModel:
+    return CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "profile.sqlite"))
+
+
+def compiled(captured: Captured, graph: EGraph, plan: Plan) -> CompiledProgram:
+    parts = assemble(captured.program, graph, plan, captured.weights, cpu_backends(), 1 << 30)
+    return CompiledProgram(
+        parts.parameters, parts.steps, parts.outputs, captured, parts.constants
+    )
+
+
+def by_region(plan: Plan) -> list[PlanStep]:
+    return [step for step in plan.steps if isinstance(step.member, Region)]
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_a_span_a_value(costs: CostModel) -> None:
+    _, _, found = searched(mlp(), costs)
+    parts = spans(found.plan)
+    assert [(p.first, p.last) for p in parts] == [(k, k + 1) for k in range(len(found.plan.steps))]
+    assert parts[-1].results == found.plan.outputs
+
+
+def test_values_that_live_together_are_not_parted(costs: CostModel) -> None:
+    h = ops.tanh(X @ W)
+    _, _, found = searched(ops.relu(h) + ops.neg(h), costs)
+    names = [step.kernel.term.label for step in found.plan.steps]
+    ends = [names[part.last - 1] for part in spans(found.plan)]
+    assert ends == ["Matmul", "Tanh", "Add"]
+
+
+def test_the_results_of_a_program_end_one_span(costs: CostModel) -> None:
+    _, _, found = searched(two_results(), costs)
+    assert set(spans(found.plan)[-1].results) == set(found.plan.outputs)
+
+
+# ---- the choice ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outputs", [mlp, two_results], ids=["one result", "two results"])
+def test_a_faster_engine_takes_the_whole_program(
+    outputs: Callable[[], Expr | list[Expr]], costs: CostModel
+) -> None:
+    captured, graph, found = searched(outputs(), costs)
+    better = with_engines(
+        graph, found, engines(["inductor"]), costs, lambda kernels: [seconds(1e-3)], 60.0
+    )
+    (step,) = better.plan.steps
+    assert isinstance(step.member, Region) and better.plan.cost_s == 1e-3
+    args = [torch.randn(i.shape) for i in captured.program.inputs]
+    mine = compiled(captured, graph, better.plan)(*args)
+    wanted = compiled(captured, graph, found.plan)(*args)
+    torch.testing.assert_close(mine, wanted)
+
+
+def test_a_slower_or_broken_engine_takes_nothing(costs: CostModel) -> None:
+    _, graph, found = searched(mlp(), costs)
+    for answer in (seconds(100.0), None):
+        again = with_engines(
+            graph, found, engines(["inductor"]), costs, lambda kernels, a=answer: [a], 60.0  # type: ignore[misc]
+        )
+        assert again.plan.steps == found.plan.steps
+
+
+def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
+    """Only the region of the first two operators is fast: the others stay as they were."""
+    captured, graph, found = searched(ops.relu(ops.tanh(X @ W) @ V), costs)
+
+    def measure(kernels: Sequence[Kernel]) -> list[Timing | None]:
+        (kernel,) = kernels
+        assert isinstance(kernel.term, Region)
+        fast = kernel.term.label == "Region of 2 operators" and "Tanh" in str(kernel.term)
+        return [seconds(0.1 if fast else 3.5)]
+
+    better = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0)
+    (step,) = by_region(better.plan)
+    assert "Tanh" in str(step.kernel.term) and len(better.plan.steps) > 1
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(
+        compiled(captured, graph, better.plan)(x), compiled(captured, graph, found.plan)(x)
+    )
+
+
+def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
+    """A value that lies transposed between two spans is copied before a region reads it."""
+    captured, graph, found = searched(ops.relu(ops.tanh(X @ W)), costs)
+    product, tanh, relu = found.plan.steps
+    ref = product.result[0]
+    turned = PlanStep(copy_kernel(ref.type, (0, 1), (1, 0)), ref, (product.result,), {},
+                      (ref, (1, 0)), 1.0)  # fmt: skip
+    strided = replace(
+        tanh, args=((ref, (1, 0)),), result=(tanh.result[0], (1, 0)),
+        kernel=replace(tanh.kernel, inputs=((1, 0),), output=(1, 0)),
+    )  # fmt: skip
+    end = replace(
+        relu, args=(strided.result,), kernel=replace(relu.kernel, inputs=((1, 0),))
+    )
+    plan = replace(found.plan, steps=(product, turned, strided, end), cost_s=4.0)
+
+    def measure(kernels: Sequence[Kernel]) -> list[Timing | None]:
+        (kernel,) = kernels
+        return [seconds(1e-3 if "Matmul" not in str(kernel.term) else 4.5)]
+
+    better = with_engines(
+        graph, replace(found, plan=plan), engines(["inductor"]), costs, measure, 60.0
+    )
+    (step,) = by_region(better.plan)
+    at_hand = {product.result}
+    for each in better.plan.steps:
+        assert set(each.args) <= at_hand | set(better.plan.inputs.values())
+        at_hand.add(each.result)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(
+        compiled(captured, graph, better.plan)(x), torch.relu(torch.tanh(x @ captured.weights["w"]))
+    )
+
+
+def test_nothing_is_tried_past_the_deadline_or_for_fewer_flops(costs: CostModel) -> None:
+    _, graph, found = searched(mlp(), costs)
+
+    def never(kernels: Sequence[Kernel]) -> list[Timing | None]:
+        raise AssertionError(f"{len(kernels)} kernels are timed")
+
+    inductor = engines(["inductor"])
+    assert with_engines(graph, found, inductor, costs, never, -1.0).plan == found.plan
+    flops = CostModel(TARGET, costs.profile, "flops")
+    assert with_engines(graph, found, inductor, flops, never, 60.0).plan == found.plan

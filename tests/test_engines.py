@@ -1,0 +1,103 @@
+"""``optimize`` with engines: chosen by measured times, checked, saved, given up where wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import eqsynth
+from eqsynth.errors import EqsynthError
+from eqsynth.lower import inductor
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(24, 40), torch.nn.Linear(40, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.nn.functional.gelu(self.first(x))
+        return self.second(h), h.mean(1)
+
+
+NET, X = Net().eval(), torch.randn(5, 24)
+
+
+def optimized(**options: Any) -> eqsynth.CompiledProgram:
+    return eqsynth.optimize(NET, (X,), time_limit_s=300.0, objective="time", **options)
+
+
+@pytest.fixture(scope="module")
+def fast_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory whose profile says that regions take no time on Inductor, so that it is
+    chosen on any machine."""
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQSYNTH_CACHE", str(directory))
+        optimized(engines=["inductor"])
+    (path,) = directory.rglob("*.sqlite*")
+    with sqlite3.connect(path) as profile:
+        profile.execute(
+            "UPDATE times SET median_s = 1e-9, q1_s = 1e-9, q3_s = 1e-9 "
+            "WHERE family LIKE 'inductor%'"
+        )
+    return directory
+
+
+def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    program = optimized(engines=["inductor"])
+    assert program.report.backend == "inductor" and not program.report.engine_refused
+    for mine, wanted in zip(program(X), NET(X), strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert "Linear" not in str(program.explain()) and program.explain().rules  # it has a proof
+    assert "Region" in repr(program)
+
+
+def test_it_is_saved(
+    fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    eqsynth.save(optimized(engines=["inductor"]), tmp_path / "net.eqsynth")
+    for mine, wanted in zip(eqsynth.load(tmp_path / "net.eqsynth")(X), NET(X), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+def _wrong(*_args: Any) -> Callable[..., Any]:
+    return lambda x: [torch.zeros(5, 8), torch.zeros(5)]
+
+
+def _raises(*_args: Any) -> Callable[..., Any]:
+    raise RuntimeError("a compiler's fault")
+
+
+@pytest.mark.parametrize("fault", [_wrong, _raises])
+def test_an_engine_at_fault_costs_its_part_only(
+    fault: Callable[..., Any], fast_inductor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    monkeypatch.setattr(inductor, "_compiled", fault)
+    program = optimized(engines=["inductor"], strict=True)
+    assert program.report.engine_refused and program.report.backend != "inductor"
+    assert not program.report.reason and program.original is None
+    for mine, wanted in zip(program(X), NET(X), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+def test_an_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EqsynthError) as caught:
+        optimized(engines=["warp"])
+    assert caught.value.got == "'warp'" and "inductor" in caught.value.expected
+    monkeypatch.setenv("EQSYNTH_ENGINES", "inductor, warp")
+    with pytest.raises(EqsynthError) as caught:
+        optimized()
+    assert caught.value.where == "EQSYNTH_ENGINES"
