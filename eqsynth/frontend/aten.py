@@ -26,7 +26,7 @@ _SAME: Final = (
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
     "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
     "expand repeat narrow slice select unbind split chunk cat stack roll flip diagonal tril triu "
-    "index_select unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle"
+    "index_select one_hot unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle"
 ).split()
 
 # Operators by a second name.

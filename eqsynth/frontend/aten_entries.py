@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
-from eqsynth.frontend.ops import pointwise, views
+from eqsynth.frontend.ops import creation, indexing, pointwise, views
 from eqsynth.frontend.promotion import Number
+from eqsynth.ir.types import is_float
 
 Entry = Callable[..., Any]
 
@@ -195,7 +196,10 @@ def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) != 1:
         refuse("indexing by several tensors", len(given), "one index tensor")
-    return views.take_rows(input, *given[0])
+    axis, positions = given[0]
+    if positions.dtype not in ("int32", "int64"):
+        refuse("indexing by a mask", positions.dtype, "int32 or int64")
+    return indexing.take_rows(input, axis, positions)
 
 
 def gather(input: Expr, dim: int, index: Expr, sparse_grad: bool = False) -> Expr:
@@ -226,7 +230,16 @@ def min_dim(input: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, None]:
 
 
 def spread(function: Callable[..., Any]) -> dict[str, Entry]:
-    """The overloads of var, std and var_mean: by ``unbiased`` or by ``correction``."""
+    """The overloads of var, std and var_mean: by ``unbiased`` or by ``correction``.
+
+    Float64 stays with torch, whose sums of float64 around 1e6 keep the digits of their squares;
+    a mean and the squares around it lose five of them, and there is no wider dtype to have them in.
+    """
+
+    def checked(input: Expr, *args: Any) -> Any:
+        if input.dtype == "float64":
+            refuse(f"{function.__name__} of float64", input.tensor.type, "a dtype below float64")
+        return function(input, *args)
 
     def correction(
         input: Expr,
@@ -235,13 +248,13 @@ def spread(function: Callable[..., Any]) -> dict[str, Entry]:
         correction: Number | None = None,
         keepdim: bool = False,
     ) -> Any:
-        return function(input, dim, 1 if correction is None else correction, keepdim)
+        return checked(input, dim, 1 if correction is None else correction, keepdim)
 
     def over(input: Expr, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-        return function(input, dim, int(unbiased), keepdim)
+        return checked(input, dim, int(unbiased), keepdim)
 
     def default(input: Expr, unbiased: bool = True) -> Any:
-        return function(input, None, int(unbiased), False)
+        return checked(input, None, int(unbiased), False)
 
     name = f"aten::{function.__name__}"
     return {f"{name}.correction": correction, f"{name}.dim": over, name: default}
@@ -263,18 +276,18 @@ def to_other(input: Expr, other: Expr, *_rest: Any) -> Expr:
 
 
 def full(size: Sequence[int], value: Number, dtype: str | None = None) -> Expr:
-    return views.full(size, value, dtype)
+    return creation.full(size, value, dtype)
 
 
 def filled(value: Number) -> dict[str, Entry]:
     def new(_like: Expr, size: Sequence[int], dtype: str | None = None) -> Expr:
-        return views.full(size, value, dtype or _like.dtype)
+        return creation.full(size, value, dtype or _like.dtype)
 
     def like(input: Expr, dtype: str | None = None) -> Expr:
-        return views.full(input.shape, value, dtype or input.dtype)
+        return creation.full(input.shape, value, dtype or input.dtype)
 
     def sized(size: Sequence[int], dtype: str | None = None) -> Expr:
-        return views.full(size, value, dtype or "float32")
+        return creation.full(size, value, dtype or "float32")
 
     name = "ones" if value else "zeros"
     entries: dict[str, Entry] = {
@@ -289,30 +302,34 @@ def filled(value: Number) -> dict[str, Entry]:
 
 
 def full_like(input: Expr, value: Number, dtype: str | None = None) -> Expr:
-    return views.full(input.shape, value, dtype or input.dtype)
+    return creation.full(input.shape, value, dtype or input.dtype)
 
 
 def new_full(input: Expr, size: Sequence[int], value: Number, dtype: str | None = None) -> Expr:
-    return views.full(size, value, dtype or input.dtype)
+    return creation.full(size, value, dtype or input.dtype)
 
 
 def fill(input: Expr, value: Number | Expr) -> Expr:
+    if not isinstance(value, Expr):
+        return creation.full(input.shape, value, input.dtype)
+    if value.ndim:
+        refuse("a tensor is filled by several numbers", value.tensor.type, "rank 0")
     return views.expand(as_tensor(value, input.dtype), input.shape)
 
 
 def scalar_tensor(value: Number, dtype: str | None = None) -> Expr:
-    return views.full((), value, dtype or "float32")
+    return creation.full((), value, dtype or "float32")
 
 
 def arange(
     start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
 ) -> Expr:
-    return views.arange(start, end, step, dtype)
+    return creation.arange(start, end, step, dtype)
 
 
 def eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     shape = (n, n if m is None else m)
-    same = pointwise.eq(views.iota(shape, 0), views.iota(shape, 1))
+    same = pointwise.eq(creation.iota(shape, 0), creation.iota(shape, 1))
     return cast(same, dtype or "float32")
 
 
@@ -330,6 +347,8 @@ def celu(input: Expr, alpha: float = 1.0) -> Expr:
 def vector_norm(
     input: Expr, order: Number = 2, dim: Any = None, keepdim: bool = False, dtype: str | None = None
 ) -> Expr:
+    if not is_float(input.dtype):
+        refuse("a norm of integers", input.dtype, "floats")
     input = cast(input, dtype) if dtype else input
     if order == 2:
         return ops.sqrt(ops.sum(ops.square(input), dim, keepdim))

@@ -1,4 +1,4 @@
-"""Shape and dtype inference of the operators, and the index map of the views.
+"""Shape and dtype inference of the operators; views have theirs in ``view_inference.py``.
 
 One function an operator: types of the arguments and attributes in, type of the result out, or an
 error that names the operator, its place in the user's model, and what was expected.
@@ -7,7 +7,7 @@ error that names the operator, its place in the user's model, and what was expec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.ir.functions import FUNCTIONS
@@ -55,7 +55,7 @@ def _require_rank(operator: str, what: str, t: TensorType, rank: int) -> None:
         shape_error(f"{operator}: {what} has the wrong rank", t, f"rank {rank}", "reshape it")
 
 
-def _axis(operator: str, axis: int, rank: int) -> int:
+def axis_in(operator: str, axis: int, rank: int) -> int:
     if not 0 <= axis < rank:
         shape_error(
             f"{operator}: no such axis", axis, f"0 to {rank - 1}", "count axes from 0, not from -1"
@@ -124,6 +124,7 @@ def window(extent: int, kernel: int, stride: int, padding: int, dilation: int) -
 def _windows(
     operator: str, spatial: Shape, kernel: Shape, stride: Ints, padding: Ints, dilation: Ints
 ) -> Shape:
+    _require_steps(operator, kernel, stride, padding, dilation)
     out = tuple(map(window, spatial, kernel, stride, padding, dilation))
     if any(extent < 1 for extent in out) and 0 not in spatial:
         shape_error(
@@ -133,6 +134,26 @@ def _windows(
             "pad more or use a smaller window",
         )
     return tuple(max(extent, 0) for extent in out)
+
+
+def _require_steps(
+    operator: str, kernel: Shape, stride: Ints, padding: Ints, dilation: Ints
+) -> None:
+    sizes = (kernel, stride, padding, dilation)
+    if {len(size) for size in sizes} != {2}:
+        shape_error(
+            f"{operator}: not one number an axis",
+            f"window {kernel}, stride {stride}, padding {padding}, dilation {dilation}",
+            "two numbers each",
+            "",
+        )
+    if min(*kernel, *stride, *dilation) < 1 or min(padding) < 0:
+        shape_error(
+            f"{operator}: there is no such window",
+            f"window {kernel}, stride {stride}, padding {padding}, dilation {dilation}",
+            "window, stride and dilation of 1 or more, padding of 0 or more",
+            "slice the input where it shall be smaller",
+        )
 
 
 def conv2d(types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> TensorType:
@@ -166,6 +187,15 @@ def conv_transpose2d(
             f"input {x}, weight {w}, groups {groups}",
             f"{w.shape[0]} input channels, a multiple of {groups}",
             "check the weight's shape and groups",
+        )
+    _require_steps("conv_transpose2d", w.shape[2:], stride, padding, dilation)
+    fits = (0 <= o < max(s, d) for o, s, d in zip(output_padding, stride, dilation, strict=True))
+    if not all(fits):
+        shape_error(
+            "conv_transpose2d: more output padding than a step makes",
+            output_padding,
+            f"less than the stride {stride} or the dilation {dilation}",
+            "pad the result",
         )
     spatial = tuple(
         max((e - 1) * s - 2 * p + d * (k - 1) + o + 1, 0)
@@ -251,7 +281,7 @@ def avg_pool2d(types: Types, *window: Ints) -> TensorType:
 def reduction(reducer: str) -> Callable[..., TensorType]:
     def infer(types: Types, axes: Ints, keepdim: int) -> TensorType:
         (x,) = types
-        gone = {_axis(reducer, axis, x.rank) for axis in axes}
+        gone = {axis_in(reducer, axis, x.rank) for axis in axes}
         kept = [
             1 if axis in gone else extent
             for axis, extent in enumerate(x.shape)
@@ -270,7 +300,7 @@ def reduction(reducer: str) -> Callable[..., TensorType]:
 
 def along_axis(types: Types, axis: int) -> TensorType:
     """Softmax: the shape stays; integers aren't allowed."""
-    _axis("softmax", axis, max(types[0].rank, 1))
+    axis_in("softmax", axis, max(types[0].rank, 1))
     _of_floats("softmax", types[0])
     return types[0]
 
@@ -286,115 +316,6 @@ def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
         if t.shape != normalized:
             shape_error("layer_norm: scale or shift doesn't fit", t, str(normalized), "reshape it")
     return TensorType(x.shape, _same_dtype("layer_norm", types))
-
-
-def permute(types: Types, order: Ints) -> TensorType:
-    """``result.shape[i] = x.shape[order[i]]``."""
-    if sorted(order) != list(range(types[0].rank)):
-        shape_error("permute: no permutation", order, f"each of 0 to {types[0].rank - 1}", "")
-    return TensorType(tuple(types[0].shape[axis] for axis in order), types[0].dtype)
-
-
-def reshape(types: Types, shape: Ints) -> TensorType:
-    result = TensorType(shape, types[0].dtype)
-    if result.size != types[0].size:
-        shape_error(
-            "reshape: sizes differ", f"{types[0]} to {shape}", f"{types[0].size} elements", ""
-        )
-    return result
-
-
-def expand(types: Types, shape: Ints) -> TensorType:
-    if broadcast_shapes("expand", types[0].shape, shape) != shape:
-        shape_error("expand: an axis would shrink", f"{types[0]} to {shape}", "larger extents", "")
-    return TensorType(shape, types[0].dtype)
-
-
-def slice_(types: Types, axis: int, start: int, stop: int, step: int) -> TensorType:
-    """``x[start:stop:step]`` on one axis, 0 <= start <= stop <= extent, step >= 1."""
-    (x,) = types
-    extent = x.shape[_axis("slice", axis, x.rank)]
-    if not (0 <= start <= stop <= extent and step >= 1):
-        shape_error(
-            "slice: out of range",
-            f"{start}:{stop}:{step} of {extent}",
-            "0 <= start <= stop <= extent and step >= 1",
-            "clamp the bounds first",
-        )
-    length = -(-(stop - start) // step)
-    return TensorType((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
-
-
-def pad(types: Types, before: Ints, after: Ints, value: float) -> TensorType:
-    (x,) = types
-    if not len(before) == len(after) == x.rank:
-        shape_error("pad: wrong rank", f"{before}, {after}", f"{x.rank} amounts each", "")
-    extents = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
-    if min((*before, *after), default=0) < 0:
-        shape_error("pad: negative amount", f"{before}, {after}", "0 or more", "slice instead")
-    return TensorType(extents, x.dtype)
-
-
-def concat(types: Types, axis: int) -> TensorType:
-    first = types[0]
-    _axis("concat", axis, first.rank)
-    rests = {(*t.shape[:axis], *t.shape[axis + 1 :]) for t in types}
-    if len(rests) != 1:
-        shape_error(
-            "concat: extents differ",
-            " and ".join(map(str, types)),
-            f"equal extents but on axis {axis}",
-            "",
-        )
-    dtype = first.dtype
-    for t in types[1:]:
-        dtype = promote(dtype, t.dtype)
-    joined = sum(t.shape[axis] for t in types)
-    return TensorType((*first.shape[:axis], joined, *first.shape[axis + 1 :]), dtype)
-
-
-def same(types: Types, *_attrs: Any) -> TensorType:
-    return types[0]
-
-
-def shift(types: Types, axis: int, amount: int) -> TensorType:
-    _axis("shift", axis, types[0].rank)
-    return types[0]
-
-
-def unfold(types: Types, axis: int, size: int) -> TensorType:
-    """Syno's Unfold: axis i becomes (i, w), reading x[i + w - size // 2], 0 outside."""
-    (x,) = types
-    _axis("unfold", axis, x.rank)
-    if size < 1:
-        shape_error("unfold: no window", size, "1 or more", "")
-    return TensorType((*x.shape[: axis + 1], size, *x.shape[axis + 1 :]), x.dtype)
-
-
-def stride(types: Types, axis: int, step: int) -> TensorType:
-    """Syno's Stride: every ``step``-th element of an axis whose extent ``step`` divides."""
-    (x,) = types
-    extent = x.shape[_axis("stride", axis, x.rank)]
-    if step < 1 or extent % step:
-        shape_error("stride: doesn't divide", f"{step} of {extent}", "a divisor", "slice instead")
-    return TensorType((*x.shape[:axis], extent // step, *x.shape[axis + 1 :]), x.dtype)
-
-
-def split(types: Types, axis: int, block: int) -> TensorType:
-    """Syno's Split: an axis in blocks, (.., g*b, ..) -> (.., g, b, ..)."""
-    (x,) = types
-    extent = x.shape[_axis("split", axis, x.rank)]
-    if block < 1 or extent % block:
-        shape_error("split: doesn't divide", f"{block} of {extent}", "a divisor", "pad first")
-    return TensorType((*x.shape[:axis], extent // block, block, *x.shape[axis + 1 :]), x.dtype)
-
-
-def merge(types: Types, axis: int) -> TensorType:
-    """Syno's Merge: an axis and the next one as one, (.., g, b, ..) -> (.., g*b, ..)."""
-    (x,) = types
-    _axis("merge", axis, x.rank - 1)
-    extent = x.shape[axis] * x.shape[axis + 1]
-    return TensorType((*x.shape[:axis], extent, *x.shape[axis + 2 :]), x.dtype)
 
 
 def given(_types: Types, shape: Ints, _value_or_axis: float, dtype: str) -> TensorType:
@@ -431,8 +352,16 @@ def embedding(types: Types) -> TensorType:
 
 def gather(types: Types, axis: int) -> TensorType:
     """``result[.., i, ..] = x[.., index[.., i, ..], ..]``, as torch.gather."""
-    _axis("gather", axis, types[0].rank)
+    axis_in("gather", axis, types[0].rank)
     _require_rank("gather", "the index", types[1], types[0].rank)
+    extents = enumerate(zip(types[1].shape, types[0].shape, strict=True))
+    if 0 not in types[1].shape and any(e > n for a, (e, n) in extents if a != axis):
+        shape_error(
+            "gather: the index is larger than what it reads",
+            f"{types[1]} of {types[0]}",
+            f"no larger extents but on axis {axis}",
+            "expand the input first",
+        )
     return TensorType(types[1].shape, types[0].dtype)
 
 

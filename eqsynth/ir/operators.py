@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from eqsynth.errors import EqsynthError, UnsupportedOperatorError
-from eqsynth.ir import inference
+from eqsynth.ir import inference, view_inference
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.types import TensorType
 
@@ -117,9 +117,7 @@ _OTHERS: Final = (
         ),
         "contraction",
     ),
-    Operator(
-        "G2BMM", 2, inference.g2bmm, (("width", "int"), ("dilation", "int")), "contraction"
-    ),
+    Operator("G2BMM", 2, inference.g2bmm, (("width", "int"), ("dilation", "int")), "contraction"),
     Operator("GBMM", 2, inference.gbmm, (("dilation", "int"),), "contraction"),
     Operator("FusedMatmul", 3, inference.fused_matmul, _POST, "contraction", vendor=True),
     Operator("FusedMatmulAdd", 4, inference.fused_matmul, _POST, "contraction", vendor=True),
@@ -143,25 +141,29 @@ _OTHERS: Final = (
     Operator(
         "LayerNorm", 3, inference.layer_norm, (("axes", "int"), ("eps", "float")), "reduction"
     ),
-    Operator("Permute", 1, inference.permute, (("order", "ints"),), "view"),
-    Operator("Reshape", 1, inference.reshape, (("shape", "ints"),), "view"),
-    Operator("Expand", 1, inference.expand, (("shape", "ints"),), "view"),
+    Operator("Permute", 1, view_inference.permute, (("order", "ints"),), "view"),
+    Operator("Reshape", 1, view_inference.reshape, (("shape", "ints"),), "view"),
+    Operator("Expand", 1, view_inference.expand, (("shape", "ints"),), "view"),
     Operator(
         "Slice",
         1,
-        inference.slice_,
+        view_inference.slice_,
         (("axis", "int"), ("start", "int"), ("stop", "int"), ("step", "int")),
         "view",
     ),
     Operator(
-        "Pad", 1, inference.pad, (("before", "ints"), ("after", "ints"), ("value", "float")), "view"
+        "Pad",
+        1,
+        view_inference.pad,
+        (("before", "ints"), ("after", "ints"), ("value", "float")),
+        "view",
     ),
-    Operator("Concat", None, inference.concat, (("axis", "int"),), "view"),
-    Operator("Shift", 1, inference.shift, (("axis", "int"), ("amount", "int")), "view"),
-    Operator("Unfold", 1, inference.unfold, (("axis", "int"), ("size", "int")), "view"),
-    Operator("Stride", 1, inference.stride, (("axis", "int"), ("step", "int")), "view"),
-    Operator("Split", 1, inference.split, (("axis", "int"), ("block", "int")), "view"),
-    Operator("Merge", 1, inference.merge, (("axis", "int"),), "view"),
+    Operator("Concat", None, view_inference.concat, (("axis", "int"),), "view"),
+    Operator("Shift", 1, view_inference.shift, (("axis", "int"), ("amount", "int")), "view"),
+    Operator("Unfold", 1, view_inference.unfold, (("axis", "int"), ("size", "int")), "view"),
+    Operator("Stride", 1, view_inference.stride, (("axis", "int"), ("step", "int")), "view"),
+    Operator("Split", 1, view_inference.split, (("axis", "int"), ("block", "int")), "view"),
+    Operator("Merge", 1, view_inference.merge, (("axis", "int"),), "view"),
     Operator(
         "UpsampleBilinear2d",
         1,
@@ -222,5 +224,3 @@ def operator(name: str) -> Operator:
             hint="operators that eqsynth doesn't know are captured as Opaque",
         )
     return row
-
-

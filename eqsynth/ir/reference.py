@@ -45,13 +45,16 @@ def _function(name: str, x: Array) -> Array:
     return np.asarray(FUNCTIONS[name].value(x)).astype(x.dtype)
 
 
-def _patches(
-    x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float
-) -> Array:
+def _least(dtype: np.dtype) -> int:
+    return 0 if dtype.kind == "b" else int(np.iinfo(dtype).min)
+
+
+def _patches(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Array:
     """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside."""
     n, c, h, w = x.shape
     (kr, ks), (sh, sw), (ph, pw), (dr, ds) = kernel, stride, padding, dilation
-    padded = np.full((n, c, h + 2 * ph, w + 2 * pw), fill, dtype=x.dtype)
+    least = fill if x.dtype.kind in "fO" or np.isfinite(fill) else _least(x.dtype)
+    padded = np.full((n, c, h + 2 * ph, w + 2 * pw), least, dtype=x.dtype)
     padded[:, :, ph : ph + h, pw : pw + w] = x
     oh, ow = window(h, kr, sh, ph, dr), window(w, ks, sw, pw, ds)
     rows = (np.arange(oh) * sh)[:, None] + np.arange(kr) * dr
@@ -142,9 +145,7 @@ def _softmax(x: Array, axis: int) -> Array:
 
 
 def _max_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
-    return np.asarray(
-        _patches(x, kernel, stride, padding, dilation, -np.inf).max(axis=(-2, -1))
-    )
+    return np.asarray(_patches(x, kernel, stride, padding, dilation, -np.inf).max(axis=(-2, -1)))
 
 
 def _avg_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
@@ -173,7 +174,9 @@ def _slice(x: Array, axis: int, start: int, stop: int, step: int) -> Array:
 
 
 def _pad(x: Array, before: Any, after: Any, value: float) -> Array:
-    return np.pad(x, list(zip(before, after, strict=True)), constant_values=x.dtype.type(value))
+    # An integer has no -inf: its least value is what a maximum ignores, as in a scope's read.
+    fill = _least(x.dtype) if value == -np.inf and x.dtype.kind in "iub" else x.dtype.type(value)
+    return np.pad(x, list(zip(before, after, strict=True)), constant_values=fill)
 
 
 def _unfold(x: Array, axis: int, size: int) -> Array:

@@ -24,6 +24,8 @@ from eqsynth.frontend.ops.contraction import (
     upsample_bilinear2d,
     upsample_nearest,
 )
+from eqsynth.frontend.ops.creation import arange, full
+from eqsynth.frontend.ops.indexing import embedding, gather, index_select, one_hot
 from eqsynth.frontend.ops.pointwise import (
     abs,
     add,
@@ -103,17 +105,12 @@ from eqsynth.frontend.ops.reduction import (
     var_mean,
 )
 from eqsynth.frontend.ops.views import (
-    arange,
     cat,
     chunk,
     diagonal,
-    embedding,
     expand,
     flatten,
     flip,
-    full,
-    gather,
-    index_select,
     movedim,
     narrow,
     pad,
@@ -212,6 +209,7 @@ __all__ = [
     "narrow",
     "ne",
     "neg",
+    "one_hot",
     "pad",
     "permute",
     "pixel_shuffle",

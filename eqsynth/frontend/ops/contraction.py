@@ -8,13 +8,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from eqsynth.errors import ShapeError
+from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr, as_tensor, make, merge_values
-from eqsynth.frontend.ops import pointwise, reduction, views
+from eqsynth.frontend.ops import creation, pointwise, reduction, views
 from eqsynth.frontend.promotion import Number
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, product
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import broadcast_shapes, is_float
 
 Size = int | Sequence[int]
 
@@ -53,7 +54,25 @@ def linear(input: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
 
 def addmm(input: Expr, mat1: Expr, mat2: Expr, beta: Number = 1, alpha: Number = 1) -> Expr:
     """``beta * input + alpha * (mat1 @ mat2)``; with batches it is torch's baddbmm."""
-    result: Expr = pointwise.mul_if(matmul(mat1, mat2), alpha)
+    product = matmul(mat1, mat2)
+    for factor in (alpha, beta):
+        if not is_float(product.dtype) and not float(factor).is_integer():
+            raise DtypeError(
+                what="addmm: a product of integers is scaled by a fraction",
+                got=f"{product.dtype}, {factor}",
+                expected="an integer",
+                hint="cast the matrices to floats",
+            )
+    if broadcast_shapes("addmm", input.shape, product.shape) != product.shape:
+        raise ShapeError(
+            what="addmm: what is added is larger than the product",
+            got=f"{input.tensor.type} and {product.tensor.type}",
+            expected=f"a shape that broadcasts to {product.shape}",
+            hint="add it to the product of matmul",
+        )
+    if not is_float(product.dtype):
+        alpha, beta = int(alpha), int(beta)
+    result: Expr = pointwise.mul_if(product, alpha)
     # beta = 0 means that input isn't read at all, NaN or not.
     return result if beta == 0 else pointwise.add(result, pointwise.mul_if(input, beta))
 
@@ -129,16 +148,34 @@ def scaled_dot_product_attention(
 ) -> Expr:
     """``softmax(query @ key.T * scale + mask) @ value``, as products and a softmax.
 
-    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e); inference only, ``dropout_p`` is not applied.
-    A query that may attend to nothing gives 0, as in torch.
+    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e). A query that may attend to nothing gives 0,
+    as in torch.
+
+    Raises:
+        UnsupportedOperatorError: ``dropout_p`` isn't 0: which weights are dropped is random.
+        DtypeError: the mask is neither of bools nor of the query's floats.
     """
+    if dropout_p:
+        raise UnsupportedOperatorError(
+            what="scaled_dot_product_attention drops weights at random",
+            got=f"dropout_p = {dropout_p}",
+            expected="0",
+            hint="torch applies dropout_p in evaluation mode too; pass 0 there",
+        )
+    if attn_mask is not None and attn_mask.dtype not in ("bool", query.dtype):
+        raise DtypeError(
+            what="scaled_dot_product_attention: the mask has another dtype",
+            got=attn_mask.dtype,
+            expected=f"bool or {query.dtype}",
+            hint="cast the mask",
+        )
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores: Expr = pointwise.mul(matmul(query, views.transpose(key, -2, -1)), factor)
     if is_causal:
         grid = scores.shape[-2:]
-        seen = pointwise.ge(views.iota(grid, 0), views.iota(grid, 1))
+        seen = pointwise.ge(creation.iota(grid, 0), creation.iota(grid, 1))
         scores = _masked(scores, seen)
     if attn_mask is None:
         return matmul(reduction.softmax(scores, -1), value)
@@ -169,6 +206,13 @@ def _repeat_heads(x: Expr, times: int) -> Expr:
 def _with_bias(result: Expr, bias: Expr | None) -> Expr:
     if bias is None:
         return result
+    if bias.shape != (result.shape[1],):
+        raise ShapeError(
+            what="convolution: the bias doesn't fit",
+            got=str(bias.tensor.type),
+            expected=f"({result.shape[1]},), one number a channel of the result",
+            hint="add a bias of another shape to the result",
+        )
     column = views.reshape(bias, (bias.shape[0], *(1,) * (result.ndim - 2)))
     return pointwise.add(result, column)  # type: ignore[no-any-return]
 
@@ -188,6 +232,15 @@ def conv2d(
         return views.squeeze(batched, 0)
     dilation = _sizes(dilation, 2)
     if isinstance(padding, str):
+        if padding not in ("same", "valid") or (
+            padding == "same" and set(_sizes(stride, 2)) != {1}
+        ):
+            raise ShapeError(
+                what="convolution: no such padding",
+                got=f"{padding!r}, stride {stride}",
+                expected="'valid', 'same' with a stride of 1, or numbers",
+                hint="give the amounts as numbers",
+            )
         total = [d * (k - 1) if padding == "same" else 0
                  for d, k in zip(dilation, weight.shape[2:], strict=True)]  # fmt: skip
         padding = [t // 2 for t in total]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from eqsynth.errors import ShapeError
+from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr, cast, make
-from eqsynth.frontend.ops import pointwise, views
+from eqsynth.frontend.ops import creation, pointwise, views
 from eqsynth.frontend.promotion import Number
 from eqsynth.ir.inference import window
+from eqsynth.ir.types import is_float, promote
 
 Dim = int | Sequence[int] | None
 Size = int | Sequence[int]
@@ -21,35 +22,56 @@ def _reduce(operator: str, input: Expr, dim: Dim, keepdim: bool) -> Expr:
     return make(operator, (input,), axes, int(keepdim)) if input.ndim else input
 
 
+def _require_floats(name: str, input: Expr) -> None:
+    if not is_float(input.dtype):
+        raise DtypeError(
+            what=f"{name} of integers", got=input.dtype, expected="floats", hint="cast to a float"
+        )
+
+
 def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    """The sum over axes, all by default; of integers and bools it is int64."""
-    input = cast(input, dtype) if dtype else input
-    result = _reduce("ReduceSum", input, dim, keepdim)
-    if dtype:
-        return cast(result, dtype)
-    return (
-        cast(result, "int64")
-        if result.dtype in ("bool", "uint8", "int8", "int16", "int32")
-        else result
-    )
+    """The sum over axes, all by default; of integers and bools it is int64.
+
+    Raises:
+        UnsupportedOperatorError: integers are to be added as floats of 16 bits.
+    """
+    return _in_whole("ReduceSum", input, dim, keepdim, dtype)
 
 
 def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    """The product over axes, all by default; of integers and bools it is int64."""
-    input = cast(input, dtype) if dtype else input
-    result = _reduce("ReduceProd", input, dim, keepdim)
-    if dtype:
-        return cast(result, dtype)
-    return (
-        cast(result, "int64")
-        if result.dtype in ("bool", "uint8", "int8", "int16", "int32")
-        else result
-    )
+    """The product over axes, all by default; of integers and bools it is int64.
+
+    Raises:
+        UnsupportedOperatorError: integers are to be multiplied as floats of 16 bits.
+    """
+    return _in_whole("ReduceProd", input, dim, keepdim, dtype)
+
+
+def _in_whole(operator: str, input: Expr, dim: Dim, keepdim: bool, dtype: str | None) -> Expr:
+    """A sum or a product in ``dtype``, which of integers is int64 where none is given."""
+    if dtype in ("float16", "bfloat16") and not is_float(input.dtype):
+        raise UnsupportedOperatorError(
+            what="integers are reduced as floats of 16 bits",
+            got=f"{input.dtype} to {dtype}",
+            expected="a dtype that holds the integers",
+            hint="torch rounds some of them before they are added and some after; cast first",
+        )
+    kind = dtype or (input.dtype if is_float(input.dtype) else "int64")
+    return cast(_reduce(operator, cast(input, dtype or input.dtype), dim, keepdim), kind)
 
 
 def mean(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
     """The mean over axes, all by default."""
-    return _reduce("ReduceMean", cast(input, dtype) if dtype else input, dim, keepdim)
+    if dtype is None:
+        _require_floats("mean", input)
+        return _reduce("ReduceMean", input, dim, keepdim)
+    if not is_float(dtype):
+        raise DtypeError(
+            what="mean of integers", got=dtype, expected="floats", hint="take a dtype of floats"
+        )
+    # Rounded at the end: 70000 is no float16, but the mean of 70000 and -70000 is.
+    wide = dtype if dtype == input.dtype else promote(promote(input.dtype, dtype), "float32")
+    return cast(_reduce("ReduceMean", cast(input, wide), dim, keepdim), dtype)
 
 
 def amax(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
@@ -63,38 +85,57 @@ def amin(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
 
 
 def any(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
-    """True where some element isn't 0."""
-    return amax(cast(input, "bool"), dim, keepdim)
+    """True where some element isn't 0; over no axes if ``dim`` is empty."""
+    return _truth(amax, input, dim, keepdim)
 
 
 def all(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
-    """True where no element is 0."""
-    return amin(cast(input, "bool"), dim, keepdim)
+    """True where no element is 0; over no axes if ``dim`` is empty."""
+    return _truth(amin, input, dim, keepdim)
+
+
+def _truth(reduce: Callable[..., Expr], input: Expr, dim: Dim, keepdim: bool) -> Expr:
+    found = cast(input, "bool")
+    if dim is None or isinstance(dim, int) or dim:
+        found = reduce(found, dim, keepdim)
+    # What torch gives for uint8 is a uint8.
+    return cast(found, "uint8") if input.dtype == "uint8" else found
 
 
 def var(input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = False) -> Expr:
     """The variance over axes, its sum divided by ``count - correction``."""
-    return var_mean(input, dim, correction, keepdim)[0]
+    return cast(_spread(input, dim, correction, keepdim)[0], input.dtype)
 
 
 def var_mean(
     input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = False
 ) -> tuple[Expr, Expr]:
     """Variance and mean over axes."""
-    axes = views.axes_of(dim, input.ndim)
-    centre = mean(input, axes, keepdim=True)
-    squares = pointwise.square(pointwise.sub(input, centre))
+    spread, centre = _spread(input, dim, correction, keepdim)
+    return cast(spread, input.dtype), cast(centre, input.dtype)
+
+
+def std(input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = False) -> Expr:
+    """The standard deviation over axes."""
+    return cast(pointwise.sqrt(_spread(input, dim, correction, keepdim)[0]), input.dtype)
+
+
+def _spread(input: Expr, dim: Dim, correction: Number, keepdim: bool) -> tuple[Expr, Expr]:
+    """Variance and mean over axes, in float64 as torch computes them.
+
+    A mean in float32 of numbers around 1e6 is off by up to 0.03, and so is each difference from
+    it: the variance would have 3 digits, and that of a constant row would not be 0.
+    """
+    _require_floats("var", input)
+    wide, axes = cast(input, "float64"), views.axes_of(dim, input.ndim)
+    centre = mean(wide, axes, keepdim=True)
+    squares = pointwise.square(pointwise.sub(wide, centre))
     if correction == 0:
         spread = mean(squares, axes, keepdim)
     else:
         count = math.prod(input.shape[axis] for axis in axes)
         spread = pointwise.div(sum(squares, axes, keepdim), float(max(count - correction, 0)))
     return spread, centre if keepdim or not input.ndim else views.squeeze(centre, axes)
-
-
-def std(input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = False) -> Expr:
-    """The standard deviation over axes."""
-    return pointwise.sqrt(var(input, dim, correction, keepdim))
 
 
 def softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
@@ -106,6 +147,7 @@ def softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
 def log_softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
     """``x - log(sum(exp(x)))`` on one axis."""
     input = cast(input, dtype) if dtype else input
+    _require_floats("log_softmax", input)
     centred = pointwise.sub(input, amax(input, dim, keepdim=True))
     total = sum(pointwise.exp(centred), dim, keepdim=True)
     return pointwise.sub(centred, pointwise.log(total))  # type: ignore[no-any-return]
@@ -134,8 +176,15 @@ def layer_norm(
 ) -> Expr:
     """The last axes to mean 0 and variance 1, then scaled and shifted."""
     shape = tuple(normalized_shape)
-    weight = views.full(shape, 1.0, input.dtype) if weight is None else weight
-    bias = views.full(shape, 0.0, input.dtype) if bias is None else bias
+    if not shape or shape != input.shape[-len(shape) :]:
+        raise ShapeError(
+            what="layer_norm: the input doesn't end with these axes",
+            got=f"{shape} of {input.tensor.type}",
+            expected="the extents of the last axes, one at least",
+            hint="permute the axes to normalize to the end",
+        )
+    weight = creation.full(shape, 1.0, input.dtype) if weight is None else weight
+    bias = creation.full(shape, 0.0, input.dtype) if bias is None else bias
     parts = (input, cast(weight, input.dtype), cast(bias, input.dtype))
     return make("LayerNorm", parts, len(shape), eps)
 
@@ -161,19 +210,15 @@ def batch_norm(
     return pointwise.add(pointwise.mul(input, scale), shift)  # type: ignore[no-any-return]
 
 
-def _over_statistics(input: Expr, axes: Sequence[int], eps: float) -> Expr:
-    """The input to mean 0 and variance 1 over the axes."""
-    spread, centre = var_mean(input, axes, 0, keepdim=True)
-    scale = pointwise.rsqrt(pointwise.add(spread, eps))
-    return pointwise.mul(pointwise.sub(input, centre), scale)  # type: ignore[no-any-return]
-
-
 def _affine(input: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     """Scaled and shifted a channel (axis 1)."""
     channels = (input.shape[1], *(1,) * (input.ndim - 2))
+    result = input
     if weight is not None:
-        input = pointwise.mul(input, views.reshape(weight, channels))
-    return input if bias is None else pointwise.add(input, views.reshape(bias, channels))
+        result = pointwise.mul(result, views.reshape(weight, channels))
+    if bias is not None:
+        result = pointwise.add(result, views.reshape(bias, channels))
+    return cast(result, input.dtype)
 
 
 def group_norm(
@@ -185,8 +230,15 @@ def group_norm(
 ) -> Expr:
     """Each group of channels to mean 0 and variance 1, then scaled and shifted a channel."""
     n, c, *spatial = input.shape
-    groups = views.reshape(input, (n, num_groups, c // num_groups, *spatial))
-    result = _over_statistics(groups, range(2, groups.ndim), eps)
+    if num_groups < 1 or c % num_groups:
+        raise ShapeError(
+            what="group_norm: the groups don't divide the channels",
+            got=f"{num_groups} groups of {c} channels",
+            expected=f"a divisor of {c}",
+            hint="take another number of groups",
+        )
+    groups = views.reshape(input, (n, num_groups, c // num_groups * math.prod(spatial)))
+    result = layer_norm(groups, groups.shape[2:], eps=eps)
     return _affine(views.reshape(result, input.shape), weight, bias)
 
 
@@ -194,7 +246,7 @@ def instance_norm(
     input: Expr, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
     """Each channel of each sample to mean 0 and variance 1, then scaled and shifted."""
-    return _affine(_over_statistics(input, range(2, input.ndim), eps), weight, bias)
+    return group_norm(input, input.shape[1], weight, bias, eps)
 
 
 # -- pooling ------------------------------------------------------------------------------------
@@ -212,11 +264,23 @@ def _overhang(
     """What ``ceil_mode`` reads beyond the end of each axis (torch: a window starts inside)."""
     result = []
     for extent, k, s, p, d in zip(input.shape[2:], kernel, stride, padding, dilation, strict=True):
+        if s < 1:
+            return [0, 0]  # no such window, which the operator says
         floor = window(extent, k, s, p, d)
         last = -(-(extent + 2 * p - d * (k - 1) - 1) // s)
         more = last + 1 > floor and last * s < extent + p
         result.append(last * s + d * (k - 1) + 1 - (extent + 2 * p) if more else 0)
     return result
+
+
+def _require_half(kernel: Sequence[int], padding: Sequence[int]) -> None:
+    if builtins.any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise ShapeError(
+            what="pooling: a window could lie in the padding alone",
+            got=f"padding {tuple(padding)}, windows of {tuple(kernel)}",
+            expected="at most half of the window",
+            hint="pad the input first",
+        )
 
 
 def max_pool2d(
@@ -233,9 +297,12 @@ def max_pool2d(
         return views.squeeze(max_pool2d(views.unsqueeze(input, 0), *rest), 0)
     kernel = _pair(kernel_size)
     attrs = (kernel, _pair(stride, kernel), _pair(padding), _pair(dilation))
+    _require_half(attrs[0], attrs[2])
     if ceil_mode:
         down, right = _overhang(input, *attrs)
-        input = views.pad(input, (0, right, 0, down), value=-math.inf)
+        if down or right:
+            # The least value there is: -inf, in an integer its minimum.
+            input = make("Pad", (input,), (0,) * 4, (0, 0, down, right), -math.inf)
     return make("MaxPool2d", (input,), *attrs)
 
 
@@ -258,6 +325,7 @@ def avg_pool2d(
         return views.squeeze(avg_pool2d(views.unsqueeze(input, 0), *rest), 0)
     kernel = _pair(kernel_size)
     attrs = (kernel, _pair(stride, kernel), _pair(padding), (1, 1))
+    _require_half(attrs[0], attrs[2])
     if ceil_mode and _overhang(input, *attrs) != [0, 0]:
         raise ShapeError(
             what="avg_pool2d: ceil_mode with windows that reach beyond the padding",
@@ -266,11 +334,16 @@ def avg_pool2d(
             hint="pad the input first",
         )
     result = make("AvgPool2d", (input,), *attrs)
+    if divisor_override == 0:
+        raise ShapeError(
+            what="avg_pool2d: a sum is divided by 0", got="divisor_override = 0",
+            expected="any other number", hint="",
+        )  # fmt: skip
     if divisor_override is not None:
         return pointwise.mul(result, math.prod(kernel) / divisor_override)  # type: ignore[no-any-return]
     if count_include_pad or attrs[2] == (0, 0):
         return result
-    inside = views.full((1, 1, *input.shape[2:]), 1.0, input.dtype)
+    inside = creation.full((1, 1, *input.shape[2:]), 1.0, input.dtype)
     return pointwise.div(result, make("AvgPool2d", (inside,), *attrs))  # type: ignore[no-any-return]
 
 
@@ -283,18 +356,20 @@ def _whole_windows(input: Expr, output_size: Size) -> tuple[int, ...]:
     sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
     sizes = sizes * 2 if len(sizes) == 1 else sizes
     extents = input.shape[-2:]
-    if builtins.any(extent % size for extent, size in zip(extents, sizes, strict=True)):
+    pairs = tuple(zip(extents, sizes, strict=True))
+    if 0 in sizes or builtins.any(extent % size for extent, size in pairs):
         raise ShapeError(
             what="adaptive pooling to a size that doesn't divide the input's",
             got=f"{extents} to {sizes}",
             expected="a divisor on each axis",
             hint="resize the input first",
         )
-    return tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
+    return tuple(extent // size for extent, size in pairs)
 
 
 def adaptive_avg_pool2d(input: Expr, output_size: Size) -> Expr:
     """Average pooling to a given size that divides the input's; to 1x1 it is a mean."""
+    _require_floats("adaptive_avg_pool2d", input)
     kernel = _whole_windows(input, output_size)
     if kernel == input.shape[-2:]:
         return mean(input, (-2, -1), keepdim=True)

@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from eqsynth.errors import DtypeError, ShapeError
-from eqsynth.frontend.expr import Expr, as_tensor, cast, make
+from eqsynth.errors import ShapeError
+from eqsynth.frontend.expr import Expr, cast, make
 from eqsynth.frontend.ops import pointwise
-from eqsynth.frontend.promotion import Number, common_dtype, number_dtype
+from eqsynth.frontend.ops.creation import full, held, iota
+from eqsynth.frontend.promotion import common_dtype
 from eqsynth.ir.index import Index, row_major
 from eqsynth.ir.scalar import Read
-from eqsynth.ir.tensor import Op, Scope, Tensor
-from eqsynth.ir.types import is_float
+from eqsynth.ir.tensor import Scope
 
 
 def axis_of(dim: int, rank: int) -> int:
@@ -35,11 +35,15 @@ def axis_of(dim: int, rank: int) -> int:
 
 
 def axes_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Axes in ascending order; None or nothing is all of them."""
+    """Axes in ascending order; None or nothing is all of them.
+
+    Raises:
+        ShapeError: no such axis, or one is given twice.
+    """
     if dim is None or (not isinstance(dim, int) and not dim):
         return tuple(range(rank))
-    dims = (dim,) if isinstance(dim, int) else dim
-    return tuple(sorted({axis_of(d, rank) for d in dims})) if rank else ()
+    axes = axes_in_order(dim, rank)
+    return tuple(sorted(axes)) if rank else ()
 
 
 def permute(input: Expr, dims: Sequence[int]) -> Expr:
@@ -72,8 +76,17 @@ def movedim(input: Expr, source: int | Sequence[int], destination: int | Sequenc
 
 
 def axes_in_order(dim: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes as given, counted from 0."""
-    return tuple(axis_of(d, rank) for d in ((dim,) if isinstance(dim, int) else dim))
+    """Axes as given, counted from 0.
+
+    Raises:
+        ShapeError: no such axis, or one is given twice.
+    """
+    axes = tuple(axis_of(d, rank) for d in ((dim,) if isinstance(dim, int) else dim))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(
+            what="an axis is given twice", got=str(dim), expected="each axis once", hint=""
+        )
+    return axes
 
 
 def reshape(input: Expr, shape: Sequence[int]) -> Expr:
@@ -135,7 +148,18 @@ def expand(input: Expr, size: Sequence[int]) -> Expr:
 
 
 def repeat(input: Expr, repeats: Sequence[int]) -> Expr:
-    """The tensor tiled, as often as given on each axis."""
+    """The tensor tiled, as often as given on each axis.
+
+    Raises:
+        ShapeError: there are fewer numbers than axes, or one below 0.
+    """
+    if len(repeats) < input.ndim or min(repeats, default=0) < 0:
+        raise ShapeError(
+            what="repeat: not one number an axis",
+            got=f"{tuple(repeats)} for {input.tensor.type}",
+            expected=f"{input.ndim} numbers or more, each 0 or more",
+            hint="put a 1 before for an axis that stays",
+        )
     shape = (1,) * (len(repeats) - input.ndim) + input.shape
     split = [extent for e in shape for extent in (1, e)]
     tiled = [extent for r, e in zip(repeats, shape, strict=True) for extent in (r, e)]
@@ -160,6 +184,11 @@ def slice(
     """``input[start:end:step]`` on one axis, bounds clamped as in Python."""
     axis = axis_of(dim, input.ndim)
     extent = input.shape[axis]
+    if step < 1:
+        raise ShapeError(
+            what="slice: the step isn't positive", got=str(step), expected="1 or more",
+            hint="flip the axis for a negative step",
+        )  # fmt: skip
     first, last, _ = builtins.slice(start, end, step).indices(extent)
     last = max(first, last)
     if (first, last, step) == (0, extent, 1):
@@ -187,17 +216,32 @@ def split(
     axis = axis_of(dim, input.ndim)
     extent = input.shape[axis]
     if isinstance(split_size_or_sections, int):
-        size = max(split_size_or_sections, 1)
-        sizes = [min(size, extent - at) for at in range(0, extent, size)] or [0]
+        size = max(split_size_or_sections, 0 if extent else 1)
+        sizes = [min(size, extent - at) for at in range(0, extent, size or 1)] or [0]
     else:
         sizes = list(split_size_or_sections)
+    if min(sizes, default=0) < 0 or sum(sizes) != extent:
+        raise ShapeError(
+            what="split: the parts aren't the axis",
+            got=f"{split_size_or_sections} of {extent}",
+            expected=f"a size of 1 or more, or sizes of 0 or more that add up to {extent}",
+            hint="narrow takes a part",
+        )
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(narrow(input, axis, at, size) for at, size in zip(starts, sizes, strict=True))
 
 
 def chunk(input: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
-    """At most ``chunks`` parts of one size."""
+    """At most ``chunks`` parts of one size.
+
+    Raises:
+        ShapeError: less than one part.
+    """
     extent = input.shape[axis_of(dim, input.ndim)]
+    if chunks < 1:
+        raise ShapeError(
+            what="chunk: no parts", got=str(chunks), expected="1 or more", hint=""
+        )  # fmt: skip
     return split(input, -(-extent // chunks) if extent else 1, dim)
 
 
@@ -232,6 +276,13 @@ def pad(
     Raises:
         ShapeError: no such mode; more is read than the axis has.
     """
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ShapeError(
+            what="pad: not two amounts an axis",
+            got=f"{tuple(pad)} for {input.tensor.type}",
+            expected=f"an even number of amounts, {2 * input.ndim} at most",
+            hint="(before, after) of the last axis, then of the one before it",
+        )
     before, after = [0] * input.ndim, [0] * input.ndim
     for i in range(len(pad) // 2):
         before[-1 - i], after[-1 - i] = pad[2 * i], pad[2 * i + 1]
@@ -242,7 +293,8 @@ def pad(
     if not any((*before, *after)):
         return input
     if mode == "constant":
-        return make("Pad", (input,), tuple(before), tuple(after), float(value or 0.0))
+        fill = held(value or 0.0, input.dtype)
+        return make("Pad", (input,), tuple(before), tuple(after), fill)
     shape, index = [], []
     for slot, (n, b, a) in enumerate(zip(input.shape, before, after, strict=True)):
         shape.append(n + b + a)
@@ -275,7 +327,16 @@ def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] = (
     if not isinstance(dims, int) and not dims:
         return reshape(roll(flatten(input), shifts, 0), input.shape)
     result = input
-    for shift, axis in zip(shifts, axes_in_order(dims, input.ndim), strict=True):
+    # One axis may be given twice here, and is rolled twice.
+    axes = [axis_of(d, input.ndim) for d in ((dims,) if isinstance(dims, int) else dims)]
+    if len(axes) != len(shifts):
+        raise ShapeError(
+            what="roll: not one shift an axis",
+            got=f"{tuple(shifts)} on {dims}",
+            expected="as many shifts as axes",
+            hint="without axes, one shift rolls the flattened tensor",
+        )
+    for shift, axis in zip(shifts, axes, strict=True):
         extent = input.shape[axis]
         if extent and shift % extent:
             result = make("Shift", (result,), axis, -shift % extent)
@@ -300,6 +361,16 @@ def as_strided(
 ) -> Expr:
     """The elements of a contiguous input at ``storage_offset + sum(stride * position)``."""
     flat = flatten(input)
+    last = storage_offset + sum((e - 1) * s for e, s in zip(size, stride, strict=True))
+    if min(stride, default=0) < 0 or storage_offset < 0 or (
+        0 not in size and last >= math.prod(input.shape)
+    ):  # fmt: skip
+        raise ShapeError(
+            what="as_strided reads outside of the tensor",
+            got=f"{tuple(size)} by {tuple(stride)} from {storage_offset} of {input.tensor.type}",
+            expected=f"strides of 0 or more, and positions below {math.prod(input.shape)}",
+            hint="pad the tensor first",
+        )
     if tuple(stride) == row_major(tuple(size)) and not storage_offset:
         return reshape(narrow(flat, 0, 0, math.prod(size)), size)
     at = Index(storage_offset)
@@ -310,7 +381,7 @@ def as_strided(
 
 def diagonal(input: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     """The diagonal of two axes, as the last axis."""
-    a, b = axis_of(dim1, input.ndim), axis_of(dim2, input.ndim)
+    a, b = axes_in_order((dim1, dim2), input.ndim)
     down, right = max(-offset, 0), max(offset, 0)
     length = max(min(input.shape[a] - down, input.shape[b] - right), 0)
     rest = [axis for axis in range(input.ndim) if axis not in (a, b)]
@@ -334,110 +405,11 @@ def triu(input: Expr, diagonal: int = 0) -> Expr:
 
 def _triangle(input: Expr, keep: object, diagonal: int) -> Expr:
     shape = input.shape[-2:]
+    if len(shape) < 2:
+        raise ShapeError(
+            what="a triangle of no matrix", got=str(input.tensor.type), expected="(*, m, n)",
+            hint="unsqueeze a vector",
+        )  # fmt: skip
     distance = pointwise.sub(iota(shape, 1), iota(shape, 0))
     kept = keep(distance, diagonal)  # type: ignore[operator]
     return pointwise.where(kept, input, full((), 0, input.dtype))  # type: ignore[no-any-return]
-
-
-def iota(shape: Sequence[int], axis: int, dtype: str = "int64") -> Expr:
-    """The position on one axis, at each element."""
-    return make("Iota", (), tuple(shape), axis, dtype)
-
-
-def full(size: Sequence[int], fill_value: Number, dtype: str | None = None) -> Expr:
-    """A constant tensor."""
-    value = as_tensor(fill_value, dtype or number_dtype(fill_value))
-    assert isinstance(value.tensor, Op)
-    return make("Full", (), tuple(size), value.tensor.attrs[1], value.dtype)
-
-
-def arange(
-    start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
-) -> Expr:
-    """``start, start + step, …`` up to ``end``, which is left out."""
-    if end is None:
-        start, end = 0, start
-    if dtype is None:
-        dtype = common_dtype([start, end, step])
-    length = max(math.ceil((end - start) / step), 0)
-    # Counted in the widest type of its kind and then converted, as torch does.
-    line = iota((length,), 0, dtype if step == 1 and start == 0 else _wide(dtype))
-    line = pointwise.mul_if(line, step)
-    return cast(line if start == 0 else pointwise.add(line, start), dtype)
-
-
-def _wide(dtype: str) -> str:
-    return ("float64" if dtype == "float64" else "float32") if is_float(dtype) else "int64"
-
-
-def gather(input: Expr, dim: int, index: Expr) -> Expr:
-    """``result[.., i, ..] = input[.., index[.., i, ..], ..]``"""
-    return make("Gather", (input, index), axis_of(dim, input.ndim))
-
-
-def embedding(weight: Expr, input: Expr) -> Expr:
-    """Rows of ``weight`` (v, d) at the integers of ``input``: (*i) -> (*i, d)."""
-    return make("Embedding", (weight, input))
-
-
-def take_rows(input: Expr, dim: int, index: Expr) -> Expr:
-    """``input`` at an index tensor of any rank on one axis, whose place its axes take.
-
-    The index may count from the end, as torch's indexing by tensors allows.
-    """
-    axis = axis_of(dim, input.ndim)
-    extent = input.shape[axis]
-    if is_float(index.dtype) or index.dtype == "bool":
-        raise DtypeError(
-            what="an index tensor isn't made of integers",
-            got=index.dtype,
-            expected="integers",
-            hint="cast it",
-        )
-    if lower_bound(index.tensor) < 0:
-        index = pointwise.where(pointwise.lt(index, 0), pointwise.add(index, extent), index)
-    rest = [e for a, e in enumerate(input.shape) if a != axis]
-    table = reshape(movedim(input, axis, 0), (extent, math.prod(rest)))
-    taken = reshape(embedding(table, index), (*index.shape, *rest))
-    front = list(range(index.ndim))
-    before = [index.ndim + i for i in range(axis)]
-    after = [index.ndim + i for i in range(axis, len(rest))]
-    return permute(taken, [*before, *front, *after])
-
-
-def index_select(input: Expr, dim: int, index: Expr) -> Expr:
-    """``input`` at a vector of positions on one axis."""
-    return take_rows(input, dim, index)
-
-
-def lower_bound(term: Tensor) -> float:
-    """A number that no element of an integer term is below, -inf if nothing is known."""
-    return _bounds(term)[0]
-
-
-def _bounds(term: Tensor) -> tuple[float, float]:
-    if isinstance(term, Op):
-        parts = [_bounds(arg) for arg in term.args]
-        match term.name:
-            case "Full":
-                value = float(term.attrs[1])  # type: ignore[arg-type]
-                return value, value
-            case "Iota":
-                shape, axis, _ = term.attrs
-                return 0.0, float(max(shape[axis] - 1, 0))  # type: ignore[index,operator]
-            case "Add":
-                return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
-            case "Sub":
-                return parts[0][0] - parts[1][1], parts[0][1] - parts[1][0]
-            case "Mul":
-                ends = [a * b for a in parts[0] for b in parts[1]]
-                return (
-                    (-math.inf, math.inf) if any(map(math.isnan, ends)) else (min(ends), max(ends))
-                )
-            case "Maximum":
-                return max(parts[0][0], parts[1][0]), max(parts[0][1], parts[1][1])
-            case "Minimum":
-                return min(parts[0][0], parts[1][0]), min(parts[0][1], parts[1][1])
-            case "Reshape" | "Split" | "Merge" | "Expand" | "Permute" | "Slice" | "Shift":
-                return parts[0]
-    return (0.0, math.inf) if term.dtype in ("uint8", "bool") else (-math.inf, math.inf)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from eqsynth.errors import ShapeError
 from eqsynth.frontend.expr import Expr
-from eqsynth.frontend.ops import views
+from eqsynth.frontend.ops import creation, views
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Scope
@@ -35,7 +35,7 @@ def unfold(input: Expr, dimension: int, size: int, step: int = 1) -> Expr:
             hint="pad first",
         )
     if not input.ndim:
-        return views.reshape(input, (1,)) if size else views.full((0,), 0, input.dtype)
+        return views.reshape(input, (1,)) if size else creation.full((0,), 0, input.dtype)
     at = _points((*input.shape[:axis], (extent - size) // step + 1, *input.shape[axis + 1 :], size))
     index = (*at[:axis], at[axis] * step + at[-1], *at[axis + 1 : -1])
     shape = (*input.shape[:axis], (extent - size) // step + 1, *input.shape[axis + 1 :], size)
