@@ -19,11 +19,13 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, Value, leaves
 from eqsynth.ir.tensor import Tensor, args_of
 from eqsynth.ir.types import ITEMSIZE
+from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
 from eqsynth.lower.scalar_functions import (
     Expr,
     arithmetic,
+    convert,
     loaded,
     maximum,
     minimum,
@@ -50,7 +52,9 @@ class Emitter:
         self.args: tuple[Tensor, ...] = args_of(nest.scope)
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
         self.index_dtype = "int32" if max(sizes) < 2**30 and self._small() else "int64"
-        self.dtype = arithmetic(nest.scope.dtype)
+        # What the body is computed and added up in, and the body.
+        self.kind, self.body = accumulation(nest.scope)
+        self.dtype = arithmetic(self.kind)
         self.parameters: list[Any] = []
         self.flat: dict[int, Any] = {}
         self.count = 0
@@ -175,7 +179,7 @@ class Emitter:
         if self.empty:
             return self._store(at, self._identity())
         if not self.nest.scope.reduction:
-            code, value = self._body(at, self.nest.scope.dtype)
+            code, value = self._body(at)
             return [*code, *self._store(at, value)]
         total = self._local(1)
         zero = self._int(0)
@@ -254,8 +258,7 @@ class Emitter:
         return add
 
     def _step(self, totals: Any, lane: Expr, at: dict[int, Expr]) -> list[Any]:
-        dtype = self.nest.scope.dtype
-        code, value = self._body(at, dtype)
+        code, value = self._body(at)
         return [*code, *self._accumulate(totals, lane, value)]
 
     def _accumulate(self, totals: Any, lane: Expr, value: Expr) -> list[Any]:
@@ -278,13 +281,13 @@ class Emitter:
             [self._int(width)], self.dtype, f"total{self.count}", scope="local", layout=None
         )
 
-    def _body(self, at: dict[int, Expr], dtype: str) -> tuple[list[Any], Expr]:
+    def _body(self, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
         iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
         code = ScalarCode(
             lambda read: self._load(read, iterators), iterators, self.index_dtype,
             self.lane, self.lanes,
         )  # fmt: skip
-        value = code.value(self.nest.scope.body, dtype)
+        value = code.value(self.body, self.kind)
         if self.lane is None:
             return [*code.allocations, *code.statements], value
         self.vectors += code.allocations
@@ -313,7 +316,8 @@ class Emitter:
     def _store(self, at: dict[int, Expr], value: Expr) -> list[Any]:
         iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
         address = index_code(self.nest.output, iterators, self.index_dtype)
-        kept = to_storage(value, self.nest.scope.dtype)
+        dtype = self.nest.scope.dtype
+        kept = to_storage(convert(value, self.dtype, arithmetic(dtype)), dtype)
         return [tirx.BufferStore(self.out, kept, [address])]
 
 

@@ -33,6 +33,7 @@ from eqsynth.ir.scalar import (
     iterators,
 )
 from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.torch_scalars import apply, arithmetic_dtype, kept_dtype, number
 
 # Elements of the largest intermediate tensor; larger scopes are computed in pieces.
@@ -115,12 +116,13 @@ def _largest(scope: Scope, box: _Box) -> int:
 
 def _piece(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
     shape = box.lengths[: box.traversal]
-    body = _Body(scope.body, values, box)
+    kind, whole_body = accumulation(scope)
+    body = _Body(whole_body, values, box)
     if not scope.reduction:
         return body.value(scope.body).expand(shape)
-    dtype = arithmetic_dtype(scope.dtype, box.exact)
+    dtype = arithmetic_dtype(kind, box.exact)
     if scope.reducer == "sum":
-        factors = [body.value(f).to(dtype) for f in factors_of(scope.body)]
+        factors = [body.value(f).to(dtype) for f in factors_of(whole_body)]
         return _contract(factors, box).expand(shape)
     whole = body.value(scope.body).to(dtype)
     whole = whole if whole.dim() else whole.expand((1,) * box.rank)
