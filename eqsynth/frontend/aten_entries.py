@@ -14,6 +14,7 @@ from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
 from eqsynth.frontend.ops import creation, indexing, pointwise, views
+from eqsynth.frontend.ops.positions import at_positions
 from eqsynth.frontend.promotion import Number
 from eqsynth.ir.types import is_float
 
@@ -194,11 +195,15 @@ def nearest(offset: float = 0.0) -> dict[str, Entry]:
 
 def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    for _, positions in given:
+        if positions.dtype not in ("int32", "int64"):
+            refuse("indexing by a mask", positions.dtype, "int32 or int64")
     if len(given) != 1:
-        refuse("indexing by several tensors", len(given), "one index tensor")
+        known = at_positions(input, dict(given)) if given else None
+        if known is None:
+            refuse("indexing by several tensors of data", len(given), "one index tensor")
+        return known
     axis, positions = given[0]
-    if positions.dtype not in ("int32", "int64"):
-        refuse("indexing by a mask", positions.dtype, "int32 or int64")
     return indexing.take_rows(input, axis, positions)
 
 

@@ -35,7 +35,7 @@ def proved(left: Expr, right: Expr) -> bool:
 
 
 def variance(x: Expr) -> Expr:
-    """In the dtype of x, as somebody writes it; ``ops.var`` is in float64, which rounds otherwise."""
+    """In the dtype of x, as somebody writes it; ``ops.var`` is in float64 and rounds otherwise."""
     centred = x - ops.mean(x, -1, keepdim=True)
     return ops.mean(centred * centred, -1, keepdim=True)
 

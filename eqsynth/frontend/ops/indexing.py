@@ -13,6 +13,7 @@ from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.frontend.expr import Expr, cast, make
 from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.ops.creation import iota
+from eqsynth.frontend.ops.positions import at_positions
 from eqsynth.frontend.ops.views import axis_of, flatten, movedim, permute, reshape
 from eqsynth.ir.tensor import Op, Tensor
 
@@ -74,8 +75,12 @@ def take_rows(input: Expr, dim: int, index: Expr) -> Expr:
 
     The index may count from the end, as torch's indexing by tensors allows.
     """
-    extent = input.shape[axis_of(dim, input.ndim)]
-    if lower_bound(_positions(index).tensor) < 0:
+    axis = axis_of(dim, input.ndim)
+    known = at_positions(input, {axis: _positions(index)})
+    if known is not None:
+        return known
+    extent = input.shape[axis]
+    if lower_bound(index.tensor) < 0:
         index = pointwise.where(pointwise.lt(index, 0), pointwise.add(index, extent), index)
     return _rows(input, dim, index)
 

@@ -1,0 +1,86 @@
+"""Index tensors that are computed from nothing: positions, not data.
+
+    position = arange(n)[:, None] + 4 * arange(w);  x[:, position]
+    -> L[b, i, j, d] . x[b, i + 4*j, d]
+
+A read at an affine index is a scope that rules understand (a band, a window, a diagonal), where a
+gather by data is only copied. Not here: positions that are data (``indexing.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.ir.types import Shape
+
+MAX_ELEMENTS: Final = 1 << 24
+"""Of a tensor on the way to the positions: a larger one is left to be computed at compile time."""
+
+
+def at_positions(input: Expr, indices: Mapping[int, Expr]) -> Expr | None:
+    """``input`` indexed by tensors on some of its axes, as torch's indexing by tensors, where all
+    of them are affine in their own axes and in range; else None.
+
+    The axes of the index tensors (broadcast) stand where the first of them was, if they are
+    neighbours; else in front.
+    """
+    axes = sorted(indices)
+    shape = np.broadcast_shapes(*(indices[axis].shape for axis in axes))
+    rest = [axis for axis in range(input.ndim) if axis not in axes]
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    place = axes[0] if together else 0
+    result = [input.shape[axis] for axis in rest]
+    result[place:place] = shape
+    index: list[Index] = [Index(0)] * input.ndim
+    for number, axis in enumerate(rest):
+        slot = number if number < place else number + len(shape)
+        index[axis] = Index.iterator(slot, input.shape[axis])
+    for axis in axes:
+        found = _affine(indices[axis].tensor, shape, place, input.shape[axis])
+        if found is None:
+            return None
+        index[axis] = found
+    return Expr(Scope(tuple(result), (), Read(input.tensor, tuple(index))), input.values)
+
+
+def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None:
+    """The values of an integer term as an index below ``extent``; its axes, broadcast to ``shape``,
+    are the slots from ``place`` on. Values that all count from the end are moved to the front."""
+    value = _value(term)
+    if value is None or not value.size:
+        return None
+    whole = np.broadcast_to(value, shape)
+    first = int(whole[(0,) * len(shape)])
+    index, line = Index(first), np.full((1,) * len(shape), first, dtype=np.int64)
+    for axis, size in enumerate(shape):
+        if size > 1:
+            second = [0] * len(shape)
+            second[axis] = 1
+            step = int(whole[tuple(second)]) - first
+            along = [-1 if a == axis else 1 for a in range(len(shape))]
+            line = line + step * np.arange(size).reshape(along)
+            index = index + step * Index.iterator(place + axis, size)
+    low, high = index.range()
+    if low < 0 and high < 0:
+        low, high, index = low + extent, high + extent, index + extent
+    if low < 0 or high >= extent or not np.array_equal(line, whole):
+        return None
+    return index
+
+
+def _value(term: Tensor) -> Any:
+    """The value of a term that reads no tensor; None for others, and for what is large."""
+    parts: Sequence[Tensor] = list(topological([term]))
+    for part in parts:
+        opaque = isinstance(part, Op) and part.name == "Opaque"
+        if isinstance(part, Input | Weight) or opaque or part.type.size > MAX_ELEMENTS:
+            return None
+    return evaluate(term, {})

@@ -1,0 +1,91 @@
+"""Index tensors that are computed from nothing become affine reads; all others stay data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.tensor import Op, Scope
+
+arange = torch.arange
+
+AFFINE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a window with steps": lambda x: x[:, arange(3)[:, None] + 2 * arange(2)],
+    "a diagonal": lambda x: x[:, arange(5), arange(5)],
+    "an antidiagonal": lambda x: x[:, arange(5), 4 - arange(5)],
+    "an offset diagonal, first": lambda x: x[arange(3), arange(3) + 2],
+    "axes that are no neighbours": lambda x: x[arange(3), :, arange(3) + 1],
+    "an outer product of positions": lambda x: x[:, arange(3)[:, None], arange(4)[None, :]],
+    "from the end": lambda x: x[:, arange(3) - 5],
+    "repeated": lambda x: x[:, torch.zeros(4, dtype=torch.int64)],
+    "one position": lambda x: x[:, arange(1) + 3],
+    "quotients that are steps": lambda x: x[:, (4 * arange(4)) // 4 + 1],
+    "int32": lambda x: x[:, arange(3, dtype=torch.int32)],
+}
+DATA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a square": lambda x: x[:, (arange(3) ** 2)],
+    "round the end": lambda x: x[:, arange(4) - 2],
+    "alternating": lambda x: x[:, arange(4) % 2],
+}
+
+
+class Of(torch.nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("affine", [True, False], ids=["affine", "data"])
+def test_positions_that_are_affine_are_indices(affine: bool) -> None:
+    x, wrong = torch.randn(3, 5, 6), []
+    for name, function in (AFFINE if affine else DATA).items():
+        captured = capture(Of(function).eval(), (x,))
+        (term,) = captured.program.outputs
+        (given,) = captured.program.inputs
+        arrays = {given.name: x.numpy()}
+        arrays |= {key: value.numpy() for key, value in captured.weights.items()}
+        value = torch.from_numpy(evaluate(term, arrays)).float()
+        looked_up = [t for t in captured.program.terms() if isinstance(t, Op)
+                     and t.name in ("Embedding", "Gather", "Opaque")]  # fmt: skip
+        if not torch.equal(value, function(x)):
+            wrong.append(f"{name}: another value")
+        if affine != (isinstance(term, Scope) and not looked_up):
+            wrong.append(f"{name}: {term}")
+    assert not wrong, wrong
+
+
+def test_positions_from_an_input_are_data() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+            return x[:, i + arange(3)]
+
+    captured = capture(Rows().eval(), (torch.randn(3, 5), torch.tensor([0, 1, 1])))
+    assert any(isinstance(t, Op) and t.name == "Embedding" for t in captured.program.terms())
+
+
+def test_a_gathered_band_is_a_band_product() -> None:
+    """Longformer's scores, gathered in plain torch: (q k[position]) is found to be G2BMM."""
+    from eqsynth.egraph.schedule import saturate
+    from eqsynth.egraph.session import Session
+    from eqsynth.rules import load_rules
+
+    class Scores(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            position = arange(8)[:, None] + 2 * arange(5)[None, :]
+            keys = torch.nn.functional.pad(k, (0, 0, 4, 4))[:, position]
+            return (q[:, :, None, :] @ keys.transpose(-1, -2))[:, :, 0]
+
+    captured = capture(Scores().eval(), (torch.randn(2, 8, 3), torch.randn(2, 8, 3)))
+    session = Session(load_rules(), log_matches=False)
+    session.add(captured.program.outputs)
+    report = saturate(session)
+    graph = session.graph(captured.program.outputs, report.stop, report.seconds, {})
+    members = [m for terms in graph.classes.values() for m in terms if isinstance(m, Op)]
+    assert any(m.name == "G2BMM" and m.attrs == (2, 2) for m in members)
