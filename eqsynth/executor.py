@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import math
 import os
 import pickle
 import resource
@@ -157,7 +158,8 @@ class Worker:
         """
         name = (task.__module__, task.__qualname__)
         payload = pickle.dumps((name, args, _told()), protocol=pickle.HIGHEST_PROTOCOL)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        timeout_s = math.inf if timeout_s is None else timeout_s
+        deadline = None if math.isinf(timeout_s) else time.monotonic() + timeout_s
         if not self.is_clean():
             self.close()
             self._start()

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_flatten
 
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.explain import NoExplanation
-from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.select import Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
@@ -78,7 +79,7 @@ class Original:
         profile = Profile(self.target.key())
         try:
             costs = CostModel(self.target, profile, "flops")
-            plan = extract(graph, backends, costs, lambda kernels: [None] * len(kernels), 60.0).plan
+            plan = Selection(graph, candidates(graph, backends)).plain(costs)
         finally:
             profile.close()
         parts = assemble(program, graph, plan, self.captured.weights, backends, 1 << 62)

@@ -40,7 +40,7 @@ from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
-from eqsynth.lower.assemble import assemble
+from eqsynth.lower.assemble import assemble, build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import unchanged
@@ -279,10 +279,10 @@ class _Run:
         self.bar.total(len(distinct))
         # Half of the time at most: extraction has to measure with the rest.
         end = self.begin + self.settings.time_limit_s / 2
-        with borrowed(memory_limit=self.settings.memory_limit) as worker:
+        with borrowed(memory_limit=self.settings.worker_bytes) as worker:
             for number, (key, segment) in enumerate(distinct.items()):
                 left = (end - time.monotonic()) / (len(distinct) - number)
-                limits = Limits(self.settings.node_limit, left)
+                limits = Limits(self.settings.enodes, left)
                 self.graphs[key] = self._saturated(worker, segment, limits)
                 self.bar.advance()
         graph = stitch(program, self.segments, [self.graphs[s.key] for s in self.segments])
@@ -298,8 +298,9 @@ class _Run:
         if limits.deadline_s <= 0:  # a rule that hangs must not do so in each segment
             return unsaturated(segment.roots, "deadline")
         return saturate_in_worker(
-            worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain
-        )
+            worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain,
+            grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
+        )  # fmt: skip
 
     def _extract(self, graph: EGraph) -> tuple[Extraction, Extraction]:
         """The plan of eqsynth's own kernels, and the plan with regions on engines."""
@@ -309,9 +310,14 @@ class _Run:
         try:
             costs = CostModel(target, profile, self.settings.objective)
             backends = cpu_backends(self.captured.opaque)
-            own = extract(graph, backends, costs, measurer, self._left_s())
+            # Building comes after the deadline, so that it may take a share of the limit's slack.
+            slack_s = 0.2 * self.settings.time_limit_s + 0.5
+            own = extract(
+                graph, backends, costs, measurer, self._left_s(),
+                reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
+            )  # fmt: skip
             tried = engines_of(self.settings.engines)
-            found = with_engines(graph, own, tried, costs, measurer, self._left_s() / 2)
+            found = with_engines(graph, own, tried, costs, measurer, self._left_s())
         finally:
             measurer.close()
             profile.close()
@@ -322,7 +328,11 @@ class _Run:
     def _race(self, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
         args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
-        result = race(lambda: original(*args, **kwargs), lambda: compiled(*args, **kwargs))
+        result = race(
+            lambda: original(*args, **kwargs),
+            lambda: compiled(*args, **kwargs),
+            seconds=0.3 + 0.1 * self.settings.time_limit_s,
+        )
         before, after = result.before, result.after
         self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s
         self.report.quartiles_s = {

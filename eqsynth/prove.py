@@ -14,6 +14,7 @@ from eqsynth.explain import Explanation, NoExplanation
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.numerics import Files, rules_of
+from eqsynth.settings import positive
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def prove_equal(
     Inputs and weights of the same name are the same tensor in both.
 
     Raises:
+        EqsynthError: a limit is no positive number.
         ShapeError: the programs have other numbers or types of outputs.
         RuleError: a rule file can't be used.
         SaturationError: a rule was caught being unsound, or the engine failed on it.
@@ -67,6 +69,12 @@ def prove_equal(
     >>> bool(prove_equal((a @ b) @ c, a @ (b @ c)))
     True
     """
+    for name, limit in (
+        ("time_limit_s", time_limit_s),
+        ("node_limit", node_limit),
+        ("memory_limit", memory_limit),
+    ):
+        positive(limit, name, where="prove_equal")
     loaded = rules_of(rules, numerics, where="prove_equal")
     outputs = [program_of(side)[0].outputs for side in (left, right)]
     types = [[str(term.type) for term in side] for side in outputs]

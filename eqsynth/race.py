@@ -33,16 +33,29 @@ class Race:
         )
 
 
-def race(original: Callable[[], object], compiled: Callable[[], object]) -> Race:
-    """Times both, in turns."""
+# What a race takes on a quiet machine at most, unless single calls are longer.
+_LONGEST_S = 1.3
+_PAUSE_S = 0.02
+
+
+def race(
+    original: Callable[[], object],
+    compiled: Callable[[], object],
+    seconds: float = _LONGEST_S,
+) -> Race:
+    """Times both, in turns, for about so many seconds."""
     with torch.no_grad():
         once = _once_s(original)
+        rounds = 9 if once < 0.5 else 3
+        turn_s = max(min(seconds, _LONGEST_S) / rounds / 2 - _PAUSE_S, 0.005)
         times = time_interleaved(
             {"before": original, "after": compiled},
-            repeats=9 if once < 0.5 else 3,
-            block=max(1, min(50, int(0.05 / max(once, 1e-6)))),
-            pause_s=0.02,
-            turn_s=0.25,  # where threads stall, what took 50 ms may take seconds
+            repeats=rounds,
+            block=max(1, min(50, int(turn_s / max(once, 1e-6)))),
+            pause_s=_PAUSE_S,
+            # Where threads stall, what took 50 ms may take seconds.
+            turn_s=5 * turn_s,
+            limit_s=2 * seconds,
         )
     return Race(times["before"], times["after"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from eqsynth.errors import EqsynthError
@@ -20,8 +21,8 @@ class Settings:
     rules: tuple[str | Path, ...]
     objective: str
     time_limit_s: float
-    node_limit: int
-    memory_limit: int
+    node_limit: float
+    memory_limit: float
     check: bool
     explain: bool
     engines: tuple[str, ...] | None = None
@@ -43,7 +44,35 @@ class Settings:
             ("node_limit", self.node_limit),
             ("memory_limit", self.memory_limit),
         ):
-            if not limit > 0:
-                raise EqsynthError(
-                    f"optimize: {name} isn't positive", got=repr(limit), expected="more than 0"
-                )
+            positive(limit, name, where="optimize")
+
+    @property
+    def worker_bytes(self) -> int | None:
+        """Address space that a worker may have; None for no limit."""
+        return int(self.memory_limit) if self.memory_limit < _ALL else None
+
+    @property
+    def enodes(self) -> int:
+        """E-nodes of a segment at which saturation stops."""
+        return int(min(self.node_limit, _ALL))
+
+
+# More than any machine has, and within the numbers that systems take for limits.
+_ALL = 1 << 62
+
+
+def positive(value: object, name: str, *, where: str) -> None:
+    """Refuses what can't be a limit; ``float("inf")`` is none.
+
+    Args:
+        where: the function that the user called.
+
+    Raises:
+        EqsynthError: the value is no number, NaN, zero or negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise EqsynthError(
+            f"{where}: {name} isn't a positive number",
+            got=repr(value),
+            expected='a number above 0; float("inf") for no limit',
+        )

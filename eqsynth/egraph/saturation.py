@@ -45,8 +45,12 @@ def saturate_in_worker(
     phases: Sequence[Phase] = DEFAULT_PHASES,
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     log_matches: bool = True,
+    grace_s: float = _GRACE_S,
 ) -> EGraph:
     """Saturates ``roots``; without success their e-graph as they are, ``stop`` saying why.
+
+    Args:
+        grace_s: time past the deadline in which the worker has to hand over.
 
     Raises:
         SaturationError: a rule is unsound, or the engine failed on it.
@@ -60,7 +64,7 @@ def saturate_in_worker(
             tuple(phases),
             limits,
             log_matches,
-            timeout_s=limits.deadline_s + _GRACE_S,
+            timeout_s=limits.deadline_s + grace_s,
         )
     except WorkerError as error:
         return unsaturated(roots, stop=f"worker {error.reason}")

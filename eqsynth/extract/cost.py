@@ -7,8 +7,10 @@ that a kernel that might be good gets measured. Search and measuring together ar
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from eqsynth.egraph.graph import EGraph
@@ -16,7 +18,7 @@ from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
-from eqsynth.extract.select import VIEW_S, Selection, candidates
+from eqsynth.extract.select import VIEW_S, OutOfTime, Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
@@ -37,8 +39,16 @@ this many times theirs: larger ones and those that use more again come nearer to
 MIN_RATIOS = 3
 """Measured ratios from which a family's are believed; fewer say nothing about the others."""
 
-Measure = Callable[[Sequence[Kernel]], Sequence[Timing | None]]
-"""Builds and times kernels; None for one that can't be built or run."""
+# Seconds that the choice after the deadline may take, where there is a plan already.
+_SETTLE_S = 0.5
+
+DOUBT = 4.0
+"""Times the roofline that a kernel is taken to need where nothing is known of its family, and no
+time is left to measure it."""
+
+Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
+"""Builds and times kernels until the monotonic clock says the second argument; None for one that
+can't be built or run. What it didn't reach is missing."""
 
 
 def measurement_key(kernel: Kernel) -> MeasurementKey:
@@ -135,28 +145,48 @@ class CostModel:
             self._estimates[kernel] = self._estimate_s(kernel)
         return self._estimates[kernel]
 
+    def timed_only(self, kernel: Kernel) -> float:
+        """The cost of a kernel that was measured; any other is out."""
+        return self(kernel) if self.measured(kernel) else float("inf")
+
+    def cautious(self, kernel: Kernel) -> float:
+        """The cost where nothing more can be measured: an estimate must not beat a time because it
+        is optimistic. A generated kernel without a time is out: its building may fail, too."""
+        if self.objective == "flops" or self.measured(kernel):
+            return self(kernel)
+        if kernel.backend == "tvm":
+            return float("inf")
+        known = self._known_ratios(kernel)
+        typical = known[len(known) // 2] if len(known) >= MIN_RATIOS else DOUBT
+        return self.roofline_s(kernel) * typical
+
     def _estimate_s(self, kernel: Kernel) -> float:
         """The roofline times the family's ratio to it.
 
         Where memory is the bound: a low quantile (`OPTIMISM`). Where arithmetic is: the least of
         those that are `ALIKE`, since such kernels are few and decide the time of the program.
         """
+        least_s, known = self.roofline_s(kernel), self._known_ratios(kernel)
+        if len(known) < MIN_RATIOS:
+            return least_s
+        compute = family_of(kernel.implementation, _kind(kernel.term)).endswith(COMPUTE)
+        return least_s * known[0 if compute else int(OPTIMISM * (len(known) - 1))]
+
+    def _known_ratios(self, kernel: Kernel) -> list[float]:
+        """How far from the roofline kernels of the family were that tell of this one; in order."""
         family = family_of(kernel.implementation, _kind(kernel.term))
         if family not in self._ratios:
             self._ratios[family] = self.profile.family_ratios(family)
         least_s = self.roofline_s(kernel)
         elements = max(_elements(kernel.term), 1)
         compute = family.endswith(COMPUTE)
-        known = sorted(
+        return sorted(
             ratio.value
             for ratio in self._ratios[family]
             if not compute
             or ratio.roofline_s >= ALIKE * least_s
             and ratio.roofline_s * elements >= ALIKE * least_s * ratio.elements
         )
-        if len(known) < MIN_RATIOS:
-            return least_s
-        return least_s * known[0 if compute else int(OPTIMISM * (len(known) - 1))]
 
     def __call__(self, kernel: Kernel) -> float:
         seconds = self.time_s(kernel)
@@ -167,20 +197,25 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Extraction:
-    """The plan, and how it was found: rounds, kernels timed, whether every kernel of the plan is
-    measured, kernels considered."""
+    """The plan, and how it was found.
+
+    Attributes:
+        rounds: of selecting and measuring.
+        timed: kernels that were timed.
+        estimated: kernels of the plan that have no time, so that an estimate chose them.
+        considered: kernels among which was chosen.
+    """
 
     plan: Plan
     rounds: int
     timed: int
-    complete: bool
+    estimated: int
     considered: int
 
-
-def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:
-    """The plan's kernels that have no time yet, in the profile neither."""
-    costs.load([k for k in plan.kernels() if not costs.measured(k)])
-    return [k for k in plan.kernels() if not costs.measured(k)]
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel of the plan is measured."""
+        return not self.estimated
 
 
 def extract(
@@ -189,48 +224,123 @@ def extract(
     costs: CostModel,
     measure: Measure,
     deadline_s: float,
+    reserve_s: Callable[[Plan], float] = lambda _plan: 0.0,
 ) -> Extraction:
     """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
 
-    The best plan whose kernels are all measured is kept; a deadline ends the search with it.
+    At the deadline the best plan whose kernels are all measured is taken. If there is none, the
+    times so far and cautious estimates choose, and the plan of the original's operators as they
+    are is one of those chosen from: there is always a plan.
+
+    Args:
+        deadline_s: seconds from now in which kernels are looked for and timed.
+        reserve_s: how much of them is to be left over for building a plan.
 
     Raises:
         ExtractionError: an output can't be run by any backend.
     """
     end = time.monotonic() + deadline_s
-    found = candidates(graph, backends)
-    kernels = [c.kernel for options in found.values() for c in options]
-    costs.load(kernels)
-    selection = Selection(graph, found)
+    found = candidates(graph, backends, end)
+    kernels = {c.kernel for options in found.values() for c in options}
+    search = _Search(Selection(graph, found, end), costs)
+    costs.load(list(kernels))
+    try:
+        while not search.round():
+            assert search.plan is not None
+            until = end - reserve_s(search.plan)
+            if time.monotonic() >= until or not search.measure(measure, until):
+                search.settle()
+                break
+    except OutOfTime:
+        search.settle()
+    except ExtractionError:
+        if time.monotonic() < end:
+            raise
+        # Some operator runs in another form only, for which the time was too short.
+        search.selection = Selection(graph, candidates(graph, backends))
+        search.settle()
+    return search.result(len(kernels))
+
+
+@dataclass
+class _Search:
+    """Rounds of selecting and measuring.
+
+    Attributes:
+        plan: of the last round.
+        unknown: its kernels that have no time, those first of which most is at stake.
+        incumbent: the best plan all of whose kernels have times.
+    """
+
+    selection: Selection
+    costs: CostModel
+    plan: Plan | None = None
+    unknown: Sequence[Kernel] = ()
     incumbent: Plan | None = None
-    incumbent_s = float("inf")
-    rounds = timed = 0
-    while True:
-        rounds += 1
+    rounds: int = 0
+    timed: int = 0
+
+    def round(self) -> bool:
+        """Selects; true if that was the last one."""
+        self.rounds += 1
+        flops = self.costs.objective == "flops"
         # What greedy choices alone take is timed first: that costs less than the best plan.
-        plan = selection.one_by_one(costs)
-        unknown = _unknown(plan, costs)
-        if not unknown or costs.objective == "flops":
-            plan = selection.best(costs)
-            unknown = _unknown(plan, costs)
-        if not unknown or costs.objective == "flops":
-            cost_s = sum(costs(step.kernel) for step in plan.steps)
-            if cost_s <= incumbent_s:
-                incumbent, incumbent_s = plan, cost_s
-            return Extraction(incumbent or plan, rounds, timed, not unknown, len(set(kernels)))
-        if time.monotonic() > end:
-            break
-        times = measure(unknown)
-        costs.record(dict(zip(unknown, times, strict=True)))
-        timed += len(unknown)
-        if all(t is not None for t in times):
-            cost_s = sum(costs(step.kernel) for step in plan.steps)
-            if cost_s < incumbent_s:
-                incumbent, incumbent_s = plan, cost_s
-    if incumbent is None:
-        raise ExtractionError(
-            what="the deadline passed before any program was measured",
-            got=f"{timed} kernels timed in {rounds} rounds",
-            hint="give more time; the original program is used",
-        )
-    return Extraction(incumbent, rounds, timed, True, len(set(kernels)))
+        self._look_at(self.selection.one_by_one(self.costs))
+        if not self.unknown or flops:
+            self._look_at(self.selection.best(self.costs))
+        if not self.unknown:
+            self._keep()
+        elif flops:
+            self.incumbent = self.plan
+        return not self.unknown or flops
+
+    def measure(self, measure: Measure, until: float) -> bool:
+        """Times what is unknown; false if nothing was reached."""
+        times = measure(self.unknown, until)
+        self.costs.record(times)
+        self.timed += len(times)
+        if all(times.get(kernel) is not None for kernel in self.unknown):
+            self._keep()
+        return bool(times)
+
+    def settle(self) -> None:
+        """Nothing more can be measured. If some plan is wholly measured, what has a time chooses;
+        else cautious estimates help, and the original's operators are one of the plans."""
+        if self.incumbent is not None:
+            plans, costs = [self.incumbent], self.costs.timed_only
+        else:
+            plans, costs = [], self.costs.cautious
+            with suppress(ExtractionError):
+                plans.append(self.selection.plain(costs))
+        self.selection.until = time.monotonic() + _SETTLE_S if plans else math.inf
+        with suppress(OutOfTime):
+            plans.append(self.selection.best(costs))
+        self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
+
+    def result(self, considered: int) -> Extraction:
+        assert self.incumbent is not None
+        estimated = len(_unknown(self.incumbent, self.costs))
+        return Extraction(self.incumbent, self.rounds, self.timed, estimated, considered)
+
+    def _look_at(self, plan: Plan) -> None:
+        unknown = set(_unknown(plan, self.costs))
+        stake = sorted(plan.steps, key=lambda step: -step.cost_s)
+        self.plan = plan
+        self.unknown = [k for k in dict.fromkeys(s.kernel for s in stake) if k in unknown]
+
+    def _keep(self) -> None:
+        """The plan that was just measured, unless the incumbent is better."""
+        assert self.plan is not None
+        best = _cost(self.incumbent, self.costs) if self.incumbent else float("inf")
+        if _cost(self.plan, self.costs) <= best:
+            self.incumbent = self.plan
+
+
+def _cost(plan: Plan, costs: Callable[[Kernel], float]) -> float:
+    return sum(costs(step.kernel) for step in plan.steps)
+
+
+def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:
+    """The plan's kernels that have no time yet, in the profile neither."""
+    costs.load([k for k in plan.kernels() if not costs.measured(k)])
+    return [k for k in plan.kernels() if not costs.measured(k)]

@@ -34,6 +34,10 @@ CLEAR = 1.5
 throughout: such a range of spans is not parted further."""
 
 
+COMPILE_S = 5.0
+"""What an engine takes to compile a region, about."""
+
+
 @dataclass(frozen=True)
 class Span:
     """Steps ``first`` to ``last`` (not included) of a plan; ``results`` is what is live after."""
@@ -81,9 +85,11 @@ def with_engines(
     """The extraction, with regions on engines where these were measured to be faster.
 
     The whole is tried first, then halves of what no side wins clearly; at the deadline what was
-    measured until then decides.
+    measured until then decides. In the last half of the time, less what one compilation takes,
+    none is begun.
     """
     end = time.monotonic() + deadline_s
+    begin_until = end - max(deadline_s / 2, COMPILE_S)
     plan = found.plan
     parts = spans(plan)
     if costs.objective != "time" or not parts or not engines:
@@ -92,17 +98,18 @@ def with_engines(
     timed = 0
     weights = [sum(s.cost_s for s in plan.steps[p.first : p.last]) for p in parts]
     queue = deque([(0, len(parts))])
-    while queue and time.monotonic() < end:
+    while queue and time.monotonic() < begin_until:
         first, last = queue.popleft()
         span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
         ways = [way for engine in engines for way in _ways(graph, plan, span, engine)]
         costs.load([step.kernel for step in ways])
         unknown = list(dict.fromkeys(s.kernel for s in ways if not costs.measured(s.kernel)))
         for kernel in unknown:
-            costs.record({kernel: measure([kernel])[0]})
-        timed += len(unknown)
+            times = measure([kernel], end)
+            costs.record(times)
+            timed += len(times)
         for step in ways:
-            cost_s = costs(step.kernel) + _conversions_s(plan, span, step, costs)
+            cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
             if cost_s < choices.get((first, last), (float("inf"), None))[0]:
                 choices[first, last] = (cost_s, replace(step, cost_s=cost_s))
         if (first, last) in choices:

@@ -9,6 +9,9 @@ cost nothing and come in any layout.
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +30,9 @@ from eqsynth.ir.work import flops
 
 # What a view costs to make at run time: a call of torch, no data.
 VIEW_S = 4e-7
+
+# Classes that are looked at between two looks at the clock.
+_TURNS = 256
 
 Costs = Callable[[Kernel], float]
 
@@ -73,31 +79,56 @@ def placeholder(member: Tensor) -> tuple[Tensor, tuple[ClassRef, ...]]:
     return over(member, images), tuple(a for a in args if isinstance(a, ClassRef))
 
 
-def candidates(graph: EGraph, backends: Sequence[Backend]) -> dict[ClassRef, list[Candidate]]:
-    """Every kernel of every member that isn't constant."""
-    found: dict[ClassRef, list[Candidate]] = {}
+def candidates(
+    graph: EGraph, backends: Sequence[Backend], until: float = math.inf
+) -> dict[ClassRef, list[Candidate]]:
+    """Every kernel of every member that isn't constant; those of the original's operators first.
+
+    Args:
+        until: when the monotonic clock says so, kernels of other members are left out.
+    """
+    found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
     cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
-    for ref, members in graph.classes.items():
-        found[ref] = []
-        if ref.constant:
-            continue
-        for member in members:
-            if not isinstance(member, Op | Scope) or ref in args_of(member):
+    for original in (True, False):
+        for ref, members in graph.classes.items():
+            if ref.constant:
                 continue
-            term, args = placeholder(member)
-            constants = tuple(arg.constant for arg in args)
-            key = (term, constants)
-            if key not in cache:
-                cache[key] = [k for b in backends for k in b.kernels(term, constants)]
-            found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
+            own = graph.original.get(ref, ())
+            for member in members:
+                if not isinstance(member, Op | Scope) or ref in args_of(member):
+                    continue
+                if (member in own) is not original:
+                    continue
+                if not original and time.monotonic() >= until:
+                    return found
+                term, args = placeholder(member)
+                constants = tuple(arg.constant for arg in args)
+                key = (term, constants)
+                if key not in cache:
+                    cache[key] = [k for b in backends for k in b.kernels(term, constants)]
+                found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
     return found
 
 
-class Selection:
-    """Greedy DAG extraction over the candidates of one e-graph; see the module."""
+class OutOfTime(Exception):
+    """The deadline came in the middle of a selection."""
 
-    def __init__(self, graph: EGraph, found: Mapping[ClassRef, list[Candidate]]) -> None:
-        self.graph = graph
+
+class Selection:
+    """Greedy DAG extraction over the candidates of one e-graph; see the module.
+
+    Attributes:
+        until: what the monotonic clock says when :class:`OutOfTime` is raised. What takes less
+            than a look at the clock ends in any case, and so does :meth:`plain`.
+    """
+
+    def __init__(
+        self,
+        graph: EGraph,
+        found: Mapping[ClassRef, list[Candidate]],
+        until: float = math.inf,
+    ) -> None:
+        self.graph, self.until = graph, until
         self.found = {ref: [_way(ref, c) for c in options] for ref, options in found.items()}
         self.original = {
             ref: [w for w in ways if w.candidate.member in graph.original.get(ref, ())]
@@ -117,6 +148,7 @@ class Selection:
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
+            OutOfTime: the deadline has passed.
         """
         plan = self.one_by_one(costs)
         for whole, pieces in self._pieces(plan).items():
@@ -136,10 +168,27 @@ class Selection:
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
+            OutOfTime: the deadline has passed.
         """
-        self._costs = costs
-        self._prices = {w: costs(w.candidate.kernel) for ways in self.found.values() for w in ways}
+        self._price(self.found, costs)
         return self._greedy(self.found, self.graph.classes)
+
+    def plain(self, costs: Costs) -> Plan:
+        """The best plan of the original's operators as they are, whatever the clock says.
+
+        Raises:
+            ExtractionError: a root has no such member that any backend can run.
+        """
+        until, self.until = self.until, math.inf
+        try:
+            self._price(self.original, costs)
+            return self._greedy(self.original, self.graph.original)
+        finally:
+            self.until = until
+
+    def _price(self, found: Mapping[ClassRef, Sequence[_Way]], costs: Costs) -> None:
+        self._costs = costs
+        self._prices = {w: costs(w.candidate.kernel) for ways in found.values() for w in ways}
 
     def _pieces(self, plan: Plan) -> dict[ClassRef, list[ClassRef]]:
         """Classes that the plan doesn't compute -> several that it does and that are slices of it.
@@ -186,8 +235,10 @@ class Selection:
                         0.0, {(ref, layout): _Choice(None, (), 0.0)}
                     )
             work.append(ref)
-        queued = set(work)
+        queued, turns = set(work), itertools.count(1)
         while work:
+            if next(turns) % _TURNS == 0 and time.monotonic() >= self.until:
+                raise OutOfTime
             ref = work.popleft()
             queued.discard(ref)
             if ref.constant or not self._improve(ref):

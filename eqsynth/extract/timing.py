@@ -53,13 +53,15 @@ def time_interleaved(
     block: int = 10,
     pause_s: float = 0.05,
     turn_s: float = math.inf,
+    limit_s: float = math.inf,
 ) -> dict[str, Timing]:
     """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
 
     A turn is a pause, one call that is not counted, and ``block`` calls that are samples; no more
     of them are made once they have taken ``turn_s``. Engines keep idle threads spinning after a
     call, which slows whoever comes next; the pause lets them sleep. The first place rotates, so
-    that no callable always follows the same one.
+    that no callable always follows the same one. Once ``limit_s`` have passed, no further round is
+    begun, but for the first three.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
@@ -67,7 +69,10 @@ def time_interleaved(
     if repeats < 1 or block < 1:
         raise ValueError(f"repeats and block must be at least 1, got {repeats} and {block}")
     samples: dict[str, list[float]] = {name: [] for name in callables}
+    begin = time.monotonic()
     for round_ in range(repeats):
+        if round_ >= 3 and time.monotonic() - begin > limit_s:
+            break
         for name in turn_order(tuple(callables), round_):
             time.sleep(pause_s)
             samples[name] += take_turn(callables[name], block, turn_s)
@@ -96,19 +101,25 @@ def take_turn(call: Callable[[], object], block: int, turn_s: float = math.inf) 
 
 
 def time_one(
-    call: Callable[[], object], min_time_s: float = 0.02, blocks: int = 7, warmup: int = 2
+    call: Callable[[], object],
+    min_time_s: float = 0.02,
+    blocks: int = 7,
+    warmup: int = 2,
+    until: float = math.inf,
 ) -> Timing:
     """A quick time of one operator: short samples for ``min_time_s``, at least ``blocks`` of them.
 
-    Once three samples have taken ten times ``min_time_s``, no more are made.
+    Once three samples have taken ten times ``min_time_s``, no more are made; nor, after the first,
+    when the monotonic clock says ``until``.
 
     Raises:
         ValueError: ``blocks`` is less than 1.
     """
     if blocks < 1:
         raise ValueError(f"blocks must be at least 1, got {blocks}")
-    for _ in range(warmup):
-        call()
+    for number in range(warmup):
+        if number == 0 or time.monotonic() < until:
+            call()
     with _no_garbage_collection():
         calls = _calls_for(call, SAMPLE_S)
         samples: list[float] = []
@@ -116,7 +127,8 @@ def time_one(
         while len(samples) < blocks or spent_s < min_time_s:
             samples.append(_block_s(call, calls))
             spent_s += samples[-1] * calls
-            if len(samples) >= 3 and spent_s > 10 * min_time_s:
+            slow = len(samples) >= 3 and spent_s > 10 * min_time_s
+            if slow or time.monotonic() >= until:
                 break
     return Timing.of(samples)
 

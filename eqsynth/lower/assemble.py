@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from eqsynth.ir.tensor import ClassRef, Op
 from eqsynth.lower.backends import backend_of
 from eqsynth.lower.program import Parameter, Step
 from eqsynth.lower.torch_ops import evaluate_constant
+
+# Seconds of CPU: importing TVM, and compiling a kernel among several.
+_COMPILER_S, _COMPILE_S = 1.1, 0.03
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ def assemble(
     plan: Plan,
     weights: Mapping[str, torch.Tensor],
     backends: Sequence[Backend],
-    constant_limit_bytes: int,
+    constant_limit_bytes: float,
     on_step: Callable[[], None] = lambda: None,
 ) -> Assembly:
     """Builds the kernels of a plan over evaluated constants.
@@ -79,6 +83,14 @@ def assemble(
     parameters = tuple(Parameter(i, contiguous(len(i.shape))) for i in program.inputs)
     kept = {constants[ref]: value for ref, value in values.items()}
     return Assembly(parameters, tuple(steps), outputs, kept)
+
+
+def build_s(plan: Plan) -> float:
+    """About how long assembling takes: generated kernels are compiled."""
+    generated = sum(kernel.backend == "tvm" for kernel in plan.kernels())
+    if not generated:
+        return 0.0
+    return _COMPILE_S * generated + (0.0 if "tvm" in sys.modules else _COMPILER_S)
 
 
 def _build(

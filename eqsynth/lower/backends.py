@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
 from typing import Final
 
 import torch
@@ -22,8 +28,12 @@ from eqsynth.lower.vendor import OneDnnBackend
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH = 24
-# Longer than any kernel of a batch takes to compile and run.
+# Kernels that are built at a time, between two looks at the clock.
+_TOGETHER = 8
+# Longer than any batch takes to compile and run.
 _BATCH_TIMEOUT_S = 120.0
+# Time past the deadline in which a worker may hand over what it has; then it is ended.
+_GRACE_S = 0.5
 
 
 def cpu_backends(
@@ -103,40 +113,72 @@ def random_inputs(program: Program) -> tuple[torch.Tensor, ...]:
     )
 
 
-def time_kernels(kernels: Sequence[Kernel], threads: int) -> list[Timing | None]:
-    """Builds and times kernels on random data; the task of the measuring worker."""
+def time_kernels(
+    kernels: Sequence[Kernel], threads: int, until: float = math.inf
+) -> list[tuple[int, Timing | None]]:
+    """Builds and times kernels on random data; the task of the measuring worker.
+
+    Args:
+        until: when the monotonic clock (one for all processes of a machine) says so, no kernel is
+            built or timed any more.
+
+    Returns:
+        Times by the kernels' positions, None for one that failed; only those that were reached.
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(0)  # the same data, whatever the worker ran before
     backends = cpu_backends()
-    arguments = [_arguments(kernel) for kernel in kernels]
-    times: list[Timing | None] = [None] * len(kernels)
+    times: dict[int, Timing | None] = {}
+    by_backend = [
+        (backend, n)
+        for backend in backends
+        for n, kernel in enumerate(kernels)
+        if backend_of(kernel, backends) is backend
+    ]
     with torch.no_grad():
-        for backend in backends:
-            own = [n for n, k in enumerate(kernels) if backend_of(k, backends) is backend]
-            packed = [
-                (kernels[n], {i: arguments[n][i] for i, c in enumerate(kernels[n].constants) if c})
-                for n in own
-            ]
-            for n, runner in zip(own, backend.build(packed), strict=True):
-                values = [
-                    v for v, c in zip(arguments[n], kernels[n].constants, strict=True) if not c
-                ]
-                if runner is not None:
-                    try:
-                        times[n] = _steady(lambda r=runner, v=values: r(*v))  # type: ignore[misc]
-                    except (EqsynthError, RuntimeError):
-                        times[n] = None
-    return times
+        for backend, group in groupby(by_backend, key=lambda pair: pair[0]):
+            own = [n for _, n in group]
+            for start in range(0, len(own), _TOGETHER):
+                if time.monotonic() >= until:
+                    break
+                part = own[start : start + _TOGETHER]
+                found = _time_together(backend, [kernels[n] for n in part], until)
+                times.update(zip(part, found, strict=False))
+    return list(times.items())
 
 
-def _steady(call: Callable[[], object]) -> Timing:
+def load_libraries() -> None:
+    """What building and timing kernels needs, loaded; a task of the measuring worker."""
+    import tvm  # noqa: F401
+
+
+def _time_together(
+    backend: Backend, kernels: Sequence[Kernel], until: float
+) -> Iterator[Timing | None]:
+    """Times of kernels that are built at once, up to the deadline."""
+    arguments = [_arguments(kernel) for kernel in kernels]
+    packed = [
+        (kernel, {i: values[i] for i, constant in enumerate(kernel.constants) if constant})
+        for kernel, values in zip(kernels, arguments, strict=True)
+    ]
+    for kernel, values, runner in zip(kernels, arguments, backend.build(packed), strict=True):
+        if time.monotonic() >= until:
+            return
+        given = [v for v, c in zip(values, kernel.constants, strict=True) if not c]
+        try:
+            yield _steady(partial(runner, *given), until) if runner is not None else None
+        except (EqsynthError, RuntimeError):
+            yield None
+
+
+def _steady(call: Callable[[], object], until: float) -> Timing:
     """A timing, the best of three where runs scatter: another busy process makes threads wait for
     each other for milliseconds, and never makes a kernel faster."""
-    best = time_one(call)
+    best = time_one(call, until=until)
     for _ in range(2):
-        if best.q3_s < 1.3 * best.q1_s:
+        if best.q3_s < 1.3 * best.q1_s or time.monotonic() >= until:
             break
-        best = min(best, time_one(call), key=lambda timing: timing.median_s)
+        best = min(best, time_one(call, until=until), key=lambda timing: timing.median_s)
     return best
 
 
@@ -146,29 +188,64 @@ class Measurer:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._worker: Worker | None = None
+        self._loading: threading.Thread | None = None
 
-    def __call__(self, kernels: Sequence[Kernel]) -> list[Timing | None]:
-        times: list[Timing | None] = []
+    def prepare(self) -> None:
+        """Has the worker load its libraries, which takes seconds, while something else goes on."""
+        self._loading = threading.Thread(target=self._load, daemon=True)
+        self._loading.start()
+
+    def _load(self) -> None:
+        worker = self._worker = borrow(threads=self._threads)
+        # Whatever is wrong with it, the first batch will tell.
+        with suppress(EqsynthError, OSError, ValueError):
+            worker.run(load_libraries)
+
+    def _loaded(self, until: float) -> bool:
+        """Waits for the libraries, up to the deadline."""
+        if self._loading is not None:
+            left_s = until - time.monotonic()
+            self._loading.join(None if math.isinf(left_s) else max(left_s, 0.0))
+            if self._loading.is_alive():
+                return False
+            self._loading = None
+        return True
+
+    def __call__(
+        self, kernels: Sequence[Kernel], until: float = math.inf
+    ) -> dict[Kernel, Timing | None]:
+        """The times of the kernels that were reached before the monotonic clock says ``until``;
+        None for those that can't be built or run."""
+        times: dict[Kernel, Timing | None] = {}
+        if not self._loaded(until):
+            return times
         for start in range(0, len(kernels), _BATCH):
-            times += self._batch(list(kernels[start : start + _BATCH]))
+            if time.monotonic() >= until:
+                break
+            times.update(self._batch(list(kernels[start : start + _BATCH]), until))
         return times
 
-    def _batch(self, kernels: list[Kernel]) -> list[Timing | None]:
+    def _batch(self, kernels: list[Kernel], until: float) -> dict[Kernel, Timing | None]:
         if self._worker is None:
             self._worker = borrow(threads=self._threads)
+        timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
         try:
-            return self._worker.run(
-                time_kernels, kernels, self._threads, timeout_s=_BATCH_TIMEOUT_S
+            found = self._worker.run(
+                time_kernels, kernels, self._threads, until, timeout_s=max(timeout_s, 0.0)
             )
+            return {kernels[n]: timing for n, timing in found}
         except EqsynthError:
             pass  # the next task gets a new process if this one has died
+        if time.monotonic() >= until:
+            return {}  # late, and not known to have failed
         if len(kernels) == 1:
-            return [None]
+            return {kernels[0]: None}
         # One of them is to blame: half by half.
         middle = len(kernels) // 2
-        return self._batch(kernels[:middle]) + self._batch(kernels[middle:])
+        return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 
     def close(self) -> None:
+        """Ends the worker, also one that is still loading."""
         if self._worker is not None:
             give_back(self._worker)
             self._worker = None

@@ -254,7 +254,7 @@ def saturated(worker: Worker, rules: RuleSet, program: Program, whole: bool) -> 
 def least_flops(graph: EGraph, directory: Path) -> int:
     profile = Profile(TARGET.key(), path=directory / "profile.sqlite")
     costs = CostModel(TARGET, profile, "flops")
-    plan = extract(graph, cpu_backends(), costs, lambda ks: [None] * len(ks), 60.0).plan
+    plan = extract(graph, cpu_backends(), costs, lambda ks, _: dict.fromkeys(ks), 60.0).plan
     return sum(
         flops(s.kernel.term) for s in plan.steps if not s.kernel.implementation == "torch.view"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.cost import MIN_RATIOS, CostModel, extract, measurement_key
 from eqsynth.extract.kernel import Kernel, contiguous
+from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.select import VIEW_S, candidates, copy_kernel
+from eqsynth.extract.select import VIEW_S, OutOfTime, Selection, candidates, copy_kernel
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.extract.timing import Timing
-from eqsynth.ir.tensor import Input, Op, Tensor
+from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_backend import TorchBackend
 from tests.extract.egraphs import egraph, leaf, ref, unary
@@ -191,15 +193,15 @@ class Clock:
         self.times, self.pause_s = times, pause_s
         self.rounds: list[list[Kernel]] = []
 
-    def __call__(self, kernels: Sequence[Kernel]) -> list[Timing | None]:
+    def __call__(self, kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
         self.rounds.append(list(kernels))
         if len(self.rounds) > 1:
             time.sleep(self.pause_s)
-        found = []
+        found: dict[Kernel, Timing | None] = {}
         for kernel in kernels:
             assert isinstance(kernel.term, Op)
             seconds = self.times.get(kernel.term.name, 1.0)
-            found.append(None if seconds is None else timing(seconds))
+            found[kernel] = None if seconds is None else timing(seconds)
         return found
 
 
@@ -246,11 +248,85 @@ def test_a_deadline_keeps_the_best_plan_that_was_measured(profile: Profile) -> N
     assert found.plan.steps and found.complete
 
 
-def test_no_time_at_all_is_an_error_that_tells(profile: Profile) -> None:
-    clock = Clock()
-    with pytest.raises(ExtractionError) as caught:
-        extract(two_ways(), [TorchBackend()], CostModel(TARGET, profile), clock, -1.0)
-    assert clock.rounds == [] and "0 kernels" in caught.value.got
+def labels(plan: Plan) -> set[str]:
+    return {step.member.label for step in plan.steps}
+
+
+def test_without_any_time_cautious_estimates_choose(profile: Profile) -> None:
+    clock, costs = Clock(), CostModel(TARGET, profile)
+    found = extract(two_ways(), [TorchBackend()], costs, clock, -1.0)
+    assert clock.rounds == []
+    assert labels(found.plan) == {"Exp", "Relu"}
+    assert (found.timed, found.estimated, found.complete) == (0, 2, False)
+
+
+def test_without_any_time_the_originals_operators_have_a_plan() -> None:
+    """However large the graph is: candidates and choices of all of it are not waited for."""
+    x = ref(0, (64, 64))
+    classes: dict[ClassRef, list[Tensor]] = {x: [leaf(Input, 0, (64, 64))]}
+    original, last = {}, x
+    for number in range(1, 600):
+        this = ref(number, (64, 64))
+        classes[this] = [unary("Relu", last), unary("Exp", last)]
+        original[this] = (unary("Relu", last),)
+        last = this
+    graph = replace(egraph(classes, last), original={x: tuple(classes[x]), **original})
+    found = candidates(graph, [TorchBackend()], until=-1.0)
+    assert {c.member.label for options in found.values() for c in options} == {"Relu"}
+    with pytest.raises(OutOfTime):
+        Selection(graph, found, until=-1.0).one_by_one(lambda kernel: 1.0)
+    assert len(Selection(graph, found, until=-1.0).plain(lambda kernel: 1.0).steps) == 599
+
+
+def test_an_operator_that_runs_in_another_form_only_is_waited_for(profile: Profile) -> None:
+    x, a = ref(0, (8, 8)), ref(1, (8, 8))
+    graph = egraph({x: [leaf(Input, 0, (8, 8))], a: [unary("Relu", x), unary("Exp", x)]}, a)
+    graph = replace(graph, original={x: graph.classes[x], a: (unary("Exp", x),)})
+
+    class NoExp(TorchBackend):
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> list[Kernel]:
+            return [] if term.label == "Exp" else list(super().kernels(term, constants))
+
+    found = extract(graph, [NoExp()], CostModel(TARGET, profile), Clock(), -1.0)
+    assert labels(found.plan) == {"Relu"}
+
+
+def test_a_measure_that_ran_out_of_time_leaves_no_failures(profile: Profile) -> None:
+    """A kernel that wasn't reached is estimated, one that failed is never chosen."""
+    costs = CostModel(TARGET, profile)
+    asked: list[Kernel] = []
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernels)
+        time.sleep(max(0.0, until - time.monotonic()))
+        return {kernels[0]: None}
+
+    found = extract(two_ways(), [TorchBackend()], costs, measure, 0.05)
+    assert found.timed == 1 and asked[0] not in found.plan.kernels()
+    assert len(asked) > 1 and not any(costs.measured(kernel) for kernel in asked[1:])
+    assert found.estimated > 0 and not found.complete
+
+
+def test_an_optimistic_estimate_does_not_beat_a_time(profile: Profile) -> None:
+    costs = CostModel(TARGET, profile)
+    term = matmul()
+    timed, other = kernel_of(term), kernel_of(term, "onednn.linear")
+    costs.record({timed: timing(2 * costs.roofline_s(timed))})
+    assert costs(other) < costs(timed) < costs.cautious(other) < float("inf")
+    assert costs.cautious(timed) == costs(timed)
+    assert costs.cautious(kernel_of(RELU, "tvm")) == float("inf")  # it may not even build
+    for extent in (100, 110, 120):
+        kernel = kernel_of(matmul(extent), "onednn.linear")
+        costs.record({kernel: timing(1.5 * costs.roofline_s(kernel))})
+    unknown = kernel_of(matmul(130), "onednn.linear")
+    assert costs.cautious(unknown) == pytest.approx(1.5 * costs.roofline_s(unknown))
+
+
+def test_time_for_building_is_left_over(profile: Profile) -> None:
+    clock = Clock(Matmul=2.0, Exp=1.0)
+    graph, costs = two_ways(), CostModel(TARGET, profile)
+    found = extract(graph, [TorchBackend()], costs, clock, 60.0, reserve_s=lambda plan: 61.0)
+    assert clock.rounds == [] and labels(found.plan) == {"Exp", "Relu"}
 
 
 def test_a_warm_profile_needs_no_time(profile: Profile) -> None:

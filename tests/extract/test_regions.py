@@ -50,7 +50,7 @@ def searched(
     captured = capture_expression(outputs)
     graph = unsaturated(captured.program.outputs, "as it is")
     found = extract(
-        graph, (TorchBackend(),), costs, lambda kernels: [seconds(1.0)] * len(kernels), 60.0
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
     )
     return captured, graph, found
 
@@ -107,7 +107,7 @@ def test_a_faster_engine_takes_the_whole_program(
 ) -> None:
     captured, graph, found = searched(outputs(), costs)
     better = with_engines(
-        graph, found, engines(["inductor"]), costs, lambda kernels: [seconds(1e-3)], 60.0
+        graph, found, engines(["inductor"]), costs, lambda ks, _: {ks[0]: seconds(1e-3)}, 60.0
     )
     (step,) = better.plan.steps
     assert isinstance(step.member, Region) and better.plan.cost_s == 1e-3
@@ -121,7 +121,7 @@ def test_a_slower_or_broken_engine_takes_nothing(costs: CostModel) -> None:
     _, graph, found = searched(mlp(), costs)
     for answer in (seconds(100.0), None):
         again = with_engines(
-            graph, found, engines(["inductor"]), costs, lambda kernels, a=answer: [a], 60.0  # type: ignore[misc]
+            graph, found, engines(["inductor"]), costs, lambda ks, _, a=answer: {ks[0]: a}, 60.0  # type: ignore[misc]
         )
         assert again.plan.steps == found.plan.steps
 
@@ -130,11 +130,11 @@ def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
     """Only the region of the first two operators is fast: the others stay as they were."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W) @ V), costs)
 
-    def measure(kernels: Sequence[Kernel]) -> list[Timing | None]:
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
         (kernel,) = kernels
         assert isinstance(kernel.term, Region)
         fast = kernel.term.label == "Region of 2 operators" and "Tanh" in str(kernel.term)
-        return [seconds(0.1 if fast else 3.5)]
+        return {kernel: seconds(0.1 if fast else 3.5)}
 
     better = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0)
     (step,) = by_region(better.plan)
@@ -161,9 +161,9 @@ def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
     )
     plan = replace(found.plan, steps=(product, turned, strided, end), cost_s=4.0)
 
-    def measure(kernels: Sequence[Kernel]) -> list[Timing | None]:
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
         (kernel,) = kernels
-        return [seconds(1e-3 if "Matmul" not in str(kernel.term) else 4.5)]
+        return {kernel: seconds(1e-3 if "Matmul" not in str(kernel.term) else 4.5)}
 
     better = with_engines(
         graph, replace(found, plan=plan), engines(["inductor"]), costs, measure, 60.0
@@ -182,10 +182,24 @@ def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
 def test_nothing_is_tried_past_the_deadline_or_for_fewer_flops(costs: CostModel) -> None:
     _, graph, found = searched(mlp(), costs)
 
-    def never(kernels: Sequence[Kernel]) -> list[Timing | None]:
+    def never(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
         raise AssertionError(f"{len(kernels)} kernels are timed")
 
     inductor = engines(["inductor"])
     assert with_engines(graph, found, inductor, costs, never, -1.0).plan == found.plan
     flops = CostModel(TARGET, costs.profile, "flops")
     assert with_engines(graph, found, inductor, flops, never, 60.0).plan == found.plan
+
+
+def test_a_region_that_was_not_reached_is_not_taken(costs: CostModel) -> None:
+    """Its estimate would be optimistic; and it hasn't failed either."""
+    _, graph, found = searched(mlp(), costs)
+    asked: list[Kernel] = []
+
+    def late(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernels)
+        return {}
+
+    again = with_engines(graph, found, engines(["inductor"]), costs, late, 60.0)
+    assert again.plan.steps == found.plan.steps
+    assert asked and not any(costs.measured(kernel) for kernel in asked)

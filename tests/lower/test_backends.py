@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import torch
 
@@ -21,6 +23,7 @@ from eqsynth.lower.backends import (
     cpu_backends,
     random_argument,
     random_inputs,
+    time_kernels,
 )
 
 
@@ -68,23 +71,56 @@ def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
     assert not random_inputs(Program((table, ids), (rows,)))[1].any()
     computed = Op("Embedding", (table, Op("Neg", (ids,), ())), ())
     assert not random_inputs(Program((table, ids), (computed,)))[1].any()
-    assert measurer([kernel(rows)])[0] is not None
+    assert all(measurer([kernel(rows)]).values())
 
 
-def test_kernels_are_timed_in_order(measurer: Measurer) -> None:
+def test_kernels_are_timed(measurer: Measurer) -> None:
     small, large = kernel(relu(10)), kernel(relu(4_000_000))
     times = measurer([large, small])
-    assert all(isinstance(t, Timing) and t.median_s > 0 for t in times)
-    assert times[0] is not None and times[1] is not None
-    assert times[0].median_s > times[1].median_s  # 16 MB against 40 bytes
-    assert measurer([]) == []
+    assert all(isinstance(t, Timing) and t.median_s > 0 for t in times.values())
+    fast, slow = times[small], times[large]
+    assert fast is not None and slow is not None
+    assert slow.median_s > fast.median_s  # 16 MB against 40 bytes
+    assert measurer([]) == {}
+
+
+def test_no_kernel_is_begun_past_the_deadline(measurer: Measurer) -> None:
+    assert measurer([kernel(relu(10))], until=time.monotonic()) == {}
+    fresh = Measurer(threads=1)
+    assert fresh([kernel(relu(10))], until=-1.0) == {}
+    assert fresh._worker is None  # none was started for nothing
+    # Each takes 20 ms at least, on any machine: not all are reached, and none has failed.
+    many = [kernel(relu(1000 + n)) for n in range(400)]
+    times = measurer(many, until=time.monotonic() + 2.0)
+    assert len(times) < len(many) and all(times.values())
+
+
+def test_the_worker_looks_at_the_clock_itself() -> None:
+    many = [kernel(relu(1000 + n)) for n in range(3)]
+    assert time_kernels(many, 1, until=-1.0) == []
+    assert [n for n, timing in time_kernels(many, 1) if timing is not None] == [0, 1, 2]
+
+
+def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
+    made = Measurer(threads=1)
+    try:
+        assert made([kernel(relu(9))])
+        assert made._worker is not None
+        late = made._worker.pid
+        os.kill(late, signal.SIGSTOP)
+        # Not known to have failed: they have no times, not even None.
+        assert made([kernel(relu(10)), kernel(relu(11))], until=time.monotonic() + 0.1) == {}
+        assert not psutil.pid_exists(late)
+        assert all(made([kernel(relu(10)), kernel(relu(11))]).values())
+    finally:
+        made.close()
 
 
 def test_a_kernel_that_fails_costs_that_one_only(measurer: Measurer) -> None:
     # A backend that isn't there fails its whole batch; only the one to blame has no time.
     broken = kernel(relu(12), "nowhere")
     times = measurer([kernel(relu(10)), broken, kernel(relu(11)), kernel(relu(13))])
-    assert [t is None for t in times] == [False, True, False, False]
+    assert len(times) == 4 and [k for k, t in times.items() if t is None] == [broken]
 
 
 def test_a_kernel_that_kills_the_process_costs_that_one_only() -> None:
@@ -93,7 +129,7 @@ def test_a_kernel_that_kills_the_process_costs_that_one_only() -> None:
         made([kernel(relu(9))])
         assert made._worker is not None
         os.kill(made._worker.pid, signal.SIGKILL)
-        assert all(made([kernel(relu(10)), kernel(relu(11))]))
+        assert all(made([kernel(relu(10)), kernel(relu(11))]).values())
     finally:
         made.close()
     made.close()
