@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -84,7 +84,9 @@ def optimize(
         target: what the program will run on: ``cpu``.
         rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
-        time_limit_s: bounds the search. Capturing and falling back to the original come on top.
+        time_limit_s: bounds the search: saturation, selection, measuring. At the end of it what
+            was found until then is used, by estimates where nothing was measured; the report says
+            which. Capturing, the check and the race come on top. ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
         memory_limit: bytes of address space of the saturation worker, and of the constants that a
             compiled program may keep.
@@ -200,10 +202,13 @@ class _Run:
         program = self.captured.program
         self.report.count_before(program)
         self._refuse_nan()
-        with self._stage("saturate"):
-            graph = self._saturate()
-        with self._stage("extract"):
-            own, found = self._extract(graph)
+        with Measurer(self.original.target.threads) as measurer:
+            if self.settings.objective == "time":
+                measurer.prepare()
+            with self._stage("saturate"):
+                graph = self._saturate()
+            with self._stage("extract"):
+                own, found = self._extract(graph, measurer)
         try:
             compiled = self._checked(graph, found)
         except (LoweringError, EquivalenceError) as error:
@@ -302,27 +307,24 @@ class _Run:
             grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
         )  # fmt: skip
 
-    def _extract(self, graph: EGraph) -> tuple[Extraction, Extraction]:
+    def _extract(self, graph: EGraph, measurer: Measurer) -> tuple[Extraction, Extraction]:
         """The plan of eqsynth's own kernels, and the plan with regions on engines."""
-        target = self.original.target
-        profile = Profile(target.key())
-        measurer = Measurer(target.threads)
-        try:
-            costs = CostModel(target, profile, self.settings.objective)
+        target, settings = self.original.target, self.settings
+        # Building comes after the deadline, so that it may take a share of the limit's slack.
+        slack_s = 0.2 * settings.time_limit_s + 0.5
+        with closing(Profile(target.key())) as profile:
+            costs = CostModel(target, profile, settings.objective)
             backends = cpu_backends(self.captured.opaque)
-            # Building comes after the deadline, so that it may take a share of the limit's slack.
-            slack_s = 0.2 * self.settings.time_limit_s + 0.5
             own = extract(
                 graph, backends, costs, measurer, self._left_s(),
                 reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
             )  # fmt: skip
-            tried = engines_of(self.settings.engines)
+            tried = engines_of(settings.engines)
             found = with_engines(graph, own, tried, costs, measurer, self._left_s())
-        finally:
-            measurer.close()
-            profile.close()
-        self.report.rounds, self.report.kernels_timed = found.rounds, found.timed
-        self.report.kernels_considered, self.report.complete = found.considered, found.complete
+        report = self.report
+        report.rounds, report.kernels_timed = found.rounds, found.timed
+        report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
+        report.complete = found.complete
         return own, found
 
     def _race(self, compiled: CompiledProgram) -> CompiledProgram:

@@ -55,6 +55,7 @@ class Report:
     opaque_share: float = 0.0
     kernels_considered: int = 0
     kernels_timed: int = 0
+    kernels_estimated: int = 0
     rounds: int = 0
     complete: bool = False
     reason: str = ""

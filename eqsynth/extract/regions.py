@@ -89,7 +89,7 @@ def with_engines(
     none is begun.
     """
     end = time.monotonic() + deadline_s
-    begin_until = end - max(deadline_s / 2, COMPILE_S)
+    begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
     plan = found.plan
     parts = spans(plan)
     if costs.objective != "time" or not parts or not engines:

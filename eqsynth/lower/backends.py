@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,30 +184,25 @@ def _steady(call: Callable[[], object], until: float) -> Timing:
 
 
 class Measurer:
-    """Times kernels in a worker process, where a crash of one costs that one only."""
+    """Times kernels in a worker process, where a crash of one costs that one only.
+
+    As a context it gives the worker back at the end.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._worker: Worker | None = None
-        self._loading: threading.Thread | None = None
+        self._loading: _Loading | None = None
 
     def prepare(self) -> None:
         """Has the worker load its libraries, which takes seconds, while something else goes on."""
-        self._loading = threading.Thread(target=self._load, daemon=True)
-        self._loading.start()
-
-    def _load(self) -> None:
-        worker = self._worker = borrow(threads=self._threads)
-        # Whatever is wrong with it, the first batch will tell.
-        with suppress(EqsynthError, OSError, ValueError):
-            worker.run(load_libraries)
+        self._loading = _Loading(borrow(threads=self._threads))
 
     def _loaded(self, until: float) -> bool:
         """Waits for the libraries, up to the deadline."""
         if self._loading is not None:
-            left_s = until - time.monotonic()
-            self._loading.join(None if math.isinf(left_s) else max(left_s, 0.0))
-            if self._loading.is_alive():
+            self._worker = self._loading.worker_at(until)
+            if self._worker is None:
                 return False
             self._loading = None
         return True
@@ -245,7 +241,56 @@ class Measurer:
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 
     def close(self) -> None:
-        """Ends the worker, also one that is still loading."""
+        """Gives the worker back; one that still loads is given back when it is done."""
+        if self._loading is not None:
+            self._loading.leave()
+            self._loading = None
         if self._worker is not None:
             give_back(self._worker)
             self._worker = None
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._loading is not None:
+            self._loading.end()
+        self.close()
+
+
+class _Loading:
+    """A worker that loads its libraries, watched by a thread: whoever comes second, the thread
+    that is done or the one that leaves, gives the worker back."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._lock = worker, threading.Lock()
+        self._left = self._done = False
+        self._thread = threading.Thread(target=self._load, daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        # Whatever is wrong with it, the first batch will tell.
+        with suppress(EqsynthError, OSError, ValueError):
+            self._worker.run(load_libraries)
+        with self._lock:
+            self._done = True
+            if self._left:
+                give_back(self._worker)
+
+    def worker_at(self, until: float) -> Worker | None:
+        """The worker, as soon as it is ready; None if that isn't so before ``until``."""
+        left_s = until - time.monotonic()
+        self._thread.join(None if math.isinf(left_s) else max(left_s, 0.0))
+        return None if self._thread.is_alive() else self._worker
+
+    def leave(self) -> None:
+        with self._lock:
+            self._left = True
+            if self._done:
+                give_back(self._worker)
+
+    def end(self) -> None:
+        """Kills the worker; the thread comes to its end by that."""
+        with suppress(ProcessLookupError):
+            os.kill(self._worker.pid, signal.SIGKILL)
+        self._thread.join()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from eqsynth.errors import EqsynthError
+from eqsynth.executor import borrowed, end_idle_workers
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
@@ -72,6 +73,29 @@ def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
     computed = Op("Embedding", (table, Op("Neg", (ids,), ())), ())
     assert not random_inputs(Program((table, ids), (computed,)))[1].any()
     assert all(measurer([kernel(rows)]).values())
+
+
+def test_a_worker_that_still_loads_is_kept_for_the_next_search() -> None:
+    end_idle_workers()
+    made = Measurer(threads=1)
+    made.prepare()
+    loading = made._loading
+    assert loading is not None
+    pid = loading._worker.pid
+    made.close()
+    loading._thread.join()
+    with borrowed(threads=1) as worker:
+        assert worker.pid == pid
+
+
+def test_an_error_ends_a_worker_that_still_loads() -> None:
+    pid = 0
+    with pytest.raises(KeyboardInterrupt), Measurer(threads=1) as made:
+        made.prepare()
+        assert made._loading is not None
+        pid = made._loading._worker.pid
+        raise KeyboardInterrupt
+    assert pid and not psutil.pid_exists(pid)
 
 
 def test_kernels_are_timed(measurer: Measurer) -> None:
