@@ -17,6 +17,7 @@ from egglog import bindings as egg
 from eqsynth.egraph.commands import SPAN, Actions, run, throwaway_rule
 from eqsynth.egraph.snapshot import EClass, ENode, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
+from eqsynth.rules import rewind
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 
@@ -39,7 +40,9 @@ class Engine:
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.dead = False
-        self._egraph = egg.EGraph()
+        self._key = ("engine", *rules.declarations, *(t for r in rules.rules for t in r.program))
+        self._egraph = rewind.take(self._key) or self._founded()
+        rewind.mark(self._egraph)
         self._handles = 0
         self._throwaways = 0
         # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
@@ -47,19 +50,32 @@ class Engine:
         # Rows of match relations already returned, good until a class changes its number.
         self._seen: dict[str, set[tuple[Any, ...]]] = {}
         self._frozen: egg.FrozenEGraph | None = None
-        for text in rules.declarations:
-            self._define(text, "")
-        for rule in rules.rules:
-            for text in rule.program:
-                self._define(text, rule.name)
         self._analyses = tuple(
             dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
         )
 
-    def _define(self, text: str, name: str) -> None:
+    def close(self) -> None:
+        """Leaves the e-graph to the next engine of the same rules; this one can't be used again."""
+        if not self.dead:
+            self.dead, self._frozen = True, None
+            rewind.rewind(self._egraph)
+            rewind.keep(self._key, self._egraph)
+
+    def _founded(self) -> egg.EGraph:
+        """A new e-graph with the declarations and rules."""
+        egraph = egg.EGraph()
+        for text in self.rules.declarations:
+            self._define(egraph, text, "")
+        for rule in self.rules.rules:
+            for text in rule.program:
+                self._define(egraph, text, rule.name)
+        return egraph
+
+    @staticmethod
+    def _define(egraph: egg.EGraph, text: str, name: str) -> None:
         """A declaration or a rule, which the loader's e-graph has accepted before."""
         try:
-            self._egraph.run_program(*self._egraph.parse_program(text))
+            egraph.run_program(*egraph.parse_program(text))
         except BaseException as error:
             if not isinstance(error, egg.EggSmolError) and type(error).__name__ != _PANIC:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from eqsynth.egraph.encode import encode_scalar
@@ -59,7 +60,18 @@ def _attempt(
     directed: bool,
     begin: float,
 ) -> Meeting:
-    session = Session(rules)
+    with closing(Session(rules)) as session:
+        return _search(session, left, right, limits, directed, begin)
+
+
+def _search(
+    session: Session,
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    limits: Limits,
+    directed: bool,
+    begin: float,
+) -> Meeting:
     lefts = tuple(map(canonical_term, left))
     rights = tuple(map(canonical_term, right))
     goals = list(zip(session.add(lefts), session.add(rights), strict=True))

@@ -8,6 +8,7 @@ it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
@@ -31,10 +32,10 @@ def saturate_terms(
     log_matches: bool,
 ) -> EGraph:
     """The task of the worker: one session from terms to plain data."""
-    session = Session(rules, log_matches)
-    session.add(roots)
-    report = saturate(session, phases, limits)
-    return session.graph(roots, report.stop, report.seconds, report.over_budget)
+    with closing(Session(rules, log_matches)) as session:
+        session.add(roots)
+        report = saturate(session, phases, limits)
+        return session.graph(roots, report.stop, report.seconds, report.over_budget)
 
 
 def saturate_in_worker(

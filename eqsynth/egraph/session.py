@@ -75,6 +75,10 @@ class Session:
                 hint="a rule file can request the laws of eqsynth/egraph/laws/table.py only",
             )
 
+    def close(self) -> None:
+        """Leaves the engine's e-graph to the next session of the same rules."""
+        self.engine.close()
+
     # ---- terms in ----------------------------------------------------------
 
     def add(self, roots: Sequence[Tensor]) -> list[int]:

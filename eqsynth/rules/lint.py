@@ -1,6 +1,6 @@
 """What a rule file lacks although it loads: what a program can check of the law of rule writing.
 
-The loader refuses what can't be used (`load.py`); whether a rule is true is the checker's. Here is
+The loader refuses what can't be used; whether a rule is true is the checker's. Here is
 the rest of `rules/README.md`: a header, the mathematics above each rule, a status and a numerics
 class that were written and not defaulted, names in one style, lines that can be read.
 """
