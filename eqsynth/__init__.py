@@ -26,6 +26,7 @@ from eqsynth.errors import (
     ShapeError,
     UnsteadyError,
     UnsupportedOperatorError,
+    WeightError,
 )
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "ShapeError",
     "UnsteadyError",
     "UnsupportedOperatorError",
+    "WeightError",
     "ops",
     *_LAZY,
 ]

@@ -116,6 +116,10 @@ class UnsteadyError(CaptureError):
     """A program that differs from itself from call to call, so nothing can be held against it."""
 
 
+class WeightError(EqsynthError):
+    """Weights that a program can't take, or that have changed under it; `where` names one."""
+
+
 class EquivalenceError(EqsynthError):
     """Two programs that should agree and do not.
 

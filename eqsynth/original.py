@@ -21,10 +21,10 @@ from eqsynth.extract.select import Selection, candidates
 from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
-from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import random_inputs
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lowered import lowered
 from eqsynth.report import Report
 
 
@@ -35,6 +35,7 @@ class Original:
     Attributes:
         module: None for an expression.
         args, kwargs: the example arguments; of an expression, random inputs.
+        own: a program made of an expression owns its constants.
     """
 
     captured: Captured
@@ -42,6 +43,7 @@ class Original:
     module: torch.nn.Module | None = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = True
 
     def __post_init__(self) -> None:
         if self.module is None:
@@ -82,11 +84,7 @@ class Original:
             plan = Selection(graph, candidates(graph, backends)).plain(costs)
         finally:
             profile.close()
-        parts = assemble(program, graph, plan, self.captured.weights, backends, 1 << 62)
-        return CompiledProgram(
-            parts.parameters, parts.steps, parts.outputs, self.captured, parts.constants,
-            report=report,
-        )  # fmt: skip
+        return lowered(self.captured, graph, plan, backends, report=report, own=self.own)
 
 
 def _is(one: Any, other: Any) -> bool:

@@ -40,11 +40,12 @@ from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
-from eqsynth.lower.assemble import assemble, build_s
+from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import unchanged
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lowered import lowered
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -70,6 +71,7 @@ def optimize(
     strict: bool = False,
     explain: bool = True,
     engines: Sequence[str] | None = None,
+    own_constants: bool = True,
     progress: bool | None = None,
 ) -> CompiledProgram:
     """A faster program that computes the same.
@@ -100,6 +102,10 @@ def optimize(
         engines: what else than eqsynth's own kernels may run parts of the program, or all of it,
             where it measures faster: ``inductor`` (torch's compiler; takes seconds to try). By
             default what ``EQSYNTH_ENGINES`` lists, or all; ``()`` for none.
+        own_constants: the program owns its constants: nothing of it aliases the module's weights,
+            and it computes with the weights of now until ``CompiledProgram.refresh`` gives it new
+            ones. Else weights that are used as they stand are shared with the module, which saves
+            their memory, and a call after a weight has changed raises ``WeightError``.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
@@ -126,6 +132,7 @@ def optimize(
         check,
         explain,
         None if engines is None else tuple(engines),
+        own_constants,
     )
     engines_of(settings.engines)
     begin = time.monotonic()
@@ -146,7 +153,7 @@ def optimize(
         report.stop, report.reason = "capture", str(error)
         why = NoExplanation(f"the original program is used: {error.what}")
         return CompiledProgram.from_module(module, report, why)
-    original = Original(captured, measure_cpu_target(), module, args, kwargs)
+    original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
     with Progress(progress) as bar:
         run = _Run(settings, captured, original, loaded, report, bar)
         try:
@@ -228,21 +235,20 @@ class _Run:
             EquivalenceError: the program differs from the original.
         """
         with self._stage("lower"):
-            limit = self.settings.memory_limit
-            backends = cpu_backends(self.captured.opaque)
-            weights = self.captured.weights
-            parts = assemble(self.captured.program, graph, found.plan, weights, backends, limit)
-            compiled = CompiledProgram(
-                parts.parameters,
-                parts.steps,
-                parts.outputs,
-                self.captured,
-                parts.constants,
-                mutations=self._mutations(),
+            captured = self.captured
+            compiled = lowered(
+                captured,
+                graph,
+                found.plan,
+                cpu_backends(captured.opaque),
+                limit_bytes=self.settings.memory_limit,
+                own=self.settings.own_constants,
+                module=self.original.module,
                 report=self.report,
+                mutations=self._mutations(),
                 explanation=self._explanation(graph, found),
             )
-        self.report.count_after(found.plan, parts.constants)
+        self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
         with self._stage("check"):
             if self.settings.check:
                 stage = Stage(self.captured, self.rules, self.settings.rules, self.report)

@@ -24,6 +24,8 @@ class Report:
         flops_before, flops_after: a multiply-add counts as two; what is constant counts nothing.
         bytes_before, bytes_after: arguments and results of every operator.
         parameters: elements of the constants that the compiled program keeps.
+        constant_bytes: of the constants that the program holds for itself: as they are, and as
+            kernels have packed them.
         peak_memory_bytes: constants, inputs and the values that live at once.
         error_rel: largest difference to the original over the largest value.
         stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …
@@ -41,6 +43,7 @@ class Report:
     bytes_before: int = 0
     bytes_after: int = 0
     parameters: int = 0
+    constant_bytes: int = 0
     peak_memory_bytes: int = 0
     error_rel: float = 0.0
     enodes: int = 0
@@ -68,15 +71,16 @@ class Report:
         self.flops_before = sum(map(flops, terms))
         self.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
 
-    def count_after(self, plan: Plan, constants: Mapping[str, torch.Tensor]) -> None:
+    def count_after(
+        self, plan: Plan, constants: Mapping[str, torch.Tensor], constant_bytes: int
+    ) -> None:
         """FLOPs, bytes, memory and backends of the program that is run."""
         moving = [s for s in plan.steps if s.kernel.implementation != "torch.view"]
         self.flops_after = sum(flops(s.kernel.term) for s in moving)
         self.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
         self.parameters = sum(value.numel() for value in constants.values())
-        self.peak_memory_bytes = plan.peak_bytes() + sum(
-            value.numel() * value.element_size() for value in constants.values()
-        )
+        self.constant_bytes = constant_bytes
+        self.peak_memory_bytes = plan.peak_bytes() + constant_bytes
         kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
         self.backend = ", ".join(sorted(kinds)) or "nothing to run"
         total = sum(s.cost_s for s in plan.steps)
@@ -102,6 +106,7 @@ class Report:
             ("FLOPs", f"{self.flops_before:,} -> {self.flops_after:,}"),
             ("bytes moved", f"{self.bytes_before:,} -> {self.bytes_after:,}"),
             ("parameters", f"{self.parameters:,}"),
+            ("constants", f"{self.constant_bytes:,} bytes"),
             ("peak memory", f"{self.peak_memory_bytes:,} bytes"),
             ("relative error", f"{self.error_rel:.1e}"),
             ("e-graph", f"{self.enodes:,} e-nodes, {self.eclasses:,} e-classes"),

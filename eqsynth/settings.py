@@ -26,6 +26,7 @@ class Settings:
     check: bool
     explain: bool
     engines: tuple[str, ...] | None = None
+    own_constants: bool = True
 
     def __post_init__(self) -> None:
         for name, value, allowed in (

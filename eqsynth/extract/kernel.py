@@ -78,6 +78,18 @@ Runner = Callable[..., "torch.Tensor"]
 """Takes the arguments that are not constant, in order, and returns the result (a new tensor)."""
 
 
+def holding(runner: Runner, constants: Iterable[torch.Tensor]) -> Runner:
+    """The runner, with a note of the constants that it holds."""
+    runner.constants = tuple(constants)  # type: ignore[attr-defined]
+    return runner
+
+
+def held(runner: Runner) -> tuple[torch.Tensor, ...]:
+    """The constants that a runner holds, packed as it takes them."""
+    constants: tuple[torch.Tensor, ...] = getattr(runner, "constants", ())
+    return constants
+
+
 class Backend(Protocol):
     """Something that can run terms."""
 

@@ -15,11 +15,13 @@ from eqsynth.errors import DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Input
+from eqsynth.ir.tensor import Input, Tensor, Weight, topological
 from eqsynth.lower.calling import bound, leaves_of
 
 if TYPE_CHECKING:
     import torch
+
+    from eqsynth.lower.weights import Recipe
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,13 @@ class Constant:
     """A value that was not a tensor when the program was captured, and stays as it was."""
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Given:
+    """A result that is an input as it is: the tensor of the call comes back, not a copy."""
+
+    position: int
 
 
 @dataclass(frozen=True)
@@ -39,13 +48,13 @@ class Convention:
         any_order: dicts may come in any order of their keys.
         arguments: for each leaf of the arguments, an input's position or a constant.
         out_spec: the structure of the result; None for a single tensor.
-        results: for each leaf of the result, an output's position or a constant.
+        results: for each leaf of the result, an output's position, an input or a constant.
         in_a_row: the arguments are tensors and nothing else, so that a positional call is what
             it looks like; the general way costs 20 us a call.
     """
 
     arguments: tuple[int | Constant, ...]
-    results: tuple[int | Constant, ...]
+    results: tuple[int | Constant | Given, ...]
     parameters: inspect.Signature | None = None
     spec: Any = None
     out_spec: Any = None
@@ -61,9 +70,13 @@ class Captured:
         program: inputs are those of the user, then one for each of ``buffers``; outputs are
             those of the user, then the new values of what the program mutates.
         weights: the arrays of the program's weights, by name.
+        paths: weight -> its names in the module; none for one that was made by capturing it.
+        fixed: tensors of the module whose values went into the program, by their names in it.
+        settings: what else the module computes with (``settings_of``).
         opaque: what runs an ``Opaque`` operator, by its attribute ``target``: takes the tensors of
             the operator's arguments and gives the result.
         buffers: live tensors of the module that the program mutates.
+        buffer_paths: their names in the module.
         mutations: position of an output -> position of the input that it is written back to.
     """
 
@@ -73,6 +86,10 @@ class Captured:
     opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
     buffers: tuple[torch.Tensor, ...] = ()
     mutations: Mapping[int, int] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    buffer_paths: tuple[str, ...] = ()
 
     def bind(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """The tensors for ``program.inputs``, from the arguments of a call.
@@ -108,12 +125,40 @@ class Captured:
         tree = bound(convention.parameters, args, kwargs)
         return leaves_of(tree, convention.spec, convention.any_order)
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The result as the user knows it, from the values of ``program.outputs``."""
-        leaves = [
-            place.value if isinstance(place, Constant) else outputs[place]
-            for place in self.convention.results
-        ]
+    def recipe(self, terms: Mapping[str, Tensor]) -> Recipe:
+        """How constants that are these terms over the weights are made."""
+        from eqsynth.lower.weights import Recipe, digest
+
+        weights = {leaf for leaf in topological(list(terms.values())) if isinstance(leaf, Weight)}
+        infinite = {
+            path: self.weights[leaf.name]
+            for leaf in weights
+            if not bool(self.weights[leaf.name].isfinite().all())
+            for path in self.paths.get(leaf.name, ())
+        }
+        kept = {w.name: self.weights[w.name] for w in weights if not self.paths.get(w.name)}
+        return Recipe(
+            terms,
+            self.paths,
+            kept,
+            {path: digest(value) for path, value in {**self.fixed, **infinite}.items()},
+            self.settings,
+            self.buffer_paths,
+            self.opaque,
+        )
+
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """The result as the user knows it, from the values of ``program.outputs`` and those of
+        ``program.inputs``."""
+
+        def leaf(place: int | Constant | Given) -> Any:
+            if isinstance(place, int):
+                return outputs[place]
+            return inputs[place.position] if isinstance(place, Given) else place.value
+
+        leaves = list(map(leaf, self.convention.results))
         if self.convention.out_spec is None:
             return leaves[0]
         from torch.utils._pytree import tree_unflatten
@@ -179,4 +224,5 @@ def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Capture
     convention = Convention(
         tuple(range(len(program.inputs))), tuple(range(count)), out_spec=out_spec
     )
-    return Captured(program, weights, convention)
+    paths = {name: (name,) for name in weights}
+    return Captured(program, weights, convention, paths=paths)

@@ -20,14 +20,16 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
-from eqsynth.frontend.captured import Captured, Constant, Convention
+from eqsynth.frontend.captured import Captured, Constant, Convention, Given
 from eqsynth.frontend.examples import any_order
+from eqsynth.frontend.exporting import apart, decompositions, export
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, Named, close, opaque
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import bound
+from eqsynth.lower.weights import settings_of, tensor_at
 
 # Operators that say something of their arguments and compute nothing.
 _ASSERTIONS: Final = frozenset(
@@ -39,15 +41,6 @@ _ASSERTIONS: Final = frozenset(
         "aten::sym_constrain_range_for_size",
     }
 )
-
-# Decompositions that torch has outside of its default table.
-_MORE_DECOMPOSITIONS: Final = (
-    torch.ops.aten.native_batch_norm.default,
-    torch.ops.aten._native_batch_norm_legit.default,
-    torch.ops.aten._native_batch_norm_legit.no_stats,
-    torch.ops.aten._native_batch_norm_legit_functional.default,
-)
-
 
 def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """What the caller got wrong, before anything is exported.
@@ -89,16 +82,16 @@ def capture(
     kwargs = dict(example_kwargs or {})
     validate(module, example_inputs, kwargs)
     parameters = inspect.signature(module.forward)
-    args, kwargs = bound(parameters, example_inputs, kwargs)
+    args, kwargs = apart(module, bound(parameters, example_inputs, kwargs))
     _, spec = tree_flatten((args, kwargs))
     with warnings.catch_warnings():
         # torch warns of how torch.export itself copies its specs.
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
-        exported = _export(module, args, kwargs)
-        table = _decompositions()
+        exported = export(module, args, kwargs)
+        table = decompositions()
         tried: dict[Any, Any] = {}
         while True:
-            translation = _Translation(exported)
+            translation = _Translation(exported, module)
             program = translation.program()
             more = {t: table[t] for t in translation.missing if t in table and t not in tried}
             if not more:
@@ -109,6 +102,7 @@ def capture(
         raise translation.refusal
     arguments, results, mutations = translation.places()
     weights = {w.name: translation.weights[w.name] for w in program.weights()}
+    paths = {name: tuple(translation.paths[name]) for name in weights}
     return Captured(
         program=program,
         weights=weights,
@@ -124,32 +118,11 @@ def capture(
         opaque=translation.opaque,
         buffers=tuple(translation.live.values()),
         mutations=mutations,
+        paths=paths,
+        fixed=translation.fixed,
+        settings=settings_of(module, paths),
+        buffer_paths=tuple(translation.live_paths),
     )
-
-
-def _export(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.export.ExportedProgram:
-    try:
-        with torch.no_grad():
-            exported = torch.export.export(module, args, kwargs)
-            return exported.run_decompositions({})  # type: ignore[no-any-return]
-    except Exception as error:  # torch.export raises whatever went wrong anywhere below it
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise CaptureError(
-            "torch.export refuses the module",
-            where=type(module).__name__,
-            got=f"{type(error).__name__}: {lines[0] if lines else ''}"[:300],
-            expected="a module whose control flow doesn't depend on the values of tensors",
-            hint="the original runs as it is; see torch.export's documentation to change it",
-        ) from error
-
-
-def _decompositions() -> dict[Any, Any]:
-    return {
-        **torch.export.default_decompositions(),
-        **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
-    }
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -176,14 +149,21 @@ class _Translation:
         missing: operators that had no entry, or whose entry refused.
         refusal: why the graph as it is can't be captured.
         live: tensors of the module that the program mutates, by the name of their input.
+        paths: the names in the module of each weight.
+        fixed: tensors that are no weights of the program, but whose values are in it, by their
+            names in the module.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+    def __init__(self, exported: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
         self.exported = exported
+        self.module = module
         self.signature = exported.graph_signature
         self.env: dict[torch.fx.Node, Any] = {}
         self.weights: dict[str, torch.Tensor] = {}
         self.live: dict[str, torch.Tensor] = {}
+        self.live_paths: list[str] = []
+        self.paths: dict[str, list[str]] = {}
+        self.fixed: dict[str, torch.Tensor] = {}
         self.opaque: dict[str, Any] = {}
         self.missing: set[Any] = set()
         self.refusal: CaptureError | None = None
@@ -215,33 +195,38 @@ class _Translation:
                     hint="convert the result inside the module, e.g. by torch.view_as_real",
                 )
             if isinstance(value, Expr):
-                outputs.append((spec.kind != OutputKind.USER_OUTPUT, value.tensor))
-        outputs.sort(key=lambda pair: pair[0])
-        return Program(tuple(self._inputs.values()), tuple(term for _, term in outputs))
+                outputs.append((spec.kind != OutputKind.USER_OUTPUT, spec.arg.name, value.tensor))
+        outputs = [row for n, row in enumerate(outputs) if row[0] or row not in outputs[:n]]
+        outputs.sort(key=lambda row: row[0])
+        return Program(tuple(self._inputs.values()), tuple(term for _, _, term in outputs))
 
     def places(
         self,
-    ) -> tuple[tuple[int | Constant, ...], tuple[int | Constant, ...], dict[int, int]]:
-        """Where the leaves of arguments and results are, and what is written back to where."""
+    ) -> tuple[tuple[int | Constant, ...], tuple[int | Constant | Given, ...], dict[int, int]]:
+        """Where the leaves of arguments and results are, and what is written back to where. A
+        tensor that is returned twice is one output, an input that is returned is that input."""
         position = {name: i for i, name in enumerate(self._inputs)}
+        users = {s.arg.name for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT}
         arguments = tuple(
             position[spec.arg.name] if spec.arg.name in position else Constant(spec.arg.value)
             for spec in self.signature.input_specs
             if spec.kind == InputKind.USER_INPUT
         )
         by_target = {spec.target: spec.arg.name for spec in self.signature.input_specs}
-        results: list[int | Constant] = []
+        results: list[int | Constant | Given] = []
+        places: dict[str, int] = {}
         written = []
         for value, spec in zip(self._outputs, self.signature.output_specs, strict=True):
             if spec.kind != OutputKind.USER_OUTPUT:
                 name = spec.target if spec.target in position else by_target[spec.target]
                 written.append(position[name])
             elif isinstance(value, Expr):
-                results.append(sum(isinstance(r, int) for r in results))
+                place = places.setdefault(spec.arg.name, len(places))
+                given = spec.arg.name in users
+                results.append(Given(position[spec.arg.name]) if given else place)
             else:
                 results.append(Constant(value))
-        first = sum(isinstance(r, int) for r in results)
-        return arguments, tuple(results), {first + i: at for i, at in enumerate(written)}
+        return arguments, tuple(results), {len(places) + i: at for i, at in enumerate(written)}
 
     def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
         value = node.meta.get("val")
@@ -254,8 +239,11 @@ class _Translation:
             if spec.target in {s.target for s in self.signature.output_specs if s.target}:
                 name = self._unique(spec.target)
                 self.live[name] = tensor
+                self.live_paths.append(spec.target)
                 return self._input(node, name, tensor)
-            return self._weight(spec.target, tensor, spec.kind == InputKind.CONSTANT_TENSOR)
+            lifted = spec.kind == InputKind.CONSTANT_TENSOR
+            own = not lifted or tensor_at(self.module, spec.target) is not None
+            return self._weight(spec.target, tensor, lifted, own)
         raise CaptureError(
             "the module holds something that is neither a tensor nor a plain value",
             where=str(spec.target),
@@ -293,11 +281,19 @@ class _Translation:
         self._names.add(name)
         return name
 
-    def _weight(self, name: str, tensor: torch.Tensor, lifted: bool = False) -> Expr | Named:
-        """A weight; tensors that share memory are one, and so are lifted constants of one value."""
+    def _weight(
+        self, name: str, tensor: torch.Tensor, lifted: bool = False, own: bool = True
+    ) -> Expr | Named:
+        """A weight; tensors that share memory are one, and so are lifted constants of one value.
+
+        Args:
+            own: whether ``name`` is its name in the module; else capturing has made it.
+        """
         dtype = _dtype_name(tensor.dtype)
         if dtype not in DTYPES or tensor.layout != torch.strided:
-            return Named(name, tensor)
+            if own:
+                self.fixed[name] = tensor
+            return Named(name, tensor.clone())
         shape = tuple(tensor.shape)
         key: tuple[object, ...] = (shape, dtype)
         if lifted and tensor.numel() <= 1024:
@@ -308,7 +304,10 @@ class _Translation:
         known = self._weight_names.get(key)
         if known is None:
             known = self._weight_names[key] = self._unique(name)
-            self.weights[known] = tensor
+            self.weights[known] = tensor if own else tensor.clone()
+            self.paths[known] = []
+        if own:
+            self.paths[known].append(name)
         return Expr(Weight(known, TensorType(shape, dtype)))
 
     # -- nodes ------------------------------------------------------------------------------------
@@ -330,7 +329,7 @@ class _Translation:
         assert isinstance(node.target, str)
         value = operator.attrgetter(node.target)(self.exported.graph_module)
         if isinstance(value, torch.Tensor):
-            return self._weight(node.target, value.detach(), lifted=True)
+            return self._weight(node.target, value.detach(), lifted=True, own=False)
         return Named(node.target, value)
 
     def _call(self, node: torch.fx.Node) -> Any:
@@ -407,10 +406,6 @@ class _Translation:
         if dtype not in DTYPES:
             return foreign
         call, terms = close(foreign)
-        if all(isinstance(term.tensor, Weight) for term in terms):
-            with torch.no_grad():
-                result = call(*(self.weights[term.tensor.label] for term in terms))
-            return self._weight(node.name, result.detach().contiguous(), lifted=True)
         result = opaque(call, terms, tuple(map(int, value.shape)), dtype)
         self.opaque[repr(call)] = call
         return result

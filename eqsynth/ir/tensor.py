@@ -111,8 +111,7 @@ class Op(Tensor):
         object.__setattr__(self, "type", inferred)
         parts = (a.digest for a in self.args)
         object.__setattr__(self, "digest", digest_of("Op", self.name, self.attrs, *parts))
-        known = self.name != "Opaque" and all(a.constant for a in self.args)
-        object.__setattr__(self, "constant", known)
+        object.__setattr__(self, "constant", all(a.constant for a in self.args))
 
     @property
     def label(self) -> str:

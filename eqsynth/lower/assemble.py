@@ -10,14 +10,13 @@ import torch
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Backend, Kernel, Runner, contiguous
+from eqsynth.extract.kernel import Backend, contiguous
 from eqsynth.extract.plan import Plan, State
 from eqsynth.extract.select import constant_terms
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import ClassRef, Op
-from eqsynth.lower.backends import backend_of
-from eqsynth.lower.program import Parameter, Step
-from eqsynth.lower.torch_ops import evaluate_constant
+from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.lower.steps import Parameter, Step, build_kernels
+from eqsynth.lower.weights import Recipe
 
 # Seconds of CPU: importing TVM, and compiling a kernel among several.
 _COMPILER_S, _COMPILE_S = 1.1, 0.03
@@ -25,12 +24,13 @@ _COMPILER_S, _COMPILE_S = 1.1, 0.03
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a CompiledProgram is made of."""
+    """What a CompiledProgram is made of; ``terms`` are its constants over the weights."""
 
     parameters: tuple[Parameter, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, torch.Tensor]
+    terms: Mapping[str, Tensor]
 
 
 def assemble(
@@ -40,9 +40,14 @@ def assemble(
     weights: Mapping[str, torch.Tensor],
     backends: Sequence[Backend],
     constant_limit_bytes: float,
-    on_step: Callable[[], None] = lambda: None,
+    opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    own: bool = True,
 ) -> Assembly:
     """Builds the kernels of a plan over evaluated constants.
+
+    Args:
+        opaque: what runs the ``Opaque`` operators of constants.
+        own: no constant shares memory with a weight; else those that are weights as they stand do.
 
     Raises:
         LoweringError: a kernel that was chosen doesn't build, or the constants are too large.
@@ -58,14 +63,18 @@ def assemble(
             expected=f"at most {constant_limit_bytes} bytes",
             hint="raise memory_limit",
         )
-    terms = constant_terms(graph, distinct)
-    values: dict[ClassRef, torch.Tensor] = {}
-    for ref in distinct:
-        values[ref] = evaluate_constant(terms[ref], weights)
-        on_step()
-    names: dict[State, str] = {state: name for name, state in plan.inputs.items()}
+    found = constant_terms(graph, distinct)
     constants = {ref: f"constant{n}" for n, ref in enumerate(distinct)}
-    runners = _build(plan, values, backends)
+    terms = {constants[ref]: found[ref] for ref in distinct}
+    values = Recipe(terms, opaque=opaque or {}).constants(weights, own)
+    names: dict[State, str] = {state: name for name, state in plan.inputs.items()}
+    runners = build_kernels(
+        [
+            (step.kernel, {n: values[constants[ref]] for n, ref in step.constants.items()})
+            for step in plan.steps
+        ],
+        backends,
+    )
     steps = []
     for number, (step, runner) in enumerate(zip(plan.steps, runners, strict=True)):
         names[step.result] = f"t{number}"
@@ -81,8 +90,7 @@ def assemble(
         constants[state[0]] if state[0].constant else names[state] for state in plan.outputs
     )
     parameters = tuple(Parameter(i, contiguous(len(i.shape))) for i in program.inputs)
-    kept = {constants[ref]: value for ref, value in values.items()}
-    return Assembly(parameters, tuple(steps), outputs, kept)
+    return Assembly(parameters, tuple(steps), outputs, values, terms)
 
 
 def build_s(plan: Plan) -> float:
@@ -91,32 +99,3 @@ def build_s(plan: Plan) -> float:
     if not generated:
         return 0.0
     return _COMPILE_S * generated + (0.0 if "tvm" in sys.modules else _COMPILER_S)
-
-
-def _build(
-    plan: Plan, values: Mapping[ClassRef, torch.Tensor], backends: Sequence[Backend]
-) -> list[Runner]:
-    """Each backend builds its kernels together."""
-    runners: list[Runner | None] = [None] * len(plan.steps)
-    for backend in backends:
-        own = [n for n, s in enumerate(plan.steps) if backend_of(s.kernel, backends) is backend]
-        jobs: list[tuple[Kernel, dict[int, torch.Tensor]]] = [
-            (
-                plan.steps[n].kernel,
-                {i: values[ref] for i, ref in plan.steps[n].constants.items()},
-            )
-            for n in own
-        ]
-        for n, runner in zip(own, backend.build(jobs), strict=True):
-            runners[n] = runner
-    built = []
-    for step, runner in zip(plan.steps, runners, strict=True):
-        if runner is None:
-            raise LoweringError(
-                what="a kernel that was measured doesn't build",
-                where=step.kernel.implementation,
-                got=str(step.kernel.term),
-                hint="please report it; the original program is used",
-            )
-        built.append(runner)
-    return built

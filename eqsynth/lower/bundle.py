@@ -10,6 +10,7 @@ data (``kernel_data.py``), how a loaded program is called (``calling.py``).
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import torch
 
@@ -30,7 +31,8 @@ from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower import calling, tvm_backend, tvm_runtime
 from eqsynth.lower.inductor import InductorBackend
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
-from eqsynth.lower.program import CompiledProgram, Parameter, Step
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.steps import Parameter, Step
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.vendor import OneDnnBackend
@@ -54,6 +56,31 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
         LoweringError: the program runs Python functions (opaque operators, or the original module
             itself), or takes arguments that aren't plain data.
     """
+    path, parts = Path(path), _parts(program)
+    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write(file, *parts)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def dumps(program: CompiledProgram) -> bytes:
+    """The file that :func:`save` would write."""
+    file = io.BytesIO()
+    _write(file, *_parts(program))
+    return file.getvalue()
+
+
+def loads(data: bytes) -> CompiledProgram:
+    """The program of a file that :func:`dumps` has made."""
+    return load(io.BytesIO(data))
+
+
+def _parts(program: CompiledProgram) -> tuple[dict[str, Any], list[torch.Tensor], bytes]:
+    """What a file holds: the manifest, the arrays, and the library of kernels."""
     if program.original is not None:
         raise LoweringError(
             what="this program is the original module, which eqsynth can't save",
@@ -112,7 +139,7 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
         "report": str(program.report),
         "explanation": str(program.explain()),
     }
-    _write(Path(path), manifest, tensors, library)
+    return manifest, tensors, library
 
 
 def _machine() -> list[str]:
@@ -120,29 +147,23 @@ def _machine() -> list[str]:
 
 
 def _write(
-    path: Path, manifest: Mapping[str, Any], tensors: Sequence[torch.Tensor], library: bytes
+    file: IO[bytes], manifest: Mapping[str, Any], tensors: Sequence[torch.Tensor], library: bytes
 ) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as bundle:
-            bundle.writestr("manifest.json", json.dumps(manifest))
-            for position, value in enumerate(tensors):
-                flat = value.detach().reshape(-1).view(torch.uint8)
-                with bundle.open(_member(position), "w", force_zip64=True) as member:
-                    member.write(flat.numpy().data)
-            if library:
-                bundle.writestr("kernels.so", library)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with zipfile.ZipFile(file, "w") as bundle:
+        bundle.writestr("manifest.json", json.dumps(manifest))
+        for position, value in enumerate(tensors):
+            flat = value.detach().reshape(-1).view(torch.uint8)
+            with bundle.open(_member(position), "w", force_zip64=True) as member:
+                member.write(flat.numpy().data)
+        if library:
+            bundle.writestr("kernels.so", library)
 
 
 def _member(position: int) -> str:
     return f"tensors/{position}"
 
 
-def load(path: str | os.PathLike[str]) -> CompiledProgram:
+def load(path: str | os.PathLike[str] | IO[bytes]) -> CompiledProgram:
     """The program of a file that :func:`save` wrote.
 
     Raises:

@@ -74,6 +74,13 @@ class Fixed:
 
 
 @dataclass(frozen=True)
+class Given:
+    """A leaf that is an input as it is."""
+
+    position: int
+
+
+@dataclass(frozen=True)
 class SavedCalling:
     """Arguments of a call to inputs of the program, and outputs to the result.
 
@@ -83,12 +90,12 @@ class SavedCalling:
         any_order: dicts may come in any order of their keys.
         arguments: for each leaf of the arguments, an input's position or a constant.
         out_spec: the structure of the result; None for a single tensor.
-        results: for each leaf of the result, an output's position or a constant.
+        results: for each leaf of the result, an output's position, an input or a constant.
         buffers: tensors that the program reads after the user's inputs.
     """
 
     arguments: tuple[int | Fixed, ...]
-    results: tuple[int | Fixed, ...]
+    results: tuple[int | Fixed | Given, ...]
     parameters: inspect.Signature | None = None
     spec: TreeSpec | None = None
     out_spec: TreeSpec | None = None
@@ -120,8 +127,15 @@ class SavedCalling:
                 raise _misfit(repr(leaf), repr(place.value))
         return [*(tensors[k] for k in range(len(tensors))), *self.buffers]
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
-        leaves = [outputs[p] if isinstance(p, int) else p.value for p in self.results]
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        def leaf(place: int | Fixed | Given) -> Any:
+            if isinstance(place, int):
+                return outputs[place]
+            return inputs[place.position] if isinstance(place, Given) else place.value
+
+        leaves = list(map(leaf, self.results))
         return leaves[0] if self.out_spec is None else tree_unflatten(leaves, self.out_spec)
 
 

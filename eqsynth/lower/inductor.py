@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from eqsynth.extract.kernel import Kernel, Runner, contiguous
+from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
 from eqsynth.ir.tensor import Op, Region, Tensor, topological
 from eqsynth.lower.torch_ops import region_function
 from eqsynth.lower.torch_scalars import torch_dtype
@@ -67,9 +67,8 @@ def _compiled(region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
     with torch.no_grad(), config.patch(freezing=True, compile_threads=1):
         compiled: Callable[..., Any] = compile_fx(graph, examples)  # type: ignore[assignment]
         compiled(*examples)  # Inductor compiles at the first call
-    if len(region.outputs) > 1:
-        return functools.partial(_listed, compiled)
-    return functools.partial(_single, compiled)
+    result = _listed if len(region.outputs) > 1 else _single
+    return holding(functools.partial(result, compiled), constants.values())
 
 
 def _listed(compiled: Callable[..., Any], *args: torch.Tensor) -> Any:

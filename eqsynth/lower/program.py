@@ -1,24 +1,23 @@
 """A compiled program: straight-line Python over kernels, as a ``torch.nn.Module``.
 
-Lives here: the steps of a program, the code that runs them, checks of the inputs. Not here: what
-a kernel does (the backends), how a user's arguments become inputs (``calling.py``), files
-(``bundle.py``).
+Not here: the steps and the code that runs them (``steps.py``), how a user's arguments become inputs
+(``calling.py``), files (``bundle.py``), how constants are made (``weights.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only
 
-from eqsynth.errors import DtypeError, LoweringError, ShapeError
-from eqsynth.extract.kernel import Kernel, Layout, Runner, channels_last, contiguous, strides
-from eqsynth.ir.tensor import Input, Region
-from eqsynth.lower.torch_backend import VIEW, lay_out
-from eqsynth.lower.torch_scalars import torch_dtype
+from eqsynth.errors import LoweringError, ShapeError, WeightError
+from eqsynth.extract.kernel import Backend, held
+from eqsynth.lower import torch_modes
+from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
+from eqsynth.lower.weights import Recipe, State, Watch, storages
 
 
 class Calling(Protocol):
@@ -28,55 +27,39 @@ class Calling(Protocol):
         """The program's inputs, in order, from the arguments of a call."""
         ...
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The result as the user knows it, from the program's outputs."""
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """The result as the user knows it, from the program's outputs and inputs."""
         ...
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """An input, and the layout in which the program's first kernels read it."""
-
-    input: Input
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class Step:
-    """One kernel applied to values.
-
-    Attributes:
-        name: of the value that it computes.
-        args: names of values (inputs, constants, earlier steps), in the order of ``args_of``.
-        label: the operator's place in the user's model, for people.
-    """
-
-    name: str
-    kernel: Kernel
-    runner: Runner
-    args: tuple[str, ...]
-    label: str = ""
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        """``name``, and ``name.1``, ``name.2``, … for the further outputs of a region."""
-        term = self.kernel.term
-        more = len(term.outputs) if isinstance(term, Region) else 1
-        return (self.name, *(f"{self.name}.{k}" for k in range(1, more)))
 
 
 class CompiledProgram(torch.nn.Module):
     """A program that was lowered. Call it as the module that it was made from.
 
     Constants are buffers that don't appear in ``state_dict``; there are no parameters, no
-    gradients, and no difference between training and evaluation. Calls may run at once in several
-    threads, but for programs that change buffers of the user's module, as for such modules.
+    gradients (``backward`` through a result raises), and no difference between training and
+    evaluation. Constants are the program's own, so that changes of the module don't reach it
+    before ``refresh``; with ``own_constants=False`` those that are weights as they stand are
+    shared with the module, and a call after a weight has changed raises. Where the original was
+    kept, it is called as it is, and such a call raises too. Buffers that the module changes when it
+    is called stay the module's: the program changes them.
+
+    A result that is an argument, or the same tensor as another result, is so here too. Other
+    results share no memory with arguments, weights or each other, though a view of an argument
+    would do so where the module is called.
+
+    Calls may run at once in several threads, but for programs that change buffers of the user's
+    module, as for such modules. ``copy`` and ``pickle`` (``torch.save``) work where ``save`` does.
+    Autocast has no influence. What traces or transforms a call (``torch.export``,
+    ``torch.jit.trace``, ``torch.func``) is refused.
 
     Attributes:
         report: what the optimizer has to tell.
         inputs: with the layouts in which they are read.
         steps: in order of execution.
         original: what is called instead of steps, where nothing faster was found.
+        recipe: how the constants are made from the module's weights.
     """
 
     def __init__(
@@ -90,6 +73,9 @@ class CompiledProgram(torch.nn.Module):
         report: Any = None,
         explanation: object = "",
         device: str = "cpu",
+        recipe: Recipe | None = None,
+        backends: Sequence[Backend] = (),
+        watch: Watch | None = None,
     ) -> None:
         """
         Args:
@@ -97,6 +83,9 @@ class CompiledProgram(torch.nn.Module):
             constants: values by name; the kernels hold what they need of them, packed.
             mutations: position of an output -> the buffer that its value is copied to after a run.
             explanation: what ``explain()`` gives: an object, or a function that makes it.
+            recipe: how the constants are made; without it they can't be made anew.
+            backends: those that built the kernels.
+            watch: of the weights with which constants are shared; None if none are.
 
         Raises:
             LoweringError: a step reads what isn't computed before it.
@@ -107,12 +96,16 @@ class CompiledProgram(torch.nn.Module):
         self.device = torch.device(device)
         self.original: Callable[..., Any] | None = None
         self._owned = frozenset[int]()
+        self.recipe, self._backends, self._watch = recipe, tuple(backends), watch
         self.mutations = dict(mutations or {})
-        self.constants = {name: value.detach() for name, value in (constants or {}).items()}
+        self._hold(constants or {})
+        self._run, self.source = self._compiled()
+        super().train(False)
+
+    def _hold(self, constants: Mapping[str, torch.Tensor]) -> None:
+        self.constants = {name: value.detach() for name, value in constants.items()}
         for position, value in enumerate(self.constants.values()):
             self.register_buffer(f"constant_{position}", value, persistent=False)
-        self._run = self._compile()
-        super().train(False)
 
     @classmethod
     def from_module(
@@ -121,22 +114,30 @@ class CompiledProgram(torch.nn.Module):
         """The original itself, where nothing faster was found: called as it is."""
         program = cls((), (), (), _AsItIs(), report=report, explanation=explanation)
         # Not a submodule: neither its parameters nor its mode are the program's business.
-        program.__dict__["original"] = original
+        program._call_as_it_is(original)
+        return program
+
+    def _call_as_it_is(self, original: Callable[..., Any]) -> None:
+        # Not a submodule: neither its parameters nor its mode are the program's business.
+        self.__dict__["original"] = original
         if isinstance(original, torch.nn.Module):
             # Once: a walk over a large module takes longer than a small one takes to run.
-            program._owned = _storages((*original.parameters(), *original.buffers()))
-        return program
+            self._owned = storages((*original.parameters(), *original.buffers()))
+            self._watch = Watch.of_parameters(original)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these arguments, computed without gradients.
 
         Raises:
             ShapeError, DtypeError: an argument isn't what the program was compiled for.
+            WeightError: a weight that isn't the program's own has changed.
+            LoweringError: torch traces or transforms the call.
         """
+        torch_modes.refuse_transforms()
+        if self._watch is not None:
+            self._watch.check()
         if self.original is not None:
-            with torch.no_grad():
-                taken = self._owned | _storages(args, kwargs)
-                return _unshared(self.original(*args, **kwargs), taken)
+            return self._run_original(args, kwargs)
         values = self.calling.bind(*args, **kwargs)
         if len(values) != len(self.inputs):
             raise ShapeError(
@@ -146,11 +147,170 @@ class CompiledProgram(torch.nn.Module):
                 or "none",
                 hint="give one tensor an input",
             )
+        if self.mutations:
+            self._refuse_shared(values)
         with torch.no_grad():
-            results = self._run(*values)
+            if torch_modes.AUTOCAST():
+                with torch.autocast(self.device.type, enabled=False):
+                    results = self._run(*values)
+            else:
+                results = self._run(*values)
             for position, buffer in self.mutations.items():
                 buffer.copy_(results[position])
-        return self.calling.unflatten(results)
+        return self.calling.unflatten(torch_modes.without_gradients(results, values), values)
+
+    def _run_original(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self.original is not None
+        if getattr(self.original, "training", False):
+            raise LoweringError(
+                what="the original module, which this program is, is in training mode",
+                got=type(self.original).__name__,
+                expected="evaluation mode, as when it was optimized",
+                hint="call .eval() on the module first",
+            )
+        with torch.no_grad():
+            result = self.original(*args, **kwargs)
+        inputs, _ = torch_modes.tensors((args, kwargs))
+        values, rebuilt = torch_modes.tensors(result)
+        given = {id(x) for x in inputs}
+        taken = self._owned | storages(inputs)
+        with torch.no_grad():
+            own = [
+                x if id(x) in given else x.clone() if storages([x]) & taken else x.detach()
+                for x in values
+            ]
+        fresh = [n for n, x in enumerate(values) if id(x) not in given]
+        marked = torch_modes.without_gradients([own[n] for n in fresh], inputs)
+        for n, x in zip(fresh, marked, strict=True):
+            own[n] = x
+        return rebuilt(own)
+
+    def _refuse_shared(self, values: Sequence[torch.Tensor]) -> None:
+        """A buffer that the program changes is no argument: when it is read would matter."""
+        taken = storages(self.mutations.values())
+        count = len(values) - len(self._state())
+        for value, parameter in zip(values[:count], self.inputs, strict=False):
+            if storages([value]) & taken:
+                raise LoweringError(
+                    what="an input shares memory with a buffer that the program changes",
+                    where=f"input {parameter.input.name!r}",
+                    got="the buffer itself, or a view of it",
+                    expected="a tensor of its own",
+                    hint="give a copy: x.clone()",
+                )
+
+    # ---- weights ----------------------------------------------------------------------------
+
+    def refresh(self, state: State) -> None:
+        """Takes new weights of the same shapes, as after a step of training. Constants are folded
+        and packed again by the plan as it is, without a search: in the time of copying them.
+
+        Weights are found by their names in the module; a weight that was tied when the program was
+        made has to be so still, or to have one value under all its names. Buffers that the program
+        changes are those of the given module from now on.
+
+        Args:
+            state: the module, another one of its class, or tensors by name such as its
+                ``state_dict()``.
+
+        Raises:
+            WeightError: a weight is missing, or has another shape or dtype, or holds NaN or
+                infinity (and didn't); weights aren't tied any more; or something has changed that
+                the plan relies on (``Recipe.fixed`` and ``settings``). The program is as it was.
+        """
+        if self.original is not None:
+            self._refresh_original(state)
+            return
+        if self.recipe is None:
+            raise WeightError(
+                "this program doesn't know what its constants are made from",
+                got="no recipe",
+                expected="a program that optimize has made",
+                hint="optimize the module",
+            )
+        weights = self.recipe.read(state)
+        kinds = [p.input.type for p in self.inputs[len(self.inputs) - len(self._state()) :]]
+        buffers = self.recipe.read_buffers(state, kinds)
+        own = self._watch is None
+        constants = self.recipe.constants(weights, own)
+        jobs = [(step.kernel, _packed(step, constants)) for step in self.steps]
+        steps = [
+            replace(step, runner=runner) if values else step
+            for step, runner, (_, values) in zip(
+                self.steps, build_kernels(jobs, self._backends), jobs, strict=True
+            )
+        ]
+        # Nothing may fail from here on.
+        self._hold(constants)
+        self.steps = tuple(steps)
+        if not own:
+            module = state if isinstance(state, torch.nn.Module) else None
+            self._watch = Watch.of(module, self.recipe, weights)
+        self._bind_state(buffers)
+        self._run, self.source = self._compiled()
+
+    def _refresh_original(self, state: State) -> None:
+        if type(state) is not type(self.original) or not isinstance(state, torch.nn.Module):
+            raise WeightError(
+                "this program is the original module, and can only become another such module",
+                got=type(state).__name__,
+                expected=type(self.original).__name__,
+                hint="give the module, not its state_dict",
+            )
+        self._call_as_it_is(state)
+
+    def _state(self) -> tuple[torch.Tensor, ...]:
+        """The buffers that are read after the arguments of a call, and written back."""
+        return getattr(self.calling, "buffers", ())
+
+    def _bind_state(self, buffers: Sequence[torch.Tensor]) -> None:
+        old = {id(x): n for n, x in enumerate(self._state())}
+        calling: Any = self.calling
+        if buffers:
+            self.calling = replace(calling, buffers=tuple(buffers))
+            self.mutations = {k: buffers[old[id(x)]] for k, x in self.mutations.items()}
+
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that the program holds for itself, packed copies among them."""
+        shared = self._watch.storages() if self._watch is not None else frozenset()
+        distinct: dict[int, int] = {}
+        packed = (x for step in self.steps for x in held(step.runner))
+        for x in (*self.constants.values(), *packed):
+            if x.layout == torch.strided:
+                memory = x.untyped_storage()
+                if memory.data_ptr() not in shared:
+                    distinct[memory.data_ptr()] = memory.nbytes()
+            else:  # packed by oneDNN
+                distinct[id(x)] = x.numel() * x.element_size()
+        return sum(distinct.values())
+
+    # ---- copies -----------------------------------------------------------------------------
+
+    def __copy__(self) -> CompiledProgram:
+        made = type(self).__new__(type(self))
+        made.__dict__ = dict(self.__dict__)
+        made._buffers = dict(self._buffers)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledProgram:
+        """With buffers, report and original of its own. Constants and kernels, which nobody
+        changes, are shared."""
+        made = self.__copy__()
+        memo[id(self)] = made
+        made.report = copy.deepcopy(self.report, memo)
+        if self.original is not None:
+            made._call_as_it_is(copy.deepcopy(self.original, memo))
+        made._bind_state([copy.deepcopy(x, memo) for x in self._state()])
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """A pickle of a program is the file that ``save`` would write."""
+        from eqsynth.lower import bundle
+
+        return bundle.loads, (bundle.dumps(self),)
+
+    def _compiled(self) -> tuple[Callable[..., list[torch.Tensor]], str]:
+        return straight_line(self.inputs, self.steps, self.outputs, self.constants, self.device)
 
     def explain(self) -> Any:
         """Why the program is equal to the original."""
@@ -175,145 +335,7 @@ class CompiledProgram(torch.nn.Module):
     def __repr__(self) -> str:
         if self.original is not None:
             return f"{type(self).__name__}(original={type(self.original).__name__})"
-        return "\n".join(self._listing())
-
-    # ---- the code ---------------------------------------------------------------------------
-
-    def _compile(self) -> Callable[..., list[torch.Tensor]]:
-        """One Python function: checks, then a call a step; values die at their last use."""
-        names: dict[str, str] = {}
-        scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
-        body: list[str] = []
-        for position, (name, value) in enumerate(self.constants.items()):
-            names[name] = f"c{position}"
-            scope[f"c{position}"] = value
-        for position, parameter in enumerate(self.inputs):
-            names[parameter.input.name] = f"x{position}"
-            body += self._check(position, parameter, scope)
-        last_use = {arg: k for k, step in enumerate(self.steps) for arg in step.args}
-        kept = {*self.outputs, *self.constants}
-        for position, step in enumerate(self.steps):
-            used = [self._local(arg, names, step) for arg in step.args]
-            given = [
-                u for u, constant in zip(used, step.kernel.constants, strict=True) if not constant
-            ]
-            made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
-            names |= made
-            scope[f"k{position}"] = step.runner
-            body.append(f"{', '.join(made.values())} = k{position}({', '.join(given)})")
-            dying = {arg for arg in step.args if last_use[arg] == position} - kept
-            dying |= {name for name in made if name not in last_use and name not in kept}
-            if dying:
-                body.append(f"del {', '.join(sorted(names[arg] for arg in dying))}")
-        body.append(f"return [{', '.join(self._results(names))}]")
-        head = f"def run({', '.join(f'x{k}' for k in range(len(self.inputs)))}):"
-        self.source = "\n    ".join([head, *body]) + "\n"
-        exec(compile(self.source, "<eqsynth program>", "exec"), scope)
-        run: Callable[..., list[torch.Tensor]] = scope["run"]
-        return run
-
-    def _check(self, position: int, parameter: Parameter, scope: dict[str, Any]) -> list[str]:
-        kind, x = parameter.input.type, f"x{position}"
-        scope |= {
-            f"input{position}": parameter.input,
-            f"shape{position}": kind.shape,
-            f"dtype{position}": torch_dtype(kind.dtype),
-            f"strides{position}": strides(kind.shape, parameter.layout),
-            f"layout{position}": parameter.layout,
-            "device": self.device,
-        }
-        return [
-            f"if {x}.shape != shape{position} or {x}.dtype is not dtype{position} "
-            f"or {x}.device != device: wrong({x}, input{position}, device)",
-            f"if {x}.stride() != strides{position}: "
-            f"{x} = lay_out({x}, shape{position}, layout{position})",
-        ]
-
-    def _local(self, name: str, names: Mapping[str, str], step: Step) -> str:
-        if name not in names:
-            raise LoweringError(
-                what="a step reads a value that isn't computed before it",
-                where=step.label or step.name,
-                got=name,
-                expected=", ".join(names),
-                hint="order the steps by what they read",
-            )
-        return names[name]
-
-    def _results(self, names: Mapping[str, str]) -> list[str]:
-        """Outputs, copied where the same memory is an input, a constant or an earlier output."""
-        origin = {name: name for name in names}
-        for step in self.steps:
-            if step.kernel.implementation == VIEW:
-                origin[step.name] = origin[step.args[0]]
-        taken = {origin[p.input.name] for p in self.inputs} | set(self.constants)
-        results = []
-        for name in self.outputs:
-            if name not in names:
-                raise LoweringError(
-                    what="an output isn't computed",
-                    got=name,
-                    expected=", ".join(names),
-                    hint="name an input, a constant or a step",
-                )
-            copied = origin[name] in taken
-            taken.add(origin[name])
-            results.append(f"{names[name]}.clone()" if copied else names[name])
-        return results
-
-    # ---- for people -------------------------------------------------------------------------
-
-    def _listing(self) -> list[str]:
-        rows = [
-            (p.input.name, "=", "input", f"{p.input.type}{_order(p.layout)}", "")
-            for p in self.inputs
-        ]
-        for step in self.steps:
-            term, kernel = step.kernel.term, step.kernel
-            operator = term.label if isinstance(term, Region) else getattr(term, "name", "Scope")
-            how = f"{kernel.implementation} {kernel.schedule}".strip()
-            called = f"{operator}({', '.join(step.args)})"
-            rows.append(
-                (
-                    step.name,
-                    "=",
-                    called,
-                    f"{term.type}{_order(kernel.output)}",
-                    f"{how}  {step.label}",
-                )
-            )
-        widths = [max((len(row[k]) for row in rows), default=0) for k in range(4)]
-        lines = [f"{type(self).__name__}("]
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
-            lines.append("  " + "  ".join((*cells, row[4])).rstrip())
-        return [*lines, f"  return {', '.join(self.outputs)}", ")"]
-
-
-def _order(layout: Layout) -> str:
-    """A layout as text; nothing for a contiguous one."""
-    if layout == contiguous(len(layout)):
-        return ""
-    return " channels last" if layout == channels_last(len(layout)) else f" {layout}"
-
-
-def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:
-    where = f"input {kind.name!r}"
-    if tuple(value.shape) != kind.shape:
-        raise ShapeError(
-            what="an input has another shape than the program was compiled for",
-            where=where,
-            got=str(tuple(value.shape)),
-            expected=str(kind.type),
-            hint="shapes are fixed: optimize once more for this one",
-        )
-    raise DtypeError(
-        what="an input has another dtype or device than the program was compiled for",
-        where=where,
-        got=f"{value.dtype} on {value.device}",
-        expected=f"torch.{kind.dtype} on {device}",
-        hint="cast or move it, or optimize once more for it",
-    )
+        return listing(type(self).__name__, self.inputs, self.steps, self.outputs)
 
 
 class _AsItIs:
@@ -322,29 +344,12 @@ class _AsItIs:
     def bind(self) -> Sequence[torch.Tensor]:
         return ()
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
         return outputs
 
 
-def _storages(*values: Any) -> frozenset[int]:
-    """Where the memory of the tensors in the values begins."""
-    # torch's trees are walked in Python: tens of microseconds, for a tuple of tensors too.
-    flat = [leaf for value in values if value for leaf in _leaves(value)]
-    return frozenset(x.untyped_storage().data_ptr() for x in flat if isinstance(x, torch.Tensor))
-
-
-def _leaves(value: Any) -> Iterable[Any]:
-    plain = type(value) is tuple and all(isinstance(x, torch.Tensor) for x in value)
-    return value if plain else tree_flatten(value)[0]
-
-
-def _unshared(result: Any, taken: frozenset[int]) -> Any:
-    """The result, with copies of the tensors whose memory is taken."""
-
-    def own(x: torch.Tensor) -> torch.Tensor:
-        shared = x.untyped_storage().data_ptr() in taken
-        return x.clone() if shared else x.detach()
-
-    if isinstance(result, torch.Tensor):
-        return own(result)
-    return tree_map_only(torch.Tensor, own, result)
+def _packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+    known = enumerate(step.kernel.constants)
+    return {n: constants[step.args[n]] for n, constant in known if constant}

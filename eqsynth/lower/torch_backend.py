@@ -21,6 +21,8 @@ from eqsynth.extract.kernel import (
     Runner,
     channels_last,
     contiguous,
+    held,
+    holding,
     matrix_layouts,
     strides,
 )
@@ -71,7 +73,9 @@ class TorchBackend:
         runner = route(kernel, function, _laid_out(kernel, constants))
         if kernel.implementation == VIEW or not _may_give_back(kernel.term):
             return runner
-        return partial(_never_an_argument, runner, tuple(constants.values()))
+        return holding(
+            partial(_never_an_argument, runner, tuple(constants.values())), held(runner)
+        )
 
 
 def _may_give_back(term: Tensor) -> bool:
@@ -262,5 +266,10 @@ def route(
         f"    return result if result.stride() == steps else repair(result)\n"
     )
     exec(compile(source, "<eqsynth runner>", "exec"), scope)
-    result: Runner = scope["runner"]
-    return result
+    parts = (part for value in constants.values() for part in _parts(value))
+    return holding(scope["runner"], parts)
+
+
+def _parts(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors of a constant: some are packed as several."""
+    return value if isinstance(value, list) else [value]

@@ -360,20 +360,25 @@ _OPERATORS: Final[dict[str, Function]] = {
 # ---- constants at compile time -------------------------------------------------------------
 
 
-def evaluate_constant(term: Tensor, weights: Mapping[str, Array]) -> Array:
+def evaluate_constant(
+    term: Tensor, weights: Mapping[str, Array], opaque: Opaque | None = None
+) -> Array:
     """The value of a term over weights only, computed in float64 and rounded once.
 
     Raises:
         LoweringError: the term depends on an input.
     """
-    return evaluate_constants([term], weights)[0]
+    return evaluate_constants([term], weights, opaque)[0]
 
 
-def evaluate_constants(terms: Sequence[Tensor], weights: Mapping[str, Array]) -> list[Array]:
+def evaluate_constants(
+    terms: Sequence[Tensor], weights: Mapping[str, Array], opaque: Opaque | None = None
+) -> list[Array]:
     """Values of several constant terms; what they share is computed once.
 
     A weight that is only moved (permuted, sliced, …) isn't widened on the way; a result that is
-    a weight as it stands is that weight, not a copy.
+    a weight as it stands is that weight, not a copy. An ``Opaque`` operator is run by its function
+    in ``opaque``, on arguments of the dtypes that it was captured with.
     """
     exact: dict[Tensor, Array] = {}
     moved: dict[Tensor, Array] = {}
@@ -397,6 +402,9 @@ def evaluate_constants(terms: Sequence[Tensor], weights: Mapping[str, Array]) ->
                 )
             if isinstance(term, Weight):
                 moved[term] = weights[term.name].detach()
+            elif isinstance(term, Op) and term.name == "Opaque":
+                rounded = [_rounded(arg, exact, moved) for arg in args]
+                moved[term] = run_term(term, rounded, opaque).detach()
             elif _only_moves(term) and all(arg in moved for arg in args):
                 moved[term] = run_term(term, [moved[arg] for arg in args])
             else:
@@ -407,14 +415,16 @@ def evaluate_constants(terms: Sequence[Tensor], weights: Mapping[str, Array]) ->
                 if not users[arg]:
                     exact.pop(arg, None)
                     moved.pop(arg, None)
-    return [
-        moved[term] if term in moved else exact[term].to(torch_dtype(term.dtype)) for term in terms
-    ]
+    return [_rounded(term, exact, moved) for term in terms]
 
 
 def _only_moves(term: Tensor) -> bool:
     """Views of one tensor; a concatenation may also promote."""
     return isinstance(term, Op) and operator(term.name).kind == "view" and len(term.args) == 1
+
+
+def _rounded(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
+    return moved[term] if term in moved else exact[term].to(torch_dtype(term.dtype))
 
 
 def _wide(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:

@@ -22,6 +22,7 @@ from eqsynth.extract.kernel import (
     Runner,
     channels_last,
     contiguous,
+    holding,
     matrix_layouts,
     strides,
 )
@@ -48,6 +49,13 @@ class TvmBackend:
 
     name = "tvm"
 
+    def __init__(self, functions: Mapping[Kernel, Any] | None = None) -> None:
+        """
+        Args:
+            functions: kernels that are compiled already, such as those of a library.
+        """
+        self._functions = dict(functions or {})
+
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """Every layout and schedule point for a scope; nothing for other terms."""
         if not isinstance(term, Scope):
@@ -65,12 +73,13 @@ class TvmBackend:
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
-        """Runners, from one compilation for all; None where a kernel did not compile."""
-        distinct = list(dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size))
-        functions = _functions(distinct)
+        """Runners, from one compilation for all; None where a kernel did not compile. What was
+        compiled is kept: with other constants the same kernels are built in no time."""
+        wanted = dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size)
+        self._functions |= _functions([k for k in wanted if k not in self._functions])
         return [
-            runner(kernel, functions.get(kernel), packed)
-            if kernel in functions or not kernel.term.type.size
+            runner(kernel, self._functions.get(kernel), packed)
+            if kernel in self._functions or not kernel.term.type.size
             else None
             for kernel, packed in kernels
         ]
@@ -160,6 +169,7 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
         packed: constant arguments by position; laid out here as the kernel takes them.
     """
     import torch
+    import tvm_ffi
 
     shape, dtype = kernel.term.shape, getattr(torch, kernel.term.dtype)
     steps = strides(shape, kernel.output)
@@ -167,13 +177,15 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
     if not kernel.term.type.size:
         return lambda *_: empty(shape, steps, dtype=dtype)
     slots: list[Any] = []
+    kept: list[torch.Tensor] = []
     varying: list[int] = []
     position = 0
     for k, arg in enumerate(args_of(kernel.term)):
         used = arg.type.size > 0
         if k in packed:
             if used:
-                slots.append(_laid_out(packed[k], arg, kernel.inputs[k]))
+                kept.append(_laid_out(packed[k], arg, kernel.inputs[k]))
+                slots.append(tvm_ffi.from_dlpack(kept[-1]))  # which keeps the memory alive
         else:
             if used:
                 varying.append(position)
@@ -197,17 +209,18 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
         function(*values, result)
         return result
 
-    return bound
+    return holding(bound, kept)
 
 
-def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> Any:
-    """A constant as the kernel reads it, converted once; it keeps the memory alive."""
+def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> torch.Tensor:
+    """A constant as the kernel reads it: itself, where it lies so; else a copy."""
     import torch
-    import tvm_ffi
 
-    dense = torch.empty_strided(arg.shape, strides(arg.shape, layout), dtype=value.dtype)
-    dense.copy_(value.detach())
-    return tvm_ffi.from_dlpack(dense)
+    steps = strides(arg.shape, layout)
+    if value.stride() == steps:
+        return value.detach()
+    dense = torch.empty_strided(arg.shape, steps, dtype=value.dtype)
+    return dense.copy_(value.detach())
 
 
 def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]:

@@ -55,6 +55,6 @@ def run() -> Run:
         inputs = captured.bind(*args, **kwargs)
         for output, place in captured.mutations.items():
             inputs[place].copy_(results[output])
-        return captured.unflatten(results)
+        return captured.unflatten(results, inputs)
 
     return call

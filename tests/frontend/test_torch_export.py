@@ -301,11 +301,49 @@ def test_equal_opaque_operators_are_one_term_and_others_are_not() -> None:
     assert len(captured.opaque) == 2
 
 
-def test_operators_of_weights_alone_are_computed_at_capture(run: Run) -> None:
-    made = module(lambda self, x: x + self.w.cumsum(0), w=torch.ones(4))
+def test_unknown_operators_of_weights_alone_are_constants(run: Run) -> None:
+    # Of weights, of other constants, and through values that the IR can't hold.
+    made = module(
+        lambda self, x: x + (1 + self.w.cumsum(0)).cumsum(0) + (self.c * 2).imag,
+        w=torch.ones(4), c=torch.tensor([1j, 1 + 2j, 0j, 3j]),
+    )  # fmt: skip
     captured = capture(made, (X,))
-    assert (captured.opaque, operators(captured)) == ({}, ["Add"])
+    opaque = [t for t in captured.program.terms() if isinstance(t, Op) and t.name == "Opaque"]
+    assert len(opaque) == 3 and all(term.constant for term in opaque)
     torch.testing.assert_close(run(captured, X), made(X))
+    assert captured.paths == {"w": ("w",)} and captured.fixed.keys() == {"c"}
+
+
+def test_an_input_that_is_the_modules_own_buffer_stays_apart(run: Run) -> None:
+    made = module(lambda self, x: x * 2 + self.w, w=torch.ones(4))
+    captured = capture(made, (made.w,))
+    x = torch.linspace(-1, 1, 4)
+    torch.testing.assert_close(run(captured, x), made(x))
+
+
+def test_a_tensor_that_is_returned_twice_is_one_result(run: Run) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        y = x + 1
+        return y, {"again": y, "equal": x + 1}, x, self.w, self.w
+
+    captured = capture(module(forward, w=torch.ones(4)), (X,))
+    y, more, x, *weights = run(captured, X)
+    assert y is more["again"] and more["equal"] is not y and x is X and weights[0] is weights[1]
+
+
+def test_what_a_module_computes_with_is_known_by_name() -> None:
+    made = module(lambda self, x: x * self.scale + self.t + self.several[0] + self.a + self.b)
+    made.scale, made.t, made.unused = 2.0, torch.ones(4), torch.zeros(3)
+    made.several, made.config = [torch.arange(4.0), "name"], object()
+    made.a = made.b = nn.Parameter(torch.ones(4))
+    made.rnn = nn.LSTM(2, 2).eval()
+    captured = capture(made, (X,))
+    # A list of weights, as recurrent layers have it, is no value.
+    assert captured.settings["rnn._flat_weights"].count("a weight") == 4
+    assert {"scale", "several", "unused", "rnn.num_layers", "forward"} <= captured.settings.keys()
+    assert not {"t", "config", "training"} & captured.settings.keys()
+    found = sorted(captured.paths.values())
+    assert found == [(), ("a", "b"), ("t",)]
 
 
 def test_a_parametrized_weight(run: Run) -> None:

@@ -137,7 +137,8 @@ def test_a_window_over_an_empty_image_is_empty() -> None:
 def test_constness_and_origin() -> None:
     a, w = leaf("a", 3, 3), leaf("w", 3, 3, constant=True)
     assert op("Matmul", w, w).constant and not op("Matmul", a, w).constant
-    assert not op("Opaque", w, attrs=("f", (3,), "float32")).constant
+    assert op("Opaque", w, attrs=("f", (3,), "float32")).constant
+    assert not op("Opaque", a, attrs=("f", (3,), "float32")).constant
     here, there = Op("Relu", (a,), (), "here"), Op("Relu", (a,), (), "there")
     assert here == there and here.label == "here (Relu)"
 

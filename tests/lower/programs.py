@@ -11,7 +11,8 @@ import torch
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.ir.tensor import Input, Tensor, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.lower.program import CompiledProgram, Parameter, Step
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.steps import Parameter, Step
 from eqsynth.lower.torch_backend import TorchBackend, conversion
 from eqsynth.lower.vendor import OneDnnBackend
 
@@ -25,7 +26,9 @@ class Row:
     def bind(self, *args: torch.Tensor) -> Sequence[torch.Tensor]:
         return [*args, *self.buffers]
 
-    def unflatten(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
         return outputs[0] if len(outputs) == 1 else outputs
 
 

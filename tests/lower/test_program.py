@@ -160,8 +160,10 @@ def test_outputs_share_no_memory_with_inputs_constants_or_each_other() -> None:
 def test_no_gradients_and_no_modes() -> None:
     program = chain("Relu", "Exp")
     x = torch.randn(2, 3, requires_grad=True)
-    result = program(x)
+    with torch.no_grad():
+        result = program(x)
     assert not result.requires_grad
+    assert not program(x.detach()).requires_grad
     assert torch.equal(program.train()(x), result)
     assert not program.training
     assert list(program.parameters()) == []
@@ -252,20 +254,22 @@ class Original(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, *, names: bool = False) -> Any:
         result = {"double": x * self.scale, "same": x, "scale": self.scale, "part": [x[0], 3]}
+        result["again"] = result["double"]
         return tuple(result) if names else result
 
 
 def test_the_original_as_a_program() -> None:
-    module = Original()
+    module = Original().eval()
     program = CompiledProgram.from_module(module, report="kept")
-    x = torch.randn(2, 3, requires_grad=True)
+    x = torch.randn(2, 3)
     result = program(x)
     assert torch.equal(result["double"], x * 2) and torch.equal(result["part"][0], x[0])
     assert result["part"][1] == 3
-    assert program(x, names=True) == ("double", "same", "scale", "part")
-    tensors = [result["double"], result["same"], result["scale"], result["part"][0]]
+    assert program(x, names=True) == ("double", "same", "scale", "part", "again")
+    tensors = [result["double"], result["scale"], result["part"][0]]
     assert not any(value.requires_grad for value in tensors)
     assert not {*storages(tensors)} & {*storages([x, module.scale])}
+    assert result["same"] is x and result["again"] is result["double"]
     assert list(program.parameters()) == [] and program.report == "kept"
     assert "Original" in repr(program)
 

@@ -1,0 +1,56 @@
+"""``torch.export`` and its decompositions, as capture uses them.
+
+Not here: what the exported graph means (``torch_export.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from eqsynth.errors import CaptureError
+from eqsynth.lower.weights import storages
+
+# Decompositions that torch has outside of its default table.
+_MORE_DECOMPOSITIONS: Final = (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten._native_batch_norm_legit.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+)
+
+
+def apart(module: torch.nn.Module, inputs: Any) -> Any:
+    """Inputs, copied where they share memory with the module: ``torch.export`` takes a buffer that
+    is given as an input for one and the same, in each call."""
+    taken = storages([*module.parameters(), *module.buffers()])
+    return tree_map_only(
+        torch.Tensor, lambda x: x.detach().clone() if storages([x]) & taken else x, inputs
+    )
+
+
+def export(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(module, args, kwargs)
+            return exported.run_decompositions({})  # type: ignore[no-any-return]
+    except Exception as error:  # torch.export raises whatever went wrong anywhere below it
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise CaptureError(
+            "torch.export refuses the module",
+            where=type(module).__name__,
+            got=f"{type(error).__name__}: {lines[0] if lines else ''}"[:300],
+            expected="a module whose control flow doesn't depend on the values of tensors",
+            hint="the original runs as it is; see torch.export's documentation to change it",
+        ) from error
+
+
+def decompositions() -> dict[Any, Any]:
+    return {
+        **torch.export.default_decompositions(),
+        **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
+    }

@@ -1,0 +1,249 @@
+"""The steps of a program: kernels over named values, and the code that runs them.
+
+Not here: the program as a module (``program.py``), what a kernel does (the backends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from eqsynth.errors import DtypeError, LoweringError, ShapeError
+from eqsynth.extract.kernel import (
+    Backend,
+    Kernel,
+    Layout,
+    Runner,
+    channels_last,
+    contiguous,
+    strides,
+)
+from eqsynth.ir.tensor import Input, Region
+from eqsynth.lower.torch_backend import VIEW, lay_out
+from eqsynth.lower.torch_modes import plain
+from eqsynth.lower.torch_scalars import torch_dtype
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An input, and the layout in which the program's first kernels read it."""
+
+    input: Input
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel applied to values.
+
+    Attributes:
+        name: of the value that it computes.
+        args: names of values (inputs, constants, earlier steps), in the order of ``args_of``.
+        label: the operator's place in the user's model, for people.
+    """
+
+    name: str
+    kernel: Kernel
+    runner: Runner
+    args: tuple[str, ...]
+    label: str = ""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """``name``, and ``name.1``, ``name.2``, … for the further outputs of a region."""
+        term = self.kernel.term
+        more = len(term.outputs) if isinstance(term, Region) else 1
+        return (self.name, *(f"{self.name}.{k}" for k in range(1, more)))
+
+
+def build_kernels(
+    jobs: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]], backends: Sequence[Backend]
+) -> list[Runner]:
+    """Runners of kernels over their constants. Each backend builds its kernels together.
+
+    Raises:
+        LoweringError: a kernel doesn't build.
+    """
+    runners: dict[int, Runner | None] = {}
+    for backend in backends:
+        own = [n for n, (kernel, _) in enumerate(jobs) if kernel.backend == backend.name]
+        runners |= zip(own, backend.build([jobs[n] for n in own]), strict=True)
+    built = []
+    for n, (kernel, _) in enumerate(jobs):
+        runner = runners.get(n)
+        if runner is None:
+            raise LoweringError(
+                what="a kernel that was measured doesn't build",
+                where=kernel.implementation,
+                got=str(kernel.term),
+                hint="please report it; the original program is used",
+            )
+        built.append(runner)
+    return built
+
+
+# ---- the code -------------------------------------------------------------------------------
+
+
+def straight_line(
+    inputs: Sequence[Parameter],
+    steps: Sequence[Step],
+    outputs: Sequence[str],
+    constants: Mapping[str, torch.Tensor],
+    device: torch.device,
+) -> tuple[Callable[..., list[torch.Tensor]], str]:
+    """One Python function, and its source: checks of the inputs, then a call a step; values die at
+    their last use.
+
+    Raises:
+        LoweringError: a step reads what isn't computed before it.
+    """
+    names: dict[str, str] = {}
+    scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
+    scope |= {"Tensor": torch.Tensor, "plain": plain}
+    body: list[str] = []
+    for position, (name, value) in enumerate(constants.items()):
+        names[name] = f"c{position}"
+        scope[f"c{position}"] = value
+    for position, parameter in enumerate(inputs):
+        names[parameter.input.name] = f"x{position}"
+        body += _check(position, parameter, device, scope)
+    last_use = {arg: k for k, step in enumerate(steps) for arg in step.args}
+    kept = {*outputs, *constants}
+    for position, step in enumerate(steps):
+        used = [_local(arg, names, step) for arg in step.args]
+        given = [u for u, constant in zip(used, step.kernel.constants, strict=True) if not constant]
+        made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
+        names |= made
+        scope[f"k{position}"] = step.runner
+        body.append(f"{', '.join(made.values())} = k{position}({', '.join(given)})")
+        dying = {arg for arg in step.args if last_use[arg] == position} - kept
+        dying |= {name for name in made if name not in last_use and name not in kept}
+        if dying:
+            body.append(f"del {', '.join(sorted(names[arg] for arg in dying))}")
+    body.append(f"return [{', '.join(_results(inputs, steps, outputs, constants, names))}]")
+    head = f"def run({', '.join(f'x{k}' for k in range(len(inputs)))}):"
+    source = "\n    ".join([head, *body]) + "\n"
+    exec(compile(source, "<eqsynth program>", "exec"), scope)
+    run: Callable[..., list[torch.Tensor]] = scope["run"]
+    return run, source
+
+
+def _check(
+    position: int, parameter: Parameter, device: torch.device, scope: dict[str, Any]
+) -> list[str]:
+    kind, x = parameter.input.type, f"x{position}"
+    scope |= {
+        f"input{position}": parameter.input,
+        f"shape{position}": kind.shape,
+        f"dtype{position}": torch_dtype(kind.dtype),
+        f"strides{position}": strides(kind.shape, parameter.layout),
+        f"layout{position}": parameter.layout,
+        "device": device,
+    }
+    return [
+        f"if type({x}) is not Tensor or {x}.is_neg(): {x} = plain({x})",
+        f"if {x}.shape != shape{position} or {x}.dtype is not dtype{position} "
+        f"or {x}.device != device: wrong({x}, input{position}, device)",
+        f"if {x}.stride() != strides{position}: "
+        f"{x} = lay_out({x}, shape{position}, layout{position})",
+    ]
+
+
+def _local(name: str, names: Mapping[str, str], step: Step) -> str:
+    if name not in names:
+        raise LoweringError(
+            what="a step reads a value that isn't computed before it",
+            where=step.label or step.name,
+            got=name,
+            expected=", ".join(names),
+            hint="order the steps by what they read",
+        )
+    return names[name]
+
+
+def _results(
+    inputs: Sequence[Parameter],
+    steps: Sequence[Step],
+    outputs: Sequence[str],
+    constants: Mapping[str, torch.Tensor],
+    names: Mapping[str, str],
+) -> list[str]:
+    """Outputs, copied where the same memory is an input, a constant or an earlier output."""
+    origin = {name: name for name in names}
+    for step in steps:
+        if step.kernel.implementation == VIEW:
+            origin[step.name] = origin[step.args[0]]
+    taken = {origin[p.input.name] for p in inputs} | set(constants)
+    results = []
+    for name in outputs:
+        if name not in names:
+            raise LoweringError(
+                what="an output isn't computed",
+                got=name,
+                expected=", ".join(names),
+                hint="name an input, a constant or a step",
+            )
+        copied = origin[name] in taken
+        taken.add(origin[name])
+        results.append(f"{names[name]}.clone()" if copied else names[name])
+    return results
+
+
+# ---- for people -----------------------------------------------------------------------------
+
+
+def listing(
+    title: str, inputs: Sequence[Parameter], steps: Sequence[Step], outputs: Sequence[str]
+) -> str:
+    """A program for people: a line a value."""
+    rows = [(p.input.name, "=", "input", f"{p.input.type}{_order(p.layout)}", "") for p in inputs]
+    for step in steps:
+        term, kernel = step.kernel.term, step.kernel
+        operator = term.label if isinstance(term, Region) else getattr(term, "name", "Scope")
+        how = f"{kernel.implementation} {kernel.schedule}".strip()
+        called = f"{operator}({', '.join(step.args)})"
+        rows.append(
+            (
+                step.name,
+                "=",
+                called,
+                f"{term.type}{_order(kernel.output)}",
+                f"{how}  {step.label}",
+            )
+        )
+    widths = [max((len(row[k]) for row in rows), default=0) for k in range(4)]
+    lines = [f"{title}("]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
+        lines.append("  " + "  ".join((*cells, row[4])).rstrip())
+    return "\n".join([*lines, f"  return {', '.join(outputs)}", ")"])
+
+
+def _order(layout: Layout) -> str:
+    """A layout as text; nothing for a contiguous one."""
+    if layout == contiguous(len(layout)):
+        return ""
+    return " channels last" if layout == channels_last(len(layout)) else f" {layout}"
+
+
+def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:
+    where = f"input {kind.name!r}"
+    if tuple(value.shape) != kind.shape:
+        raise ShapeError(
+            what="an input has another shape than the program was compiled for",
+            where=where,
+            got=str(tuple(value.shape)),
+            expected=str(kind.type),
+            hint="shapes are fixed: optimize once more for this one",
+        )
+    raise DtypeError(
+        what="an input has another dtype or device than the program was compiled for",
+        where=where,
+        got=f"{value.dtype} on {value.device}",
+        expected=f"torch.{kind.dtype} on {device}",
+        hint="cast or move it, or optimize once more for it",
+    )

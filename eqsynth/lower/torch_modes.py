@@ -1,0 +1,121 @@
+"""What torch may do around a call of a compiled program: trace it, transform it, cast inside of it,
+ask for gradients. A program runs kernels that know nothing of this: what torch couldn't see through
+is refused, in one sentence each.
+
+Not here: shapes and dtypes of inputs (``program.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from eqsynth.errors import LoweringError
+
+_tracing: Final = torch._C._get_tracing_state
+_transforms: Final = torch._C._functorch.peek_interpreter_stack
+
+AUTOCAST: Final = torch._C._is_any_autocast_enabled
+"""Whether torch would cast inside of operators."""
+
+
+def refuse_transforms() -> None:
+    """Takes a tenth of a microsecond.
+
+    Raises:
+        LoweringError: ``torch.jit.trace``, or a transform of ``torch.func``, is at work.
+    """
+    if _tracing() is not None:
+        raise _refusal("torch.jit.trace", "trace the original module, or save the program")
+    if _transforms() is not None:
+        kind = _transforms().key().name.lower()
+        names = {"vmap": "torch.func.vmap", "grad": "torch.func.grad", "jvp": "torch.func.jvp"}
+        hint = "transform the original module"
+        if kind == "vmap":
+            hint += ", or optimize it for inputs with the further axis"
+        raise _refusal(names.get(kind, f"torch.func ({kind})"), hint)
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of another class as a plain one.
+
+    Raises:
+        LoweringError: the class has no memory of its own that kernels could read, as when
+            ``torch.export`` traces a program.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if isinstance(value, FakeTensor | FunctionalTensor):
+        raise _refusal("torch.export", "export the original module, or save the program")
+    if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+        raise _refusal(type(value).__name__, "give plain tensors")
+    return value.as_subclass(torch.Tensor).resolve_neg()
+
+
+def _refusal(what: str, hint: str) -> LoweringError:
+    return LoweringError(
+        f"a compiled program can't be used under {what}",
+        got=what,
+        expected="a call on plain tensors: its kernels are nothing that torch sees through",
+        hint=hint,
+    )
+
+
+class _WithoutGradients(torch.autograd.Function):
+    """Results that are computed without gradients, and say so when they are asked for them."""
+
+    @staticmethod
+    def forward(ctx: Any, results: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise LoweringError(
+            "a compiled program has no gradients",
+            got="backward() through its result, to an input that requires gradients",
+            expected="inference",
+            hint="differentiate the original module; or detach the input, or call the program "
+            "under torch.no_grad(), if its result counts as a constant",
+        )
+
+
+def without_gradients(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """The results of a call, so that gradients which somebody wants of them don't get lost:
+    ``backward`` to an input that requires them raises. Where none does, the results as they are."""
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(x).tangent is not None for x in inputs
+    ):
+        raise _refusal("forward_ad.dual_level", "differentiate the original module")
+    wanted = [x for x in inputs if x.requires_grad] if torch.is_grad_enabled() else []
+    if not wanted:
+        return results
+    floats = [n for n, x in enumerate(results) if x.is_floating_point() or x.is_complex()]
+    apply: Any = _WithoutGradients.apply
+    marked = apply([results[n] for n in floats], *wanted)
+    results = list(results)
+    for n, x in zip(floats, marked, strict=True):
+        results[n] = x
+    return results
+
+
+def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
+    """The distinct tensors of a tree, and a function that puts others in their places."""
+    # torch's trees are walked in Python: tens of microseconds, for a tuple of tensors too.
+    if isinstance(tree, torch.Tensor):
+        return [tree], lambda values: values[0]
+    leaves, spec = tree_flatten(tree)
+    distinct = list({id(x): x for x in leaves if isinstance(x, torch.Tensor)}.values())
+    places = {id(x): n for n, x in enumerate(distinct)}
+
+    def rebuilt(values: Sequence[torch.Tensor]) -> Any:
+        return tree_unflatten(
+            [values[places[id(x)]] if id(x) in places else x for x in leaves], spec
+        )
+
+    return distinct, rebuilt

@@ -1,0 +1,315 @@
+"""Where a program's constants come from: terms over weights, and the weights in the user's module.
+
+With it a program can be given new weights (``CompiledProgram.refresh``), and can see that weights
+it shares with the module have changed. Not here: evaluating terms (``torch_ops.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eqsynth.errors import WeightError
+from eqsynth.ir.tensor import Tensor, Weight, topological
+from eqsynth.ir.types import TensorType
+from eqsynth.lower.torch_ops import evaluate_constant
+
+State = torch.nn.Module | Mapping[str, torch.Tensor]
+"""New weights: a module, or tensors by name as ``state_dict`` gives them."""
+
+# What every module has, whatever it computes; and whether it is training, which a program isn't.
+_OF_ANY_MODULE = frozenset(torch.nn.Module().__dict__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the constants of a program are made.
+
+    Attributes:
+        terms: for each constant, a term over weights.
+        paths: weight -> the names under which the module holds it; several if it is tied. A tensor
+            that was made while the module was captured has none, and is in ``kept``.
+        kept: the values of weights without a path, by weight.
+        fixed: tensors whose values the program relies on, so that new weights must not change
+            them: their digests, by their names in the module.
+        settings: what else the module computes with (``settings_of``), which is relied on too.
+        buffers: names of the tensors that the program changes, in the order of its inputs.
+        opaque: what runs the ``Opaque`` operators of ``terms``.
+    """
+
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
+    opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
+
+    def weights(self) -> dict[str, TensorType]:
+        """What the constants are made of."""
+        leaves = topological(list(self.terms.values()))
+        return {leaf.name: leaf.type for leaf in leaves if isinstance(leaf, Weight)}
+
+    def read(self, state: State) -> dict[str, torch.Tensor]:
+        """The weights of another state, by weight.
+
+        Raises:
+            WeightError: the state has not what the program was made from: a weight is missing or
+                has another type, tied weights differ, one holds NaN, or something that the plan
+                relies on has another value.
+        """
+        self._unchanged(state)
+        values = {}
+        for name, kind in self.weights().items():
+            paths = self.paths.get(name, ())
+            if not paths:
+                values[name] = self.kept[name]
+                continue
+            first, *tied = [_found(state, path, kind) for path in paths]
+            for path, other in zip(paths[1:], tied, strict=True):
+                if not _same_values(first, other):
+                    raise WeightError(
+                        "weights that were tied when the program was made have different values",
+                        where=f"{paths[0]}, {path}",
+                        got="two weights",
+                        expected="one weight under both names",
+                        hint="optimize the module once more",
+                    )
+            values[name] = first
+        for name, value in values.items():
+            self._refuse_odd(name, value)
+        return values
+
+    def read_buffers(self, state: State, kinds: Sequence[TensorType]) -> list[torch.Tensor]:
+        """The buffers of another state that the program is to change; none of a state_dict.
+
+        Raises:
+            WeightError: one is missing, or has another type than in ``kinds``.
+        """
+        if not isinstance(state, torch.nn.Module):
+            return []
+        pairs = zip(self.buffers, kinds, strict=True)
+        return [_found(state, path, kind) for path, kind in pairs]
+
+    def _unchanged(self, state: State) -> None:
+        for path, expected in self.fixed.items():
+            _same(path, digest(_found(state, path, None)), expected)
+        if isinstance(state, torch.nn.Module):  # a state_dict has weights only
+            found = settings_of(state, self.paths)
+            for path in {**self.settings, **found}:
+                _same(path, found.get(path, "nothing"), self.settings.get(path, "nothing"))
+
+    def _refuse_odd(self, name: str, value: torch.Tensor) -> None:
+        paths = self.paths.get(name, ())
+        if not value.is_floating_point() or any(path in self.fixed for path in paths):
+            return
+        if paths and not bool(value.isfinite().all()):
+            raise WeightError(
+                "a weight holds NaN or infinity",
+                where=paths[0],
+                got="NaN" if bool(value.isnan().any()) else "infinity",
+                expected="numbers, as when the program was made",
+                hint="look for the step of training that made it, or optimize the module once more",
+            )
+
+    def constants(
+        self, weights: Mapping[str, torch.Tensor], own: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """The values of the constants. With ``own`` none of them shares memory with a weight."""
+        taken = storages(weights.values())
+        return {
+            name: owned(evaluate_constant(term, weights, self.opaque), taken, own)
+            for name, term in self.terms.items()
+        }
+
+
+def owned(value: torch.Tensor, taken: frozenset[int], own: bool) -> torch.Tensor:
+    """The value, or a copy if its memory is taken and isn't to be shared. A tensor of inference
+    mode has no version counter, so that nobody sees it change: it is never shared."""
+    if not (own or value.is_inference()) or not storages([value]) & taken:
+        return value
+    return value.clone(memory_format=torch.preserve_format)
+
+
+def storages(values: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Where the memory of dense tensors begins; nothing for tensors without elements."""
+    dense = (x for x in values if x.layout == torch.strided and x.numel())
+    return frozenset(x.untyped_storage().data_ptr() for x in dense)
+
+
+# ---- names in a module ----------------------------------------------------------------------
+
+
+def settings_of(module: torch.nn.Module, paths: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What a module computes with besides its weights, as text: the classes of its parts, and
+    their attributes that are plain values or hold tensors which aren't weights of the program."""
+    weights = {path for known in paths.values() for path in known}
+    own = storages([*module.parameters(), *module.buffers()])
+    found = {}
+    for place, part in module.named_modules():
+        found[place or "forward"] = type(part).__qualname__
+        for name, value in vars(part).items():
+            path = f"{place}.{name}" if place else name
+            if name not in _OF_ANY_MODULE and path not in weights:
+                text = _text(value, own)
+                if text is not None:
+                    found[path] = text
+    return found
+
+
+def _text(value: Any, own: frozenset[int]) -> str | None:
+    """A plain value as text that differs if the value does; None for any other object. Tensors
+    that share memory with the module's own (a list of its weights) are no values."""
+    if isinstance(value, torch.Tensor):
+        return "a weight" if storages([value]) & own else digest(value)
+    if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, list | tuple | dict):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(_text(key, own), _text(part, own)) for key, part in pairs]
+        return f"{type(value).__name__}{parts}"
+    return None
+
+
+def digest(value: torch.Tensor) -> str:
+    """Type and bits of a tensor."""
+    plain = value.detach()
+    if plain.layout != torch.strided:
+        plain = plain.to_dense()
+    plain = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    bits = hashlib.blake2b(plain.view(torch.uint8).numpy().tobytes(), digest_size=12)
+    return f"{value.dtype}{list(value.shape)} {bits.hexdigest()}"
+
+
+def place_of(module: torch.nn.Module, path: str) -> tuple[dict[str, Any], str] | None:
+    """The dictionary in which a module keeps a tensor, and its key there."""
+    *parts, name = path.split(".")
+    part: Any = module
+    for step in parts:
+        part = getattr(part, "_modules", {}).get(step)
+        if part is None:
+            return None
+    for where in (part._parameters, part._buffers, vars(part)):
+        if isinstance(where.get(name), torch.Tensor):
+            return where, name
+    return None
+
+
+def tensor_at(state: State, path: str) -> torch.Tensor | None:
+    """The tensor of this name in a state."""
+    if isinstance(state, torch.nn.Module):
+        place = place_of(state, path)
+        return None if place is None else place[0][place[1]]
+    found = state.get(path)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _found(state: State, path: str, kind: TensorType | None) -> torch.Tensor:
+    value = tensor_at(state, path)
+    if value is None:
+        raise WeightError(
+            "a weight of the program is missing",
+            where=path,
+            got="nothing of this name",
+            expected="a tensor" if kind is None else str(kind),
+            hint="give the module itself: a state_dict has no buffers that aren't persistent",
+        )
+    if kind is not None and (
+        tuple(value.shape) != kind.shape or str(value.dtype) != f"torch.{kind.dtype}"
+    ):
+        raise WeightError(
+            "a weight has another shape or dtype than when the program was made",
+            where=path,
+            got=f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}",
+            expected=str(kind),
+            hint="the plan is for these shapes: optimize the module once more",
+        )
+    return value.detach()
+
+
+def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return same or digest(one) == digest(other)
+
+
+def _same(path: str, got: str, expected: str) -> None:
+    if got != expected:
+        raise WeightError(
+            "a value that the program relies on has changed",
+            where=path,
+            got=got[:200],
+            expected=expected[:200],
+            hint="optimize the module once more",
+        )
+
+
+# ---- weights that are shared ----------------------------------------------------------------
+
+
+class Watch:
+    """Sees that a tensor was changed in place, or that a module holds another one in its place.
+
+    A change through ``.data`` of a tensor, or through NumPy, leaves no trace that could be seen.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, dict[str, Any], str]]) -> None:
+        """
+        Args:
+            entries: for each tensor a name for messages, and the dictionary and key it stands at.
+        """
+        self._entries: list[tuple[str, dict[str, Any], str, torch.Tensor, int, int]] = []
+        for name, where, key in entries:
+            x = where[key]
+            if not x.is_inference():
+                self._entries.append((name, where, key, x, x._version, x.data_ptr()))
+
+    @staticmethod
+    def of(module: torch.nn.Module | None, recipe: Recipe, weights: Mapping[str, torch.Tensor]
+           ) -> Watch:  # fmt: skip
+        """Of the weights that a recipe reads: where the module has them, else as they are."""
+
+        def entries() -> Iterator[tuple[str, dict[str, Any], str]]:
+            for name in recipe.weights():
+                found = False
+                for path in recipe.paths.get(name, ()):
+                    place = None if module is None else place_of(module, path)
+                    if place is not None:
+                        found = True
+                        yield (path, *place)
+                if not found:
+                    yield name, {name: weights[name]}, name
+
+        return Watch(entries())
+
+    @staticmethod
+    def of_parameters(module: torch.nn.Module) -> Watch:
+        """Of a module's own parameters; its buffers are the module's business."""
+        return Watch(
+            (f"{place}.{name}" if place else name, part._parameters, name)
+            for place, part in module.named_modules()
+            for name, value in part._parameters.items()
+            if value is not None
+        )
+
+    def storages(self) -> frozenset[int]:
+        """Where the memory of the tensors begins."""
+        return storages(entry[3] for entry in self._entries)
+
+    def check(self) -> None:
+        """
+        Raises:
+            WeightError: a tensor has changed.
+        """
+        for name, where, key, x, version, pointer in self._entries:
+            if where.get(key) is not x or x._version != version or x.data_ptr() != pointer:
+                raise WeightError(
+                    "a weight has changed since the program was made",
+                    where=name,
+                    got="another tensor" if where.get(key) is not x else "a change in place",
+                    expected="the weights that the program was made from",
+                    hint="call program.refresh(module), or optimize with own_constants=True",
+                )
