@@ -22,7 +22,7 @@ def lowered(
     plan: Plan,
     backends: Sequence[Backend],
     *,
-    limit_bytes: int = 1 << 62,
+    limit_bytes: float = float("inf"),
     own: bool = True,
     module: torch.nn.Module | None = None,
     **rest: Any,

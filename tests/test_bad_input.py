@@ -513,7 +513,9 @@ def test_a_module_that_returns_what_it_was_given() -> None:
     program = quick(model, (X,))
     agrees(program, model, X)
     x = X.clone()
-    for result in program(x):
+    given, *others = program(x)
+    assert given is x
+    for result in others:
         result.fill_(7.0)  # the result is the caller's
     assert torch.equal(x, X) and torch.equal(model.w, torch.ones(2))
     agrees(program, model, X)
