@@ -21,12 +21,17 @@ Files = Sequence[str | Path] | str | Path
 
 
 def rule_files(files: Files) -> tuple[str | Path, ...]:
-    """The paths that a user gave; one alone needs no list.
+    """The paths that a user gave; one alone needs no list. A file of the working directory that
+    has the name of one of eqsynth's own comes with its whole path, so that it isn't taken for it.
 
     >>> rule_files("mine.egg")
     ('mine.egg',)
     """
-    return (files,) if isinstance(files, str | Path) else tuple(files)
+    given = (files,) if isinstance(files, str | Path) else tuple(files)
+    return tuple(
+        Path(file).absolute() if str(file) in DEFAULT_FILES and Path(file).exists() else file
+        for file in given
+    )
 
 
 def rules_of(files: Files, numerics: str, *, where: str) -> RuleSet:

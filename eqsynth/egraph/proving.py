@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from eqsynth.egraph.blame import blaming
 from eqsynth.egraph.encode import encode_scalar
 from eqsynth.egraph.graph import Log
 from eqsynth.egraph.schedule import PROVE_PHASES, Limits, Phase, saturate
@@ -90,11 +91,12 @@ def _search(
         handles = session.view().snapshot.handles
         return all(handles[Handle(a)] == handles[Handle(b)] for a, b in goals)
 
-    report = saturate(session, PROVE_PHASES, limits, met)
-    proved = met(session)
-    if proved:
-        # Laws read indices in affine form; that it is equal is what the laws of indices log.
-        saturate(session, [Phase("index", ("index",), 24)], limits)
+    with blaming(session.rules, session.matches):
+        report = saturate(session, PROVE_PHASES, limits, met)
+        proved = met(session)
+        if proved:
+            # Laws read indices in affine form; that it is equal is what the laws of indices log.
+            saturate(session, [Phase("index", ("index",), 24)], limits)
     return Meeting(
         proved,
         "proved" if proved else report.stop,

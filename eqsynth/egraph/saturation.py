@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
+from eqsynth.egraph.blame import blaming
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.segments import over
@@ -32,7 +33,7 @@ def saturate_terms(
     log_matches: bool,
 ) -> EGraph:
     """The task of the worker: one session from terms to plain data."""
-    with closing(Session(rules, log_matches)) as session:
+    with closing(Session(rules, log_matches)) as session, blaming(rules, session.matches):
         session.add(roots)
         report = saturate(session, phases, limits)
         return session.graph(roots, report.stop, report.seconds, report.over_budget)

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
+from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
@@ -27,12 +27,7 @@ from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, digest_of, reads
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.rules import Rule, RuleSet, rules_dir
-
-
-def _is_own(rule: Rule) -> bool:
-    """Whether a rule comes with eqsynth."""
-    return Path(rule.file).parent == rules_dir()
+from eqsynth.rules import Rule, RuleSet
 
 
 @dataclass
@@ -354,8 +349,8 @@ class Session:
             what = f"the law {law} cannot answer what {rule.name} requests"
             got = (str(error) if isinstance(error, EqsynthError) else repr(error))[:300]
             fired = [r for r in self.rules.rules if r.name in self.matches]
-            suspects = tuple(r.name for r in fired if not _is_own(r))
-            if not _is_own(rule):
+            suspects = tuple(r.name for r in fired if not is_own(r))
+            if not is_own(rule):
                 hint = "Compare the request with those in eqsynth's own rule files."
                 raise RuleError(
                     what, file=rule.file, line=rule.line, column=1, got=got, hint=hint

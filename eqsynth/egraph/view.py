@@ -16,6 +16,7 @@ from eqsynth.egraph.segments import over
 from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
 from eqsynth.ir.index import Index
+from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
@@ -68,9 +69,8 @@ class View:
                 if term.type != known.type:
                     raise SaturationError(
                         "a class has members of two types: some rule is unsound",
-                        got=f"{term} : {term.type}",
+                        got=render_alone(term),
                         expected=str(known.type),
-                        hint="look at the rules that fired last; the report names them",
                     )
             self._members[eclass] = tuple(terms)
         return self._members[eclass]

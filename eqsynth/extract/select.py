@@ -24,6 +24,7 @@ from eqsynth.errors import ExtractionError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.layout import free_view, normalized
 from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import flops
@@ -327,7 +328,7 @@ class Selection:
     def _plan(self, inputs: Mapping[str, State]) -> Plan:
         choices: dict[State, _Choice] = {}
         outputs: list[State] = []
-        for root in self.graph.roots:
+        for position, root in enumerate(self.graph.roots):
             state = (root, contiguous(len(root.shape)))
             outputs.append(state)
             if root.constant:
@@ -336,8 +337,8 @@ class Selection:
             if best is None:
                 raise ExtractionError(
                     what="no backend can run an output of the program",
-                    where=root.label,
-                    got="; ".join(str(m).splitlines()[-1] for m in self.graph.classes[root]),
+                    where=f"output {position}",
+                    got="; ".join(map(render_alone, self.graph.classes[root])),
                     expected="a member that some backend has a kernel for",
                     hint="add a backend, or load fewer rules",
                 )
@@ -430,7 +431,7 @@ def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, 
     if missing:
         raise ExtractionError(
             what="a constant has no term over weights",
-            where=missing[0].label,
+            where=str(missing[0].type),
             got="only members that contain the class itself",
             hint="this is a fault in a rule; please report it",
         )

@@ -10,7 +10,17 @@ import string
 from eqsynth.ir.index import It
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, children, uses
-from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, Weight, topological
+from eqsynth.ir.tensor import (
+    ClassRef,
+    Input,
+    Op,
+    Region,
+    Scope,
+    Tensor,
+    Weight,
+    args_of,
+    topological,
+)
 
 _TRAVERSAL = "ijlmnopqtuvwxyz"
 
@@ -88,6 +98,20 @@ def render_term(term: Tensor, names: dict[Tensor, str]) -> str:
 def render(root: Tensor) -> str:
     """A term with its subterms, a line each."""
     return "\n".join(_lines((root,)))
+
+
+def render_alone(term: Tensor) -> str:
+    """One term over letters, for whoever doesn't know what its arguments are called.
+
+    >>> from eqsynth.ir.types import TensorType
+    >>> render_alone(Op("Relu", (Input("x17", TensorType((2, 3), "float32")),)))
+    'Relu(a): float32[2, 3], a: float32[2, 3]'
+    """
+    args = args_of(term)
+    alphabet = string.ascii_lowercase
+    letters = {arg: f"{alphabet[n % 26]}{n // 26 or ''}" for n, arg in enumerate(args)}
+    types = [f"{letter}: {arg.type}" for arg, letter in letters.items()]
+    return ", ".join([f"{render_term(term, letters)}: {term.type}", *types])
 
 
 def render_program(program: Program) -> str:

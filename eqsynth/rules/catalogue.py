@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from eqsynth.errors import RuleError
-from eqsynth.rules.load import rules_dir
+from eqsynth.rules.location import rules_dir
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 from eqsynth.rules.tree import Tree, render, replace_vars

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from eqsynth.errors import RuleError
 from eqsynth.rules.forms import Form, header_fields, own_fields, read_text, split_forms
-from eqsynth.rules.load import DEFAULT_FILES, load_rules, rule_path
+from eqsynth.rules.load import load_rules
+from eqsynth.rules.location import DEFAULT_FILES, rule_path
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 

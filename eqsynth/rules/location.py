@@ -6,6 +6,29 @@ A wheel carries the repository's `rules/` inside the package as `eqsynth/_rules`
 
 from pathlib import Path
 
+from eqsynth.errors import RuleError
+
+# In the order of loading: a file may use what the files before it declare.
+DEFAULT_FILES = (
+    "schema.egg",
+    "shape.egg",
+    "index.egg",
+    "scalar.egg",
+    "operators.egg",
+    "elementwise.egg",
+    "views.egg",
+    "derive.egg",
+    "contract.egg",
+    "linear.egg",
+    "reduce.egg",
+    "maps.egg",
+    "match.egg",
+    "merge.egg",
+    "epilogue.egg",
+    "simplify.egg",
+    "views-match.egg",
+)
+
 
 def rules_directory() -> Path:
     """The directory that holds `*.egg`: of this installation, or of the checkout it runs from.
@@ -21,4 +44,41 @@ def rules_directory() -> Path:
     looked = " and ".join(str(directory) for directory in candidates)
     raise FileNotFoundError(
         f"eqsynth's rule files are missing: looked in {looked}; install the package again"
+    )
+
+
+def rules_dir() -> Path:
+    """The directory of the rule files that come with eqsynth.
+
+    Raises:
+        RuleError: the installation has none.
+    """
+    try:
+        return rules_directory()
+    except FileNotFoundError as error:
+        raise RuleError(str(error), hint="Install eqsynth again.") from error
+
+
+def rule_path(name: str | Path) -> Path:
+    """Where a rule file is: a name of `DEFAULT_FILES` is eqsynth's own, whatever lies in the
+    working directory; any other is looked for from there, a bare name then among our own.
+
+    Raises:
+        RuleError: there is no such file; it says where it was looked for.
+    """
+    path, own = Path(name), rules_dir() / name
+    if str(name) in DEFAULT_FILES:
+        return own
+    if path.exists():
+        return path
+    bare = path.parent == Path()
+    if bare and own.exists():
+        return own
+    looked = [path.absolute(), own] if bare else [path.absolute()]
+    raise RuleError(
+        "there is no such rule file",
+        file=str(name),
+        got=f"nothing at {' and '.join(map(str, looked))}",
+        expected="the path of a rule file, from the working directory",
+        hint="Give the whole path.",
     )

@@ -100,7 +100,8 @@ def rule_files(files: Sequence[str | Path]) -> list[Path]:
     """
     found: list[Path] = []
     for name in files:
-        path = Path(name)
+        # A file that has the name of one of ours isn't taken for it.
+        path = Path(name).absolute() if str(name) in DEFAULT_FILES else Path(name)
         found += sorted(path.rglob("*.egg")) if path.is_dir() else [path]
     if not found:
         raise RuleError(

@@ -346,7 +346,8 @@ def test_flops_need_no_measuring(profile: Profile) -> None:
 def test_an_output_that_nothing_runs_is_an_error(profile: Profile) -> None:
     with pytest.raises(ExtractionError) as caught:
         extract(two_ways(), [], CostModel(TARGET, profile), Clock(), 1.0)
-    assert caught.value.where == "%2"
+    assert caught.value.where == "output 0"
+    assert caught.value.got == "Relu(a): float32[64, 64], a: float32[64, 64]"
 
 
 def test_what_was_considered_is_told(profile: Profile) -> None:

@@ -194,7 +194,7 @@ def test_a_cycle_is_never_chosen() -> None:
     assert [s.member for s in plan.steps] == [out, back]
     with pytest.raises(ExtractionError) as caught:
         best(graph, kernel(around, 0.0), kernel(back, 0.0))
-    assert caught.value.where == "%2"
+    assert caught.value.where == "output 0"
 
 
 def test_a_member_that_reads_its_own_class_is_no_candidate() -> None:
@@ -247,7 +247,7 @@ def test_a_constant_without_a_term_is_an_error() -> None:
     graph = egraph({a: [unary("Relu", b)], b: [unary("Relu", a)]}, a)
     with pytest.raises(ExtractionError) as caught:
         constant_terms(graph, [a])
-    assert caught.value.where == "%0"
+    assert caught.value.where == "float32[2, 3]"
 
 
 # ---- layouts -----------------------------------------------------------------------------------
