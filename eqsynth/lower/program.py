@@ -168,9 +168,11 @@ class CompiledProgram(torch.nn.Module):
                 expected="evaluation mode, as when it was optimized",
                 hint="call .eval() on the module first",
             )
+        inputs, _ = torch_modes.tensors((args, kwargs) if kwargs else args)
+        for x in inputs:
+            torch_modes.refuse_tracing(x)
         with torch.no_grad():
             result = self.original(*args, **kwargs)
-        inputs, _ = torch_modes.tensors((args, kwargs))
         values, rebuilt = torch_modes.tensors(result)
         given = {id(x) for x in inputs}
         taken = self._owned | storages(inputs)

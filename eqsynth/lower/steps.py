@@ -103,7 +103,7 @@ def straight_line(
     """
     names: dict[str, str] = {}
     scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
-    scope |= {"Tensor": torch.Tensor, "plain": plain}
+    scope |= {"Tensor": torch.Tensor, "plain": plain, "dense": torch.strided}
     body: list[str] = []
     for position, (name, value) in enumerate(constants.items()):
         names[name] = f"c{position}"
@@ -147,7 +147,7 @@ def _check(
     return [
         f"if type({x}) is not Tensor or {x}.is_neg(): {x} = plain({x})",
         f"if {x}.shape != shape{position} or {x}.dtype is not dtype{position} "
-        f"or {x}.device != device: wrong({x}, input{position}, device)",
+        f"or {x}.device != device or {x}.layout is not dense: wrong({x}, input{position}, device)",
         f"if {x}.stride() != strides{position}: "
         f"{x} = lay_out({x}, shape{position}, layout{position})",
     ]
@@ -241,9 +241,9 @@ def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:
             hint="shapes are fixed: optimize once more for this one",
         )
     raise DtypeError(
-        what="an input has another dtype or device than the program was compiled for",
+        what="an input has another dtype, layout or device than the program was compiled for",
         where=where,
-        got=f"{value.dtype} on {value.device}",
-        expected=f"torch.{kind.dtype} on {device}",
+        got=f"{value.dtype}, {value.layout} on {value.device}",
+        expected=f"torch.{kind.dtype}, torch.strided on {device}",
         hint="cast or move it, or optimize once more for it",
     )

@@ -47,15 +47,25 @@ def plain(value: torch.Tensor) -> torch.Tensor:
         LoweringError: the class has no memory of its own that kernels could read, as when
             ``torch.export`` traces a program.
     """
-    from torch._subclasses.fake_tensor import FakeTensor
-    from torch._subclasses.functional_tensor import FunctionalTensor
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-    if isinstance(value, FakeTensor | FunctionalTensor):
-        raise _refusal("torch.export", "export the original module, or save the program")
+    refuse_tracing(value)
     if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
         raise _refusal(type(value).__name__, "give plain tensors")
     return value.as_subclass(torch.Tensor).resolve_neg()
+
+
+def refuse_tracing(value: torch.Tensor) -> None:
+    """
+    Raises:
+        LoweringError: the tensor stands for another one while ``torch.export`` traces the program.
+    """
+    if type(value) is not torch.Tensor:
+        from torch._subclasses.fake_tensor import FakeTensor
+        from torch._subclasses.functional_tensor import FunctionalTensor
+
+        if isinstance(value, FakeTensor | FunctionalTensor):
+            raise _refusal("torch.export", "export the original module, or save the program")
 
 
 def _refusal(what: str, hint: str) -> LoweringError:
@@ -109,6 +119,8 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
     # torch's trees are walked in Python: tens of microseconds, for a tuple of tensors too.
     if isinstance(tree, torch.Tensor):
         return [tree], lambda values: values[0]
+    if type(tree) is tuple and len(tree) == 1 and isinstance(tree[0], torch.Tensor):
+        return [tree[0]], tuple
     leaves, spec = tree_flatten(tree)
     distinct = list({id(x): x for x in leaves if isinstance(x, torch.Tensor)}.values())
     places = {id(x): n for n, x in enumerate(distinct)}

@@ -1,0 +1,157 @@
+"""What torch does around a call: each works, or says in one sentence what to do instead."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from programs import convolutions
+from torch import Tensor, nn
+
+from eqsynth.errors import LoweringError
+from eqsynth.lower.calling import SavedCalling
+from eqsynth.lower.program import CompiledProgram
+
+ROW = SavedCalling((0,), (0,))
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+V = torch.ones(2, 3, 8, 8)
+
+
+def compiled() -> CompiledProgram:
+    return convolutions(row=ROW)[0]
+
+
+def original() -> CompiledProgram:
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Flatten(), nn.Linear(512, 5)).eval()
+    return CompiledProgram.from_module(layers)
+
+
+BOTH = pytest.mark.parametrize("make", [compiled, original])
+Make = Callable[[], CompiledProgram]
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "grad": (lambda p: torch.func.grad(lambda x: p(x).sum())(X), "torch.func.grad"),
+    "vjp": (lambda p: torch.func.vjp(p, X), "torch.func.grad"),
+    "jacrev": (lambda p: torch.func.jacrev(p)(X), "torch.func.grad"),
+    "jvp": (lambda p: torch.func.jvp(p, (X,), (V,)), "torch.func.jvp"),
+    "vmap": (lambda p: torch.func.vmap(p)(X[None]), "torch.func.vmap"),
+    "functionalize": (lambda p: torch.func.functionalize(p)(X), "torch.func"),
+    "trace": (lambda p: torch.jit.trace(p, X, check_trace=False), "torch.jit.trace"),
+    "trace of a part": (
+        lambda p: torch.jit.trace(nn.Sequential(p, nn.ReLU()), X, check_trace=False),
+        "torch.jit.trace",
+    ),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_kernels_cannot_be_seen_through_by_is_refused(name: str, make: Make) -> None:
+    act, got = REFUSED[name]
+    with pytest.raises(LoweringError) as caught:
+        act(make())
+    assert caught.value.got.startswith(got)
+    assert "original" in caught.value.hint
+
+
+@BOTH
+def test_forward_mode_gradients_are_refused(make: Make) -> None:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(X, V)
+        with pytest.raises(LoweringError):
+            make()(dual)
+        make()(X)
+
+
+@BOTH
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_program_is_not_exported(strict: bool, make: Make) -> None:
+    with pytest.raises(Exception) as caught:
+        torch.export.export(make(), (X,), strict=strict)
+    if not strict:
+        assert isinstance(caught.value, LoweringError)
+        assert "original module" in caught.value.hint
+
+
+@BOTH
+def test_backward_raises_instead_of_giving_zeros(make: Make) -> None:
+    program = make()
+    x = X.clone().requires_grad_()
+    scale = torch.ones(5, requires_grad=True)
+    # Part of a larger function, of which gradients are asked for.
+    loss = (program(x) * scale).sum() + x.sum()
+    with pytest.raises(LoweringError) as caught:
+        loss.backward()
+    assert "gradients" in caught.value.what and "no_grad" in caught.value.hint
+    scale.grad = None
+    # Without gradients, or with the input detached, it is a constant.
+    with torch.no_grad():
+        assert not program(x).requires_grad
+    (program(x.detach()) * scale).sum().backward()
+    assert scale.grad is not None and torch.equal(scale.grad, program(X).sum(0))
+
+
+@BOTH
+def test_autocast_has_no_influence_on_kernels(make: Make) -> None:
+    program = make()
+    expected = program(X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = program(X)
+    # The original is a module like any other.
+    assert result.dtype is (torch.float32 if make is compiled else torch.bfloat16)
+    if make is compiled:
+        assert torch.equal(result, expected)
+
+
+@BOTH
+def test_inference_mode_and_copies(make: Make) -> None:
+    program = make()
+    expected = program(X)
+    with torch.inference_mode():
+        assert torch.equal(program(X), expected)
+    for copied in (
+        copy.copy(program),
+        copy.deepcopy(program),
+        copy.deepcopy(nn.Sequential(program)),
+    ):
+        assert torch.equal(copied(X), expected)
+
+
+def test_pickles() -> None:
+    program = compiled()
+    again = pickle.loads(pickle.dumps(program))
+    assert torch.equal(again(X), program(X)) and repr(again) == repr(program)
+    file = io.BytesIO()
+    torch.save({"model": nn.Sequential(program)}, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)["model"](X), program(X))
+
+
+@BOTH
+def test_torch_compile_calls_a_program_as_it_is(make: Make) -> None:
+    program = make()
+    torch._dynamo.reset()
+    model = torch.compile(nn.Sequential(program, nn.ReLU()), backend="eager")
+    with torch.no_grad():
+        assert torch.equal(model(X), program(X).relu())
+
+
+class Labelled(Tensor):
+    """A tensor with a class of its own, and plain memory."""
+
+
+def test_tensors_of_other_classes() -> None:
+    program = compiled()
+    for x in (nn.Parameter(X), X.as_subclass(Labelled), torch._neg_view(-X)):
+        with torch.no_grad():
+            result = program(x)
+        assert type(result) is Tensor and torch.equal(result, program(X))
+    for x in (torch.zeros(X.shape).to_sparse(), torch.zeros(X.shape, device="meta")):
+        with pytest.raises(Exception) as caught:
+            program(x)
+        assert type(caught.value).__module__ == "eqsynth.errors"
