@@ -9,6 +9,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Extra arguments for pip, for instance `--extra-index-url …` for an index with torch's CPU build.
 PIP_ARGS ?=
 ARGS   ?=
+# Two processes of one thread each; a process that has nothing left to do takes of the other's.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Random programs and random torch modules that the long run of test-all tries.
 PROGRAMS ?= 20000
 MODULES  ?= 300
@@ -45,10 +47,10 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint  ## lint, then the quick tests (ARGS="-k proof" selects)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" --part today $(ARGS)
 
 test-all: lint wheel-check  ## lint, every test, PROGRAMS random programs, MODULES modules (resumes)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 	$(BIN)/python -m benchmarks.long_run --programs $(PROGRAMS) --modules $(MODULES)
 
 bench: $(PEERS)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/

@@ -1,11 +1,18 @@
 """Settings for every test: threads, cache directory, hypothesis profiles, golden files."""
 
 import os
+import resource
 import shutil
 import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -29,28 +36,110 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+# Economy checks, those that say that something is needed or confined, take turns: `make test` runs
+# one of so many parts, another each day.
+PARTS = 8
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files instead of comparing"
     )
     parser.addoption(
-        "--differential-part", default=None, help="which part of the table of operators is run"
+        "--part", default="all", metavar="all|today|N",
+        help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on",
+    )  # fmt: skip
+    parser.addoption(
+        "--cpu", action="store_true", help="tell the seconds of the processor that each file took"
     )
 
 
-_cache_directory: str | None = None
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """One cache directory for the whole run, so that the machine is measured once."""
-    global _cache_directory
-    _cache_directory = tempfile.mkdtemp(prefix="eqsynth-tests-")
-    os.environ["EQSYNTH_CACHE"] = _cache_directory
+    """One cache directory for the whole run, so that the machine is measured once; with xdist one
+    for each of its processes, and another that they share."""
+    if config.option.part == "today":  # here: xdist's processes get the number
+        config.option.part = str(date.today().toordinal() % PARTS)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker:
+        os.environ["EQSYNTH_TESTS"] = tempfile.mkdtemp(prefix="eqsynth-tests-")
+    os.environ["EQSYNTH_CACHE"] = os.path.join(os.environ["EQSYNTH_TESTS"], f"cache{worker}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _cache_directory is not None:
-        shutil.rmtree(_cache_directory, ignore_errors=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ.pop("EQSYNTH_TESTS"), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.option.part
+    if part == "all":
+        return
+    # Counted file by file, so that a part is the same whichever files are run.
+    counts: Counter[Path] = Counter()
+    left_out = []
+    for item in items:
+        if item.get_closest_marker("rotating"):
+            if counts[item.path] % PARTS != int(part) % PARTS:
+                left_out.append(item)
+            counts[item.path] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+_cpu_s: Counter[str] = Counter()
+
+
+def _cpu_now_s() -> float:
+    """Of this process and those that it started, the running ones among them."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = time.process_time() + ended.ru_utime + ended.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(child.cpu_times()[:2])
+    return total
+
+
+_begin_s = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    if item.config.option.cpu:
+        item.stash[_begin_s] = _cpu_now_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        if item.config.option.cpu:
+            item.user_properties.append(("cpu_s", _cpu_now_s() - item.stash[_begin_s]))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":
+        _cpu_s[report.nodeid] += sum(v for k, v in report.user_properties if k == "cpu_s")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    config = terminalreporter.config
+    if config.option.part != "all":
+        terminalreporter.write_line(
+            f"rotating tests: part {config.option.part} of {PARTS} (--part {config.option.part} "
+            "runs it again, --part all runs all)"
+        )
+    if config.option.cpu:
+        files: Counter[str] = Counter()
+        for name, seconds in _cpu_s.items():
+            files[name.split("::")[0]] += seconds
+        for table in (files, _cpu_s):
+            for name, seconds in table.most_common(40):
+                terminalreporter.write_line(f"{seconds:8.2f} s  {name}")
+        terminalreporter.write_line(f"{sum(files.values()):8.1f} s  in all")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
+from eqsynth.egraph.laws import caches
 from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MAKES_OPERATORS, MEANING
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
@@ -71,8 +72,9 @@ class Session:
             )
 
     def close(self) -> None:
-        """Leaves the engine's e-graph to the next session of the same rules."""
+        """Leaves the engine's e-graph to the next session, and nothing else."""
         self.engine.close()
+        caches.forget()
 
     # ---- terms in ----------------------------------------------------------
 
@@ -160,12 +162,9 @@ class Session:
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
         # The handle is part of the digest: results that are cached over terms (canonical forms,
-        # merged scopes) name classes by handle, and handles mean nothing in another session. So is
-        # whether the class is constant: by other rules, or later, the same class may be, and
-        # `constant` of a term over it is computed once, from the leaf that was met first.
+        # merged scopes) name classes by handle, and handles mean nothing in another session.
         oldest = min(numbers)
-        own = digest_of("class", oldest, digest, constant)
-        return ClassRef(oldest, type_, constant, own, digest)
+        return ClassRef(oldest, type_, constant, digest_of("class", oldest, digest), digest)
 
     def _type(
         self,

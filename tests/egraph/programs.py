@@ -1,6 +1,6 @@
 """Small programs, each with the structure of something that models do, and their saturation.
 
-``saturated`` gives the e-graph of one of them; it is made once in a run.
+``saturated`` gives the e-graph of one of them; it is made once in a run, of all processes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from eqsynth.ir.work import flops
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
+from tests.shared import once
 from tests.terms import INF, it, leaf, op
 
 RULES = load_rules()
@@ -449,9 +450,13 @@ def saturate(root: Tensor, rules: RuleSet = RULES, limits: Limits = LIMITS) -> E
 @cache
 def saturated(name: str) -> EGraph:
     """The e-graph of a program with the default rules; all its members agree."""
-    graph = saturate(PROGRAMS[name]())
-    assert_egraph_consistent(graph)
-    return graph
+
+    def made() -> EGraph:
+        graph = saturate(PROGRAMS[name]())
+        assert_egraph_consistent(graph)
+        return graph
+
+    return once(f"saturated-{name}", made)
 
 
 def least_flops(graph: EGraph) -> int:

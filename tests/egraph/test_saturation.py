@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -238,13 +239,13 @@ def test_what_is_cached_of_a_class_is_not_taken_for_it_when_it_is_constant(tmp_p
     difference, exp = op("Sub", w, leaf("x", 2, 3)), op("Exp", w)
     constant = []
     for rules in (RULES, with_rules(tmp_path, text)):
-        session = Session(rules)
-        session.add([difference, exp])
-        session.round("simplify", 100)
-        view = session.view()
-        ref = view.refs[view.by_handle(session.handle(difference))]
-        read = Read(ref, (Index.iterator(1, 2), Index.iterator(0, 3)))
-        constant.append((ref.constant, canonical(Scope((3, 2), (), read)).constant))
+        with closing(Session(rules)) as session:
+            session.add([difference, exp])
+            session.round("simplify", 100)
+            view = session.view()
+            ref = view.refs[view.by_handle(session.handle(difference))]
+            read = Read(ref, (Index.iterator(1, 2), Index.iterator(0, 3)))
+            constant.append((ref.constant, canonical(Scope((3, 2), (), read)).constant))
     assert constant == [(False, False), (True, True)]
 
 

@@ -77,6 +77,7 @@ def test_every_file_says_how_it_ends() -> None:
         assert set(header(path, "Ends in")) <= {"result", *ERRORS} and header(path, "Ends in"), path
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("path", marked([p for p in FILES if "whole" not in header(p, "Runs")]))
 def test_saturation_ends_as_the_file_says(path: Path, worker: Worker) -> None:
     ends, outcome = header(path, "Ends in"), "result"
@@ -256,6 +257,7 @@ def loaded(text: str) -> tuple[str, ...]:
     return tuple(rule.name for rule in rules.rules if rule.file == "hostile.egg")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_text_that_is_refused(name: str, worker: Worker) -> None:
     with pytest.raises(RuleError) as caught:
@@ -265,6 +267,7 @@ def test_a_text_that_is_refused(name: str, worker: Worker) -> None:
     assert len(str(error)) < 2000
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", LOADED)
 def test_a_text_that_is_only_large(name: str, worker: Worker) -> None:
     assert worker.run(loaded, LOADED[name], timeout_s=HANG_S)
