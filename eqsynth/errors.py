@@ -148,5 +148,9 @@ class EquivalenceWarning(UserWarning):
     """``optimize`` found a program that differs from the original, and gave the original back."""
 
 
+class GradientWarning(UserWarning):
+    """A graph that gradients are wanted of is left to torch: eqsynth optimizes inference."""
+
+
 class ExplanationTooLong(EqsynthError):
     """A derivation whose chain of whole programs is longer than anybody would read."""
