@@ -1,6 +1,6 @@
 """Every operator that eqsynth takes from torch, held against torch: the whole table.
 
-    python -m benchmarks.differential [--part N --parts M] [--only TEXT]
+    python -m benchmarks.differential [--part N --parts M] [--only TEXT] [--columns A,B]
 
 Prints each failure (operator, arguments, columns, the smallest operands on which they are wrong,
 what came out, what should have) and entries x cases x failures; exit status 1 if anything failed.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 
+from eqsynth.testing.differential.columns import COLUMNS
 from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.table import ROWS
 
@@ -19,9 +20,10 @@ def main() -> int:
     parser.add_argument("--part", type=int, default=0, help="which part of the table")
     parser.add_argument("--parts", type=int, default=1, help="of how many")
     parser.add_argument("--only", default="", help="cases whose text contains this")
+    parser.add_argument("--columns", default=",".join(COLUMNS), help="of the backends, which")
     given = parser.parse_args()
     cases = [c for c in cases_of(ROWS, given.part, given.parts) if given.only in c.name]
-    outcome = run(cases)
+    outcome = run(cases, given.columns.split(","))
     for failure in outcome.failures:
         print(failure)
     print(outcome)

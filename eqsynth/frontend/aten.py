@@ -8,7 +8,6 @@ composes of others are here only where the whole is worth keeping.
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from eqsynth.frontend import aten_entries as entries
@@ -18,10 +17,12 @@ from eqsynth.frontend.ops import views
 
 # Entries whose arguments are those of the function in ``ops`` with the same name.
 _SAME: Final = (
-    "relu relu6 exp log sqrt rsqrt reciprocal abs sign floor ceil sin cos tanh erf sigmoid silu "
-    "neg logical_not logical_and logical_or logical_xor maximum minimum remainder floor_divide "
-    "eq ne lt le gt ge add sub rsub mul div pow square where masked_fill clamp hardtanh "
-    "hardsigmoid hardswish gelu leaky_relu prelu elu softplus isnan isinf "
+    "relu relu6 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal abs sign floor ceil "
+    "trunc sin cos tanh erf sigmoid silu neg logical_not logical_and logical_or logical_xor "
+    "maximum minimum "
+    "eq ne lt le gt ge add sub rsub mul pow square where masked_fill clamp hardtanh "
+    "hardsigmoid hardswish gelu leaky_relu prelu elu softplus "
+    "mish threshold addcmul addcdiv lerp isnan isinf "
     "matmul linear addmm conv1d conv2d conv_transpose1d conv_transpose2d "
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
     "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
@@ -31,7 +32,8 @@ _SAME: Final = (
 
 # Operators by a second name.
 _ALIASES: Final = {
-    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "subtract": "sub", "multiply": "mul", "true_divide": "div", "log_sigmoid": "logsigmoid",
+    "fix": "trunc",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
     "not_equal": "ne", "absolute": "abs", "negative": "neg", "sgn": "sign",
     # On bools; on integers the result isn't a bool, and so the operator stays opaque.
@@ -82,16 +84,11 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::clamp_min": lambda x, low: ops.clamp(x, low),
     "aten::clamp_max": lambda x, high: ops.clamp(x, None, high),
     "aten::celu": entries.celu,
-    "aten::mish": entries.mish,
     "aten::glu": entries.glu,
-    "aten::log_sigmoid": entries.log_sigmoid,
-    "aten::threshold": entries.threshold,
-    "aten::exp2": entries.scaled(ops.exp, math.log(2), 1),
-    "aten::log2": entries.scaled(ops.log, 1, 1 / math.log(2)),
-    "aten::log10": entries.scaled(ops.log, 1, 1 / math.log(10)),
-    "aten::addcmul": entries.addcmul,
-    "aten::addcdiv": entries.addcdiv,
-    "aten::lerp": entries.lerp,
+    "aten::div": entries.div,
+    "aten::divide": entries.div,
+    "aten::floor_divide": entries.nonzero_divisor(ops.floor_divide),
+    "aten::remainder": entries.nonzero_divisor(ops.remainder),
     # Views.
     **{f"aten::{name}": ops.reshape for name in ("view", "reshape", "_unsafe_view")},
     "aten::view.dtype": lambda x, dtype: (

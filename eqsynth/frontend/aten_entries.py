@@ -15,8 +15,8 @@ from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
 from eqsynth.frontend.ops import creation, indexing, pointwise, views
 from eqsynth.frontend.ops.positions import at_positions
-from eqsynth.frontend.promotion import Number
-from eqsynth.ir.types import is_float
+from eqsynth.frontend.promotion import Number, common_dtype
+from eqsynth.ir.types import INTEGERS, is_float
 
 Entry = Callable[..., Any]
 
@@ -341,10 +341,6 @@ def eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
 # -- compositions that keep their operators ---------------------------------------------------
 
 
-def mish(input: Expr) -> Expr:
-    return input * ops.tanh(ops.softplus(input))  # type: ignore[no-any-return]
-
-
 def celu(input: Expr, alpha: float = 1.0) -> Expr:
     return ops.elu(input, alpha, 1.0, 1 / alpha)
 
@@ -365,20 +361,26 @@ def vector_norm(
 
 def glu(input: Expr, dim: int = -1) -> Expr:
     value, gate = ops.chunk(input, 2, dim)
-    return value * ops.sigmoid(gate)  # type: ignore[no-any-return]
+    return pointwise.glu(value, gate)
 
 
-def log_sigmoid(input: Expr) -> Expr:
-    return -ops.softplus(-input, threshold=math.inf)  # type: ignore[no-any-return]
+def nonzero_divisor(function: Entry) -> Entry:
+    """A division that rounds; of integers only by a number, since torch raises where a 0 is among
+    the divisors."""
+
+    def divided(input: Expr | Number, other: Expr | Number, **options: Any) -> Any:
+        kinds = [o.tensor.type if isinstance(o, Expr) else o for o in (input, other)]
+        if common_dtype(kinds) in INTEGERS and (isinstance(other, Expr) or not other):
+            refuse("integers are divided by what may be 0", other, "a number that isn't 0")
+        return function(input, other, **options)
+
+    return divided
 
 
-def threshold(input: Expr, threshold: Number, value: Number) -> Expr:
-    return ops.masked_fill(input, ops.le(input, threshold), value)
-
-
-def scaled(function: Callable[..., Any], inner: float, outer: float) -> Entry:
-    """``outer * function(inner * x)``"""
-    return lambda x: pointwise.mul_if(function(pointwise.mul_if(x, inner)), outer)
+def div(input: Expr, other: Expr | Number, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return ops.div(input, other)
+    return nonzero_divisor(ops.div)(input, other, rounding_mode=rounding_mode)
 
 
 def log_softmax_half(input: Expr, dim: int, _half_to_float: bool) -> Expr:
@@ -387,15 +389,3 @@ def log_softmax_half(input: Expr, dim: int, _half_to_float: bool) -> Expr:
 
 def softmax_half(input: Expr, dim: int, _half_to_float: bool) -> Expr:
     return ops.softmax(input, dim)
-
-
-def addcmul(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
-    return input + pointwise.mul_if(a * b, value)
-
-
-def addcdiv(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
-    return input + pointwise.mul_if(a / b, value)
-
-
-def lerp(start: Expr, end: Expr, weight: Expr | Number) -> Any:
-    return start + (end - start) * weight

@@ -8,11 +8,14 @@ operators by name (``ops/``), scopes and reductions (``expression.py``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import numpy as np
 
 from eqsynth.errors import DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.promotion import Number, common_dtype
@@ -20,7 +23,7 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.operators import Attr, operator
 from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, children, product, total
 from eqsynth.ir.tensor import Op, Tensor
-from eqsynth.ir.types import Shape, TensorType
+from eqsynth.ir.types import Shape, TensorType, is_float, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,11 +266,17 @@ def make(name: str, args: Sequence[Expr], *attrs: Attr) -> Expr:
 
 
 def number(value: Number, dtype: str) -> Expr:
-    """A rank-0 tensor, which broadcasts against anything.
+    """A rank-0 tensor, which broadcasts against anything. What an integer dtype can't hold wraps
+    around, as it does in torch: -1 is 255 in uint8.
 
     Raises:
         DtypeError: an integer that a float64 can't hold.
     """
+    if dtype == "bool":
+        value = bool(value)
+    elif not is_float(dtype) and math.isfinite(value):
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        value = (int(value) - low) % (high - low + 1) + low
     if int(float(value)) != value if isinstance(value, int) else False:
         raise DtypeError(
             what="an integer is too large for a constant",
@@ -295,6 +304,27 @@ def as_tensor(operand: Operand, dtype: str) -> Expr:
 _ON_BOOLS: Final = frozenset({"LogicalAnd", "LogicalOr", "LogicalNot"})
 
 
+# Torch rounds a number to the tensor's dtype before it compares with it, or divides it away.
+_EXACT_NUMBERS: Final = frozenset(
+    "Equal NotEqual Less LessEqual Greater GreaterEqual FloorDivide Remainder".split()
+)
+
+
+def _rounded(value: Number, dtype: str) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value, dtype=np.float64).astype(numpy_dtype(dtype)))
+
+
+def _is_lost(operand: Any, dtype: str) -> bool:
+    """Whether a number is beyond the range of a float of 16 bits, in which torch, that computes in
+    float32, keeps it."""
+    if not isinstance(operand, int | float) or dtype not in ("float16", "bfloat16"):
+        return False
+    if operand == 0 or not math.isfinite(operand):
+        return False
+    return not 0.99 < _rounded(operand, dtype) / operand < 1.01
+
+
 def pointwise(name: str, *operands: Any) -> Any:
     """An elementwise operator of the table on tensors, scalars, indices and numbers.
 
@@ -313,6 +343,14 @@ def pointwise(name: str, *operands: Any) -> Any:
             _not_an_operand(operand, "a tensor expression or a number")
         kinds.append(operand.tensor.type if isinstance(operand, Expr) else operand)
     dtype = "bool" if name in _ON_BOOLS else common_dtype(kinds)
+    if name == "Div" and not is_float(dtype):
+        # Each by itself: -5 is no divisor in uint8.
+        dtype = "float32"
+    if name in ("Add", "Sub", "Mul", "Div") and any(_is_lost(o, dtype) for o in operands):
+        wide = [as_tensor(operand, "float32") for operand in operands]
+        return cast(make(name, wide), dtype)
+    if name in _EXACT_NUMBERS and is_float(dtype):
+        operands = tuple(o if isinstance(o, Expr) else _rounded(o, dtype) for o in operands)
     args = [as_tensor(operand, dtype) for operand in operands[first:]]
     return make(name, [*(as_tensor(c, "bool") for c in operands[:first]), *args])
 

@@ -52,8 +52,14 @@ class Function:
         return self.evaluate(*args)
 
 
-def _erf(x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x)
+def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    """A function of Python's floats on arrays."""
+    vectorized = np.vectorize(function, otypes=[np.float64])
+    return lambda x: vectorized(x) if np.size(x) else np.asarray(x)
+
+
+_erf = _elementwise(math.erf)
+_erfc = _elementwise(math.erfc)
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -70,28 +76,46 @@ def _sigmoid(x: Any) -> Any:
     return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e))
 
 
+# 1 + erf(y) and 1 + tanh(y) lose their digits where y is negative: erfc and sigmoid keep them.
+
+
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * _erfc(-x * math.sqrt(0.5))
+
+
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _sign(x: Any) -> Any:
+    """0 for NaN, as in torch."""
+    return np.where(np.isnan(x), 0, np.sign(x))
 
 
 _TABLE: Final = (
     Function("relu", 1, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)), "same", True, True),
     Function("exp", 1, np.exp, increasing=True),
+    Function("exp2", 1, np.exp2, increasing=True),
+    Function("expm1", 1, np.expm1, "float", True, True),
     Function("log", 1, np.log),
+    Function("log2", 1, np.log2),
+    Function("log10", 1, np.log10),
+    Function("log1p", 1, np.log1p, "float", True),
     Function("sqrt", 1, np.sqrt, "float", True),
     Function("rsqrt", 1, lambda x: 1 / np.sqrt(x)),
     Function("reciprocal", 1, lambda x: 1 / np.asarray(x, np.float64)),
     Function("abs", 1, np.abs, "same", True),
-    Function("sign", 1, np.sign, "same", True, True),
+    Function("sign", 1, _sign, "same", True, True),
     Function("floor", 1, np.floor, "same", True, True),
     Function("ceil", 1, np.ceil, "same", True, True),
+    Function("trunc", 1, np.trunc, "same", True, True),
     Function("sin", 1, np.sin, "float", True),
     Function("cos", 1, np.cos),
     Function("tanh", 1, np.tanh, "float", True, True),
     Function("erf", 1, _erf, "float", True, True),
     Function("sigmoid", 1, _sigmoid, increasing=True),
     Function("silu", 1, lambda x: x * _sigmoid(x), "float", True),
-    Function("gelu", 1, lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "float", True),
+    Function("gelu", 1, _gelu, "float", True),
     Function("gelu_tanh", 1, _gelu_tanh, "float", True),
     Function("not", 1, np.logical_not, "bool"),
     Function("div", 2, lambda x, y: np.true_divide(x, y)),

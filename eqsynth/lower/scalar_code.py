@@ -26,6 +26,7 @@ from eqsynth.lower.scalar_functions import (
     Expr,
     arithmetic,
     convert,
+    differ,
     loaded,
     number,
     to_storage,
@@ -131,7 +132,7 @@ class ScalarCode:
 
     def _fold(self, is_sum: bool, parts: Sequence[Scalar], dtype: str) -> Expr:
         if dtype == "bool" and any(isinstance(part, Num) for part in parts):
-            return tirx.NE(self._fold(is_sum, parts, "int64"), number(0, "int64"))
+            return differ(self._fold(is_sum, parts, "int64"), number(0, "int64"))
         values = [self.value(part, dtype) for part in parts]
         result = values[0]
         for value in values[1:]:
@@ -155,6 +156,10 @@ class ScalarCode:
             power = self._small_power(args[0], args[1].value, own)
             if power is not None:
                 return power
+        if own == "bool":
+            # 0 and 1 stand for bools, as in the interpreter.
+            numbers = [self.value(arg, "uint8") for arg in args]
+            return differ(INTEGER[fn](self, "uint8", *numbers), number(0, "uint8"))
         dtype = arithmetic(own)
         values = [self.value(arg, dtype) for arg in args]
         if is_float(dtype):
@@ -164,7 +169,7 @@ class ScalarCode:
     def _truth(self, arg: Scalar) -> Expr:
         dtype = arithmetic(dtype_of(arg) or "float32")
         value = self.value(arg, dtype)
-        return value if dtype == "bool" else tirx.NE(value, number(0, dtype))
+        return value if dtype == "bool" else differ(value, number(0, dtype))
 
     def _joined(self, args: Sequence[Scalar]) -> str:
         """The dtype that arguments are compared in: wide enough for every number among them."""

@@ -41,6 +41,11 @@ _LOG_ERFC: Final = (
     0.000291026183, -1.13011972, -0.632013439, -0.109909731, 0.0263275243, -0.00472768877,
     0.000590203334, -4.52981092e-05, 1.59981997e-06,
 )  # fmt: skip
+# log(erfc(y) / t) + y² in powers of t = 1 / (1 + y / 2), for y from 0 on.
+_ERFC_TAIL: Final = (
+    -1.26544637, 0.998591673, 0.387057135, 0.0323416099, 0.00860064842, -0.0951756183,
+    -0.677137766, 1.14168499, -0.674192081, 0.14367583,
+)  # fmt: skip
 
 
 def arithmetic(dtype: str) -> str:
@@ -107,7 +112,7 @@ def convert(value: Expr, source: str, target: str) -> Expr:
     if source == target:
         return value
     if target == "bool":
-        return tirx.NE(value, number(0, source))
+        return differ(value, number(0, source))
     if source == "bool":
         return tirx.Select(value, number(1, target), number(0, target))
     if is_float(source) and target in ("uint8", "int8", "int16"):
@@ -160,29 +165,65 @@ def _exp(code: Code, dtype: str, x: Expr) -> Expr:
     """e^x; in float32 also where the result is infinite, subnormal or 0."""
     if dtype != "float32":
         return tirx.exp(x)
-    n, value = _exp_parts(code, _clamped(code, x, -104.0, 89.0))
+    n, rest = _exp_parts(code, _clamped(code, x, -104.0, 89.0))
+    return _scaled(code, code.bind(rest + _f32(1.0)), n)
+
+
+def _scaled(code: Code, value: Expr, n: Expr) -> Expr:
+    """value * 2^n, also where the result is infinite, subnormal or 0."""
     # The halves of n are exponents that exist even where n itself is none.
     half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
     return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
+
+
+def _expm1(code: Code, dtype: str, x: Expr) -> Expr:
+    """e^x - 1 = 2^n (e^r - 1) + (2^n - 1); from 20 on the 1 is less than a rounding."""
+    if dtype != "float32":
+        return _libm("expm1", dtype, x)
+    x = _clamped(code, x, -25.0, 89.0)
+    n, rest = _exp_parts(code, x)
+    large = _scaled(code, code.bind(rest + _f32(1.0)), n)
+    bounded = tirx.Select(n > tirx.const(40, "int32"), tirx.const(40, "int32"), n)
+    power = code.bind(_power_of_two(code.bind(bounded)))
+    return tirx.Select(x > _f32(20.0), large, power * rest + (power - _f32(1.0)))
+
+
+def _exp2(code: Code, dtype: str, x: Expr) -> Expr:
+    if dtype != "float32":
+        return _libm("exp2", dtype, x)
+    x = _clamped(code, x, -151.0, 129.0)
+    n, whole = _nearest(code, x)
+    r = code.bind((x - whole) * _f32(0.693147181))
+    return _scaled(code, code.bind(_exp_minus_1(code, r) + _f32(1.0)), n)
 
 
 def _exp_bounded(code: Code, dtype: str, x: Expr) -> Expr:
     """e^x for |x| <= 87, where the result is a normal number."""
     if dtype != "float32":
         return tirx.exp(x)
-    n, value = _exp_parts(code, x)
-    return value * _power_of_two(n)
+    n, rest = _exp_parts(code, x)
+    return (rest + _f32(1.0)) * _power_of_two(n)
 
 
 def _exp_parts(code: Code, x: Expr) -> tuple[Expr, Expr]:
-    """n and e^r where x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r² q(r), q fitted."""
-    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
-    shifted = code.bind(x * _f32(1.44269504) + _f32(12582912.0))
-    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
-    whole = code.bind(shifted - _f32(12582912.0))
+    """n and e^r - 1 where x = n ln 2 + r, |r| <= ln 2 / 2."""
+    n, whole = _nearest(code, code.bind(x * _f32(1.44269504)))
     # ln 2 in two parts, the first short enough that its product with n is exact.
     r = code.bind(x - whole * _f32(0.693359375) - whole * _f32(-2.12194440e-4))
-    return n, code.bind(_polynomial(r, _EXP) * (r * r) + r + _f32(1.0))
+    return n, _exp_minus_1(code, r)
+
+
+def _exp_minus_1(code: Code, r: Expr) -> Expr:
+    """e^r - 1 = r + r² q(r) for |r| <= ln 2 / 2, q fitted."""
+    return code.bind(_polynomial(r, _EXP) * (r * r) + r)
+
+
+def _nearest(code: Code, x: Expr) -> tuple[Expr, Expr]:
+    """The nearest integer, as one and as a float."""
+    # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
+    shifted = code.bind(x + _f32(12582912.0))
+    n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
+    return n, code.bind(shifted - _f32(12582912.0))
 
 
 def _clamped(code: Code, x: Expr, low: float, high: float) -> Expr:
@@ -198,7 +239,7 @@ def _power_of_two(n: Expr) -> Expr:
 
 def _tanh(code: Code, dtype: str, x: Expr) -> Expr:
     if dtype != "float32":
-        return tirx.tanh(x)
+        return _libm("tanh", dtype, x)  # TVM's own is made of exponentials, and 0 for small x
     size = code.bind(tirx.abs(x))
     size = code.bind(tirx.Select(size > _f32(10.0), _f32(10.0), size))
     square = code.bind(x * x)
@@ -220,28 +261,34 @@ def _erf(code: Code, dtype: str, x: Expr) -> Expr:
 
 
 def _sigmoid(code: Code, dtype: str, x: Expr) -> Expr:
-    one = tirx.const(1.0, dtype)
-    if dtype == "float32":
-        x = _clamped(code, x, -87.0, 87.0)
-    return one / (one + _exp_bounded(code, dtype, code.bind(tirx.const(0.0, dtype) - x)))
+    """1 / (1 + e^-|x|), times e^-|x| for negative x: no tail is lost, and nothing overflows."""
+    one, zero = number(1, dtype), number(0, dtype)
+    small = code.bind(_exp(code, dtype, code.bind(zero - tirx.abs(x))))
+    return tirx.Select(x < zero, small, one) / (one + small)
 
 
 def _gelu(code: Code, dtype: str, x: Expr) -> Expr:
-    half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
-    inner = code.bind(x * tirx.const(math.sqrt(0.5), dtype))
-    return half * x * (one + _erf(code, dtype, inner))
+    """x / 2 * erfc(-x / √2): 1 + erf loses its digits for negative x."""
+    half, inner = number(0.5, dtype) * x, code.bind(x * number(math.sqrt(0.5), dtype))
+    if dtype != "float32":
+        return half * _libm("erfc", dtype, number(0, dtype) - inner)
+    size = code.bind(tirx.abs(inner))
+    t = code.bind(_f32(1.0) / (_f32(1.0) + _f32(0.5) * size))
+    power = code.bind(_polynomial(t, _ERFC_TAIL) - size * size)
+    tail = code.bind(t * _exp(code, dtype, power))
+    return half * tirx.Select(inner < _f32(0.0), tail, _f32(2.0) - tail)
 
 
 def _gelu_tanh(code: Code, dtype: str, x: Expr) -> Expr:
-    half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
-    scale = tirx.const(math.sqrt(2 / math.pi), dtype)
-    inner = code.bind(scale * (x + tirx.const(0.044715, dtype) * x * x * x))
-    return half * x * (one + _tanh(code, dtype, inner))
+    """x * sigmoid(2 y), which is x / 2 * (1 + tanh(y)) with all of its digits."""
+    scale = number(2 * math.sqrt(2 / math.pi), dtype)
+    inner = code.bind(scale * (x + number(0.044715, dtype) * x * x * x))
+    return x * _sigmoid(code, dtype, inner)
 
 
 def _sign(code: Code, dtype: str, x: Expr) -> Expr:
     zero = number(0, dtype)
-    negative = x if dtype == "uint8" else tirx.Select(x < zero, number(-1, dtype), x)
+    negative = zero if dtype == "uint8" else tirx.Select(x < zero, number(-1, dtype), zero)
     return tirx.Select(x > zero, number(1, dtype), negative)
 
 
@@ -251,16 +298,21 @@ def _libm(name: str, dtype: str, *args: Expr) -> Expr:
 
 def _remainder(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
     """fmod with the divisor's sign, as NumPy and torch have it."""
-    zero = number(0, dtype)
     rest = code.bind(_libm("fmod", dtype, x, y))
-    other_side = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
-    return tirx.Select(other_side, rest + y, rest)
+    return tirx.Select(_signs_differ(dtype, rest, y), rest + y, rest)
+
+
+def _signs_differ(dtype: str, rest: Expr, y: Expr) -> Expr:
+    zero = number(0, dtype)
+    return tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
 
 
 def _floor_quotient(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
-    """From the remainder, since x / y may round up to an integer that is too large."""
-    rest = code.bind(_remainder(code, dtype, x, y))
-    quotient = code.bind((x - rest) / y)
+    """From fmod, since x / y may round up to an integer that is too large."""
+    rest, one = code.bind(_libm("fmod", dtype, x, y)), number(1, dtype)
+    towards_zero = code.bind((x - rest) / y)
+    quotient = tirx.Select(_signs_differ(dtype, rest, y), towards_zero - one, towards_zero)
+    quotient = code.bind(quotient)
     floored = code.bind(tirx.floor(quotient))
     above = quotient - floored > number(0.5, dtype)
     nearest = tirx.Select(above, floored + number(1, dtype), floored)
@@ -302,9 +354,14 @@ def _integer_power(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
     return tirx.Select(y < zero, below, result)
 
 
+def differ(x: Expr, y: Expr) -> Expr:
+    """NaN differs from everything; LLVM's comparison for TVM's NE says that it doesn't."""
+    return tirx.Not(tirx.EQ(x, y))
+
+
 COMPARE: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {
     "eq": tirx.EQ,
-    "ne": tirx.NE,
+    "ne": differ,
     "lt": lambda x, y: x < y,
     "le": lambda x, y: x <= y,
     "gt": lambda x, y: x > y,
@@ -323,13 +380,20 @@ FLOAT: Final[dict[str, Callable[..., Expr]]] = {
     **_BOTH,
     "relu": lambda code, dtype, x: tirx.Select(x < number(0, dtype), number(0, dtype), x),
     "exp": _exp,
+    "exp2": _exp2,
+    "expm1": _expm1,
     "log": lambda code, dtype, x: tirx.log(x),
+    **{
+        name: lambda code, dtype, x, name=name: _libm(name, dtype, x)
+        for name in ("log2", "log10", "log1p")
+    },
     "sqrt": lambda code, dtype, x: tirx.sqrt(x),
     "rsqrt": lambda code, dtype, x: number(1, dtype) / tirx.sqrt(x),
     "reciprocal": lambda code, dtype, x: number(1, dtype) / x,
     "abs": lambda code, dtype, x: tirx.abs(x),
     "floor": lambda code, dtype, x: tirx.floor(x),
     "ceil": lambda code, dtype, x: tirx.ceil(x),
+    "trunc": lambda code, dtype, x: tirx.trunc(x),
     "sin": lambda code, dtype, x: tirx.sin(x),
     "cos": lambda code, dtype, x: tirx.cos(x),
     "tanh": _tanh,
@@ -354,6 +418,7 @@ INTEGER: Final[dict[str, Callable[..., Expr]]] = {
     ),
     "floor": lambda code, dtype, x: x,
     "ceil": lambda code, dtype, x: x,
+    "trunc": lambda code, dtype, x: x,
     "floordiv": _integer_division(tirx.floordiv, lambda zero, x: zero - x),
     "mod": _integer_division(tirx.floormod, lambda zero, x: zero),
     "pow": _integer_power,

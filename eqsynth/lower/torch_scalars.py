@@ -6,6 +6,7 @@ The counterpart of ``ir/functions.py``. Not here: operators (``torch_ops.py``), 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -46,11 +47,16 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def number(value: float, dtype: torch.dtype) -> float | int | bool:
-    """A Python number that fits ``dtype``: infinities become the limits of an integer dtype."""
+    """A Python number that fits ``dtype``: infinities become the limits of an integer dtype, and
+    what lies outside of them wraps around."""
     if dtype.is_floating_point:
         return value
+    if dtype == torch.bool:
+        return bool(value) and value != float("-inf")
     low, high = limits(dtype)
-    return int(min(max(value, low), high)) if value == value else 0
+    if not math.isfinite(value):
+        return int(high if value > 0 else low)
+    return (int(value) - int(low)) % (int(high) - int(low) + 1) + int(low)
 
 
 def apply(function: str, args: Sequence[torch.Tensor], exact: bool = False) -> torch.Tensor:
@@ -90,7 +96,12 @@ def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
     "relu": torch.relu,
     "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
     "log": torch.log,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
     "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,
     "reciprocal": torch.reciprocal,
@@ -98,6 +109,7 @@ SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
     "sign": torch.sign,
     "floor": torch.floor,
     "ceil": torch.ceil,
+    "trunc": torch.trunc,
     "sin": torch.sin,
     "cos": torch.cos,
     "tanh": torch.tanh,

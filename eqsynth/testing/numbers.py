@@ -83,6 +83,10 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + _context.exp(-x))
 
 
+def _log(x: Any) -> Any:
+    return -_context.inf if x == 0 else _context.ln(x) if x > 0 else _context.nan
+
+
 def _divided(x: Any, y: Any) -> Any:
     if y == 0 or _context.isnan(y):
         # As IEEE says it; mpmath raises.
@@ -109,14 +113,20 @@ def _gelu_tanh(x: Any) -> Any:
 _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "relu": lambda x: x if x > 0 or x != x else _context.zero,
     "exp": _context.exp,
-    "log": lambda x: -_context.inf if x == 0 else _context.ln(x) if x > 0 else _context.nan,
+    "exp2": lambda x: _context.power(2, x),
+    "expm1": _context.expm1,
+    "log": _log,
+    "log2": lambda x: _log(x) / _context.ln(2),
+    "log10": lambda x: _log(x) / _context.ln(10),
+    "log1p": lambda x: _context.log1p(x) if x > -1 else _log(1 + x),
     "sqrt": lambda x: _context.sqrt(x) if x >= 0 else _context.nan,
     "rsqrt": lambda x: _divided(_context.one, _context.sqrt(x)) if x >= 0 else _context.nan,
     "reciprocal": lambda x: _divided(_context.one, x),
     "abs": abs,
-    "sign": _context.sign,
+    "sign": lambda x: _context.zero if x != x else _context.sign(x),
     "floor": _context.floor,
     "ceil": _context.ceil,
+    "trunc": lambda x: _context.floor(x) if x > 0 else _context.ceil(x),
     "sin": _context.sin,
     "cos": _context.cos,
     "tanh": _context.tanh,

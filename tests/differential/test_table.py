@@ -19,7 +19,7 @@ from eqsynth.testing.differential.table import (
     without_rows,
 )
 
-PARTS = 12
+PARTS = 24
 
 
 def test_every_operator_has_rows() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from eqsynth.frontend import expr
 from eqsynth.frontend.expr import Elementwise, Expr, IndexExpr, Operand, ScalarExpr, pointwise
 from eqsynth.frontend.promotion import Number, common_dtype
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import INTEGERS, TensorType, is_float
 
 
 def _unary(operator: str, name: str) -> Callable[[Elementwise], Elementwise]:
@@ -23,7 +23,12 @@ def _unary(operator: str, name: str) -> Callable[[Elementwise], Elementwise]:
 
 relu = _unary("Relu", "relu")
 exp = _unary("Exp", "exp")
+exp2 = _unary("Exp2", "exp2")
+expm1 = _unary("Expm1", "expm1")
 log = _unary("Log", "log")
+log2 = _unary("Log2", "log2")
+log10 = _unary("Log10", "log10")
+log1p = _unary("Log1p", "log1p")
 sqrt = _unary("Sqrt", "sqrt")
 rsqrt = _unary("Rsqrt", "rsqrt")
 reciprocal = _unary("Reciprocal", "reciprocal")
@@ -31,6 +36,7 @@ abs = _unary("Abs", "abs")
 sign = _unary("Sign", "sign")
 floor = _unary("Floor", "floor")
 ceil = _unary("Ceil", "ceil")
+trunc = _unary("Trunc", "trunc")
 sin = _unary("Sin", "sin")
 cos = _unary("Cos", "cos")
 tanh = _unary("Tanh", "tanh")
@@ -53,7 +59,6 @@ def _binary(operator: str, name: str) -> Callable[[Any, Any], Any]:
 maximum = _binary("Maximum", "maximum")
 minimum = _binary("Minimum", "minimum")
 remainder = _binary("Remainder", "remainder")
-floor_divide = _binary("FloorDivide", "floor_divide")
 eq = _binary("Equal", "eq")
 ne = _binary("NotEqual", "ne")
 lt = _binary("Less", "lt")
@@ -62,8 +67,12 @@ gt = _binary("Greater", "gt")
 ge = _binary("GreaterEqual", "ge")
 logical_and = _binary("LogicalAnd", "logical_and")
 logical_or = _binary("LogicalOr", "logical_or")
-logical_xor = _binary("NotEqual", "logical_xor")
 mul = _binary("Mul", "mul")
+
+
+def logical_xor(input: Operand, other: Operand) -> Any:
+    """True where exactly one of the two isn't 0."""
+    return ne(ne(input, 0), ne(other, 0))
 
 
 def add(input: Operand, other: Operand, alpha: Number = 1) -> Any:
@@ -82,17 +91,44 @@ def rsub(input: Operand, other: Operand, alpha: Number = 1) -> Any:
 
 
 def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any:
-    """True division; ``rounding_mode="floor"`` rounds down, ``"trunc"`` toward zero."""
-    if rounding_mode == "floor":
-        return pointwise("FloorDivide", input, other)
-    quotient = pointwise("Div", input, other)
+    """True division; ``rounding_mode="floor"`` rounds down, ``"trunc"`` toward zero.
+
+    Integers stay integers if they are rounded; by 0 they give 0, where torch raises.
+    """
     if rounding_mode is None:
-        return quotient
-    rounded = where(gt(quotient, 0), floor(quotient), ceil(quotient))
-    if not isinstance(rounded, Expr):
-        return rounded
-    kinds = [o.tensor.type if isinstance(o, Expr) else o for o in (input, other)]
-    return expr.cast(rounded, common_dtype(kinds))  # type: ignore[arg-type]
+        return pointwise("Div", input, other)
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if _joined(input, other) in INTEGERS:
+        quotient, rest = floor_divide(input, other), remainder(input, other)
+        # The rest has the divisor's sign: with a dividend of the other, zero lies above.
+        above = logical_and(ne(rest, 0), ne(lt(input, 0), lt(other, 0)))
+        return where(above, add(quotient, 1), quotient)
+    return _in_float32(lambda x, y: trunc(div(x, y)), input, other)
+
+
+def floor_divide(input: Operand, other: Operand) -> Any:
+    """The quotient rounded down; of integers by 0 it is 0, where torch raises."""
+    if isinstance(other, bool | int | float):
+        return _in_float32(lambda x, y: pointwise("FloorDivide", x, y), input, other)
+    return pointwise("FloorDivide", input, other)
+
+
+def _joined(*operands: Operand) -> str:
+    """The dtype that operands are computed in; of scalars of a scope that of any float."""
+    kinds = [o.tensor.type if isinstance(o, Expr) else o for o in operands]
+    if all(isinstance(kind, TensorType | bool | int | float) for kind in kinds):
+        return common_dtype(kinds)  # type: ignore[arg-type]
+    return "float32"
+
+
+def _in_float32(function: Callable[..., Any], *operands: Any) -> Any:
+    """A composition on floats of 16 bits, which torch computes in float32 and rounds once."""
+    dtype = _joined(*operands)
+    if dtype not in ("float16", "bfloat16"):
+        return function(*operands)
+    wide = [expr.cast(o, "float32") if isinstance(o, Expr) else o for o in operands]
+    return expr.cast(function(*wide), dtype)
 
 
 def pow(input: Operand, exponent: Operand) -> Any:
@@ -144,12 +180,16 @@ def relu6(input: Elementwise) -> Elementwise:
 
 def hardsigmoid(input: Elementwise) -> Elementwise:
     """``relu6(input + 3) / 6``"""
-    return div(clamp(add(input, 3), 0, 6), 6)  # type: ignore[no-any-return]
+    return _in_float32(lambda x: div(clamp(add(x, 3), 0, 6), 6), input)  # type: ignore[no-any-return]
 
 
 def hardswish(input: Elementwise) -> Elementwise:
     """``input * relu6(input + 3) / 6``"""
-    return div(mul(input, clamp(add(input, 3), 0, 6)), 6)  # type: ignore[no-any-return]
+    return _in_float32(_hardswish, input)  # type: ignore[no-any-return]
+
+
+def _hardswish(x: Any) -> Any:
+    return div(mul(x, clamp(add(x, 3), 0, 6)), 6)
 
 
 def gelu(input: Elementwise, approximate: str = "none") -> Elementwise:
@@ -174,9 +214,13 @@ def elu(
     input: Elementwise, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> Elementwise:
     """``scale * (input if positive else alpha * (exp(input_scale * input) - 1))``"""
-    # The exponent is cut at 0, so that the branch not taken can't overflow.
-    bent = mul(sub(exp(minimum(mul_if(input, input_scale), 0)), 1), alpha)
-    return mul_if(where(gt(input, 0), input, bent), scale)  # type: ignore[no-any-return]
+
+    def compute(x: Any) -> Any:
+        # The exponent is cut at 0, so that the branch not taken can't overflow.
+        bent = mul_if(expm1(mul_if(minimum(x, 0), input_scale)), alpha)
+        return mul_if(where(gt(x, 0), x, bent), scale)
+
+    return _in_float32(compute, input)  # type: ignore[no-any-return]
 
 
 def mul_if(input: Operand, factor: Number) -> Any:
@@ -186,11 +230,69 @@ def mul_if(input: Operand, factor: Number) -> Any:
 
 def softplus(input: Elementwise, beta: float = 1.0, threshold: float = 20.0) -> Elementwise:
     """``log(1 + exp(beta * input)) / beta``; the input itself where beta * input > threshold."""
-    scaled = mul_if(input, beta)
-    # max(x, 0) + log(1 + exp(-|x|)) is the same value and can't overflow.
-    soft = add(maximum(scaled, 0), log(add(exp(neg(abs(scaled))), 1)))
-    soft = soft if beta == 1 else div(soft, beta)
-    return where(gt(scaled, threshold), input, soft)  # type: ignore[no-any-return]
+
+    def compute(x: Any) -> Any:
+        scaled = mul_if(x, beta)
+        soft = softplus_of(scaled)
+        soft = soft if beta == 1 else div(soft, beta)
+        return where(gt(scaled, threshold), x, soft)
+
+    return _in_float32(compute, input)  # type: ignore[no-any-return]
+
+
+def softplus_of(x: Any) -> Any:
+    """``log(1 + exp(x))`` for every x: the exponential is at most 1, and no digit of it is lost."""
+    return add(maximum(x, 0), log1p(exp(neg(abs(x)))))
+
+
+def mish(input: Elementwise) -> Elementwise:
+    """``input * tanh(softplus(input))``"""
+    return _in_float32(lambda x: mul(x, tanh(softplus_of(x))), input)  # type: ignore[no-any-return]
+
+
+def logsigmoid(input: Elementwise) -> Elementwise:
+    """``log(sigmoid(input))``"""
+    return _in_float32(lambda x: neg(softplus_of(neg(x))), input)  # type: ignore[no-any-return]
+
+
+def glu(value: Elementwise, gate: Elementwise) -> Elementwise:
+    """``value * sigmoid(gate)``"""
+    return _in_float32(lambda x, y: mul(x, sigmoid(y)), value, gate)  # type: ignore[no-any-return]
+
+
+def threshold(input: Expr, threshold: Number, value: Number) -> Expr:
+    """``value`` where the input is at most the threshold, else the input."""
+    wide = expr.cast(input, "float32") if input.dtype in ("float16", "bfloat16") else input
+    return masked_fill(input, le(wide, threshold), value)
+
+
+def addcmul(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
+    """``input + value * a * b``"""
+    return _in_float32(lambda x, y, z: add(x, mul(mul_if(y, value), z)), input, a, b)
+
+
+def addcdiv(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
+    """``input + value * a / b``"""
+    return _in_float32(lambda x, y, z: add(x, div(mul_if(y, value), z)), input, a, b)
+
+
+def lerp(start: Expr, end: Expr, weight: Expr | Number) -> Any:
+    """``start + weight * (end - start)``, from the nearer of the two ends."""
+
+    def compute(x: Any, y: Any, w: Any) -> Any:
+        apart = sub(y, x)
+        from_start, from_end = add(x, mul(apart, w)), sub(y, mul(apart, sub(1, w)))
+        return where(lt(abs(w), 0.5), from_start, from_end)
+
+    def fixed(x: Any, y: Any) -> Any:
+        assert not isinstance(weight, Expr)
+        apart = sub(y, x)
+        near = math.fabs(weight) < 0.5
+        return add(x, mul(apart, weight)) if near else sub(y, mul(apart, 1 - weight))
+
+    if isinstance(weight, Expr):
+        return _in_float32(compute, start, end, weight)
+    return _in_float32(fixed, start, end)
 
 
 def isnan(input: Elementwise) -> Elementwise:

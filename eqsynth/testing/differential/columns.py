@@ -112,7 +112,7 @@ def _narrow(value: Any, term: Tensor) -> Any:
     return np.asarray(value, np.float64) if is_float(term.dtype) else value
 
 
-def over_backends(cases: Sequence[Built]) -> list[dict[str, Run]]:
+def over_backends(cases: Sequence[Built], wanted: Sequence[str] = COLUMNS) -> list[dict[str, Run]]:
     """For each case and backend the program that uses the backend's kernels wherever it has one,
     else torch's; no program where it has none."""
     roots = list(dict.fromkeys(t for case in cases for t in case.outputs if t is not None))
@@ -121,7 +121,7 @@ def over_backends(cases: Sequence[Built]) -> list[dict[str, Run]]:
         return runs
     phases = (Phase("define", ("define",), 6),)
     graph = saturate_terms(roots, load_rules(), phases, Limits(10**6, 600.0), False)
-    for backend in cpu_backends():
+    for backend in (b for b in cpu_backends() if b.name in wanted):
         used = [backend] if backend.name == "torch" else [backend, TorchBackend()]
         for own, program in zip(runs, _programs(graph, roots, cases, used), strict=True):
             if program is not None:

@@ -8,7 +8,7 @@ what came out and what should have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,8 @@ class _Draw:
     kind: str
     values: list[torch.Tensor]
     expected: list[Any] | Exception
-    truth: list[Any] | None
+    truth: list[Any] | None = None
+    scale: torch.Tensor | None = None
 
 
 @dataclass
@@ -93,8 +94,8 @@ def cases_of(rows: Iterable[Row], part: int = 0, parts: int = 1) -> list[Case]:
     return [case for row in rows for case in row.cases() if case.number(parts) == part % parts]
 
 
-def run(cases: Sequence[Case]) -> Outcome:
-    """Computes the cases in every column.
+def run(cases: Sequence[Case], wanted: Sequence[str] = columns.COLUMNS) -> Outcome:
+    """Computes the cases in every column, or in some.
 
     >>> from eqsynth.testing.differential.row import Operand
     >>> print(run([Case(Row("aten::neg", (Operand((4,)),)), "float32")]))
@@ -103,15 +104,15 @@ kernel for)
     """
     outcome = Outcome()
     for start in range(0, len(cases), BATCH):
-        _run_batch(cases[start : start + BATCH], outcome)
+        _run_batch(cases[start : start + BATCH], wanted, outcome)
     return outcome
 
 
-def _run_batch(cases: Sequence[Case], outcome: Outcome) -> None:
+def _run_batch(cases: Sequence[Case], wanted: Sequence[str], outcome: Outcome) -> None:
     tried = []
     for case in cases:
         draws = [_draw(case, kind, values) for kind, values in case.draws()]
-        if all(isinstance(d.expected, Exception) for d in draws) and not case.row.refused:
+        if all(_has_no_kernel(d.expected) for d in draws):
             outcome.unsupported.append(case)
             continue
         tried.append(_Tried(case, draws))
@@ -122,7 +123,7 @@ def _run_batch(cases: Sequence[Case], outcome: Outcome) -> None:
     terms = [t.built for t in own if t.built is not None]
     for t, built in zip(own, terms, strict=True):
         t.runs["interpreter"] = columns.interpreter(built)
-    for t, programs in zip(own, columns.over_backends(terms), strict=True):
+    for t, programs in zip(own, columns.over_backends(terms, wanted), strict=True):
         t.runs |= programs
     through_export = [t for t in tried if t.case.row.entry.startswith("aten::")]
     examples = [t.draws[0].values for t in through_export]
@@ -143,6 +144,7 @@ def _build(tried: _Tried, outcome: Outcome) -> None:
     """The terms of a case, and what is wrong with how the entry takes it."""
     case = tried.case
     example = next((d.expected for d in tried.draws if isinstance(d.expected, list)), None)
+    example = _on_meta(case, tried.draws[0].values) if example is None else example
     if example is not None:
         plain = example[0] if len(example) == 1 else example
         tried.built = columns.built(case, tried.draws[0].values, plain)
@@ -156,6 +158,21 @@ def _build(tried: _Tried, outcome: Outcome) -> None:
         outcome.taken.add(case.row.entry)
 
 
+def _on_meta(case: Case, values: list[torch.Tensor]) -> list[Any] | None:
+    """Shapes and dtypes of the results, where torch raises for all data that is tried."""
+    try:
+        return tensors(case.call(case.row.function, [v.to("meta") for v in values]))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _has_no_kernel(expected: object) -> bool:
+    """Whether torch refuses the dtypes or the attributes, whatever the data."""
+    return isinstance(expected, Exception) and not (
+        isinstance(expected, IndexError) or "ZeroDivision" in str(expected)
+    )
+
+
 def _whole(case: Case, column: str, got: str, expected: str) -> Failure:
     return Failure(case, column, "", "any data", got, expected)
 
@@ -165,12 +182,17 @@ def _draw(case: Case, kind: str, values: list[torch.Tensor]) -> _Draw:
     try:
         expected = tensors(case.call(case.row.function, [v.clone() for v in values]))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        return _Draw(kind, values, error, None)
-    return _Draw(kind, values, expected, _truth(case, values, expected))
+        return _Draw(kind, values, error)
+    row = case.row
+    truth = _in_float64(case, row.truth or row.function, values, expected)
+    scale = None if row.scale is None else _in_float64(case, row.scale, values, expected)
+    return _Draw(kind, values, expected, truth, scale[0] if scale else None)
 
 
-def _truth(case: Case, values: list[torch.Tensor], expected: list[Any]) -> list[Any] | None:
-    """The results in float64; of integers that become floats, these in float64."""
+def _in_float64(
+    case: Case, function: Callable[..., Any], values: list[torch.Tensor], expected: list[Any]
+) -> list[Any] | None:
+    """A function's results in float64; of integers that become floats, these in float64."""
     if not any(isinstance(e, torch.Tensor) and e.is_floating_point() for e in expected):
         return None
     floats = any(v.is_floating_point() for v in values)
@@ -179,7 +201,7 @@ def _truth(case: Case, values: list[torch.Tensor], expected: list[Any]) -> list[
         for v in values
     ]
     try:
-        return tensors(case.widened().call(case.row.function, wide))
+        return tensors(case.widened().call(function, wide))
     except (RuntimeError, IndexError, ValueError, TypeError):
         return None
 
@@ -209,7 +231,7 @@ def _wrong(case: Case, draw: _Draw, program: Run) -> Wrong | None:
         if value is None or not isinstance(expected, torch.Tensor):
             continue
         truth = draw.truth[k] if draw.truth is not None else None
-        wrong = compare(value, expected, truth, case.row.roundings, draw.values)
+        wrong = compare(value, expected, truth, case.row.roundings, draw.scale, draw.values)
         if wrong is not None:
             return wrong
     return None

@@ -35,6 +35,7 @@ def compare(
     expected: torch.Tensor,
     truth: torch.Tensor | None,
     roundings: float,
+    scale: torch.Tensor | None = None,
     operands: Sequence[torch.Tensor] = (),
 ) -> Wrong | None:
     """What is wrong with ``got``; None if it is right.
@@ -42,6 +43,7 @@ def compare(
     Args:
         expected: torch's result in the same dtype.
         truth: torch's result in float64; None where only torch's own can be the measure.
+        scale: the size of what is rounded on the way; that of the result, if not given.
         operands: among the wrong elements, the one whose operands are smallest is told.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -49,7 +51,7 @@ def compare(
     if not expected.dtype.is_floating_point:
         wrong = got != expected
     else:
-        wrong = ~_close(got.double(), expected, truth, roundings)
+        wrong = ~_close(got.double(), expected, truth, roundings, scale)
     if not bool(wrong.any()):
         return None
     at = _smallest(wrong, operands)
@@ -58,7 +60,11 @@ def compare(
 
 
 def _close(
-    got: torch.Tensor, expected: torch.Tensor, truth: torch.Tensor | None, roundings: float
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    truth: torch.Tensor | None,
+    roundings: float,
+    scale: torch.Tensor | None,
 ) -> torch.Tensor:
     limits = torch.finfo(expected.dtype)
     same = expected.double()
@@ -66,18 +72,26 @@ def _close(
     finite = same.isfinite() & exact.isfinite()
     own = torch.where(finite, (same - exact).abs(), 0.0)
     size = torch.where(finite, exact.abs(), 0.0)
-    least = limits.smallest_normal * limits.eps
-    bound = FACTOR * own + roundings * (limits.eps * size + least)
-    close = (got - exact).abs() <= bound
-    both = (got == same) | (got.isnan() & same.isnan())
+    size = size if scale is None else torch.maximum(size, scale.nan_to_num(0.0, 0.0, 0.0))
+    # Torch in float64 is no judge of itself next to the least float64.
+    wide = expected.dtype == torch.float64
+    least = 1e-300 if wide else roundings * limits.smallest_normal * limits.eps
+    close = (got - exact).abs() <= FACTOR * own + roundings * limits.eps * size + least
+    like_one = _same(got, same) | (_same(got, exact) & ~exact.isfinite())
     # Next to the largest number, a rounding decides between it and infinity.
-    near_end = exact.abs() >= limits.max * (1 - roundings * limits.eps)
-    ends = (got.isinf() | (got.abs() >= limits.max * (1 - 2 * roundings * limits.eps))) & (
-        got.sign() == exact.sign()
-    )
+    end = limits.max * (1 - roundings * limits.eps)
+    at_end = (exact.abs() >= end) & (got.abs() >= end) & (got.sign() == exact.sign())
     # Where torch overflows on the way and the truth is a number, the truth is right too.
     better = exact.isfinite() & ((got - exact).abs() <= roundings * limits.eps * exact.abs())
-    return both | torch.where(finite, close, better) | (near_end & ends)
+    right = like_one | torch.where(finite, close, better) | at_end
+    if scale is not None:
+        # What overflows on the way may come out as another infinity, or as NaN.
+        right |= ~(scale < end) & ~got.isfinite()
+    return right
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
 
 
 def _smallest(wrong: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:

@@ -73,6 +73,9 @@ class Row:
             ``eqsynth.ops``.
         args: operands, and plain values as torch takes them (dtypes are torch's).
         reference: torch's function for a row of ``eqsynth.ops``; that of ATen for other rows.
+        truth: a function that is right in float64, where torch's own loses digits.
+        scale: a function that gives the size of what is added up on the way, which is rounded
+            too: ``|x| + |y|`` for a sum.
         kinds: data that all operands are drawn with, a draw each.
         refused: eqsynth must leave the operator to torch, since it can't do it right.
         roundings: how many roundings the result may be off, besides what torch itself is.
@@ -83,6 +86,8 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = FLOATS
     reference: Callable[..., Any] | None = None
+    truth: Callable[..., Any] | None = None
+    scale: Callable[..., Any] | None = None
     kinds: tuple[str, ...] = KINDS
     refused: bool = False
     roundings: float = 4.0
@@ -126,13 +131,14 @@ class Case:
         return f"{self.row.entry}({', '.join([*args, *options])})"
 
     def number(self, parts: int) -> int:
-        """Which of so many parts of the table the case belongs to."""
-        return int.from_bytes(hashlib.blake2b(self.name.encode()).digest()[:4], "big") % parts
+        """Which of so many parts of the table the case belongs to: that of all cases of its
+        operator and dtype, which share their kernels."""
+        return _hash(f"{self.row.entry} {self.dtype}") % parts
 
     def draws(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """The kinds of data, and the operands' values of that kind."""
         floats = any((o.dtype or self.dtype) in FLOATS for o in operands(self.row.args))
-        seed = int.from_bytes(hashlib.blake2b(self.name.encode()).digest()[:4], "big")
+        seed = _hash(self.name)
         for kind in self.row.kinds:
             if floats or kind not in ("offset 1e4", "offset 1e6", "near equal"):
                 yield (
@@ -161,6 +167,10 @@ class Case:
         """The function on the row's arguments, with these values in the places of the operands."""
         rest = iter(values)
         return function(*filled(self.row.args, rest), **filled(self.row.options, rest))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode()).digest()[:4], "big")
 
 
 def _text(arg: Any, dtype: str) -> str:

@@ -5,40 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from eqsynth.frontend import aten, ops
-from eqsynth.testing.differential import pointwise
+from eqsynth.testing.differential import fills, pointwise
 from eqsynth.testing.differential.row import Row
 
-ROWS: Final[tuple[Row, ...]] = (*pointwise.ROWS,)
+ROWS: Final[tuple[Row, ...]] = (*pointwise.ROWS, *fills.ROWS)
 
 # Entries whose rows aren't written yet; `tests/differential` holds that there are no others, and
 # that none of these has rows.
-AWAITED_POINTWISE: Final = frozenset(
-    """
-    aten::sign aten::logical_not aten::isnan ops.sign ops.logical_not ops.isnan
-    aten::relu6 aten::exp aten::log aten::rsqrt aten::reciprocal aten::sin aten::cos aten::tanh
-    aten::erf aten::sigmoid aten::silu aten::logical_and aten::logical_or aten::logical_xor
-    aten::remainder aten::floor_divide aten::eq aten::ne aten::lt aten::le aten::gt aten::ge
-    aten::add aten::sub aten::rsub aten::mul aten::div aten::pow aten::square aten::where
-    aten::masked_fill aten::clamp aten::hardtanh aten::hardsigmoid aten::hardswish aten::gelu
-    aten::leaky_relu aten::prelu aten::elu aten::softplus aten::max.other aten::min.other
-    aten::subtract aten::multiply aten::divide aten::true_divide aten::greater aten::greater_equal
-    aten::less aten::less_equal aten::not_equal aten::absolute aten::negative aten::sgn
-    aten::bitwise_and aten::bitwise_or aten::bitwise_xor aten::bitwise_not aten::clamp_min
-    aten::clamp_max aten::celu aten::mish aten::glu aten::log_sigmoid aten::threshold aten::exp2
-    aten::log2 aten::log10 aten::addcmul aten::addcdiv aten::lerp aten::clone aten::contiguous
-    aten::detach aten::alias aten::lift aten::lift_fresh aten::lift_fresh_copy aten::_to_copy
-    aten::to.dtype aten::to.dtype_layout aten::to.device aten::to.other aten::type_as
-    aten::dropout aten::feature_dropout aten::alpha_dropout aten::zeros aten::zeros_like
-    aten::new_zeros aten::empty aten::empty_like aten::new_empty aten::ones aten::ones_like
-    aten::new_ones aten::full aten::full_like aten::new_full aten::fill aten::scalar_tensor
-    aten::arange aten::eye ops.add ops.arange ops.clamp ops.cos ops.div ops.elu ops.eq ops.erf
-    ops.exp ops.floor_divide ops.full ops.ge ops.gelu ops.gt ops.hardsigmoid ops.hardswish
-    ops.hardtanh ops.le ops.leaky_relu ops.log ops.logical_and ops.logical_or ops.logical_xor
-    ops.lt ops.masked_fill ops.mul ops.ne ops.pow ops.prelu ops.reciprocal ops.relu6 ops.remainder
-    ops.rsqrt ops.rsub ops.sigmoid ops.silu ops.sin ops.softplus ops.square ops.sub ops.tanh
-    ops.to ops.where
-    """.split()
-)
 AWAITED_SHAPES: Final = frozenset(
     """
     aten::matmul aten::linear aten::addmm aten::conv1d aten::conv2d aten::conv_transpose1d
