@@ -228,14 +228,13 @@ def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) ->
             *compiled(cases[:middle], values[:middle]),
             *compiled(cases[middle:], values[middle:]),
         ]
-    outputs = captured.program.outputs
-    places = captured.unflatten(range(len(outputs)))  # type: ignore[arg-type]
-    order = {key: i for key, i in zip(operands, captured.program.inputs, strict=True)}
+    results = captured.unflatten(captured.program.outputs, captured.program.inputs)  # type: ignore[arg-type]
+    order = dict(zip(operands, captured.program.inputs, strict=True))
     parts = [
-        Built(tuple(order[n] for n in row), tuple(outputs[place] for place in own))
-        for row, own in zip(names, places, strict=True)
+        Built(tuple(order[n] for n in row), tuple(own))
+        for row, own in zip(names, results, strict=True)
     ]
-    roots = tuple(dict.fromkeys(outputs))
+    roots = tuple(dict.fromkeys(t for part in parts for t in part.outputs if t is not None))
     graph = unsaturated(roots, "original")
     backends = (TorchBackend(captured.opaque),)
     return _programs(graph, roots, parts, backends, captured.weights)

@@ -59,7 +59,7 @@ def _constants() -> Iterator[Row]:
         for value in _VALUES:
             yield Row("aten::full", ([3, 4], value), given, one)
             yield Row("aten::scalar_tensor", (value,), given, one)
-        yield Row("aten::full_like", (_X, 2.5), given, ("float16", "int64"))
+        yield Row("aten::full_like", (_X, 3), given, ("float16", "int64"))
         yield Row("aten::new_full", (_X, [2], -1), given, ("float16", "int64"))
         yield Row("aten::eye", (3,), given, one)
         yield Row("aten::eye.m", (3, 5), given, one)

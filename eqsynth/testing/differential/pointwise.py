@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -131,9 +132,10 @@ def _power_terms(x: Any, y: Any) -> torch.Tensor:
 
 
 def _remainder(x: Any, y: Any) -> torch.Tensor:
-    """Torch's own float64 rounds the quotient, and overflows."""
+    """Torch's own vectors round the quotient, and overflow."""
     x, y = torch.broadcast_tensors(torch.as_tensor(x), torch.as_tensor(y, dtype=torch.float64))
-    rest = torch.fmod(x, y)
+    with np.errstate(invalid="ignore"):
+        rest = torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
     return torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
@@ -174,6 +176,15 @@ def _arithmetic() -> Iterator[Row]:
         yield Row(f"aten::{name}", (X, X), truth=truth)
         for divisor in (DIVISOR, X):
             yield Row(f"aten::{name}", (_DIVIDEND, divisor), dtypes=INTEGERS, refused=True)
+    # In an expression the quotient of an integer and 0 is 0.
+    functions = {"floor_divide": torch.floor_divide, "remainder": torch.remainder}
+    for name, function in functions.items():
+        truth = _remainder if name == "remainder" else None
+        yield Row(f"ops.{name}", (X, X), reference=function, truth=truth)
+        yield Row(f"ops.{name}", (_DIVIDEND, DIVISOR), dtypes=INTEGERS, reference=function)
+    for mode in ("floor", "trunc"):
+        mode_option = {"rounding_mode": mode}
+        yield Row("ops.div", (_DIVIDEND, DIVISOR), mode_option, INTEGERS, reference=torch.div)
     yield Row("aten::remainder.Scalar_Tensor", (7, X), truth=_remainder)
     yield Row("aten::remainder.Scalar_Tensor", (7, DIVISOR), dtypes=INTEGERS, refused=True)
     for name in ("atan2", "hypot", "copysign.Tensor", "nextafter"):

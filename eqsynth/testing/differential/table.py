@@ -14,6 +14,7 @@ ROWS: Final[tuple[Row, ...]] = (*pointwise.ROWS, *fills.ROWS)
 # that none of these has rows.
 AWAITED_SHAPES: Final = frozenset(
     """
+    aten::one_hot ops.one_hot
     aten::matmul aten::linear aten::addmm aten::conv1d aten::conv2d aten::conv_transpose1d
     aten::conv_transpose2d aten::scaled_dot_product_attention aten::sum aten::prod aten::mean
     aten::amax aten::amin aten::any aten::all aten::softmax aten::log_softmax aten::logsumexp
