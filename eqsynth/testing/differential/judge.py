@@ -71,7 +71,7 @@ def _close(
     exact = same if truth is None else truth.double()
     finite = same.isfinite() & exact.isfinite()
     own = torch.where(finite, (same - exact).abs(), 0.0)
-    size = torch.where(finite, exact.abs(), 0.0)
+    size = exact.abs().nan_to_num(0.0, 0.0, 0.0)
     size = size if scale is None else torch.maximum(size, scale.nan_to_num(0.0, 0.0, 0.0))
     # Torch in float64 is no judge of itself next to the least float64.
     wide = expected.dtype == torch.float64
@@ -82,7 +82,7 @@ def _close(
     end = limits.max * (1 - roundings * limits.eps)
     at_end = (exact.abs() >= end) & (got.abs() >= end) & (got.sign() == exact.sign())
     # Where torch overflows on the way and the truth is a number, the truth is right too.
-    better = exact.isfinite() & ((got - exact).abs() <= roundings * limits.eps * exact.abs())
+    better = exact.isfinite() & ((got - exact).abs() <= roundings * limits.eps * size)
     right = like_one | torch.where(finite, close, better) | at_end
     if scale is not None:
         # What overflows on the way may come out as another infinity, or as NaN.

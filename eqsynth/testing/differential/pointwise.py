@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -131,6 +131,11 @@ def _power_terms(x: Any, y: Any) -> torch.Tensor:
     return _sizes(torch.pow(x, y)) * (1 + _sizes(torch.as_tensor(x).log() * y))
 
 
+def _dividend(x: torch.Tensor, y: Any) -> torch.Tensor:
+    """A number that is rounded to the dtype moves the multiple by as much of the dividend."""
+    return _sizes(x)
+
+
 def _remainder(x: Any, y: Any) -> torch.Tensor:
     """Torch's own vectors round the quotient, and overflow."""
     x, y = torch.broadcast_tensors(torch.as_tensor(x), torch.as_tensor(y, dtype=torch.float64))
@@ -154,7 +159,7 @@ def _arithmetic() -> Iterator[Row]:
     for scalar in _SCALARS:
         yield Row("aten::mul.Scalar", (X, scalar), dtypes=ALL)
         yield Row("aten::div.Scalar", (X, scalar), dtypes=ALL)
-        yield Row("aten::remainder.Scalar", (X, scalar), dtypes=FLOATS, truth=_remainder)
+        yield Row("aten::remainder.Scalar", (X, scalar), truth=_remainder, scale=_dividend)
         yield Row("aten::remainder.Scalar", (X, scalar), dtypes=INTEGERS, refused=not scalar)
         yield Row("aten::floor_divide.Scalar", (X, scalar), dtypes=FLOATS)
         yield Row("aten::floor_divide.Scalar", (X, scalar), dtypes=INTEGERS, refused=not scalar)
@@ -177,7 +182,10 @@ def _arithmetic() -> Iterator[Row]:
         for divisor in (DIVISOR, X):
             yield Row(f"aten::{name}", (_DIVIDEND, divisor), dtypes=INTEGERS, refused=True)
     # In an expression the quotient of an integer and 0 is 0.
-    functions = {"floor_divide": torch.floor_divide, "remainder": torch.remainder}
+    functions: dict[str, Callable[..., Any]] = {
+        "floor_divide": torch.floor_divide,
+        "remainder": torch.remainder,
+    }
     for name, function in functions.items():
         truth = _remainder if name == "remainder" else None
         yield Row(f"ops.{name}", (X, X), reference=function, truth=truth)
