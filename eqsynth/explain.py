@@ -79,8 +79,15 @@ class Explanation:
     longest = 20_000
     longest_text = 1_000
 
-    def __init__(self, derivation: Derivation, before: Term, after: Term) -> None:
+    def __init__(
+        self, derivation: Derivation, before: Term, after: Term, note: str = ""
+    ) -> None:
+        """
+        Args:
+            note: what the text begins with: that a part of the program wasn't rewritten, and why.
+        """
         self._derivation, self._before, self._after = derivation, before, after
+        self.note = note
 
     @cached_property
     def steps(self) -> tuple[RewriteStep, ...]:
@@ -157,7 +164,8 @@ class Explanation:
         except ExplanationTooLong:
             parts = [_lemmas_text(self.lemmas)]
         before, after = f"original program\n{_indent(original)}", "optimized program"
-        return "\n".join([before, *parts, f"{after}\n{_indent(final)}"])
+        notes = [self.note] if self.note else []
+        return "\n".join([*notes, before, *parts, f"{after}\n{_indent(final)}"])
 
 
 @dataclass(frozen=True)
@@ -177,17 +185,30 @@ def explain_plan(
     logs: Mapping[bytes, Log | None],
     graph: EGraph,
     plan: Plan,
+    stops: Mapping[bytes, str] | None = None,
 ) -> Explanation | NoExplanation:
-    """The derivation of a plan from the program that it was extracted for."""
-    derivation = Derivation()
+    """The derivation of a plan from the program that it was extracted for.
+
+    Args:
+        stops: why segments without a log have none; they are as they were. A segment that has
+            neither was rewritten without a log.
+    """
+    derivation, lost = Derivation(), list[str]()
     for segment in segments:
-        log = logs[segment.key]
-        if log is None:
+        log, stop = logs[segment.key], (stops or {}).get(segment.key, "")
+        if log is not None:
+            derivation.add_log(log, segment.names)
+        elif stop:
+            lost.append(stop)
+        else:
             return NoExplanation("matches were not logged: optimize with explain=True")
-        derivation.add_log(log, segment.names)
+    why = ", ".join(dict.fromkeys(lost))
+    if lost and len(lost) == len(segments):
+        return NoExplanation(f"nothing was rewritten: {why}")
+    note = f"{len(lost)} of {len(segments)} segments stay as they were: {why}" if lost else ""
     before = derivation.outputs(program.outputs)
     after = derivation.outputs(planned_terms(graph, plan))
-    return Explanation(derivation, before, after)
+    return Explanation(derivation, before, after, note)
 
 
 def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:

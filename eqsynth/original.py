@@ -56,10 +56,11 @@ class Original:
 
     def program(self, report: Report) -> CompiledProgram:
         """The original as a CompiledProgram; ``report.reason`` says why."""
-        report.backend = "original"
-        report.flops_after, report.bytes_after = report.flops_before, report.bytes_before
         if self.module is None:
+            report.original_is_kept(sum(w.numel() for w in self.captured.weights.values()))
             return self._plain(report)
+        held = {id(x): x.numel() for x in (*self.module.parameters(), *self.module.buffers())}
+        report.original_is_kept(sum(held.values()))
         why = NoExplanation(f"the original program is used: {report.reason}")
         return CompiledProgram.from_module(self.module, report, why)
 

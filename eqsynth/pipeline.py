@@ -33,6 +33,7 @@ from eqsynth.executor import Worker, borrowed
 from eqsynth.explain import NoExplanation, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
+from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import with_engines
 from eqsynth.frontend.captured import Captured, capture_expression
@@ -45,6 +46,7 @@ from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import unchanged
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.step_times import opaque_share
 from eqsynth.lowered import lowered
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
@@ -53,6 +55,7 @@ from eqsynth.race import race
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
+from eqsynth.why_not import why_not
 
 
 def optimize(
@@ -137,8 +140,10 @@ def optimize(
     engines_of(settings.engines)
     begin = time.monotonic()
     loaded = rules_of(settings.rules, numerics, where="optimize")
+    loaded_at = time.monotonic()
     args, kwargs = arguments(example_inputs, example_kwargs)
-    report = Report()
+    files = set(map(str, settings.rules))
+    report = Report(own_rules=tuple(r.name for r in loaded.rules if r.file in files))
     module = program if isinstance(program, torch.nn.Module) else None
     if module is not None:
         validate(module, args, kwargs)
@@ -151,9 +156,11 @@ def optimize(
     except CaptureError as error:
         assert module is not None
         report.stop, report.reason = "capture", str(error)
+        report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
         return CompiledProgram.from_module(module, report, why)
     original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
+    report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
         run = _Run(settings, captured, original, loaded, report, bar)
         try:
@@ -217,15 +224,15 @@ class _Run:
             with self._stage("extract"):
                 own, found = self._extract(graph, measurer)
         try:
-            compiled = self._checked(graph, found)
+            compiled, plan = self._checked(graph, found), found.plan
         except (LoweringError, EquivalenceError) as error:
             if found.plan is own.plan:
                 raise
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
             self.report.engine_refused = str(error)
-            compiled = self._checked(graph, own)
+            compiled, plan = self._checked(graph, own), own.plan
         with self._stage("race"), unchanged(self.captured.buffers):
-            return self._race(compiled)
+            return self._race(graph, plan, compiled)
 
     def _checked(self, graph: EGraph, found: Extraction) -> CompiledProgram:
         """The program of a plan, held against the original.
@@ -333,7 +340,7 @@ class _Run:
         report.complete = found.complete
         return own, found
 
-    def _race(self, compiled: CompiledProgram) -> CompiledProgram:
+    def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
         args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
         result = race(
@@ -341,17 +348,16 @@ class _Run:
             lambda: compiled(*args, **kwargs),
             seconds=0.3 + 0.1 * self.settings.time_limit_s,
         )
-        before, after = result.before, result.after
-        self.report.time_before_s, self.report.time_after_s = before.median_s, after.median_s
-        self.report.quartiles_s = {
-            "before": (before.q1_s, before.q3_s), "after": (after.q1_s, after.q3_s),
-        }  # fmt: skip
         must_win = self.settings.objective == "time" and self.original.module is not None
-        if must_win and not result.won:
-            self.report.reason = "nothing faster was found"
-            self.report.time_after_s = before.median_s
-            return self.original.program(self.report)
-        return compiled
+        kept = must_win and not result.won
+        self.report.timed(result.before, result.after, kept)
+        if any(step.kernel.opaque for step in compiled.steps):
+            self.report.opaque_share = opaque_share(compiled, args, kwargs)
+        if not kept:
+            return compiled
+        self.report.reason = "nothing faster was found"
+        self.report.why_not = why_not(self.captured, graph, plan, compiled, args, kwargs)
+        return self.original.program(self.report)
 
     # ---- parts ---------------------------------------------------------------------
 
@@ -376,4 +382,6 @@ class _Run:
             {key: g.log for key, g in self.graphs.items()},
             graph,
             found.plan,
+            # Without a log although matches were to be logged: these were not rewritten at all.
+            {key: g.stop for key, g in self.graphs.items() if self.settings.explain and not g.log},
         )

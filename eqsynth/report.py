@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op
 from eqsynth.ir.work import bytes_moved, flops
@@ -15,28 +17,75 @@ if TYPE_CHECKING:
     import torch
 
 
+SCATTER = 1.3
+"""From this ratio of the quartiles on the report warns that timings scatter."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of a program that was timed in its place.
+
+    Attributes:
+        what: the operator, and where it stands in the user's model.
+        kernel: what runs it.
+        replaced: the original's operators that it stands for.
+        replaced_s: what these take one by one through torch; None if that isn't known.
+    """
+
+    what: str
+    kernel: str
+    time_s: float
+    replaced: tuple[str, ...] = ()
+    replaced_s: float | None = None
+
+    @property
+    def excess_s(self) -> float:
+        """What it takes over what it replaced; 0 if that isn't known."""
+        return 0.0 if self.replaced_s is None else self.time_s - self.replaced_s
+
+    def __str__(self) -> str:
+        text = f"{self.what} by {self.kernel} takes {_ms(self.time_s)}"
+        if self.replaced_s is None:
+            return text
+        return f"{text}, {_ms(self.replaced_s)} before ({', '.join(self.replaced) or 'nothing'})"
+
+
 @dataclass
 class Report:
     """Figures of one optimization. Times are medians of interleaved runs.
 
     Attributes:
-        quartiles_s: first and third quartile of ``before`` and ``after``.
+        quartiles_s: first and third quartile of ``before``, ``after`` and ``candidate``.
+        candidate_time_s: of the best program that was found, also if the original was kept.
+        predicted_s: what its kernels take together by themselves, as they were measured or
+            estimated.
+        why_not: where the original was kept because nothing was faster: the steps of the candidate
+            that took most over what they replaced.
         flops_before, flops_after: a multiply-add counts as two; what is constant counts nothing.
         bytes_before, bytes_after: arguments and results of every operator.
-        parameters: elements of the constants that the compiled program keeps.
+        parameters: elements of the constants that the compiled program keeps, or of the original's
+            parameters and buffers where it is kept.
         constant_bytes: of the constants that the program holds for itself: as they are, and as
             kernels have packed them.
-        peak_memory_bytes: constants, inputs and the values that live at once.
+        peak_memory_bytes: constants, inputs and the values that live at once; 0, which is not
+            known, where the original is kept.
         error_rel: largest difference to the original over the largest value.
         stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …
         backend: what runs: the kernels' implementations, or ``original``.
-        opaque_share: part of the time spent in operators that eqsynth doesn't know.
+        kernels_estimated: kernels of the plan that there was no time to measure.
+        own_rules: names of the user's rules, which are told before eqsynth's.
+        opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
+            the program that was found.
+        stages_s: seconds of each stage; ``capture`` comes before the time limit begins.
         reason: why the original was kept, if it was.
         engine_refused: why the plan with regions on engines was given up, if it was.
     """
 
     time_before_s: float = 0.0
     time_after_s: float = 0.0
+    candidate_time_s: float = 0.0
+    predicted_s: float = 0.0
+    why_not: tuple[StepTime, ...] = ()
     quartiles_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     flops_before: int = 0
     flops_after: int = 0
@@ -53,6 +102,7 @@ class Report:
     optimize_s: float = 0.0
     stop: str = ""
     rules_fired: Mapping[str, int] = field(default_factory=dict)
+    own_rules: tuple[str, ...] = ()
     over_budget: Mapping[str, int] = field(default_factory=dict)
     backend: str = "original"
     opaque_share: float = 0.0
@@ -83,11 +133,34 @@ class Report:
         self.peak_memory_bytes = plan.peak_bytes() + constant_bytes
         kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
         self.backend = ", ".join(sorted(kinds)) or "nothing to run"
-        total = sum(s.cost_s for s in plan.steps)
-        opaque = sum(
-            s.cost_s for s in plan.steps if isinstance(s.member, Op) and s.member.name == "Opaque"
+        self.predicted_s = sum(step.cost_s for step in plan.steps)
+
+    def timed(self, before: Timing, candidate: Timing, kept: bool) -> None:
+        """What the race found.
+
+        Args:
+            kept: the original stays: what runs after is what ran before.
+        """
+        after = before if kept else candidate
+        self.time_before_s, self.time_after_s = before.median_s, after.median_s
+        self.candidate_time_s = candidate.median_s
+        named = {"before": before, "after": after, "candidate": candidate}
+        self.quartiles_s = {name: (t.q1_s, t.q3_s) for name, t in named.items()}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes figures of the report doubtful."""
+        loose = [
+            name
+            for name, (low, high) in self.quartiles_s.items()
+            if high > SCATTER * low and name != "after"
+        ]
+        if not loose:
+            return ()
+        return (
+            f"the times of {' and '.join(loose)} scatter: something else runs on this machine, "
+            "and a choice by time may be wrong",
         )
-        self.opaque_share = opaque / total if total else 0.0
 
     @property
     def speedup(self) -> float:
@@ -95,29 +168,82 @@ class Report:
         return self.time_before_s / self.time_after_s if self.time_after_s else 1.0
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table's rows, as text."""
-        low_before, high_before = self.quartiles_s.get("before", (0.0, 0.0))
-        low_after, high_after = self.quartiles_s.get("after", (0.0, 0.0))
-        fired = sorted(self.rules_fired.items(), key=lambda item: -item[1])
-        return [
-            ("time before", f"{_ms(self.time_before_s)} [{_ms(low_before)}, {_ms(high_before)}]"),
-            ("time after", f"{_ms(self.time_after_s)} [{_ms(low_after)}, {_ms(high_after)}]"),
+        """The table's rows, as text. What was never found out has no row."""
+        raced, captured = self.time_before_s > 0, self.bytes_before > 0 or self.segments > 0
+        parts = (
+            self._time_rows() if raced else [],
+            self._program_rows() if captured else [],
+            self._search_rows() if self.segments else [],
+            [("optimized in", self._seconds()), ("stopped", self.stop)],
+            [("runs on", self.backend + (f" ({self.reason})" if self.reason else ""))],
+            [("opaque share", f"{self.opaque_share:.0%}")] if raced else [],
+            [("why not", str(step)) for step in self.why_not],
+            [("warning", text) for text in self.warnings],
+        )
+        return list(chain.from_iterable(parts))
+
+    def _time_rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("time before", self._time("before", self.time_before_s)),
+            ("time after", self._time("after", self.time_after_s)),
             ("speedup", f"{self.speedup:.2f}"),
+        ]
+        if self.candidate_time_s != self.time_after_s:
+            found = self._time("candidate", self.candidate_time_s)
+            text = f"{found}, its kernels by themselves {_ms(self.predicted_s)}"
+            rows.append(("best found", text))
+        return rows
+
+    def _program_rows(self) -> list[tuple[str, str]]:
+        rows = [
             ("FLOPs", f"{self.flops_before:,} -> {self.flops_after:,}"),
             ("bytes moved", f"{self.bytes_before:,} -> {self.bytes_after:,}"),
             ("parameters", f"{self.parameters:,}"),
+        ]
+        if not self.peak_memory_bytes:
+            return rows
+        return [
+            *rows,
             ("constants", f"{self.constant_bytes:,} bytes"),
             ("peak memory", f"{self.peak_memory_bytes:,} bytes"),
             ("relative error", f"{self.error_rel:.1e}"),
+        ]
+
+    def original_is_kept(self, parameters: int) -> None:
+        """Figures of what runs are those of the original, which holds nothing for itself.
+
+        Args:
+            parameters: elements of the module's parameters and buffers.
+        """
+        self.backend = "original"
+        self.flops_after, self.bytes_after = self.flops_before, self.bytes_before
+        self.parameters, self.constant_bytes, self.peak_memory_bytes = parameters, 0, 0
+        self.error_rel = 0.0
+
+    def _search_rows(self) -> list[tuple[str, str]]:
+        mine = set(self.own_rules)
+        fired = sorted(self.rules_fired.items(), key=lambda item: (item[0] not in mine, -item[1]))
+        kernels = f"{self.kernels_considered} considered, {self.kernels_timed} timed"
+        if self.kernels_estimated:
+            kernels += f", {self.kernels_estimated} of the plan's chosen by estimates"
+        told = [name for name, _ in fired if name in mine]
+        return [
             ("e-graph", f"{self.enodes:,} e-nodes, {self.eclasses:,} e-classes"),
             ("segments", f"{self.segments}, {self.distinct_segments} distinct"),
-            ("optimized in", f"{self.optimize_s:.1f} s"),
-            ("stopped", self.stop),
-            ("kernels", f"{self.kernels_considered} considered, {self.kernels_timed} timed"),
-            ("rules", ", ".join(f"{name} ({count})" for name, count in fired[:8])),
-            ("runs on", self.backend + (f" ({self.reason})" if self.reason else "")),
-            ("opaque share", f"{self.opaque_share:.0%}"),
+            ("kernels", kernels),
+            (
+                "rules",
+                ", ".join(f"{name} ({count})" for name, count in fired[: max(8, len(told))]),
+            ),
         ]
+
+    def _time(self, which: str, median_s: float) -> str:
+        low, high = self.quartiles_s.get(which, (0.0, 0.0))
+        return f"{_ms(median_s)} [{_ms(low)}, {_ms(high)}]"
+
+    def _seconds(self) -> str:
+        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.stages_s.items())
+        return f"{self.optimize_s:.1f} s" + (f" ({stages})" if stages else "")
 
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self.rows())

@@ -203,9 +203,14 @@ def test_a_missing_rule_file_is_named(files: Any) -> None:
 # ---- modules that cannot be captured -----------------------------------------------------------
 
 
-def test_a_module_that_export_refuses_stays_the_original() -> None:
+def test_a_module_that_export_refuses_stays_the_original(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     branching = module(lambda self, x: x + 1 if x.sum() > 0 else x - 1)
+    capfd.readouterr()
     program = optimize(branching, (X,))
+    assert capfd.readouterr().err == ""  # torch prints the graph that it has traced
+    assert "time before" not in dict(program.report.rows())
     assert program.original is branching
     assert program.report.stop == "capture" and program.report.reason
     assert program.report.backend == "original"
@@ -390,6 +395,8 @@ def test_a_saturation_worker_that_is_killed_in_the_middle() -> None:
     # One segment is as it was; the others were saturated by the next worker.
     assert program.report.stop == "worker killed"
     assert program.report.rules_fired
+    assert "worker killed" in program.explain().note
+    assert program.explain().rules  # of the other segments
     agrees(program, model, *inputs)
 
 
@@ -399,6 +406,7 @@ def test_saturation_workers_that_are_killed_each_time() -> None:
         program = quick(model, inputs)
     assert killer.killed == program.report.distinct_segments
     assert program.report.stop == "worker killed" and not program.report.rules_fired
+    assert "worker killed" in str(program.explain())
     agrees(program, model, *inputs)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import Shape
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class Kernel:
     def backend(self) -> str:
         """The name of the backend that made it: the first part of the implementation's."""
         return self.implementation.partition(".")[0].partition(":")[0]
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it runs an operator that eqsynth has no term for."""
+        return isinstance(self.term, Op) and self.term.name == "Opaque"
 
 
 Runner = Callable[..., "torch.Tensor"]

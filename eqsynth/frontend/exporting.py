@@ -5,6 +5,11 @@ Not here: what the exported graph means (``torch_export.py``).
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any, Final
 
 import torch
@@ -35,7 +40,7 @@ def export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             exported = torch.export.export(module, args, kwargs)
             return exported.run_decompositions({})  # type: ignore[no-any-return]
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
@@ -47,6 +52,21 @@ def export(
             expected="a module whose control flow doesn't depend on the values of tensors",
             hint="the original runs as it is; see torch.export's documentation to change it",
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps back what is written to stderr, and gives it out if all goes well: where torch refuses
+    a module, it prints graphs of the parts that it has traced, and the error says why it did."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level, written = logger.level, io.StringIO()
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        logger.setLevel(level)
+    sys.stderr.write(written.getvalue())
 
 
 def decompositions() -> dict[Any, Any]:

@@ -1,0 +1,60 @@
+"""What each step of a program takes where it stands: in its place among the others, on real values,
+and not by itself as when its kernel was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from eqsynth.extract.kernel import Runner
+from eqsynth.extract.timing import Timing
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.steps import straight_line
+
+# Runs that are enough.
+_RUNS = 30
+
+
+def step_times(
+    program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], seconds: float = 0.1
+) -> tuple[float, ...]:
+    """Seconds of each step: the lower quartile of as many runs as fit into ``seconds``, at least
+    two, of which the first isn't counted. Buffers of the user's module aren't changed."""
+    samples: list[list[float]] = [[] for _ in program.steps]
+    steps = [
+        replace(step, runner=_clocked(step.runner, times))
+        for step, times in zip(program.steps, samples, strict=True)
+    ]
+    run, _ = straight_line(
+        program.inputs, steps, program.outputs, program.constants, program.device
+    )
+    values = program.calling.bind(*args, **kwargs)
+    end, runs = time.monotonic() + seconds, 0
+    with torch.no_grad():
+        while runs < 2 or (runs < _RUNS and time.monotonic() < end):
+            run(*values)
+            runs += 1
+    return tuple(Timing.of(times[1:]).q1_s for times in samples)
+
+
+def _clocked(runner: Runner, times: list[float]) -> Runner:
+    def run(*args: torch.Tensor) -> torch.Tensor:
+        begin = time.perf_counter_ns()
+        result = runner(*args)
+        times.append((time.perf_counter_ns() - begin) * 1e-9)
+        return result
+
+    return run
+
+
+def opaque_share(
+    program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> float:
+    """The part of a program's time that its opaque operators take."""
+    times = step_times(program, args, kwargs)
+    pairs = zip(program.steps, times, strict=True)
+    return sum(seconds for step, seconds in pairs if step.kernel.opaque) / sum(times)

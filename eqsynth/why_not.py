@@ -1,0 +1,105 @@
+"""Why a program that was found is no faster: its steps against the operators that they replaced.
+
+Both are timed where they stand: the steps of the compiled program, and the original operator by
+operator through plain torch. What a step replaced are the original's operators between the step's
+result and its arguments; that is known only where these are values of the original too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import ExtractionError, LoweringError
+from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.select import Selection, candidates
+from eqsynth.frontend.captured import Captured
+from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, args_of
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.step_times import step_times
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lowered import lowered
+from eqsynth.report import StepTime
+
+# Steps that are told.
+_TOLD = 3
+
+
+def why_not(
+    captured: Captured,
+    graph: EGraph,
+    plan: Plan,
+    compiled: CompiledProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[StepTime, ...]:
+    """The steps that took most over what they replaced, the worst first; where that is known of
+    none, those that took most."""
+    before = _original_times(captured, graph, args, kwargs)
+    found = [
+        _told(step, seconds, replaced(graph, step), before)
+        for step, seconds in zip(plan.steps, step_times(compiled, args, kwargs), strict=True)
+    ]
+    worse = [step for step in found if step.excess_s > 0]
+    known = sorted(worse, key=lambda step: -step.excess_s)
+    return tuple((known or sorted(found, key=lambda step: -step.time_s))[:_TOLD])
+
+
+def replaced(graph: EGraph, step: PlanStep) -> dict[ClassRef, Op] | None:
+    """The original's operators that a step computes, by their classes; None if that isn't known,
+    because its result or an argument is no value of the original."""
+    given = {ref for ref, _ in step.args}
+    stack = [ref for ref, _ in (step.result, *step.also)]
+    found: dict[ClassRef, Op] = {}
+    while stack:
+        ref = stack.pop()
+        if ref in given or ref in found or ref.constant:
+            continue
+        members = graph.original.get(ref, ())
+        if not members or not isinstance(members[0], Op):
+            return None
+        found[ref] = members[0]
+        stack.extend(arg for arg in args_of(members[0]) if isinstance(arg, ClassRef))
+    return found
+
+
+def _original_times(
+    captured: Captured, graph: EGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[ClassRef, float]:
+    """Seconds of each of the original's operators through plain torch, by its class."""
+    backends = (TorchBackend(captured.opaque),)
+    try:
+        found = candidates(graph, backends, until=0.0)  # the original's operators alone
+        plan = Selection(graph, found).plain(lambda kernel: 1.0)
+        program = lowered(captured, graph, plan, backends)
+    except (ExtractionError, LoweringError):
+        return {}
+    times: dict[ClassRef, float] = {}
+    for step, seconds in zip(plan.steps, step_times(program, args, kwargs), strict=True):
+        ref = step.result[0]
+        times[ref] = times.get(ref, 0.0) + seconds
+    return times
+
+
+def _told(
+    step: PlanStep,
+    seconds: float,
+    operators: Mapping[ClassRef, Op] | None,
+    before: Mapping[ClassRef, float],
+) -> StepTime:
+    known = operators is not None and all(ref in before for ref in operators)
+    return StepTime(
+        what=_name(step.member),
+        kernel=f"{step.kernel.implementation} {step.kernel.schedule}".strip(),
+        time_s=seconds,
+        replaced=tuple(map(_name, (operators or {}).values())),
+        replaced_s=sum(before[ref] for ref in operators or ()) if known else None,
+    )
+
+
+def _name(member: Tensor) -> str:
+    """An operator and its place in the user's model."""
+    if isinstance(member, Op):
+        return f"{member.name} ({member.origin})" if member.origin else member.name
+    return "copy" if isinstance(member, ClassRef | Input) else type(member).__name__
