@@ -12,14 +12,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class It:
-    """Iterator number ``slot`` of the scope around, over [0, ``extent``)."""
+class It(NamedTuple):
+    """Iterator number ``slot`` of the scope around, over [0, ``extent``).
+
+    A tuple, as :class:`Index` is: the search compares and hashes millions of them.
+    """
 
     slot: int
     extent: int
@@ -95,8 +98,7 @@ def index_key(index: Index) -> tuple[object, ...]:
     return (len(index.terms), tuple((atom_key(a), c) for a, c in index.terms), index.const)
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(NamedTuple):
     """``const + sum(coefficient * atom)``, canonical.
 
     >>> h, r = Index.iterator(0, 8), Index.iterator(1, 3)
@@ -108,6 +110,7 @@ class Index:
     terms: tuple[tuple[Atom, int], ...] = ()
 
     @staticmethod
+    @lru_cache(maxsize=1 << 14)
     def iterator(slot: int, extent: int) -> Index:
         """The iterator itself; an extent of 1 has one value, 0."""
         return Index(0) if extent == 1 else Index(0, ((It(slot, extent), 1),))
@@ -115,9 +118,11 @@ class Index:
     @staticmethod
     def _from(const: int, terms: Mapping[Atom, int]) -> Index:
         kept = [(atom, c) for atom, c in terms.items() if c]
-        return Index(const, tuple(sorted(kept, key=lambda term: atom_key(term[0]))))
+        if len(kept) > 1:
+            kept.sort(key=_term_key)
+        return Index(const, tuple(kept))
 
-    def __add__(self, other: Index | int) -> Index:
+    def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
         if isinstance(other, int):
             return Index(self.const + other, self.terms)
         if not other.terms:
@@ -129,12 +134,12 @@ class Index:
 
     __radd__ = __add__
 
-    def __mul__(self, factor: int) -> Index:
+    def __mul__(self, factor: int) -> Index:  # type: ignore[override]
         if factor in (0, 1):
             return self if factor else Index(0)
         return Index(self.const * factor, tuple((a, c * factor) for a, c in self.terms))
 
-    __rmul__ = __mul__
+    __rmul__ = __mul__  # type: ignore[assignment]
 
     def __neg__(self) -> Index:
         return self * -1
@@ -207,13 +212,16 @@ class Index:
 
     def substitute(self, image: Callable[[It], Index]) -> Index:
         """The index with every iterator replaced by its image."""
-        result = Index(self.const)
+        const, terms = self.const, dict[Atom, int]()
         for atom, c in self.terms:
-            if isinstance(atom, It):
-                result = result + image(atom) * c
-            else:
-                result = result + applied(atom, atom.value.substitute(image)) * c
-        return result
+            part = image(atom) if isinstance(atom, It) else None
+            if part is None:
+                assert not isinstance(atom, It)
+                part = applied(atom, atom.value.substitute(image))
+            const += part.const * c
+            for inner, d in part.terms:
+                terms[inner] = terms.get(inner, 0) + c * d
+        return Index._from(const, terms)
 
     def evaluate(self, values: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
         """The values at given values of the iterators (slot -> broadcastable array)."""
@@ -246,6 +254,10 @@ class Index:
             parts.append((" - " if self.const < 0 else " + ") + str(abs(self.const)))
         line = "".join(parts)
         return line[3:] if line.startswith(" + ") else "-" + line[3:]
+
+
+def _term_key(term: tuple[Atom, int]) -> tuple[object, ...]:
+    return atom_key(term[0])
 
 
 _FUNCTIONS: dict[type, Callable[..., npt.NDArray[np.int64]]] = {

@@ -10,8 +10,9 @@ twice. Not here: the order of operands and of iterators (``normal.py``), values
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -30,12 +31,27 @@ V = TypeVar("V")
 
 def digest_of(*parts: object) -> bytes:
     """A structural hash; parts are digests or have a faithful ``repr``."""
-    h = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        h.update(len(data).to_bytes(4, "little"))
-        h.update(data)
-    return h.digest()
+    return _hashed([_part(part) for part in parts])
+
+
+def _part(part: object) -> bytes:
+    """A part of what is hashed, behind its length."""
+    data = part if isinstance(part, bytes) else repr(part).encode()
+    return len(data).to_bytes(4, "little") + data
+
+
+def _hashed(parts: Iterable[bytes]) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+# Indices are few and are hashed by the thousand, as part of the reads that they stand in.
+_index_part = lru_cache(maxsize=1 << 15)(_part)
+_class_part = lru_cache(maxsize=64)(_part)
+
+
+@lru_cache(maxsize=1 << 15)
+def _iterators_in(index: tuple[Index, ...]) -> frozenset[It]:
+    return frozenset(it for part in index for it in part.iterators())
 
 
 class Scalar:
@@ -47,6 +63,7 @@ class Scalar:
     _tensors: tuple[Tensor, ...]
     _size: int
     _dtype: str | None
+    _flat: bool
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scalar) and self.digest == other.digest
@@ -55,29 +72,40 @@ class Scalar:
         return hash(self.digest)
 
 
-def _seal(term: Scalar, *parts: object) -> None:
+def _seal(term: Scalar, *parts: bytes) -> None:
     """Gives a node its digest, and what is asked of it again and again: bodies share subterms, and
     a walk over the tree of them would take time exponential in its depth."""
     own = children(term)
     its: frozenset[It] = frozenset()
     tensors: tuple[Tensor, ...] = ()
     if isinstance(term, Read):
-        its = frozenset(it for index in term.index for it in index.iterators())
-        tensors = (term.tensor,)
+        its, tensors = _iterators_in(term.index), (term.tensor,)
     elif isinstance(term, Value):
-        its = frozenset(term.index.iterators())
+        its = _iterators_in((term.index,))
     elif own:
         its = its.union(*(part._iterators for part in own))
         tensors = tuple(dict.fromkeys(t for part in own for t in part._tensors))
-    known = {
-        "digest": digest_of(type(term).__name__, *parts),
-        "_iterators": its,
-        "_tensors": tensors,
-        "_size": sum(part._size for part in own) if own else 1,
-        "_dtype": _inferred(term),
-    }
-    for name, value in known.items():
-        object.__setattr__(term, name, value)
+    # Into the dictionary of the instance, which is frozen for everybody else.
+    known = term.__dict__
+    known["digest"] = _hashed((_class_part(type(term).__name__), *parts))
+    known["_iterators"] = its
+    known["_tensors"] = tensors
+    known["_size"] = sum([part._size for part in own]) if own else 1
+    known["_dtype"] = _inferred(term)
+    known["_flat"] = _is_flat(term, own)
+
+
+def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
+    """Whether :func:`rebuild` over the same children gives the node itself: no product stands in a
+    product, no sum in a sum, and of numbers there is one at most, in the first place."""
+    if not isinstance(term, Prod | Sum):
+        return True
+    if len(own) < 2 or any(isinstance(part, type(term)) for part in own):
+        return False
+    if any(isinstance(part, Num) for part in own[1:]):
+        return False
+    neutral = 1.0 if isinstance(term, Prod) else 0.0
+    return not isinstance(own[0], Num) or own[0].value != neutral
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +117,7 @@ class Num(Scalar):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", float(self.value))
-        _seal(self, self.value)
+        _seal(self, _part(self.value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +139,7 @@ class Read(Scalar):
                 hint="index every axis of the tensor",
             )
         object.__setattr__(self, "fill", float(self.fill))
-        _seal(self, self.tensor.digest, self.index, self.fill)
+        _seal(self, _part(self.tensor.digest), _index_part(self.index), _part(self.fill))
 
     def in_range(self) -> bool:
         """True if no value of the iterators lies outside the tensor (sound, not complete)."""
@@ -131,7 +159,7 @@ class Prod(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, *(f.digest for f in self.factors))
+        _seal(self, *[_part(f.digest) for f in self.factors])
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +170,7 @@ class Sum(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, *(t.digest for t in self.terms))
+        _seal(self, *[_part(t.digest) for t in self.terms])
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +186,7 @@ class Call(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, self.fn, *(a.digest for a in self.args))
+        _seal(self, _class_part(self.fn), *[_part(a.digest) for a in self.args])
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +197,7 @@ class Value(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, self.index)
+        _seal(self, _part(self.index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +209,7 @@ class Cast(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, self.dtype, self.arg.digest)
+        _seal(self, _class_part(self.dtype), _part(self.arg.digest))
 
 
 def product(factors: Sequence[Scalar]) -> Scalar:
@@ -244,7 +272,9 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
         if not parts:
             return leaf(part)
         if part not in done:
-            done[part] = rebuild(part, [rewritten(p) for p in parts])
+            new = [rewritten(p) for p in parts]
+            same = part._flat and all(map(operator.is_, new, parts))
+            done[part] = part if same else rebuild(part, new)
         return done[part]
 
     return rewritten(scalar)
@@ -253,10 +283,16 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
     """The expression with every iterator replaced by its image."""
 
+    images: dict[It, Index] = {}
+    for it in scalar._iterators:
+        images[it] = image(it)
+    known = images.__getitem__
+
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read):
-            return Read(part.tensor, tuple(i.substitute(image) for i in part.index), part.fill)
-        return Value(part.index.substitute(image)) if isinstance(part, Value) else part
+            index = tuple([i.substitute(known) for i in part.index])
+            return part if index == part.index else Read(part.tensor, index, part.fill)
+        return Value(part.index.substitute(known)) if isinstance(part, Value) else part
 
     return rewrite_leaves(scalar, leaf)
 
