@@ -246,7 +246,7 @@ def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
 
 
 def _outputs(value: Value) -> tuple[Tensor, ...]:
-    assert isinstance(value, tuple)
+    assert isinstance(value, tuple) and not isinstance(value, Index)
     return value
 
 
@@ -284,7 +284,10 @@ def _lemmas_text(lemmas: Sequence[Lemma]) -> str:
 
 
 def _tensors(value: Value) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,) if isinstance(value, Tensor) else ()
+    if isinstance(value, Tensor):
+        return (value,)
+    # An index is a tuple too, of its own parts.
+    return value if isinstance(value, tuple) and not isinstance(value, Index) else ()
 
 
 def _text(value: Value) -> str:

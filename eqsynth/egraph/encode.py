@@ -135,6 +135,14 @@ def decode_scalar(name: str, args: Sequence[Any]) -> Scalar:
     return Cast(dtype, arg)
 
 
+@lru_cache(maxsize=1 << 14)
+def scope_as(
+    traversal: tuple[int, ...], reduction: tuple[int, ...], body: Scalar, reducer: str
+) -> Scope:
+    """The scope; asked for again, the same object."""
+    return Scope(traversal, reduction, body, reducer)
+
+
 def decode_tensor(name: str, args: Sequence[Any]) -> Tensor:
     """A tensor from its constructor, children decoded already."""
     if name in ("Input", "Weight"):
@@ -142,7 +150,7 @@ def decode_tensor(name: str, args: Sequence[Any]) -> Tensor:
         return kind(args[0], TensorType(tuple(args[1]), args[2]))
     if name == "Scope":
         traversal, reduction, reducer, body = args
-        return Scope(tuple(traversal), tuple(reduction), body, reducer)
+        return scope_as(tuple(traversal), tuple(reduction), body, reducer)
     row = operator(name)
     count = 1 if row.arity is None else row.arity
     tensors = args[0] if row.arity is None else args[:count]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from egglog import bindings as egg
@@ -47,9 +46,12 @@ class Engine:
         self._throwaways = 0
         # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
         self._suspects: list[str] = []
-        # Rows of match relations already returned, good until a class changes its number.
-        self._seen: dict[str, set[tuple[Any, ...]]] = {}
         self._frozen: egg.FrozenEGraph | None = None
+        # What was read out of the e-graph, and how often what it says has changed since.
+        self._changes = 0
+        self._read: tuple[int, _Classes] | None = None
+        self._decoders: dict[str, Callable[[Any], Any]] = {}
+        self._vectors: list[dict[Any, tuple[Any, ...]]] = []
         self._analyses = tuple(
             dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
         )
@@ -163,15 +165,12 @@ class Engine:
         """
         if not rule.match_ruleset:
             raise ValueError(f"{rule.name} has no match phase")
-        if rule.name not in self._seen:
-            self._seen[rule.name] = self._raw_rows(rule.relation)
+        before = self._freeze()
         report = self._step(rule.name, run(rule.match_ruleset))
         if not report.updated:
             return []
         self._frozen = None
-        rows = self._raw_rows(rule.relation)
-        new = rows - self._seen[rule.name]
-        self._seen[rule.name] = rows
+        new = _raw_rows(self._freeze(), rule.relation) - _raw_rows(before, rule.relation)
         decoders = [self._decoder(sort) for _, sort in rule.columns]
         # By number: the order of a hash table would make runs differ.
         return [
@@ -179,10 +178,13 @@ class Engine:
             for row in sorted(new, key=lambda row: [_number(value) for value in row])
         ]
 
-    def request(self, rule: Rule) -> None:
-        """Runs a rule that files requests of a law: rows of its relation, in the snapshot."""
-        if self._step(rule.name, run(rule.match_ruleset)).updated:
+    def request(self, rule: Rule) -> bool:
+        """Runs a rule that files requests of a law: rows of its relation, in the snapshot; whether
+        there are new ones."""
+        updated = bool(self._step(rule.name, run(rule.match_ruleset)).updated)
+        if updated:
             self._frozen = None
+        return updated
 
     def apply(self, rule: Rule) -> bool:
         """Runs a rule's apply phase on all that is pending; whether anything changed."""
@@ -197,6 +199,12 @@ class Engine:
         return updated
 
     # ---- taking out ------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """A count that grows whenever a class, a function or a relation may have changed; matches
+        and requests that are filed don't count."""
+        return self._changes
 
     def tuples(self) -> int:
         """Rows of all tables: what memory and time go with. Costs microseconds."""
@@ -233,37 +241,47 @@ class Engine:
         if signature.kind == "function":
             sorts = (*sorts, signature.output)
         decoders = [self._decoder(sort) for sort in sorts]
+        if signature.kind == "function":
+            return [
+                tuple([d(v) for d, v in zip(decoders, (*row.inputs, row.output), strict=True)])
+                for row in functions[name].rows
+            ]
         return [
-            tuple(
-                decode(value)
-                for decode, value in zip(decoders, (*row.inputs, row.output), strict=False)
-            )
+            tuple([decode(value) for decode, value in zip(decoders, row.inputs, strict=True)])
             for row in functions[name].rows
         ]
 
     def snapshot(self) -> Snapshot:
         """The whole e-graph as plain data; match relations are left out."""
+        if self._read is None or self._read[0] != self._changes:
+            self._read = self._changes, self._classes(self._freeze().functions)
+        classes, handles = self._read[1]
+        return Snapshot(classes, self.snapshot_rows(), handles)
+
+    def snapshot_rows(self) -> Mapping[str, list[tuple[Any, ...]]]:
+        """The ``rows`` of a snapshot: all that changes when requests are filed."""
+        functions = self._freeze().functions
+        return _Rows(self._decoded_rows, functions, self.rules.known.signatures)
+
+    def _classes(self, functions: Mapping[str, Any]) -> _Classes:
         classes: dict[EClass, list[ENode]] = {}
         handles: dict[Handle, EClass] = {}
-        functions = self._freeze().functions
-        decoder = cache(self._decoder)
-        rows = _Rows(self._decoded_rows, functions, self.rules.known.signatures)
         for name, signature in self.rules.known.signatures.items():
             if signature.kind != "constructor":
                 continue
-            to_class = decoder(signature.output)
-            decoders = [decoder(sort) for sort in signature.inputs]
+            to_class = self._decoder(signature.output)
+            decoders = [self._decoder(sort) for sort in signature.inputs]
             for row in functions[name].rows:
-                args = tuple(
+                args = tuple([
                     decode(value) for decode, value in zip(decoders, row.inputs, strict=True)
-                )
+                ])
                 eclass = to_class(row.output)
                 if name == "Tok":
                     handles[Handle(args[0])] = eclass
                     classes.setdefault(eclass, [])
                 else:
                     classes.setdefault(eclass, []).append(ENode(name, args))
-        return Snapshot(classes, rows, handles)
+        return classes, handles
 
     # ---- within ----------------------------------------------------------
 
@@ -311,7 +329,9 @@ class Engine:
 
     def _changed(self) -> None:
         self._frozen = None
-        self._seen.clear()
+        self._changes += 1
+        for vectors in self._vectors:
+            vectors.clear()
 
     def _freeze(self) -> egg.FrozenEGraph:
         self._alive("read")
@@ -324,14 +344,19 @@ class Engine:
         (output,) = self._egraph.run_program(egg.PrintSize(SPAN, None))
         return dict(output.sizes)  # type: ignore[union-attr]
 
-    def _raw_rows(self, relation: str) -> set[tuple[Any, ...]]:
-        return {tuple(row.inputs) for row in self._freeze().functions[relation].rows}
-
     def _decoder(self, sort: str) -> Callable[[Any], Any]:
+        """From the engine's value to ours; what a class is called is remembered for good, what is
+        in a vector of classes until something changes."""
+        if sort not in self._decoders:
+            self._decoders[sort] = self._new_decoder(sort)
+        return self._decoders[sort]
+
+    def _new_decoder(self, sort: str) -> Callable[[Any], Any]:
         egraph, known = self._egraph, self.rules.known
         if sort in known.vecs:
             element = self._decoder(known.vecs[sort])
             seen: dict[Any, tuple[Any, ...]] = {}
+            self._vectors.append(seen)
 
             def decode(value: Any) -> tuple[Any, ...]:
                 found = seen.get(value)
@@ -356,6 +381,13 @@ class Engine:
             "String": egraph.value_to_string,
             "bool": egraph.value_to_bool,
         }[sort]
+
+
+_Classes = tuple[dict[EClass, list[ENode]], dict[Handle, EClass]]
+
+
+def _raw_rows(frozen: egg.FrozenEGraph, relation: str) -> set[tuple[Any, ...]]:
+    return {tuple(row.inputs) for row in frozen.functions[relation].rows}
 
 
 class _Rows(Mapping[str, list[tuple[Any, ...]]]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +22,46 @@ from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.laws import caches
 from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MAKES_OPERATORS, MEANING
-from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
-from eqsynth.egraph.view import View
+from eqsynth.egraph.snapshot import EClass, Handle, Snapshot
+from eqsynth.egraph.view import Decoded, View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
-from eqsynth.ir.scalar import Scalar, digest_of, reads
+from eqsynth.ir.scalar import Scalar, digest_of, tensors
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that was asked.
+
+    Attributes:
+        body: the size that its body had.
+        classes: the classes that it reads, its own among them, as they were; None once the request
+            is answered for good.
+    """
+
+    body: int
+    classes: tuple[tuple[int, tuple[bytes, int]], ...] | None
+
+    def is_due(self, view: View, row: tuple[Any, ...]) -> bool:
+        """Whether its body reads smaller, or it waits and what it reads has got new members."""
+        if self.body != view.body_size(row):
+            return True
+        if self.classes is None:
+            return False
+        return any(view.state(handle) != state for handle, state in self.classes)
+
+
+def _looked_at(
+    view: View, decoded: Sequence[Any]
+) -> tuple[tuple[int, tuple[bytes, int]], ...]:
+    """The classes that a request reads, its own among them, and their states."""
+    refs = [v for v in decoded if isinstance(v, ClassRef)]
+    body = decoded[-1]
+    if isinstance(body, Scalar):
+        refs += [tensor for tensor in tensors(body) if isinstance(tensor, ClassRef)]
+    return tuple((ref.handle, view.state(ref.handle)) for ref in refs)
 
 
 @dataclass
@@ -49,9 +82,15 @@ class Session:
         self._digests: dict[int, bytes] = {}
         self._constant: dict[int, bool] = {}
         self._answered: set[tuple[str, Any]] = set()
-        # What a request looked at when it was last asked; None once it is answered for good.
-        self._asked: dict[tuple[str, Any, int], tuple[tuple[int, bytes, int], ...] | None] = {}
+        # What requests looked at when they were last asked, by law and row.
+        self._asked: defaultdict[str, dict[Any, _Asked]] = defaultdict(dict)
         self._view: View | None = None
+        # The engine's count of changes that the view has seen.
+        self._view_changes = 0
+        self._decoded: Decoded = {}
+        self._refs: dict[tuple[Any, ...], ClassRef] = {}
+        # The engine's count of changes after a round of a ruleset that found nothing to do.
+        self._idle: dict[str, int] = {}
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._several: dict[str, bool] = {}
         self._rounds = 0
@@ -128,14 +167,15 @@ class Session:
             tensors = [c for c in snapshot.classes if c.sort == "Tensor"]
             unnamed = [c for c in tensors if c not in snapshot.named]
             if unnamed:
-                terms = smallest_terms(snapshot)
+                terms = snapshot.terms
                 new = self.engine.name(unnamed, snapshot)
                 for eclass, handle in new.items():
                     self.definitions[handle.n] = terms[eclass]
                 # Naming adds rows of `Tok` and changes no class.
                 handles = {**snapshot.handles, **{h: c for c, h in new.items()}}
                 snapshot = Snapshot(snapshot.classes, snapshot.rows, handles)
-            self._view = View(snapshot, self._references(snapshot))
+            self._view = View(snapshot, self._references(snapshot), self._decoded)
+            self._view_changes = self.engine.changes
         return self._view
 
     def _references(self, snapshot: Snapshot) -> dict[EClass, ClassRef]:
@@ -162,9 +202,15 @@ class Session:
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
         # The handle is part of the digest: results that are cached over terms (canonical forms,
-        # merged scopes) name classes by handle, and handles mean nothing in another session.
+        # merged scopes) name classes by handle, and handles mean nothing in another session. So is
+        # whether the class is constant, which it may become: a term that is read again over the
+        # same leaf would otherwise be the one that was made before.
         oldest = min(numbers)
-        return ClassRef(oldest, type_, constant, digest_of("class", oldest, digest), digest)
+        key = (oldest, type_, constant, digest)
+        if key not in self._refs:
+            own = digest_of("class", oldest, digest, constant)
+            self._refs[key] = ClassRef(oldest, type_, constant, own, digest)
+        return self._refs[key]
 
     def _type(
         self,
@@ -176,7 +222,7 @@ class Session:
         """Types of what rewrites made, from the operator table, arguments first."""
         values: list[tuple[tuple[Any, ...], Any]] = []
         facts: list[tuple[Any, ...]] = []
-        view = View(snapshot, refs)
+        view = View(snapshot, refs, {})
         while untyped:
             waiting = []
             for eclass in untyped:
@@ -245,6 +291,8 @@ class Session:
             wait).
         """
         self._rounds += 1
+        if self._idle.get(ruleset) == self.engine.changes:
+            return False, []
         rules = self.rules.of(ruleset)
         asked = False
         for rule in rules:
@@ -259,6 +307,8 @@ class Session:
         if changed:
             self._view = None
             self.engine.analyse()
+        elif not over and not any(self._pending[rule.name] for rule in rules):
+            self._idle[ruleset] = self.engine.changes
         return changed, over
 
     def _rewrite(self, rules: Sequence[Rule], budget: int) -> tuple[bool, list[str]]:
@@ -288,15 +338,19 @@ class Session:
 
     def fresh_view(self) -> View:
         """The view of the e-graph after steps that went past the session."""
-        self._view = None
-        return self.view()
+        if self._view is None or self._view_changes != self.engine.changes:
+            self._view = None
+            return self.view()
+        # Requests were filed at most: the classes are those of the view.
+        self._view.renew(self.engine.snapshot_rows())
+        return self._view
 
     def _log_rewrites(self, view: View, rule: Rule, rows: list[tuple[Any, ...]]) -> None:
         if rows:
             self.matches[rule.name] += len(rows)
         if not self.log_matches or not rows:
             return
-        terms = smallest_terms(view.snapshot)
+        terms = view.snapshot.terms
         for row in rows:
             left, right = rule.instance(row)
             self.log.append(Equality(grounded(left, terms), grounded(right, terms), rule.name))
@@ -309,22 +363,24 @@ class Session:
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
         for law, relation in laws.items():
             count = 0
-            waiting = [row for row in view.snapshot.rows[relation] if self._due(view, law, row)]
+            asked = self._asked[law]
+            rows = view.snapshot.rows[relation]
+            waiting = [row for row in rows if row not in asked or asked[row].is_due(view, row)]
             for row in sorted(waiting, key=repr):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
                 decoded = [view.value(value) for value in row]
-                asked = (law, row, view.body_size(row))
+                size = view.body_size(row)
                 if decoded[0].constant and law not in MEANING:
-                    self._asked[asked] = None
+                    asked[row] = _Asked(size, None)
                     continue
                 try:
                     answers = self._ask(view, law, row, decoded)
                     settled = law not in ASKED_AGAIN
                 except Later:
                     answers, settled = [], False
-                self._asked[asked] = None if settled else self._looked_at(view, decoded)
+                asked[row] = _Asked(size, None if settled else _looked_at(view, decoded))
                 key = tuple(decoded)
                 fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
                 count += len(fresh)
@@ -358,25 +414,6 @@ class Session:
                 hint = "A rule among `rules` makes a term that means nothing."
                 raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
             raise EqsynthError(what, got=got) from error
-
-    def _due(self, view: View, law: str, row: Any) -> bool:
-        """Whether a request is new, or waits and what it reads has got new members since."""
-        asked = self._asked.get((law, row, view.body_size(row)), ())
-        if asked is None:
-            return False
-        return not asked or any(
-            view.size(handle) != size or view.refs[view.by_handle(handle)].order != order
-            for handle, order, size in asked
-        )
-
-    @staticmethod
-    def _looked_at(view: View, decoded: Sequence[Any]) -> tuple[tuple[int, bytes, int], ...]:
-        """The classes that a request reads (its own among them): place in the order, and size."""
-        refs = [v for v in decoded if isinstance(v, ClassRef)]
-        body = decoded[-1]
-        if isinstance(body, Scalar):
-            refs += [r.tensor for r in reads(body) if isinstance(r.tensor, ClassRef)]
-        return tuple((ref.handle, ref.order, view.size(ref.handle)) for ref in refs)
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))

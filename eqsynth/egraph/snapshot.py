@@ -56,6 +56,11 @@ class Snapshot:
             named.setdefault(eclass, handle)
         return named
 
+    @cached_property
+    def terms(self) -> Mapping[EClass, Any]:
+        """The smallest terms, see :func:`smallest_terms`."""
+        return smallest_terms(self)
+
 
 def smallest_terms(snapshot: Snapshot) -> Mapping[EClass, Any]:
     """A term for every class: its handle, or else an e-node of least depth over terms of its

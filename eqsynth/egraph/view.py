@@ -7,11 +7,12 @@ some rule is unsound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor
+from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, scope_as
 from eqsynth.egraph.segments import over
 from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
@@ -22,13 +23,21 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
 
+# An e-node -> its arguments and the term, as they were read last. Numbers of classes change their
+# meaning, so the arguments say whether the term is still right.
+Decoded = dict[ENode, tuple[list[Any], Any]]
+
 
 class View:
     """Read access to a snapshot in which every Tensor class has a handle and a type."""
 
-    def __init__(self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef], decoded: Decoded
+    ) -> None:
         self.snapshot = snapshot
         self.refs = refs
+        self._decoded = decoded
+        self._states: dict[int, tuple[bytes, int]] = {}
         self._by_handle = {handle.n: eclass for handle, eclass in snapshot.handles.items()}
         self._scalars: dict[EClass, Scalar] = {}
         self._indices: dict[EClass, Index] = {}
@@ -40,9 +49,18 @@ class View:
     def by_handle(self, handle: int) -> EClass:
         return self._by_handle[handle]
 
-    def size(self, handle: int) -> int:
-        """Number of e-nodes in the class of a handle."""
-        return len(self.snapshot.classes[self._by_handle[handle]])
+    def renew(self, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:
+        """Takes the rows of now, of an e-graph in which requests were filed since and no more."""
+        self.snapshot = replace(self.snapshot, rows=rows)
+
+    def state(self, handle: int) -> tuple[bytes, int]:
+        """The place of a handle's class in the order, and how many e-nodes it has: with new members
+        it has another state."""
+        if handle not in self._states:
+            eclass = self._by_handle[handle]
+            count = len(self.snapshot.classes[eclass])
+            self._states[handle] = self.refs[eclass].order, count
+        return self._states[handle]
 
     def body_size(self, row: tuple[Any, ...]) -> int:
         """The size of a request's body as it reads now: laws on indices make bodies smaller."""
@@ -118,7 +136,7 @@ class View:
     def derived(self) -> frozenset[Scope]:
         """The scopes marked derived."""
         rows = self.snapshot.rows.get("derived", [])
-        return frozenset(Scope(t, s, self.scalar(b), r) for t, s, r, b in rows)
+        return frozenset(scope_as(t, s, self.scalar(b), r) for t, s, r, b in rows)
 
     @cached_property
     def instantiated(self) -> frozenset[EClass]:
@@ -135,13 +153,22 @@ class View:
         return tuple(map(self.value, value)) if isinstance(value, tuple) else value
 
     def term(self, node: ENode) -> Tensor:
-        return decode_tensor(node.function, [self.value(arg) for arg in node.args])
+        return self._as_before(node, decode_tensor)  # type: ignore[no-any-return]
 
     def scalar(self, eclass: EClass) -> Scalar:
         if eclass not in self._scalars:
-            node = self._best[eclass]
-            self._scalars[eclass] = decode_scalar(node.function, list(map(self.value, node.args)))
+            self._scalars[eclass] = self._as_before(self._best[eclass], decode_scalar)
         return self._scalars[eclass]
+
+    def _as_before(self, node: ENode, decode: Callable[[str, Sequence[Any]], Any]) -> Any:
+        """What a node means: the term of an earlier view, if its arguments are those of then."""
+        args = list(map(self.value, node.args))
+        known = self._decoded.get(node)
+        if known is not None and _are_same(args, known[0]):
+            return known[1]
+        term = decode(node.function, args)
+        self._decoded[node] = args, term
+        return term
 
     def index(self, eclass: EClass) -> Index:
         if eclass not in self._indices:
@@ -182,6 +209,19 @@ class View:
                     again.extend(users.get(eclass, ()))
             work = again
         return best, {eclass: key[0] for eclass, key in cost.items()}
+
+
+def _are_same(args: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Whether decoded arguments are one by one what they were: terms are the same objects."""
+    return len(args) == len(before) and all(
+        a is b
+        or (_are_same(a, b) if isinstance(a, tuple) and isinstance(b, tuple) else _is_plain(a, b))
+        for a, b in zip(args, before, strict=True)
+    )
+
+
+def _is_plain(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and isinstance(a, int | float | str) and repr(a) == repr(b)
 
 
 def children(args: tuple[Any, ...]) -> list[EClass]:

@@ -132,14 +132,16 @@ class Index(NamedTuple):
             terms[atom] = terms.get(atom, 0) + c
         return Index._from(self.const + other.const, terms)
 
-    __radd__ = __add__
+    def __radd__(self, other: int) -> Index:
+        return self + other
 
     def __mul__(self, factor: int) -> Index:  # type: ignore[override]
         if factor in (0, 1):
             return self if factor else Index(0)
         return Index(self.const * factor, tuple((a, c * factor) for a, c in self.terms))
 
-    __rmul__ = __mul__  # type: ignore[assignment]
+    def __rmul__(self, factor: int) -> Index:  # type: ignore[override]
+        return self * factor
 
     def __neg__(self) -> Index:
         return self * -1

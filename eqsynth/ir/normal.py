@@ -16,8 +16,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, wraps
+from typing import Final, TypeVar, TypeVarTuple
 
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Atom, Index, It, number_of
@@ -45,11 +45,45 @@ from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 # then still correct, only perhaps not unique.
 _MAX_ORDERS = 720
 
+Args = TypeVarTuple("Args")
+R = TypeVar("R")
+
 Colour = Callable[[It], object]
 
 # Off, scopes keep the names and orders that they were made with: what one name for one thing
 # saves is measured so (EinNet's fingerprints, Fig. 19).
 CANONICAL: Final = ContextVar("canonical", default=True)
+
+
+def remembered(maxsize: int) -> Callable[[Callable[[*Args], R]], Callable[[*Args], R]]:
+    """A cache for functions whose results hold scopes in canonical form, of so many results.
+
+    Whether forms are made is part of what a result is kept under: without them it is another.
+    """
+
+    def decorate(function: Callable[[*Args], R]) -> Callable[[*Args], R]:
+        @lru_cache(maxsize=maxsize)
+        def kept(_canonical: bool, *args: *Args) -> R:
+            return function(*args)
+
+        @wraps(function)
+        def asked(*args: *Args) -> R:
+            return kept(CANONICAL.get(), *args)
+
+        _CACHES.append(kept.cache_clear)
+        return asked
+
+    return decorate
+
+
+_CACHES: Final[list[Callable[[], None]]] = []
+
+
+def forget() -> None:
+    """Clears the canonical forms and all that is remembered over them."""
+    _canonical.cache_clear()
+    for clear in _CACHES:
+        clear()
 
 
 def canonical(scope: Scope) -> Scope:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any, Final
 
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
@@ -16,6 +15,7 @@ from eqsynth.egraph.laws.closing import traversal_iterators
 from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, settled
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators, reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
@@ -73,7 +73,7 @@ def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
     return scope
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(maxsize=1 << 14)
 def _has_first(scope: Scope) -> bool:
     split = substitution.iterator_split(scope, whole=True)
     return split is not None or derivation.tighten(scope) is not None

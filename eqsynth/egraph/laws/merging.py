@@ -13,11 +13,11 @@ by itself (:func:`vanishes_outside`). A bias or a maximum in the body breaks tha
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 from eqsynth.egraph.laws.closing import same_scope
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (
     Num,
     Prod,
@@ -129,7 +129,7 @@ def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
     return high - a < 0 and a * extent + low >= size
 
 
-@lru_cache(maxsize=1 << 15)
+@remembered(maxsize=1 << 15)
 def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
     """``outer`` with ``read`` replaced by the body of ``inner``, which is equal to what is read.
 

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from eqsynth.egraph.laws.closing import (
     bare,
@@ -24,7 +23,7 @@ from eqsynth.egraph.laws.closing import (
 from eqsynth.egraph.laws.derivation import support
 from eqsynth.egraph.laws.merging import neutral_outside
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
     Scalar,
@@ -46,7 +45,7 @@ MAX_WINDOW = 4096
 _IDEMPOTENT = ("max", "min")
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(maxsize=1 << 14)
 def merge_iterators(scope: Scope) -> Scope | None:
     """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r.
 
@@ -162,7 +161,9 @@ def _factored(scope: Scope, each: int, limit: int) -> Iterator[_Factored]:
             parts = _coordinates(scope.body, {*traversal, *outer}) if mixed & {*outer} else None
             if parts is None or _points(parts, inner) * each >= SUPPORT * limit:
                 continue
-            answer = _through(scope, parts, inner, outer)
+            answer = _through(scope, parts, inner, outer, each, limit)
+            if answer is None:
+                continue
             read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
             assert isinstance(read.tensor, Scope)
             cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
@@ -196,9 +197,15 @@ def _outer_part(index: Index, outside: set[It]) -> Index:
 
 
 def _through(
-    scope: Scope, parts: Sequence[Index], inner: Iterable[It], outer: Iterable[It]
-) -> Scope:
-    """The scope through one over a coordinate for each of ``parts``, reducing ``inner``."""
+    scope: Scope,
+    parts: Sequence[Index],
+    inner: Iterable[It],
+    outer: Iterable[It],
+    each: int,
+    limit: int,
+) -> Scope | None:
+    """The scope through one over a coordinate for each of ``parts``, reducing ``inner``; None if
+    it takes ``limit`` or more, at ``each`` an inner point. That is known before it is built."""
     mixed = {it for part in parts for it in part.iterators()}
     fresh: dict[Index, It] = {}
     for n, part in enumerate(parts):
@@ -237,7 +244,14 @@ def _through(
             resized.get(it, it): at - narrow.get(it, (0, 0))[0] for it, at in place.items()
         }
         kept = [resized.get(it, it) for it in kept]
-    kept = [it for it in kept if it in iterators(body)]
+    used = iterators(body)
+    kept = [it for it in kept if it in used]
+    # What the body doesn't use is dropped, and costs nothing.
+    points = math.prod(it.extent for it in (*kept, *(it for it in inner if it in used)))
+    remaining = {it for at in kept for it in place[at].iterators()} & {*outer}
+    whole_box = math.prod(scope.traversal) * math.prod(it.extent for it in remaining)
+    if points * each + whole_box >= limit:
+        return None
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
     return same_scope(scope, Read(whole, tuple(place[it] for it in order), outside or 0.0), outer)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from eqsynth.egraph.encode import scope_as
 from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.view import View
-from eqsynth.ir.normal import canonical
+from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
@@ -36,7 +37,7 @@ def scope_of(row: Sequence[Any]) -> Scope:
     """The scope that a request is about: (e, t, s[, reducer], body)."""
     reducer = row[3] if len(row) == 5 else "sum"
     reduction = row[2] if len(row) > 3 else ()
-    return Scope(row[1], reduction, row[-1], reducer)
+    return scope_as(row[1], reduction, row[-1], reducer)
 
 
 def settled(view: View, row: Sequence[Any]) -> Scope | None:
@@ -44,14 +45,17 @@ def settled(view: View, row: Sequence[Any]) -> Scope | None:
     scope = scope_of(row)
     if canonical(scope) != scope:
         return None
-    if scope in view.derived:
-        return scope
-    waits = (
-        substitution.reduction_unfold(scope)
-        or reductions.merge_iterators(scope)
-        or phases.phase_select(scope)
+    return None if scope not in view.derived and _waits(scope) else scope
+
+
+@remembered(maxsize=1 << 14)
+def _waits(scope: Scope) -> bool:
+    """Whether one of the laws that come before all others has an answer."""
+    return (
+        substitution.reduction_unfold(scope) is not None
+        or reductions.merge_iterators(scope) is not None
+        or phases.phase_select(scope) is not None
     )
-    return scope if waits is None else None
 
 
 def inlinable(view: View, scope: Scope) -> Using | None:
