@@ -7,6 +7,8 @@ to the thread that made it, and after a `SaturationError` from a step it is dead
 
 from __future__ import annotations
 
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +44,9 @@ class Engine:
         self._key = ("engine", *rules.declarations, *(t for r in rules.rules for t in r.program))
         self._egraph = rewind.take(self._key) or self._founded()
         rewind.mark(self._egraph)
+        # What each rule took, and how often it ran.
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        self.steps: Counter[str] = Counter()
         self._handles = 0
         self._throwaways = 0
         # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
@@ -288,6 +293,8 @@ class Engine:
     def _step(self, doing: str, *commands: Any) -> Any:
         """Runs commands, the last of them a run; its report."""
         self._alive(doing)
+        begin = time.perf_counter()
+        self.steps[doing] += 1
         try:
             output: Any = self._egraph.run_program(*commands)[-1]
             return output.report
@@ -300,6 +307,8 @@ class Engine:
             if type(error).__name__ != _PANIC:
                 raise
             raise self._failure(doing, f"panic: {error}") from None
+        finally:
+            self.spent_s[doing] += time.perf_counter() - begin
 
     def _alive(self, doing: str) -> None:
         if self.dead:

@@ -66,11 +66,19 @@ def _looked_at(
 
 @dataclass
 class Session:
-    """See the module. ``matches`` counts the instances of each rule that were united."""
+    """See the module.
+
+    Attributes:
+        matches: the instances of each rule that were united.
+        requests: how often each law was asked.
+        vain: how often it was asked and gave no new answer.
+    """
 
     rules: RuleSet
     log_matches: bool = True
     matches: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    vain: Counter[str] = field(default_factory=Counter)
     log: list[Equality] = field(default_factory=list)
     definitions: dict[int, Any] = field(default_factory=dict)
 
@@ -382,7 +390,9 @@ class Session:
                     answers, settled = [], False
                 asked[row] = _Asked(size, None if settled else _looked_at(view, decoded))
                 key = tuple(decoded)
+                self.requests[law] += 1
                 fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
+                self.vain[law] += not fresh
                 count += len(fresh)
                 found += [Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
         return found, over

@@ -19,7 +19,7 @@ from eqsynth.egraph.laws.merging import is_product, is_view, merge, vanishes_out
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical
+from eqsynth.ir.normal import CANONICAL, canonical
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, substitute, total
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
@@ -182,6 +182,23 @@ def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
         assert vanishes_outside(inner, 0, 0.0) and vanishes_outside(inner, 1, 0.0)
         read = Read(inner, (it(0, 6) - 1, it(1, 6) - 1))
         assert merge(Scope((6, 6), (), read), read, inner) is None
+
+
+def test_a_merged_scope_is_remembered_under_whether_forms_are_made() -> None:
+    """A benchmark measures what canonical forms are worth: without them nothing comes back that
+    was made with them."""
+    own = (it(0, 4), it(1, 5))
+    read, other = Read(leaf("t", 4, 5), own), Read(leaf("s", 4, 5), own)
+    inner = Scope((4, 5), (), Read(leaf("u", 4, 5), own))
+    outers = [Scope((4,), (5,), Prod(factors)) for factors in ((read, other), (other, read))]
+    made = [merge(outer, read, inner) for outer in outers]
+    token = CANONICAL.set(False)
+    try:
+        bare = [merge(outer, read, inner) for outer in outers]
+    finally:
+        CANONICAL.reset(token)
+    assert made[0] == made[1] and bare[0] != bare[1]
+    assert [merge(outer, read, inner) for outer in outers] == made
 
 
 def test_sums_are_merged_into_sums_only_once() -> None:
