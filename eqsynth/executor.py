@@ -4,6 +4,9 @@ A task is a module-level function with picklable arguments and result. A worker 
 process (not a fork, and it doesn't import the user's script) with a memory limit; it is killed
 when a task outlives its deadline. A worker that dies is an error with a reason, never a hang.
 
+A task may hand over what it has so far (:func:`hand_over`), as often as it likes. Whoever runs it
+with a :class:`Latest` has the last such value, whatever then becomes of the task and its worker.
+
 Importing torch, TVM and egglog takes longer than most searches, so workers are kept: ``borrow``
 hands out an idle one that was started as one would be started now, or a new one. The program's
 exit ends them.
@@ -36,7 +39,8 @@ from eqsynth.errors import EqsynthError
 
 Result = TypeVar("Result")
 
-_HEADER = struct.Struct("<Q")
+# The size of a message, and whether the task goes on after it.
+_HEADER = struct.Struct("<Q?")
 
 MAX_IDLE: Final = 4
 """Idle workers that are kept; of more, those that have waited longest end."""
@@ -62,6 +66,20 @@ class WorkerError(EqsynthError):
     ) -> None:
         super().__init__(what, got=got, hint=hint)
         self.reason, self.status = reason, status
+
+
+class Latest:
+    """The last value that a task has handed over; None before the first."""
+
+    def __init__(self) -> None:
+        self._payload: bytes | None = None
+
+    def put(self, payload: bytes) -> None:
+        """Takes a value as it came out of the worker: pickled."""
+        self._payload = payload
+
+    def value(self) -> Any:
+        return None if self._payload is None else pickle.loads(self._payload)
 
 
 @dataclass(frozen=True)
@@ -145,9 +163,16 @@ class Worker:
         return self._process.pid
 
     def run(
-        self, task: Callable[..., Result], *args: Any, timeout_s: float | None = None
+        self,
+        task: Callable[..., Result],
+        *args: Any,
+        timeout_s: float | None = None,
+        latest: Latest | None = None,
     ) -> Result:
         """Runs ``task(*args)`` in the worker; in a new process if the last one has ended.
+
+        Args:
+            latest: takes what the task hands over on its way.
 
         A task that finds no memory in a process that has run others before gets a new process:
         what those left behind isn't its fault.
@@ -165,7 +190,7 @@ class Worker:
             self._start()
         first = self._tasks == 0
         try:
-            return self._attempt(payload, deadline)  # type: ignore[no-any-return]
+            return self._attempt(payload, deadline, latest)  # type: ignore[no-any-return]
         except WorkerError as error:
             # A library that is written in Rust aborts where it gets no memory.
             aborted = error.status == -signal.SIGABRT
@@ -173,14 +198,19 @@ class Worker:
                 raise
         self.close()
         self._start()
-        return self._attempt(payload, deadline)  # type: ignore[no-any-return]
+        return self._attempt(payload, deadline, latest)  # type: ignore[no-any-return]
 
-    def _attempt(self, payload: bytes, deadline: float | None) -> Any:
+    def _attempt(self, payload: bytes, deadline: float | None, latest: Latest | None) -> Any:
         self._busy = True
         try:
-            self._write(_HEADER.pack(len(payload)) + payload)
-            (size,) = _HEADER.unpack(self._read(_HEADER.size, deadline))
-            failed, value = pickle.loads(self._read(size, deadline))
+            self._write(_HEADER.pack(len(payload), False) + payload)
+            goes_on = True
+            while goes_on:
+                size, goes_on = _HEADER.unpack(self._read(_HEADER.size, deadline))
+                message = self._read(size, deadline)
+                if goes_on and latest is not None:
+                    latest.put(message)
+            failed, value = pickle.loads(message)
             self._busy, self._tasks = False, self._tasks + 1
         except (BrokenPipeError, EOFError):
             raise self._death() from None
@@ -374,9 +404,31 @@ def _resolve(name: tuple[str, str]) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
+# Where answers go; None outside of a worker.
+_answers: BinaryIO | None = None
+
+
+def is_worker() -> bool:
+    """Whether this process is one, so that what is handed over goes somewhere."""
+    return _answers is not None
+
+
+def hand_over(value: Any) -> None:
+    """Called by a task: gives what it has so far to the process that runs it, which keeps the last
+    value. Outside of a worker it does nothing."""
+    if _answers is not None:
+        _send(_answers, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), goes_on=True)
+
+
+def _send(answers: BinaryIO, payload: bytes, *, goes_on: bool = False) -> None:
+    answers.write(_HEADER.pack(len(payload), goes_on) + payload)
+    answers.flush()
+
+
 def _serve(memory_limit: int) -> None:
+    global _answers
     # Whatever a library prints must not get between the answers.
-    answers: BinaryIO = os.fdopen(os.dup(1), "wb")
+    _answers = answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -385,7 +437,7 @@ def _serve(memory_limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     tasks = sys.stdin.buffer
     while header := tasks.read(_HEADER.size):
-        (size,) = _HEADER.unpack(header)
+        size, _ = _HEADER.unpack(header)
         task = tasks.read(size)
         try:
             name, args, told = pickle.loads(task)
@@ -399,8 +451,7 @@ def _serve(memory_limit: int) -> None:
                 error = WorkerError("a worker reached its memory limit", reason="memory")
             error.add_note("in a worker process:\n" + traceback.format_exc())
             payload = pickle.dumps((True, _portable(error)))
-        answers.write(_HEADER.pack(len(payload)) + payload)
-        answers.flush()
+        _send(answers, payload)
 
 
 def _end_with(parent: int) -> None:

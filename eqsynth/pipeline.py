@@ -308,6 +308,7 @@ class _Run:
         report.segments, report.distinct_segments = len(self.segments), len(distinct)
         report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
+        report.law_faults = graph.faults
         return graph
 
     def _saturated(self, worker: Worker, segment: Segment, limits: Limits) -> EGraph:

@@ -104,6 +104,7 @@ class Report:
     rules_fired: Mapping[str, int] = field(default_factory=dict)
     own_rules: tuple[str, ...] = ()
     over_budget: Mapping[str, int] = field(default_factory=dict)
+    law_faults: Mapping[str, str] = field(default_factory=dict)
     backend: str = "original"
     opaque_share: float = 0.0
     kernels_considered: int = 0
@@ -235,6 +236,7 @@ class Report:
                 "rules",
                 ", ".join(f"{name} ({count})" for name, count in fired[: max(8, len(told))]),
             ),
+            *(("law failed", f"{law}: {why}") for law, why in self.law_faults.items()),
         ]
 
     def _time(self, which: str, median_s: float) -> str:

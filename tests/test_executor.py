@@ -20,7 +20,15 @@ import pytest
 import eqsynth
 from eqsynth import executor
 from eqsynth.errors import EqsynthError, RuleError
-from eqsynth.executor import Worker, WorkerError, borrow, borrowed, end_idle_workers, give_back
+from eqsynth.executor import (
+    Latest,
+    Worker,
+    WorkerError,
+    borrow,
+    borrowed,
+    end_idle_workers,
+    give_back,
+)
 from eqsynth.rules import load_text
 
 
@@ -35,6 +43,38 @@ def test_many_tasks_in_a_row_share_one_process() -> None:
         pids = {worker.run(os.getpid) for _ in range(200)}
         assert [worker.run(divmod, n, 7) for n in range(200)] == [divmod(n, 7) for n in range(200)]
     assert pids == {worker.pid}
+
+
+HANDS_OVER = """
+import os, time
+from eqsynth.executor import hand_over
+for n in range(5):
+    hand_over([n] * 100_000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"), [("os._exit(3)", "killed"), ("time.sleep(600)", "deadline")]
+)
+def test_what_a_task_has_handed_over_outlives_it(ends: str, reason: str) -> None:
+    latest = Latest()
+    with Worker() as worker:
+        with pytest.raises(WorkerError) as caught:
+            timeout = 5.0 if reason == "deadline" else None
+            worker.run(exec, HANDS_OVER + ends, {}, timeout_s=timeout, latest=latest)
+        assert caught.value.reason == reason
+        assert latest.value() == [4] * 100_000
+        # The next task has nothing of it.
+        after = Latest()
+        assert worker.run(pow, 2, 10, latest=after) == 2**10 and after.value() is None
+
+
+def test_what_is_handed_over_comes_before_the_result_and_not_in_its_place() -> None:
+    latest, both = Latest(), "__import__('eqsynth').executor.hand_over(1) or 2"
+    with Worker() as worker:
+        assert worker.run(eval, both, latest=latest) == 2 and latest.value() == 1
+        # Who doesn't ask for it doesn't meet it.
+        assert worker.run(eval, both) == 2
 
 
 def test_large_arguments_and_results_cross_whole() -> None:

@@ -34,6 +34,7 @@ class EGraph:
         classes: class -> its members, terms whose arguments are classes.
         roots: the classes of the terms that were added, in order.
         original: class -> the members that were added: the program as it came.
+        faults: law -> what went wrong in it. What was asked got no answer, all else stands.
     """
 
     classes: Mapping[ClassRef, tuple[Tensor, ...]]
@@ -46,3 +47,4 @@ class EGraph:
     log: Log | None
     over_budget: Mapping[str, int] = field(default_factory=dict)
     original: Mapping[ClassRef, tuple[Tensor, ...]] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)

@@ -235,6 +235,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         seconds=sum(g.seconds for g in distinct),
         log=None,
         over_budget={rule: n for g in distinct for rule, n in g.over_budget.items()},
+        faults={law: why for g in distinct for law, why in g.faults.items()},
         original=original,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,10 @@ class Session:
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.rules)
+        # Called when the e-graph can be read, before laws are asked.
+        self.on_view: Callable[[], None] = lambda: None
+        # Faults of laws, by law: what was asked got no answer.
+        self.faults: dict[str, str] = {}
         # No request is answered past it, so that one long round can't outlive the worker.
         self.deadline = math.inf
         self._handles: dict[Tensor, int] = {}
@@ -283,6 +287,7 @@ class Session:
             seconds=seconds,
             log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
             over_budget=dict(over_budget),
+            faults=dict(self.faults),
             original=original,
         )
 
@@ -366,6 +371,7 @@ class Session:
     def _answers(self, ruleset: str, budget: int) -> tuple[list[Answer], list[str]]:
         """Answers to the requests that are due, and the laws that were over budget."""
         view = self.fresh_view()
+        self.on_view()
         found: list[Answer] = []
         over: list[str] = []
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
@@ -398,16 +404,16 @@ class Session:
         return found, over
 
     def _ask(self, view: View, law: str, row: Any, decoded: Sequence[Any]) -> list[Using]:
-        """The law's answers to one request.
+        """The law's answers to one request. A fault in a law costs its answer and is told.
 
         Raises:
             RuleError: a rule that isn't eqsynth's own requests what makes no sense.
             SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
-            EqsynthError: neither, which is a fault in eqsynth.
+            MemoryError: the process has no more.
         """
         try:
             return [using(answer) for answer in LAWS[law](view, decoded)]
-        except (Later, SaturationError):
+        except (Later, SaturationError, MemoryError):
             raise
         except Exception as error:
             rule = self.rules[self._requesters(law, row)[-1]]
@@ -423,7 +429,8 @@ class Session:
             if suspects:
                 hint = "A rule among `rules` makes a term that means nothing."
                 raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
-            raise EqsynthError(what, got=got) from error
+            self.faults.setdefault(law, got)
+            return []
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))

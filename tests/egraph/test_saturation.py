@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.laws.table import LAWS
+from eqsynth.egraph.saturation import saturate_in_worker, saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.egraph.schedule import saturate as run
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EquivalenceError, RuleError, SaturationError
+from eqsynth.executor import Worker
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
@@ -311,3 +313,49 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleError) as caught:
         Session(with_rules(tmp_path, text))
     assert caught.value.got == "unheard"
+
+
+# ---- what is found is kept -----------------------------------------------------------
+
+
+# In the worker: e-graphs are handed over as often as may be, and one law ends the process.
+PLANTED = """
+import os
+from eqsynth.egraph import saturation
+from eqsynth.egraph.laws.table import LAWS
+saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
+LAWS["match-epilogue"] = lambda view, row: os._exit(3)
+"""
+
+
+def test_the_end_of_a_worker_takes_nothing_away() -> None:
+    """What was found until then comes back, with the log that explains it."""
+    product = op("Matmul", op("Matmul", leaf("a", 2, 8), leaf("b", 8, 8)), leaf("c", 8, 1))
+    roots = (op("Relu", product), op("Add", product, leaf("d", 2, 1)))
+    whole = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, True)
+    with Worker() as worker:
+        worker.run(exec, PLANTED, {})
+        found = saturate_in_worker(worker, roots, RULES, limits=LIMITS)
+        assert worker.run(pow, 2, 2) == 4
+    assert found.stop == "worker killed" and whole.stop == "saturated"
+    assert found.matches["factor"] == whole.matches["factor"]
+    assert len(list(topological(roots))) < found.enodes < whole.enodes
+    assert found.log is not None and whole.log is not None
+    log = found.log.equalities
+    assert log == whole.log.equalities[: len(log)] and len(log) == sum(found.matches.values())
+    assert_egraph_consistent(found)
+
+
+def test_a_fault_in_a_law_costs_its_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_view: object, _row: object) -> list[Tensor]:
+        raise ZeroDivisionError("a fault in a law")
+
+    product = op("Matmul", leaf("w", 8, 8), leaf("x", 8, 8))
+    roots = (op("Relu", op("Matmul", product, leaf("y", 8, 1))),)
+    whole = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
+    monkeypatch.setitem(LAWS, "factor", broken)
+    found = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
+    assert not whole.faults and found.faults == {"factor": "ZeroDivisionError('a fault in a law')"}
+    assert whole.matches["factor"] and not found.matches.get("factor")
+    assert found.matches["match-matmul"] and found.stop == "saturated"
+    assert_egraph_consistent(found)
