@@ -4,8 +4,8 @@ A task is a module-level function with picklable arguments and result. A worker 
 process (not a fork, and it doesn't import the user's script) with a memory limit; it is killed
 when a task outlives its deadline. A worker that dies is an error with a reason, never a hang.
 
-A task may hand over what it has so far (:func:`hand_over`), as often as it likes. Whoever runs it
-with a :class:`Latest` has the last such value, whatever then becomes of the task and its worker.
+A task may hand over what it has so far (``serving.hand_over``), as often as it likes. Whoever runs
+it with a :class:`Latest` has the last such value, whatever then becomes of the task and its worker.
 
 Importing torch, TVM and egglog takes longer than most searches, so workers are kept: ``borrow``
 hands out an idle one that was started as one would be started now, or a new one. The program's
@@ -15,32 +15,25 @@ exit ends them.
 from __future__ import annotations
 
 import atexit
-import importlib
 import math
 import os
 import pickle
-import resource
 import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from eqsynth.errors import EqsynthError
+from eqsynth.serving import HEADER, TOLD, WorkerError, serve
 
 Result = TypeVar("Result")
-
-# The size of a message, and whether the task goes on after it.
-_HEADER = struct.Struct("<Q?")
 
 MAX_IDLE: Final = 4
 """Idle workers that are kept; of more, those that have waited longest end."""
@@ -48,24 +41,7 @@ MAX_IDLE: Final = 4
 MAX_RESIDENT_BYTES: Final = 1 << 30
 """A worker that holds more when it is given back isn't kept."""
 
-# What a process may read at any time. It is told with each task. All other variables are read
-# while a library loads, so a worker that was started with other values is of no use.
-_TOLD: Final = ("EQSYNTH_CACHE", "PYTEST_CURRENT_TEST")
 _WITHOUT_EFFECT: Final = ("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
-
-
-class WorkerError(EqsynthError):
-    """A worker died or was late; ``reason`` is ``killed``, ``deadline`` or ``memory``.
-
-    Attributes:
-        status: how the process ended, if it did: its exit status, or the signal's number negated.
-    """
-
-    def __init__(
-        self, what: str, *, reason: str, got: str = "", hint: str = "", status: int | None = None
-    ) -> None:
-        super().__init__(what, got=got, hint=hint)
-        self.reason, self.status = reason, status
 
 
 class Latest:
@@ -95,7 +71,7 @@ class _Kind:
     @staticmethod
     def now(memory_limit: int | None, threads: int | None) -> _Kind:
         environment = {
-            k: v for k, v in os.environ.items() if k not in (*_TOLD, *_WITHOUT_EFFECT)
+            k: v for k, v in os.environ.items() if k not in (*TOLD, *_WITHOUT_EFFECT)
         }
         package = str(_PACKAGE.parent)
         paths = [package, environment.get("PYTHONPATH", "")]
@@ -203,10 +179,10 @@ class Worker:
     def _attempt(self, payload: bytes, deadline: float | None, latest: Latest | None) -> Any:
         self._busy = True
         try:
-            self._write(_HEADER.pack(len(payload), False) + payload)
+            self._write(HEADER.pack(len(payload), False) + payload)
             goes_on = True
             while goes_on:
-                size, goes_on = _HEADER.unpack(self._read(_HEADER.size, deadline))
+                size, goes_on = HEADER.unpack(self._read(HEADER.size, deadline))
                 message = self._read(size, deadline)
                 if goes_on and latest is not None:
                     latest.put(message)
@@ -299,7 +275,7 @@ class Worker:
 
 
 def _told() -> dict[str, str]:
-    return {name: os.environ[name] for name in _TOLD if name in os.environ}
+    return {name: os.environ[name] for name in TOLD if name in os.environ}
 
 
 # ---- workers that are kept ------------------------------------------------------------
@@ -394,89 +370,5 @@ def end_idle_workers() -> None:
     _idle.close()
 
 
-# ---- in the worker ----------------------------------------------------------------------
-
-
-def _resolve(name: tuple[str, str]) -> Callable[..., Any]:
-    target: Any = importlib.import_module(name[0])
-    for part in name[1].split("."):
-        target = getattr(target, part)
-    return target  # type: ignore[no-any-return]
-
-
-# Where answers go; None outside of a worker.
-_answers: BinaryIO | None = None
-
-
-def is_worker() -> bool:
-    """Whether this process is one, so that what is handed over goes somewhere."""
-    return _answers is not None
-
-
-def hand_over(value: Any) -> None:
-    """Called by a task: gives what it has so far to the process that runs it, which keeps the last
-    value. Outside of a worker it does nothing."""
-    if _answers is not None:
-        _send(_answers, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), goes_on=True)
-
-
-def _send(answers: BinaryIO, payload: bytes, *, goes_on: bool = False) -> None:
-    answers.write(_HEADER.pack(len(payload), goes_on) + payload)
-    answers.flush()
-
-
-def _serve(memory_limit: int) -> None:
-    global _answers
-    # Whatever a library prints must not get between the answers.
-    _answers = answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    if memory_limit:
-        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
-    tasks = sys.stdin.buffer
-    while header := tasks.read(_HEADER.size):
-        size, _ = _HEADER.unpack(header)
-        task = tasks.read(size)
-        try:
-            name, args, told = pickle.loads(task)
-            for variable in _TOLD:
-                os.environ.pop(variable, None)
-            os.environ.update(told)
-            result: tuple[bool, Any] = (False, _resolve(name)(*args))
-            payload = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            if memory_limit and _out_of_memory(error):
-                error = WorkerError("a worker reached its memory limit", reason="memory")
-            error.add_note("in a worker process:\n" + traceback.format_exc())
-            payload = pickle.dumps((True, _portable(error)))
-        _send(answers, payload)
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent was killed in the middle of a task: nobody waits for it."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Also a library that doesn't fit any more, which is an error of importing it."""
-    if isinstance(error, ImportError):
-        return not isinstance(error, ModuleNotFoundError)
-    return isinstance(error, MemoryError)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error, or one with its text if it can't cross processes."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return EqsynthError(f"{type(error).__name__} in a worker process", got=str(error))
-    return error
-
-
 if __name__ == "__main__":
-    # The module under its own name: what is raised as __main__.WorkerError can't cross processes.
-    importlib.import_module("eqsynth.executor")._serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]))

@@ -9,11 +9,12 @@ from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
 from eqsynth.egraph.schedule import Limits
 from eqsynth.errors import RuleError, SaturationError, ShapeError
-from eqsynth.executor import WorkerError, borrowed
+from eqsynth.executor import borrowed
 from eqsynth.explain import Explanation, NoExplanation
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.numerics import Files, rules_of
+from eqsynth.serving import WorkerError
 from eqsynth.settings import positive
 
 

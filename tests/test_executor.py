@@ -23,13 +23,13 @@ from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.executor import (
     Latest,
     Worker,
-    WorkerError,
     borrow,
     borrowed,
     end_idle_workers,
     give_back,
 )
 from eqsynth.rules import load_text
+from eqsynth.serving import WorkerError
 
 
 def test_a_result_comes_back() -> None:
@@ -47,7 +47,7 @@ def test_many_tasks_in_a_row_share_one_process() -> None:
 
 HANDS_OVER = """
 import os, time
-from eqsynth.executor import hand_over
+from eqsynth.serving import hand_over
 for n in range(5):
     hand_over([n] * 100_000)
 """
@@ -70,7 +70,7 @@ def test_what_a_task_has_handed_over_outlives_it(ends: str, reason: str) -> None
 
 
 def test_what_is_handed_over_comes_before_the_result_and_not_in_its_place() -> None:
-    latest, both = Latest(), "__import__('eqsynth').executor.hand_over(1) or 2"
+    latest, both = Latest(), "__import__('eqsynth.serving').serving.hand_over(1) or 2"
     with Worker() as worker:
         assert worker.run(eval, both, latest=latest) == 2 and latest.value() == 1
         # Who doesn't ask for it doesn't meet it.

@@ -18,10 +18,11 @@ from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.segments import over
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
-from eqsynth.executor import Latest, Worker, WorkerError, hand_over, is_worker
+from eqsynth.executor import Latest, Worker
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Tensor, topological
 from eqsynth.rules import RuleSet
+from eqsynth.serving import WorkerError, hand_over, is_worker
 
 # Seconds between two e-graphs that are handed over, and how many times longer than handing one over
 # takes that is at least.

@@ -88,7 +88,7 @@ def saturate(
     """Runs the phases; ``done`` is asked after each round and ends the run early."""
     report = SaturationReport()
     start = time.monotonic()
-    session.deadline = start + limits.deadline_s
+    session.requests.deadline = start + limits.deadline_s
     session.engine.analyse()
     known = set(session.rules.rulesets)
     for phase in (*phases, *_own_phases(known, phases)):

@@ -7,95 +7,45 @@ rulesets run when, and for how long, is ``schedule.py``'s.
 
 from __future__ import annotations
 
-import math
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eqsynth.egraph.answers import Answer, grounded, left_side, using, with_handles
-from eqsynth.egraph.blame import is_own
+from eqsynth.egraph.answers import Answer, grounded, left_side, with_handles
+from eqsynth.egraph.asking import Requests
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.laws import caches
-from eqsynth.egraph.laws.requests import Later, Using
-from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MAKES_OPERATORS, MEANING
+from eqsynth.egraph.laws.table import MAKES_OPERATORS
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot
 from eqsynth.egraph.view import Decoded, View
-from eqsynth.errors import EqsynthError, RuleError, SaturationError
-from eqsynth.ir.scalar import Scalar, digest_of, tensors
+from eqsynth.errors import SaturationError
+from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import Rule, RuleSet
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that was asked.
-
-    Attributes:
-        body: the size that its body had.
-        classes: the classes that it reads, its own among them, as they were; None once the request
-            is answered for good.
-    """
-
-    body: int
-    classes: tuple[tuple[int, tuple[bytes, int]], ...] | None
-
-    def is_due(self, view: View, row: tuple[Any, ...]) -> bool:
-        """Whether its body reads smaller, or it waits and what it reads has got new members."""
-        if self.body != view.body_size(row):
-            return True
-        if self.classes is None:
-            return False
-        return any(view.state(handle) != state for handle, state in self.classes)
-
-
-def _looked_at(
-    view: View, decoded: Sequence[Any]
-) -> tuple[tuple[int, tuple[bytes, int]], ...]:
-    """The classes that a request reads, its own among them, and their states."""
-    refs = [v for v in decoded if isinstance(v, ClassRef)]
-    body = decoded[-1]
-    if isinstance(body, Scalar):
-        refs += [tensor for tensor in tensors(body) if isinstance(tensor, ClassRef)]
-    return tuple((ref.handle, view.state(ref.handle)) for ref in refs)
-
-
 @dataclass
 class Session:
-    """See the module.
-
-    Attributes:
-        matches: the instances of each rule that were united.
-        requests: how often each law was asked.
-        vain: how often it was asked and gave no new answer.
-    """
+    """See the module. ``matches`` counts the instances of each rule that were united."""
 
     rules: RuleSet
     log_matches: bool = True
     matches: Counter[str] = field(default_factory=Counter)
-    requests: Counter[str] = field(default_factory=Counter)
-    vain: Counter[str] = field(default_factory=Counter)
     log: list[Equality] = field(default_factory=list)
     definitions: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.requests = Requests(self.rules)
         self.engine = Engine(self.rules)
         # Called when the e-graph can be read, before laws are asked.
         self.on_view: Callable[[], None] = lambda: None
-        # Faults of laws, by law: what was asked got no answer.
-        self.faults: dict[str, str] = {}
-        # No request is answered past it, so that one long round can't outlive the worker.
-        self.deadline = math.inf
         self._handles: dict[Tensor, int] = {}
         self._digests: dict[int, bytes] = {}
         self._constant: dict[int, bool] = {}
-        self._answered: set[tuple[str, Any]] = set()
-        # What requests looked at when they were last asked, by law and row.
-        self._asked: defaultdict[str, dict[Any, _Asked]] = defaultdict(dict)
         self._view: View | None = None
         # The engine's count of changes that the view has seen.
         self._view_changes = 0
@@ -103,24 +53,10 @@ class Session:
         self._refs: dict[tuple[Any, ...], ClassRef] = {}
         # The engine's count of changes after a round of a ruleset that found nothing to do.
         self._idle: dict[str, int] = {}
-        self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        self._several: dict[str, bool] = {}
         self._rounds = 0
         self._pending: Counter[str] = Counter()
         self._times_out: Counter[str] = Counter()
         self._out_until: Counter[str] = Counter()
-        self._requests = {r.law: r for r in self.rules.rules if r.kind == "law-request"}
-        unknown = [rule for law, rule in self._requests.items() if law not in LAWS]
-        if unknown:
-            raise RuleError(
-                f"nothing answers requests of the law {unknown[0].law}",
-                file=unknown[0].file,
-                line=unknown[0].line,
-                column=1,
-                got=unknown[0].law,
-                expected=", ".join(sorted(LAWS)),
-                hint="a rule file can request the laws of eqsynth/egraph/laws/table.py only",
-            )
 
     def close(self) -> None:
         """Leaves the engine's e-graph to the next session, and nothing else."""
@@ -287,7 +223,7 @@ class Session:
             seconds=seconds,
             log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
             over_budget=dict(over_budget),
-            faults=dict(self.faults),
+            faults=dict(self.requests.faults),
             original=original,
         )
 
@@ -372,72 +308,8 @@ class Session:
         """Answers to the requests that are due, and the laws that were over budget."""
         view = self.fresh_view()
         self.on_view()
-        found: list[Answer] = []
-        over: list[str] = []
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
-        for law, relation in laws.items():
-            count = 0
-            asked = self._asked[law]
-            rows = view.snapshot.rows[relation]
-            waiting = [row for row in rows if row not in asked or asked[row].is_due(view, row)]
-            for row in sorted(waiting, key=repr):
-                if count >= budget or time.monotonic() > self.deadline:
-                    over.append(law)
-                    break
-                decoded = [view.value(value) for value in row]
-                size = view.body_size(row)
-                if decoded[0].constant and law not in MEANING:
-                    asked[row] = _Asked(size, None)
-                    continue
-                try:
-                    answers = self._ask(view, law, row, decoded)
-                    settled = law not in ASKED_AGAIN
-                except Later:
-                    answers, settled = [], False
-                asked[row] = _Asked(size, None if settled else _looked_at(view, decoded))
-                key = tuple(decoded)
-                self.requests[law] += 1
-                fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
-                self.vain[law] += not fresh
-                count += len(fresh)
-                found += [Answer(law, row, tuple(decoded), a.term, a.members) for a in fresh]
-        return found, over
-
-    def _ask(self, view: View, law: str, row: Any, decoded: Sequence[Any]) -> list[Using]:
-        """The law's answers to one request. A fault in a law costs its answer and is told.
-
-        Raises:
-            RuleError: a rule that isn't eqsynth's own requests what makes no sense.
-            SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
-            MemoryError: the process has no more.
-        """
-        try:
-            return [using(answer) for answer in LAWS[law](view, decoded)]
-        except (Later, SaturationError, MemoryError):
-            raise
-        except Exception as error:
-            rule = self.rules[self._requesters(law, row)[-1]]
-            what = f"the law {law} cannot answer what {rule.name} requests"
-            got = (str(error) if isinstance(error, EqsynthError) else repr(error))[:300]
-            fired = [r for r in self.rules.rules if r.name in self.matches]
-            suspects = tuple(r.name for r in fired if not is_own(r))
-            if not is_own(rule):
-                hint = "Compare the request with those in eqsynth's own rule files."
-                raise RuleError(
-                    what, file=rule.file, line=rule.line, column=1, got=got, hint=hint
-                ) from error
-            if suspects:
-                hint = "A rule among `rules` makes a term that means nothing."
-                raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
-            self.faults.setdefault(law, got)
-            return []
-
-    def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
-        mark = (law, (key, answer))
-        if mark in self._answered:
-            return False
-        self._answered.add(mark)
-        return True
+        return self.requests.answers(view, laws, budget, self.matches)
 
     def _unite(self, ruleset: str, answers: list[Answer]) -> bool:
         if not answers:
@@ -450,7 +322,7 @@ class Session:
             law, e = answer.law, Handle(view.refs[answer.row[0]].handle)
             result = Handle(self._handles[answer.term])
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
-            name = self._rule_name(law, answer.row)
+            name = self.requests.rule_name(law, answer.row)
             self.matches[name] += 1
             if law.startswith(MAKES_OPERATORS):
                 facts += self._interiors(answer.term, first)
@@ -463,20 +335,6 @@ class Session:
             if rule.kind == "law-apply" and (rule.ruleset == ruleset or rule.law in laws):
                 changed |= self.engine.apply(rule)
         return changed
-
-    def _rule_name(self, law: str, row: Sequence[Any]) -> str:
-        """The rule that filed a request: of several for one law, the one with the row's texts."""
-        requesters = self._requesters(law, row)
-        return requesters[0] if self._several[law] else law
-
-    def _requesters(self, law: str, row: Sequence[Any]) -> list[str]:
-        texts = tuple(value for value in row if isinstance(value, str))
-        if (law, texts) not in self._names:
-            rules = [r for r in self.rules.rules if r.kind == "law-request" and r.law == law]
-            own = [r for r in rules if all(f'"{t}"' in " ".join(r.program) for t in texts)]
-            self._several[law] = len(rules) > 1
-            self._names[law, texts] = [rule.name for rule in own or rules]
-        return self._names[law, texts]
 
     def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:
         """The columns of an answer: its class, or its parts where the rule marks them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 def digest_of(*parts: object) -> bytes:
     """A structural hash; parts are digests or have a faithful ``repr``."""
-    return _hashed([_part(part) for part in parts])
+    return hashlib.blake2b(b"".join(map(_part, parts)), digest_size=16).digest()
 
 
 def _part(part: object) -> bytes:
@@ -40,13 +40,8 @@ def _part(part: object) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-def _hashed(parts: Iterable[bytes]) -> bytes:
-    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
-
-
-# Indices are few and are hashed by the thousand, as part of the reads that they stand in.
-_index_part = lru_cache(maxsize=1 << 15)(_part)
-_class_part = lru_cache(maxsize=64)(_part)
+# Indices and names are few and are hashed by the thousand, as part of the terms they stand in.
+_known_part = lru_cache(maxsize=1 << 15)(_part)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -87,7 +82,8 @@ def _seal(term: Scalar, *parts: bytes) -> None:
         tensors = tuple(dict.fromkeys(t for part in own for t in part._tensors))
     # Into the dictionary of the instance, which is frozen for everybody else.
     known = term.__dict__
-    known["digest"] = _hashed((_class_part(type(term).__name__), *parts))
+    data = b"".join((_known_part(type(term).__name__), *parts))
+    known["digest"] = hashlib.blake2b(data, digest_size=16).digest()
     known["_iterators"] = its
     known["_tensors"] = tensors
     known["_size"] = sum([part._size for part in own]) if own else 1
@@ -139,7 +135,7 @@ class Read(Scalar):
                 hint="index every axis of the tensor",
             )
         object.__setattr__(self, "fill", float(self.fill))
-        _seal(self, _part(self.tensor.digest), _index_part(self.index), _part(self.fill))
+        _seal(self, _part(self.tensor.digest), _known_part(self.index), _part(self.fill))
 
     def in_range(self) -> bool:
         """True if no value of the iterators lies outside the tensor (sound, not complete)."""
@@ -186,7 +182,7 @@ class Call(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, _class_part(self.fn), *[_part(a.digest) for a in self.args])
+        _seal(self, _known_part(self.fn), *[_part(a.digest) for a in self.args])
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +205,7 @@ class Cast(Scalar):
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _seal(self, _class_part(self.dtype), _part(self.arg.digest))
+        _seal(self, _known_part(self.dtype), _part(self.arg.digest))
 
 
 def product(factors: Sequence[Scalar]) -> Scalar:
@@ -283,10 +279,7 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
     """The expression with every iterator replaced by its image."""
 
-    images: dict[It, Index] = {}
-    for it in scalar._iterators:
-        images[it] = image(it)
-    known = images.__getitem__
+    known = {it: image(it) for it in scalar._iterators}.__getitem__
 
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read):

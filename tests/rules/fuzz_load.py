@@ -33,7 +33,8 @@ if __name__ == "__main__" and "--atheris" in sys.argv:
         import eqsynth.rules  # noqa: F401
 
 from eqsynth.errors import EqsynthError, RuleError
-from eqsynth.executor import Worker, WorkerError
+from eqsynth.executor import Worker
+from eqsynth.serving import WorkerError
 from tests.rules import mutation
 
 HANG_S = 5.0
