@@ -7,21 +7,32 @@ Not here: what is compared on what (``lower/check.py``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from eqsynth.errors import EquivalenceError, EquivalenceWarning
+import torch
+
+from eqsynth.errors import EqsynthError, EquivalenceWarning
+from eqsynth.explain import Explanation
 from eqsynth.frontend.captured import Captured
-from eqsynth.lower.check import check_equivalence
+from eqsynth.ir.program import Program, positions
+from eqsynth.ir.tensor import Input
+from eqsynth.lower.check import Mismatch, check_equivalence
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.reruns import Plain, evaluate
+from eqsynth.lower.rounding import MOVE, distance
+from eqsynth.lower.stepping import faulty_step, noisy_results
+from eqsynth.original import Original
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
 
 _ATTACH: Final = (
-    "please report it, with this text, the module, its example inputs, the rule files, and "
-    "print(program.report)"
+    "this is a fault in eqsynth: please report it, and attach this text, the module, its example "
+    "inputs, and what print(program.report) says"
 )
+_NAMED = 8  # rules that an error names where none is known to be wrong
 
 
 @dataclass(frozen=True)
@@ -30,48 +41,163 @@ class Stage:
 
     Attributes:
         own: the rule files that the user gave.
+        numerics: as the user set it: whether digits may be lost.
     """
 
     captured: Captured
     rules: RuleSet
     own: tuple[str | Path, ...]
+    numerics: str
     report: Report
 
-    def hold(
-        self, program: Callable[..., Any], original: Callable[..., Any], args: Sequence[Any]
-    ) -> None:
+    def hold(self, program: CompiledProgram, original: Original) -> None:
         """Compares the two; the report gets the figures.
 
         Raises:
-            EquivalenceError: they differ by more than rounding explains.
+            Mismatch: they differ by more than rounding explains.
         """
+        captured = self.captured
+        reference: torch.nn.Module | None = original.module
+        if reference is None:
+            reference = Plain(captured.program, captured.weights, captured.unflatten)
+        noise = _noise(self.rules, self.report) if self.numerics in ("cancels", "approx") else 0.0
         try:
-            found = check_equivalence(program, original, args, self.captured.buffers)
-        except EquivalenceError as error:
-            error.rules = self._suspects()
-            error.hint = self._hint(error)
+            found = check_equivalence(
+                program,
+                reference,
+                original.args,
+                original.kwargs,
+                state=captured.buffers,
+                guesses=_guesses(captured.program, original.leaves()),
+                noisy=None
+                if not noise
+                else lambda values, seed: noisy_results(program, values, seed, noise),
+            )
+        except Mismatch as error:
+            self._blame(error, program)
             raise
-        self.report.error_rel = found.error_rel
+        self.report.error_rel, self.report.digits_lost = found.error_rel, found.lost
 
-    def _suspects(self) -> tuple[str, ...]:
-        """Names of rules that may be unsound: the user's, by file and line, before all others."""
+    def _blame(self, error: Mismatch, program: CompiledProgram) -> None:
+        """Says which kernel is wrong by itself; else the plan is, and that is some rule's fault."""
+        found = None
+        try:
+            found = faulty_step(program, error.inputs, self.captured.opaque)
+        except Exception as wrong:  # the program failed altogether: so does the step
+            error.got += f" ({type(wrong).__name__} in a step)"
+        if found is not None:
+            step, wrong_element = found
+            kernel = step.kernel
+            how = f"{kernel.implementation} {kernel.schedule}".strip()
+            error.step = f"{step.name} = {kernel.term} by {how}"
+            error.step += f", {step.label}" if step.label else ""
+            error.where += f"; the first step that is wrong by itself: {error.step}"
+            error.got += f" (the step gives {wrong_element.got:.9g}"
+            error.got += f" for {wrong_element.expected:.9g})"
+            error.hint = _ATTACH
+            return
+        error.rules = self._suspects(error, program)
+        error.where += "; every kernel is right by itself, so the rules are to blame"
+        yours = [name for name in error.rules if self._is_own(name)]
+        named = ", ".join(error.rules[:_NAMED])
+        if yours:
+            error.hint = f"one of your rules is unsound: {', '.join(yours[:_NAMED])}"
+        else:
+            error.hint = f"{_ATTACH}; rules: {named}"
+
+    def _suspects(self, error: Mismatch, program: CompiledProgram) -> tuple[str, ...]:
+        """Rules that may be unsound: the one that changes the value if that can be told, then those
+        of the user by file and line, then all others that fired."""
         files, fired = set(map(str, self.own)), self.report.rules_fired
         mine = [r for r in self.rules.rules if r.file in files]
         # Only rewrites are counted when they fire.
-        yours = [r for r in mine if r.name in fired or r.kind != "rewrite"]
-        names = {r.name for r in mine}
-        others = (name for name in fired if name not in names)
-        return (*(f"{r.name} ({r.file}:{r.line})" for r in yours), *others)
+        yours = [r.name for r in mine if r.name in fired or r.kind != "rewrite"]
+        used = self._used(error, program)
+        names = dict.fromkeys((*used, *yours, *fired))
+        places = {r.name: f"{r.name} ({r.file}:{r.line})" for r in mine}
+        return tuple(places.get(name, name) for name in names)
 
-    def _hint(self, error: EquivalenceError) -> str:
-        files = tuple(map(str, self.own))
-        yours = [name for name in error.rules if any(f"({file}:" in name for file in files)]
-        if yours:
-            return f"one of your rules is unsound: {', '.join(yours)}"
-        return f"this is a fault in eqsynth: {_ATTACH}"
+    def _is_own(self, suspect: str) -> bool:
+        return any(f" ({file}:" in suspect for file in map(str, self.own))
+
+    def _used(self, error: Mismatch, program: CompiledProgram) -> tuple[str, ...]:
+        """The rule whose application changes the value on the inputs that the programs differ on,
+        found in the chain of whole programs from the original to this one."""
+        explanation = program.explain()
+        if not isinstance(explanation, Explanation):
+            return ()
+        given = self.captured.bind(*error.inputs[0], **error.inputs[1])
+        inputs = self.captured.program.inputs
+        leaves = dict(zip((i.name for i in inputs), given, strict=True)) | dict(
+            self.captured.weights
+        )
+        try:
+            return _changing(list(explanation.programs()), leaves, self.captured)
+        except (EqsynthError, RuntimeError):
+            return ()
 
 
-def warn(error: EquivalenceError) -> None:
+def _changing(
+    programs: Sequence[tuple[str, Program]], leaves: dict[str, torch.Tensor], captured: Captured
+) -> tuple[str, ...]:
+    """The first rule of a chain whose program isn't the first one's value in float64 any more."""
+
+    def values(number: int) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return evaluate(programs[number][1].outputs, leaves, captured.opaque, exact=True)
+
+    right = values(0)
+
+    def off(number: int) -> float:
+        pairs = zip(values(number), right, strict=True)
+        return max((_relative(value, expected) for value, expected in pairs), default=0.0)
+
+    low, high = 0, len(programs) - 1
+    whole = min(off(high), 1.0)  # infinite, where one of the two is NaN
+    if whole < 1e-9:
+        return ()  # equal over the reals: digits are lost, by nobody in particular
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if off(middle) > whole / 100 else (middle, high)
+    return (programs[high][0],)
+
+
+def _relative(value: torch.Tensor, expected: torch.Tensor) -> float:
+    if not value.numel():
+        return 0.0
+    scale = float(expected.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return float(distance(value, expected).max()) / (scale or 1.0)
+
+
+def _noise(rules: RuleSet, report: Report) -> float:
+    """By how many roundings (of float32) the values of a program are off: a few, or what the
+    approximations among the rules that fired claim to be off by at most."""
+    claimed = [
+        float(rule.numerics.partition("(")[2].rstrip(" )") or 0)
+        for rule in rules.rules
+        if rule.numerics.startswith("approx") and rule.name in report.rules_fired
+    ]
+    return max([MOVE, *(bound / 8 / torch.finfo(torch.float32).eps for bound in claimed)])
+
+
+def _guesses(program: Program, leaves: Sequence[Any]) -> dict[int, int]:
+    """For integer arguments, how many rows the table has that they are positions in: of the input
+    of the same type; the check tries whether that is so."""
+    bounds = positions(program.terms())
+    known = {
+        (term.shape, f"torch.{term.dtype}"): count
+        for term, count in bounds.items()
+        if isinstance(term, Input)
+    }
+    return {
+        n: known[key]
+        for n, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor)
+        and (key := (tuple(leaf.shape), str(leaf.dtype))) in known
+    }
+
+
+def warn(error: Mismatch) -> None:
     """Tells the caller of ``optimize`` that the original came back, and why."""
     text = f"the original program is used: {error}"
     warnings.warn(text, EquivalenceWarning, stacklevel=3)

@@ -25,9 +25,9 @@ from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.errors import (
     CaptureError,
     EqsynthError,
-    EquivalenceError,
     ExtractionError,
     LoweringError,
+    UnsteadyError,
 )
 from eqsynth.executor import Worker, borrowed
 from eqsynth.explain import NoExplanation, explain_plan
@@ -39,13 +39,15 @@ from eqsynth.extract.regions import with_engines
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
-from eqsynth.lower.check import unchanged
+from eqsynth.lower.check import Mismatch
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
 from eqsynth.lowered import lowered
 from eqsynth.numerics import Files, rule_files, rules_of
@@ -132,6 +134,7 @@ def optimize(
         time_limit_s,
         node_limit,
         memory_limit,
+        numerics,
         check,
         explain,
         None if engines is None else tuple(engines),
@@ -139,7 +142,7 @@ def optimize(
     )
     engines_of(settings.engines)
     begin = time.monotonic()
-    loaded = rules_of(settings.rules, numerics, where="optimize")
+    loaded = rules_of(settings.rules, settings.numerics, where="optimize")
     loaded_at = time.monotonic()
     args, kwargs = arguments(example_inputs, example_kwargs)
     files = set(map(str, settings.rules))
@@ -150,12 +153,14 @@ def optimize(
     try:
         if module is not None:
             try_out(module, args, kwargs)
+            check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
             captured = _expression(program, kwargs)
     except CaptureError as error:
         assert module is not None
-        report.stop, report.reason = "capture", str(error)
+        report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
+        report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
         return CompiledProgram.from_module(module, report, why)
@@ -168,7 +173,7 @@ def optimize(
         except (ExtractionError, LoweringError) as error:
             report.reason = str(error)
             result = original.program(report)
-        except EquivalenceError as error:
+        except Mismatch as error:
             if strict:
                 raise
             report.reason = str(error)
@@ -225,7 +230,7 @@ class _Run:
                 own, found = self._extract(graph, measurer)
         try:
             compiled, plan = self._checked(graph, found), found.plan
-        except (LoweringError, EquivalenceError) as error:
+        except (LoweringError, Mismatch) as error:
             if found.plan is own.plan:
                 raise
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
@@ -239,7 +244,7 @@ class _Run:
 
         Raises:
             LoweringError: a kernel doesn't build.
-            EquivalenceError: the program differs from the original.
+            Mismatch: the program differs from the original.
         """
         with self._stage("lower"):
             captured = self.captured
@@ -258,11 +263,9 @@ class _Run:
         self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
         with self._stage("check"):
             if self.settings.check:
-                stage = Stage(self.captured, self.rules, self.settings.rules, self.report)
-                original = self.original
-                stage.hold(
-                    original.flat(compiled), original.flat(original.call), original.leaves()
-                )
+                settings, rules = self.settings, self.rules
+                stage = Stage(self.captured, rules, settings.rules, settings.numerics, self.report)
+                stage.hold(compiled, self.original)
         return compiled
 
     def _refuse_nan(self) -> None:

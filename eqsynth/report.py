@@ -70,7 +70,11 @@ class Report:
         peak_memory_bytes: constants, inputs and the values that live at once; 0, which is not
             known, where the original is kept.
         error_rel: largest difference to the original over the largest value.
-        stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …
+        digits_lost: kind of inputs -> the largest difference to the original relative to the
+            largest value of its row, where that is more than rounding explains. Only where the
+            user's ``numerics`` allows it; such a program is used.
+        stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …; or
+            why there was none: ``capture``, ``unsteady`` (the original differs from itself).
         backend: what runs: the kernels' implementations, or ``original``.
         kernels_estimated: kernels of the plan that there was no time to measure.
         own_rules: names of the user's rules, which are told before eqsynth's.
@@ -95,6 +99,7 @@ class Report:
     constant_bytes: int = 0
     peak_memory_bytes: int = 0
     error_rel: float = 0.0
+    digits_lost: Mapping[str, float] = field(default_factory=dict)
     enodes: int = 0
     eclasses: int = 0
     segments: int = 0
@@ -208,7 +213,11 @@ class Report:
             ("constants", f"{self.constant_bytes:,} bytes"),
             ("peak memory", f"{self.peak_memory_bytes:,} bytes"),
             ("relative error", f"{self.error_rel:.1e}"),
+            *([("digits lost", self._lost())] if self.digits_lost else []),
         ]
+
+    def _lost(self) -> str:
+        return ", ".join(f"{part:.1e} on {kind} inputs" for kind, part in self.digits_lost.items())
 
     def original_is_kept(self, parameters: int) -> None:
         """Figures of what runs are those of the original, which holds nothing for itself.
@@ -219,7 +228,7 @@ class Report:
         self.backend = "original"
         self.flops_after, self.bytes_after = self.flops_before, self.bytes_before
         self.parameters, self.constant_bytes, self.peak_memory_bytes = parameters, 0, 0
-        self.error_rel = 0.0
+        self.error_rel, self.digits_lost = 0.0, {}
 
     def _search_rows(self) -> list[tuple[str, str]]:
         mine = set(self.own_rules)

@@ -23,6 +23,7 @@ class Settings:
     time_limit_s: float
     node_limit: float
     memory_limit: float
+    numerics: str
     check: bool
     explain: bool
     engines: tuple[str, ...] | None = None

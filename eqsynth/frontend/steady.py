@@ -1,0 +1,173 @@
+"""Whether a module gives the same twice: one that doesn't can't be held against anything.
+
+What tells rounding from state: a reduction over threads may add in another order each time, but
+with one thread it adds in one order, and state is state with one thread too. Not here: whether the
+module takes its example inputs at all (``examples.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from eqsynth.errors import UnsteadyError
+from eqsynth.frontend.examples import kept_buffers
+from eqsynth.lower.kinds import inputs_of
+from eqsynth.lower.reruns import Reference, Values
+from eqsynth.lower.rounding import Evidence, distance, judge
+
+# Roundings of a row's largest value: of code that is compiled differently from call to call.
+_ROUNDINGS: Final = 64.0
+
+
+def check_steady(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> None:
+    """Runs the module twice on its example inputs, and once on others.
+
+    Buffers, and the states of random generators, are as before afterwards.
+
+    Raises:
+        UnsteadyError: a second call gives something else, or a call changes what later ones give.
+    """
+    given: Values = (args, dict(kwargs or {}))
+    fresh = _copy(module)
+    with _kept_generators():
+        before = _generators()
+        first = _results(module, given)
+        drawn = [name for name, state in _generators().items() if state != before[name]]
+        try:
+            second = _results(module, given)
+        except Exception as error:  # whatever a user's module raises
+            raise _unsteady(module, f"{type(error).__name__}: {error}") from error
+        if not _near(first, second, 0.0):
+            if drawn:
+                raise UnsteadyError(
+                    "the module draws random numbers",
+                    where=type(module).__name__,
+                    got=f"two results for one input: it uses the generator of {', '.join(drawn)}",
+                    expected="a result that is determined by the inputs",
+                    hint="the original runs as it is; give the random values as an input",
+                )
+            if not _alone_equal(module, given):
+                raise _unsteady(module, "two results for one input")
+        if fresh is not None:
+            _check_memory(module, fresh, given, first)
+
+
+def _check_memory(
+    module: torch.nn.Module, fresh: torch.nn.Module, given: Values, first: Sequence[Any]
+) -> None:
+    """A module that was called gives on other inputs what one that wasn't gives."""
+    other = inputs_of(given, "random", {})
+    try:
+        expected = _results(fresh, other)
+        got = _results(module, other)
+        again = _results(module, given)
+    except Exception:  # it doesn't take them
+        return
+    if not _rounding(got, expected, fresh, other):
+        raise _unsteady(module, "another result on other inputs than if it is called first on them")
+    if not _rounding(again, first, fresh, given):
+        raise _unsteady(module, "another result after a call with other inputs")
+
+
+def _rounding(
+    got: Sequence[Any], expected: Sequence[Any], module: torch.nn.Module, values: Values
+) -> bool:
+    """Whether results differ by no more than rounding explains."""
+    if _near(got, expected, 0.0):
+        return True
+    reference = Reference(module)
+    pair = [[x for x in leaves if isinstance(x, torch.Tensor)] for leaves in (got, expected)]
+    rest = [[x for x in leaves if not isinstance(x, torch.Tensor)] for leaves in (got, expected)]
+    if rest[0] != rest[1] or [(x.shape, x.dtype) for x in pair[0]] != [
+        (x.shape, x.dtype) for x in pair[1]
+    ]:
+        return False
+    evidence = Evidence(lambda seed: reference.moved(values, seed))
+    return judge(pair[0], pair[1], evidence).wrong is None
+
+
+def _unsteady(module: torch.nn.Module, got: str) -> UnsteadyError:
+    return UnsteadyError(
+        "the module keeps something from call to call",
+        where=type(module).__name__,
+        got=got,
+        expected="a result that is determined by the inputs and the buffers",
+        hint="the original runs as it is; keep counters in buffers, or out of forward",
+    )
+
+
+def _copy(module: torch.nn.Module) -> torch.nn.Module | None:
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # whatever copying a user's module raises
+        return None
+
+
+def _results(module: torch.nn.Module, values: Values) -> list[Any]:
+    args, kwargs = tree_map_only(torch.Tensor, torch.clone, values)
+    with torch.no_grad(), kept_buffers(module):
+        leaves = tree_leaves(module(*args, **kwargs))
+        return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def _alone_equal(module: torch.nn.Module, given: Values) -> bool:
+    """Whether two runs with one thread agree to rounding."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _near(_results(module, given), _results(module, given))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _near(one: Sequence[Any], other: Sequence[Any], roundings: float = _ROUNDINGS) -> bool:
+    return len(one) == len(other) and all(
+        _leaf_near(a, b, roundings) for a, b in zip(one, other, strict=True)
+    )
+
+
+def _leaf_near(a: Any, b: Any, roundings: float) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and bool(a == b)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.numel():
+        return True
+    far = distance(a, b)
+    if not a.is_floating_point() or not roundings:
+        return not bool(far.any())
+    size = b.double().abs().nan_to_num(0.0, 0.0, 0.0)
+    row = size.amax(-1, keepdim=True) if size.ndim else size
+    return bool((far <= roundings * torch.finfo(a.dtype).eps * row).all())
+
+
+def _generators() -> dict[str, Any]:
+    """The states of the random generators that a module may draw from."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 -- the one that is global
+    numpy = (kind, np.asarray(keys).tobytes(), *rest)
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": numpy,
+        "python": random.getstate(),
+    }
+
+
+@contextmanager
+def _kept_generators() -> Iterator[None]:
+    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy)  # noqa: NPY002
+            random.setstate(python)

@@ -1,0 +1,237 @@
+"""Kinds of inputs that programs are compared on: all floats, integers and bools among the leaves of
+the arguments vary, wherever they are nested.
+
+Which integers an original takes is found by trying (`ranges`): positions in an embedding's table
+may be any of its rows, no others. Not here: the comparison (``check.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from eqsynth.lower.reruns import Values
+
+Generator = torch.Generator
+Draw = Callable[[torch.Size, Generator, float], torch.Tensor]
+
+
+def _normal(shape: torch.Size, g: Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=g, dtype=torch.float64)
+
+
+def _offset(by: float) -> Draw:
+    return lambda shape, g, largest: _normal(shape, g) + min(by, largest)
+
+
+def _mixed(shape: torch.Size, g: Generator, largest: float) -> torch.Tensor:
+    """From 1e-6 to 1e6: in half of the rows element by element, in the others a row as a whole."""
+    each = torch.rand(shape, generator=g, dtype=torch.float64)
+    if shape:
+        rows = torch.rand((*shape[:-1], 2), generator=g, dtype=torch.float64)
+        each = torch.where(rows[..., :1] < 0.5, each, rows[..., 1:])
+    digits = min(6.0, float(torch.tensor(largest).log10()))
+    return _normal(shape, g) * 10 ** (digits * (2 * each - 1))
+
+
+def _sparse(shape: torch.Size, g: Generator, _largest: float) -> torch.Tensor:
+    kept = torch.rand(shape, generator=g) < 0.3
+    return torch.where(kept, _normal(shape, g), 0.0)
+
+
+FLOATS: Final[Mapping[str, Draw]] = {
+    "random": lambda shape, g, _: _normal(shape, g),
+    "offset 10": _offset(10.0),
+    "offset 1e4": _offset(1e4),
+    "offset 1e6": _offset(1e6),
+    "mixed scales": _mixed,
+    "near-equal": lambda shape, g, _: 1 + 1e-3 * _normal(shape, g),
+    "constant": lambda shape, g, _: _normal(torch.Size(()), g).expand(shape),
+    "sparse": _sparse,
+}
+"""Kinds besides the inputs as given. The last argument is a number of which products of four are
+still in the dtype's range."""
+
+LARGE: Final = frozenset({"offset 1e4", "offset 1e6", "mixed scales"})
+"""Kinds on which an exponential leaves the range of its numbers."""
+
+KINDS: Final = ("given", *FLOATS)
+
+_BASE: Final[Mapping[str, int]] = {"offset 10": 10, "offset 1e4": 10**4, "offset 1e6": 10**6}
+_FEW = 1 << 16  # integers up to so many are drawn evenly
+_TRIES = 40  # runs of the original for the range of one input
+_TRIES_S = 2.0  # and so long for all inputs, if that is more than ten runs
+
+
+@dataclass(frozen=True)
+class Range:
+    """Integers from ``low`` to ``high`` are taken. ``bounded``: there are others that aren't."""
+
+    low: int
+    high: int
+    bounded: bool
+
+
+Ranges = Mapping[int, Range | None]
+"""By the leaf's position. None: not even the given ones are taken everywhere, as where each column
+is a position in another table; then rows change places."""
+
+
+def is_integer(leaf: Any) -> bool:
+    """A tensor of integers (bools are none)."""
+    return (
+        isinstance(leaf, torch.Tensor)
+        and leaf.dtype != torch.bool
+        and not leaf.is_floating_point()
+        and not leaf.is_complex()
+        and leaf.numel() > 0
+    )
+
+
+def inputs_of(values: Values, kind: str, integers: Ranges, seed: int = 0) -> Values:
+    """Inputs of a kind, of the types of those that were given; the same for the same seed.
+
+    An integer without an entry in ``integers``, and what is no tensor, stays as given.
+    """
+    if kind == "given":
+        return values
+    leaves, tree = tree_flatten(values)
+    changed = []
+    for position, leaf in enumerate(leaves):
+        g = torch.Generator().manual_seed(1000 * seed + 97 * KINDS.index(kind) + position)
+        changed.append(_drawn(leaf, kind, integers.get(position), position in integers, g))
+    drawn: Values = tree_unflatten(changed, tree)
+    return drawn
+
+
+def _drawn(leaf: Any, kind: str, within: Range | None, varies: bool, g: Generator) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.is_complex():
+        return leaf
+    if leaf.is_floating_point():
+        largest = float(torch.finfo(leaf.dtype).max) ** 0.25
+        return FLOATS[kind](leaf.shape, g, largest).to(leaf.dtype)
+    if leaf.dtype == torch.bool:
+        part = {"constant": 1.0, "sparse": 0.25}.get(kind, 0.5)
+        return torch.rand(leaf.shape, generator=g) < part
+    if not varies:
+        return leaf
+    if within is None:
+        return leaf[torch.randperm(len(leaf), generator=g)] if leaf.ndim else leaf
+    return _integers(leaf, kind, within, g)
+
+
+def _integers(leaf: torch.Tensor, kind: str, within: Range, g: Generator) -> torch.Tensor:
+    low, high = within.low, within.high
+    even = within.bounded or high - low <= _FEW
+    if even and kind not in ("constant", "sparse"):
+        drawn = _between(low, high, leaf.shape, g)
+        # Both ends are among them.
+        ends = torch.randint(leaf.numel(), (2,), generator=g)
+        drawn.view(-1)[ends] = torch.tensor([low, high])
+    elif kind == "constant":
+        drawn = _between(max(low, -9), min(high, 9) if not even else high, (), g).expand(leaf.shape)
+    elif kind == "mixed scales":
+        size = 2.0 ** (62 * torch.rand(leaf.shape, generator=g, dtype=torch.float64))
+        sign = 1 - 2 * torch.randint(2, leaf.shape, generator=g)
+        drawn = size.long() * sign
+    else:
+        drawn = _BASE.get(kind, 0) + torch.randint(-9, 10, leaf.shape, generator=g)
+        if kind == "sparse":
+            drawn = drawn * (torch.rand(leaf.shape, generator=g) < 0.3)
+    return drawn.clamp(low, high).to(leaf.dtype)
+
+
+def _between(low: int, high: int, shape: Sequence[int], g: Generator) -> torch.Tensor:
+    """Drawn evenly; ``randint`` takes no range of 2^63."""
+    span = min(high - low, (1 << 62) - 1)
+    return low + torch.randint(span + 1, tuple(shape), generator=g)
+
+
+# ---- which integers are taken ----------------------------------------------------------------
+
+
+def ranges(
+    values: Values, runs: Callable[[Values], bool], guesses: Mapping[int, int] | None = None
+) -> dict[int, Range | None]:
+    """For each integer input, the range around the given ones that the original takes.
+
+    Args:
+        runs: whether the original runs on these inputs.
+        guesses: by the leaf's position, how many rows the table has that it is a position in, where
+            that is known: two tries then find what else takes a search.
+    """
+    leaves, tree = tree_flatten(values)
+    found: dict[int, Range | None] = {}
+    begin = time.monotonic()
+    for position, leaf in enumerate(leaves):
+        if not is_integer(leaf):
+            continue
+
+        def takes(value: int, position: int = position, leaf: torch.Tensor = leaf) -> bool:
+            tried = [*leaves]
+            tried[position] = torch.full_like(leaf, value)
+            return runs(tree_unflatten(tried, tree))
+
+        budget = _budget(begin)
+        found[position] = _range(leaf, takes, budget, (guesses or {}).get(position))
+    return found
+
+
+def _budget(begin: float) -> Callable[[], bool]:
+    """True so long as there are tries left: so many runs, or so long, but ten at least."""
+    left = iter(range(_TRIES))
+    return lambda: (n := next(left, None)) is not None and (
+        n < 10 or time.monotonic() - begin < _TRIES_S
+    )
+
+
+def _range(
+    leaf: torch.Tensor,
+    takes: Callable[[int], bool],
+    budget: Callable[[], bool],
+    guess: int | None,
+) -> Range | None:
+    info = torch.iinfo(leaf.dtype)
+    low, high = int(leaf.min()), int(leaf.max())
+    if not (takes(low) and takes(high)):
+        return None
+    if guess is not None and guess > high and takes(guess - 1) and not takes(guess):
+        top, upper = guess - 1, True
+    else:
+        top, upper = _farthest(high, info.max, takes, budget)
+    bottom, lower = _farthest(low, info.min, takes, budget)
+    return Range(bottom, top, upper or lower)
+
+
+def _farthest(
+    start: int, limit: int, takes: Callable[[int], bool], budget: Callable[[], bool]
+) -> tuple[int, bool]:
+    """The farthest number towards the limit that is taken, and whether one beyond isn't.
+
+    If the limit is taken, so are all. Else by steps that double, then by halving.
+    """
+    if start == limit or takes(limit):
+        return limit, False
+    sign = 1 if limit > start else -1
+    good, step = start, 1
+    bad = limit
+    while budget():
+        following = good + sign * step
+        if (limit - following) * sign <= 0:
+            break
+        if not takes(following):
+            bad = following
+            break
+        good, step = following, 2 * step
+    while abs(bad - good) > 1 and budget():
+        middle = (good + bad) // 2
+        if takes(middle):
+            good = middle
+        else:
+            bad = middle
+    return good, True

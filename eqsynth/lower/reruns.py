@@ -1,0 +1,228 @@
+"""The original that a program is held against, and what else can be asked of it: to run with all
+of its floats moved by a few roundings, and in float64.
+
+A module is copied for both, so that the user's own is never touched. Of a function that is no
+module only the inputs can be moved. Not here: what the answers decide (``rounding.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+from eqsynth.ir.program import Program
+from eqsynth.ir.tensor import Op, Tensor, args_of, topological
+from eqsynth.lower.rounding import MOVE, RERUNS
+from eqsynth.lower.torch_ops import Opaque, run_term
+from eqsynth.lower.torch_scalars import kept_dtype
+
+Values = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one call."""
+
+# Noise for large tensors is drawn once and repeated; a prime, so that rows get different parts.
+_POOL = 65_537
+_WEIGHTS = 10_000  # the parts of a rerun (see off_by_rounding) that are no inputs
+
+
+@contextmanager
+def unchanged(state: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Gives tensors (the buffers that a program changes) their values back at the end."""
+    saved = [tensor.clone() for tensor in state]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(state, saved, strict=True):
+                tensor.copy_(value)
+
+
+def results(
+    call: Callable[..., Any], values: Values, state: Sequence[torch.Tensor] = ()
+) -> list[torch.Tensor]:
+    """The tensors of a call's result, then the state as it leaves it; inputs and state stay."""
+    args, kwargs = tree_map_only(torch.Tensor, torch.clone, values)
+    with torch.no_grad(), unchanged(state):
+        leaves = tree_leaves(call(*args, **kwargs))
+        found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [*found, *(tensor.clone() for tensor in state)]
+
+
+class Reference:
+    """What is held to be right.
+
+    Attributes:
+        state: buffers that it changes; they count as results, and are as before after each run.
+        runs: how often it ran, in whatever way.
+    """
+
+    def __init__(self, call: Callable[..., Any], state: Sequence[torch.Tensor] = ()) -> None:
+        self.call, self.state, self.runs = call, tuple(state), 0
+        self._moving: _Copy | None = None
+        self._wide: _Copy | None = None
+        self._copies = isinstance(call, torch.nn.Module)
+        self._widens = self._copies
+
+    def __call__(self, values: Values) -> list[torch.Tensor]:
+        self.runs += 1
+        return results(self.call, values, self.state)
+
+    def moved(self, values: Values, seed: int) -> list[torch.Tensor] | None:
+        """Its results with inputs and weights off by a few roundings; None if it fails on them."""
+        if self._copies and self._moving is None:
+            try:
+                self._moving = _Copy(self.call, self.state)
+            except Exception:  # whatever copying a user's module raises: its inputs still move
+                self._copies = False
+        self.runs += 1
+        leaves, tree = tree_flatten(values)
+        shaken: Values = tree_unflatten(
+            [
+                off_by_rounding(x, seed=seed, part=n) if isinstance(x, torch.Tensor) else x
+                for n, x in enumerate(leaves)
+            ],
+            tree,
+        )
+        try:
+            if self._moving is None:
+                return results(self.call, shaken, self.state)
+            self._moving.move(seed)
+            return results(self._moving.module, shaken, self._moving.state)
+        except Exception:
+            return None
+
+    def exact(self, values: Values) -> list[torch.Tensor] | None:
+        """Its results in float64; None where it can't be run in float64."""
+        if not self._widens:
+            return None
+        self.runs += 1
+        widened: Values = tree_map_only(torch.Tensor, _double, values)
+        try:
+            self._wide = self._wide or _Copy(self.call, self.state, wide=True)
+            return results(self._wide.module, widened, self._wide.state)
+        except Exception:
+            self._widens = False
+            return None
+
+
+class _Copy:
+    """A copy of a module, its buffers that change, and its floats beside those of the original."""
+
+    def __init__(self, module: Any, state: Sequence[torch.Tensor], wide: bool = False) -> None:
+        self.module: torch.nn.Module = copy.deepcopy(module)
+        if wide:
+            self.module.double()
+        mine, theirs = _tensors(self.module), _tensors(module)
+        names = {id(tensor): name for name, tensor in theirs.items()}
+        self.state = tuple(mine[names[id(tensor)]] for tensor in state)
+        changing = set(map(id, self.state))
+        self._floats = [
+            (mine[name], tensor.detach()) for name, tensor in theirs.items()
+            if tensor.is_floating_point() and id(mine[name]) not in changing
+        ]  # fmt: skip
+
+    def move(self, seed: int) -> None:
+        """Its weights are the original's, off by a few roundings."""
+        with torch.no_grad():
+            for number, (mine, theirs) in enumerate(self._floats):
+                mine.copy_(off_by_rounding(theirs, seed=seed, part=_WEIGHTS + number))
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def off_by_rounding(
+    x: torch.Tensor, *, seed: int, part: int = 0, roundings: float = MOVE
+) -> torch.Tensor:
+    """Floats moved by about ``roundings`` roundings each; zeros with another sign, which no
+    program promises.
+
+    Whole numbers are exact, as in a mask or where a float is a position: a tensor of them stays,
+    but for seeds from ``RERUNS`` on, which move it away from zero.
+
+    Args:
+        part: of one rerun; each is moved in a way of its own.
+    """
+    if not x.is_floating_point() or not x.numel():
+        return x
+    generator = torch.Generator().manual_seed(seed + 1000 * part)
+    noise = torch.randn(min(x.numel(), _POOL), generator=generator, dtype=torch.float32)
+    spread = noise.repeat(-(-x.numel() // len(noise)))[: x.numel()].reshape(x.shape)
+    if bool((x == x.trunc()).all()):
+        if seed < RERUNS:
+            return torch.where((x == 0) & (spread < 0), -x, x)
+        spread = spread.abs()
+    eps = torch.finfo(x.dtype).eps
+    if x.dtype == torch.float64:
+        moved = x * (1 + roundings * eps * spread.double())
+    else:
+        moved = (x.float() * (1 + roundings * eps * spread)).to(x.dtype)
+    return torch.where((x == 0) & (spread < 0), -x, moved)
+
+
+class Plain(torch.nn.Module):
+    """A program as it was captured, term by term through torch: the original of an expression.
+
+    In float64 (``double()``) it computes in float64 throughout.
+    """
+
+    def __init__(
+        self, program: Program, weights: Mapping[str, torch.Tensor], unflatten: Callable[..., Any]
+    ) -> None:
+        super().__init__()
+        self.program, self.unflatten, self.wide = program, unflatten, False
+        self.names = tuple(weights)
+        for position, value in enumerate(weights.values()):
+            self.register_buffer(f"weight_{position}", value.detach())
+        self.eval()
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        values = dict(zip((i.name for i in self.program.inputs), inputs, strict=True))
+        values |= {name: self.get_buffer(f"weight_{n}") for n, name in enumerate(self.names)}
+        return self.unflatten(evaluate(self.program.outputs, values, exact=self.wide))
+
+    def double(self) -> Plain:
+        self.wide = True
+        return super().double()
+
+
+def evaluate(
+    outputs: Sequence[Tensor],
+    leaves: Mapping[str, torch.Tensor],
+    opaque: Opaque | None = None,
+    exact: bool = False,
+) -> list[torch.Tensor]:
+    """The values of terms through torch, what they share computed once.
+
+    Args:
+        leaves: the values of inputs and weights, by name.
+        exact: in float64.
+    """
+    order = list(topological(outputs))
+    left = dict.fromkeys(order, 0)
+    for term in order:
+        for arg in args_of(term):
+            left[arg] += 1
+    for term in outputs:
+        left[term] += 1
+    values: dict[Tensor, torch.Tensor] = {}
+    for term in order:
+        args = term.args if isinstance(term, Op) else args_of(term)
+        if args or isinstance(term, Op):
+            values[term] = run_term(term, [values[arg] for arg in args], opaque, exact)
+        else:
+            values[term] = leaves[term.label].to(kept_dtype(term.dtype, exact))
+        for arg in args_of(term):
+            left[arg] -= 1
+            if not left[arg]:
+                del values[arg]
+    return [values[term] for term in outputs]

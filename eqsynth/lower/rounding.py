@@ -1,0 +1,291 @@
+"""Whether rounding explains that two results differ: the one home of that judgement.
+
+Each element is judged by itself, so that a small output beside a large one is seen. What rounding
+may do to an element is not guessed but tried: the original runs again with all of its floats moved
+by a few roundings, and an element may differ by so many times what it moved (`FACTOR`). That covers
+sums that cancel, ties, and whatever is badly conditioned; an element that doesn't move has to
+agree to `SURE` roundings. If this leaves doubt, the original in float64 is the truth: an element
+that is as close to it as the original is, times the same factor, is right.
+
+Not here: how the original is moved or widened (``reruns.py``), on what data (``kinds.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Final
+
+import torch
+
+from eqsynth.errors import EquivalenceError
+
+SURE: Final = 64.0
+"""So many roundings of an element are no matter for doubt: functions differ by some of them."""
+
+FACTOR: Final = 16.0
+"""How many times further than by itself moved, or from the truth than the original, an element may
+be. What moves it are inputs and weights that are off by about `MOVE` roundings."""
+
+MOVE: Final = 4.0
+
+_LEAST: Final = SURE * float(torch.finfo(torch.float32).tiny)  # what is less may be zero
+
+RERUNS: Final = 12
+"""Reruns until an element that differs counts as wrong. One that differs by rounding moves by less
+than a hundredth of its usual way once in a hundred reruns; most judgements need none to three."""
+
+Results = Sequence[torch.Tensor]
+Rerun = Callable[[int], Results | None]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an original can be asked where it differs from a program; all on the same inputs.
+
+    Attributes:
+        moved: its results with every float off by a few roundings, by a seed; None if it can't.
+            Seeds from ``RERUNS`` on move whole numbers too, which are exact before: they are asked
+            for only where nothing moves else.
+        exact: its results in float64; None where it can't be run in float64.
+        noisy: the program's own results with each of its intermediate values off by a few
+            roundings. Only where digits may be lost: what this explains is told, and no error.
+        overflows: the inputs are so large that what the original gives beyond the range of its
+            numbers says nothing.
+    """
+
+    moved: Rerun = lambda _seed: None
+    exact: Callable[[], Results | None] = lambda: None
+    noisy: Rerun | None = None
+    overflows: bool = False
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An element that rounding doesn't explain: the worst one.
+
+    Attributes:
+        index: of the element in output number ``output``.
+        allowed: the difference that rounding explains.
+    """
+
+    output: int
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    allowed: float
+
+    def __str__(self) -> str:
+        at = f"[{', '.join(map(str, self.index))}]"
+        return f"output {self.output}{at if self.index else ''}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Attributes:
+    wrong: the worst element, if one is wrong.
+    lost: of the elements that only the program's own rounding explains, the largest difference
+        relative to the largest value of its row.
+    """
+
+    wrong: Wrong | None = None
+    lost: float = 0.0
+
+
+@dataclass
+class _Output:
+    """One output under judgement: what is still in doubt, and what each element may differ by."""
+
+    got: torch.Tensor
+    expected: torch.Tensor
+    eps: float
+    difference: torch.Tensor = field(init=False)
+    allowed: torch.Tensor = field(init=False)
+    reach: torch.Tensor = field(init=False)  # how far the original moved
+    doubt: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.difference = distance(self.got, self.expected)
+        self.allowed = SURE * self.eps * _size(self.expected) + (_LEAST if self.eps else 0.0)
+        self.reach = torch.zeros_like(self.difference)
+        self.settle(self.difference <= self.allowed)
+
+    def settle(self, right: torch.Tensor) -> None:
+        self.doubt = self.doubt & ~right if hasattr(self, "doubt") else ~right
+
+    @property
+    def open(self) -> bool:
+        return bool(self.doubt.any())
+
+
+def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> Judgement:
+    """Whether results differ by rounding only. They are of one type each (``same_types``).
+
+    Args:
+        expected: what the original gives.
+
+    >>> x = torch.tensor([1e6, 1e-6])
+    >>> judge([x], [x]).wrong is None, judge([x + 1e-3], [x]).wrong.index
+    (True, (1,))
+    """
+    evidence = evidence or Evidence()
+    outputs = [_Output(g, e, _eps(e)) for g, e in zip(got, expected, strict=True)]
+    if not any(output.open for output in outputs):
+        return Judgement()
+    if evidence.overflows:
+        for output in outputs:
+            output.settle(~_finite(output.expected))
+    _by_moving(outputs, evidence.moved, range(RERUNS))
+    if any(output.open for output in outputs) and not any(o.reach.any() for o in outputs):
+        _by_moving(outputs, evidence.moved, range(RERUNS, 2 * RERUNS))
+    if any(output.open for output in outputs):
+        _by_truth(outputs, evidence.exact())
+    lost = 0.0
+    if evidence.noisy is not None:
+        lost = _by_own_noise(outputs, evidence.noisy)
+    return Judgement(_worst(outputs), lost)
+
+
+def _by_moving(outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int]) -> None:
+    first = 0
+    for seed in seeds:
+        left = sum(int(output.doubt.sum()) for output in outputs)
+        if not left or (seed > seeds[2] and left > max(first / 2, 16)):
+            return  # nothing, or so much that chance isn't to blame
+        first = left if seed == seeds[1] else first
+        results = moved(seed)
+        if results is None:
+            return
+        for output, result in zip(outputs, results, strict=True):
+            if result.shape == output.expected.shape:
+                far = distance(result, output.expected)
+                output.reach = torch.maximum(output.reach, far)
+                output.allowed = torch.maximum(output.allowed, FACTOR * output.reach)
+                output.settle(output.difference <= output.allowed)
+
+
+def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
+    """Elements that are as close to the truth as the original is.
+
+    Where nothing moved, as where all inputs are whole numbers, what the original's row is off by
+    stands for what rounding does; without a truth, some roundings of the row's largest value.
+    """
+    for position, output in enumerate(outputs):
+        still = not bool(output.reach.any())
+        if exact is None or position >= len(exact) or not output.eps:
+            if still:
+                output.allowed = torch.maximum(
+                    output.allowed, SURE * output.eps * _row(_size(output.expected))
+                )
+                output.settle(output.difference <= output.allowed)
+            continue
+        truth = exact[position]
+        if truth.shape != output.expected.shape:
+            continue
+        own, mine = distance(output.expected, truth), distance(output.got, truth)
+        size = _size(truth)
+        # A module that does something else in float64 is no truth.
+        trusted = own <= torch.maximum(output.eps**0.5 * size, FACTOR * output.reach)
+        own = torch.where(trusted, own, 0.0)
+        near = FACTOR * (_row(own) if still else own)
+        moved = torch.maximum(near, FACTOR * output.reach)
+        allowed = torch.maximum(moved, SURE * output.eps * size)
+        output.settle(trusted & (mine <= allowed))
+        # What is too large for the original's numbers is some infinity, or none.
+        over = _finite(truth) & ~_finite(output.expected)
+        output.settle(over & (~_finite(output.got) | (mine <= allowed)))
+
+
+def _by_own_noise(outputs: Sequence[_Output], noisy: Rerun) -> float:
+    """What the program's own roundings explain; gives the largest part of a row that was lost."""
+    base = noisy(0) if any(output.open for output in outputs) else None
+    if base is None:
+        return 0.0
+    reach = [torch.zeros_like(output.difference) for output in outputs]
+    lost = 0.0
+    for seed in range(1, RERUNS):
+        results = noisy(seed) if any(output.open for output in outputs) else None
+        if results is None:
+            break
+        for n, (output, result) in enumerate(zip(outputs, results, strict=True)):
+            reach[n] = torch.maximum(reach[n], distance(result, base[n]))
+            output.allowed = torch.maximum(output.allowed, FACTOR * reach[n])
+            right = output.doubt & (output.difference <= output.allowed)
+            if bool(right.any()):
+                part = output.difference / _row(_size(output.expected)).clamp_min(_LEAST)
+                lost = max(lost, float(part[right].max()))
+            output.settle(right)
+    return lost
+
+
+def _worst(outputs: Sequence[_Output]) -> Wrong | None:
+    for number, output in enumerate(outputs):
+        if not output.open:
+            continue
+        excess = torch.where(output.doubt, output.difference / output.allowed.clamp_min(_LEAST), -1)
+        flat = int(excess.reshape(-1).argmax())
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), excess.shape))
+        got, expected = float(output.got[index]), float(output.expected[index])
+        return Wrong(number, index, got, expected, float(output.allowed[index]))
+    return None
+
+
+# ---- elements --------------------------------------------------------------------------------
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """How far apart elements are, in float64: infinite where one is NaN or infinite and the other
+    isn't the same, at least 1 where integers differ."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    far = (a.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
+    if not a.is_floating_point():
+        far = far.clamp_min(1.0)
+    return torch.where(same, 0.0, far)
+
+
+def same_types(got: Results, expected: Results, where: str) -> None:
+    """Raises:
+    EquivalenceError: other shapes, dtypes, or another number of tensors.
+    """
+
+    types = [[f"{r.dtype} {tuple(r.shape)}" for r in results] for results in (got, expected)]
+    for number, (mine, theirs) in enumerate(zip_longest(*types, fillvalue="nothing")):
+        if mine != theirs:
+            raise EquivalenceError(
+                "the optimized program's result has another type",
+                where=f"output {number} on {where}",
+                got=mine,
+                expected=theirs,
+                hint="this is a fault in eqsynth: please report it",
+            )
+
+
+def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference over the largest value, of what is finite: a figure for reports."""
+    known = _finite(expected) & _finite(got)
+    if not bool(known.any()):
+        return 0.0
+    scale = float(_size(expected)[known].max())
+    error = float(distance(got, expected)[known].max())
+    return error / scale if scale else error
+
+
+def _size(x: torch.Tensor) -> torch.Tensor:
+    """Absolute values, in float64; nothing where there is no number."""
+    return x.double().abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _row(x: torch.Tensor) -> torch.Tensor:
+    """The largest element of each row (the last axis), for each element."""
+    if not x.ndim or not x.numel():
+        return x
+    return x.amax(-1, keepdim=True).expand_as(x)
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(x)
+
+
+def _eps(x: torch.Tensor) -> float:
+    return torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0

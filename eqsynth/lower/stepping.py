@@ -1,0 +1,109 @@
+"""A compiled program step by step: with noise on each value, and each kernel by itself.
+
+Not here: what is done about a step that is wrong (``eqsynth/checking.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.reruns import Values, evaluate, off_by_rounding
+from eqsynth.lower.rounding import MOVE, Evidence, Wrong, judge
+from eqsynth.lower.steps import Step
+from eqsynth.lower.torch_backend import lay_out
+from eqsynth.lower.torch_ops import Opaque
+
+Change = Callable[[int, torch.Tensor], torch.Tensor]
+Known = dict[str, torch.Tensor]
+
+
+def noisy_results(
+    program: CompiledProgram, values: Values, seed: int, roundings: float = MOVE
+) -> list[torch.Tensor]:
+    """The program's results with each argument of each step off by a few roundings, in each step
+    by others; as ``reruns.results`` gives them.
+
+    x·x - 2 x·y + y·y loses what x - y would keep, which shows if the three products are off by a
+    rounding each, and not if x and y are.
+    """
+
+    def off(number: int, value: torch.Tensor) -> torch.Tensor:
+        return off_by_rounding(value, seed=seed, part=number, roundings=roundings)
+
+    with torch.no_grad():
+        known = _leaves(program, values)
+        for _ in _steps(program, known, off):
+            pass
+        outputs = [known[name] for name in program.outputs]
+        whole = program.calling.unflatten(outputs)
+    found = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, torch.Tensor)]
+    changed = {id(buffer): outputs[n] for n, buffer in program.mutations.items()}
+    state = getattr(program.calling, "buffers", ())
+    return [*found, *(changed.get(id(buffer), buffer) for buffer in state)]
+
+
+def faulty_step(
+    program: CompiledProgram, values: Values, opaque: Opaque | None = None
+) -> tuple[Step, Wrong] | None:
+    """The first step whose kernel is wrong by itself: against its term through torch, on the very
+    arguments that the step has in the program. None if each does what it should.
+    """
+    with torch.no_grad():
+        for step, args, result in _steps(program, _leaves(program, values), lambda _, x: x):
+            wrong = _wrong(step.kernel.term, args, result, opaque)
+            if wrong is not None:
+                return step, wrong
+    return None
+
+
+def _wrong(
+    term: Tensor, args: list[torch.Tensor], result: torch.Tensor, opaque: Opaque | None
+) -> Wrong | None:
+    names = [arg.label for arg in args_of(term)]
+
+    def plain(given: list[torch.Tensor], exact: bool = False) -> list[torch.Tensor]:
+        return evaluate([term], dict(zip(names, given, strict=True)), opaque, exact)
+
+    def moved(seed: int) -> list[torch.Tensor]:
+        return plain([off_by_rounding(x, seed=seed, part=n) for n, x in enumerate(args)])
+
+    def exact() -> list[torch.Tensor] | None:
+        return None if getattr(term, "name", "") == "Opaque" else plain(args, True)
+
+    (expected,) = plain(args)
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
+        return Wrong(0, (), float("nan"), float("nan"), 0.0)
+    return judge([result], [expected], Evidence(moved, exact)).wrong
+
+
+def _leaves(program: CompiledProgram, values: Values) -> Known:
+    given = program.calling.bind(*values[0], **values[1])
+    known = dict(program.constants)
+    for parameter, value in zip(program.inputs, given, strict=True):
+        known[parameter.input.name] = lay_out(value, parameter.input.shape, parameter.layout)
+    return known
+
+
+def _steps(
+    program: CompiledProgram, known: Known, change: Change
+) -> Iterator[tuple[Step, list[torch.Tensor], torch.Tensor]]:
+    """Each step with its arguments (changed, but for constants) and its result, which becomes
+    known."""
+    number = 0
+    for step in program.steps:
+        args, given = [], []
+        kernel = step.kernel
+        for name, constant, layout in zip(step.args, kernel.constants, kernel.inputs, strict=True):
+            number += 1
+            value = known[name]
+            if not constant:
+                value = lay_out(change(number, value), value.shape, layout)
+                given.append(value)
+            args.append(value)
+        known[step.name] = step.runner(*given)
+        yield step, args, known[step.name]

@@ -1,0 +1,147 @@
+"""Whether rounding explains a difference, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqsynth.lower.reruns import off_by_rounding
+from eqsynth.lower.rounding import RERUNS, Evidence, judge
+
+Function = Callable[[Tensor], Tensor]
+
+
+def evidence(right: Function, x: Tensor, exact: bool = True) -> Evidence:
+    return Evidence(
+        moved=lambda seed: [right(off_by_rounding(x, seed=seed))],
+        exact=lambda: [right(x.double())] if exact else None,
+    )
+
+
+def wrong(mine: Function, right: Function, x: Tensor, exact: bool = True) -> bool:
+    found = judge([mine(x)], [right(x)], evidence(right, x, exact)).wrong
+    return found is not None
+
+
+SUM = torch.tensor([[1e8, 1.0, -1e8, 0.3], [1e-8, 1e-9, 1e-8, 2e-9]])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("mine", "right", "x"),
+    [
+        # A sum that cancels, in another order; the row beside it doesn't cancel.
+        (lambda x: x.flip(-1).cumsum(-1)[:, -1], lambda x: x.cumsum(-1)[:, -1], SUM),
+        # Whole numbers, of which a sum cancels.
+        (lambda x: x.flip(0).cumsum(0)[-1], lambda x: x.cumsum(0)[-1],
+         torch.tensor([1.0, 1e8, -1e8, 3.0])),
+        # Half way between two integers.
+        (lambda x: (x * (1 + 2**-22)).round(), lambda x: x.round(), torch.arange(9) / 2 + 1e-7),
+        (lambda x: x.div(3), lambda x: x * (1 / 3), torch.rand(100)),
+        (lambda x: (x * 3).argmax(-1), lambda x: x.argmax(-1), torch.rand(4, 5)),
+        # One of two that tie.
+        (lambda x: (x * (1 + 1e-7 * torch.arange(3))).argmax(-1), lambda x: x.argmax(-1),
+         torch.full((3,), 0.7)),
+        # A zero has no sign.
+        (lambda x: 1 / torch.where(x == 0, -x, x), lambda x: 1 / x, torch.tensor([0.0, 2.0])),
+    ],
+)  # fmt: skip
+def test_rounding(mine: Function, right: Function, x: Tensor, exact: bool) -> None:
+    assert not wrong(mine, right, x, exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("mine", "right", "x"),
+    [
+        # The second row doesn't cancel, and the rounding of the first is no excuse for it.
+        (lambda x: x.sum(-1) + 1e-12, lambda x: x.sum(-1), SUM),
+        (lambda x: x.sum(-1) + 99, lambda x: x.sum(-1), SUM),
+        (lambda x: x * (1 + 1e-4), lambda x: x * 1, torch.rand(100)),
+        (lambda x: x + 1e-3, lambda x: x * 1, torch.tensor([1e6, 1e-6])),
+        (lambda x: x.argmin(-1), lambda x: x.argmax(-1), torch.rand(4, 5)),
+        (lambda x: x > 0.5, lambda x: x > 0.6, torch.linspace(0, 1, 50)),
+        (lambda x: x.abs().sqrt(), lambda x: x.sqrt(), torch.tensor([-1.0, 1.0])),
+        (lambda x: torch.where(x > 0, x, torch.nan), lambda x: x * 1, torch.randn(9)),
+        (lambda x: (1 / x).abs(), lambda x: 1 / x, torch.tensor([1e-3, -1e-3])),
+        # Whole numbers, which aren't moved.
+        (lambda x: x @ x + 1, lambda x: x @ x, torch.arange(9.0).reshape(3, 3)),
+        (lambda x: x[0].long(), lambda x: x[1].long(), torch.arange(9.0).reshape(3, 3)),
+    ],
+)
+def test_no_rounding(mine: Function, right: Function, x: Tensor, exact: bool) -> None:
+    assert wrong(mine, right, x, exact)
+
+
+def test_what_loses_digits_is_wrong_and_what_the_original_loses_is_not() -> None:
+    x = 1e4 + torch.randn(16, 64)
+
+    def unstable(x: Tensor) -> Tensor:
+        return (x * x).mean(-1) - x.mean(-1) ** 2
+
+    def stable(x: Tensor) -> Tensor:
+        return ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)
+
+    assert wrong(unstable, stable, x)
+    assert not wrong(stable, unstable, x)
+
+
+def test_a_module_that_does_something_else_in_float64_is_no_truth() -> None:
+    x = torch.rand(50)
+
+    def original(x: Tensor) -> Tensor:
+        return x * (2.0 if x.dtype == torch.float64 else 1.0)
+
+    assert wrong(lambda x: x * 2.0, original, x)
+    assert wrong(lambda x: x * 1.5, original, x)
+
+
+def test_what_overflows_may_be_any_infinity_or_nan() -> None:
+    x = torch.tensor([60.0, 1.0])
+    square = evidence(lambda x: x.exp() ** 2, x)
+    right = x.exp() ** 2
+    assert right.isinf().any()
+    for value, fails in ((torch.nan, False), (torch.inf, False), (1.0, True)):
+        got = torch.tensor([value, right[1]])
+        assert (judge([got], [right], square).wrong is not None) is fails
+
+
+def test_the_worst_element_is_told() -> None:
+    x = torch.ones(2, 3)
+    off = x.clone()
+    off[0, 1], off[1, 2] = 1.001, 1.01
+    found = judge([x, off], [x, x]).wrong
+    assert found is not None and (found.output, found.index) == (1, (1, 2))
+    assert found.got == pytest.approx(1.01) and found.expected == 1 and found.allowed < 1e-4
+    assert str(found) == "output 1[1, 2]"
+
+
+def test_reruns_are_few_and_end() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 300, 300)
+    runs = []
+
+    def moved(seed: int) -> list[Tensor]:
+        runs.append(seed)
+        return [off_by_rounding(a, seed=seed) @ off_by_rounding(b, seed=100 + seed)]
+
+    other = (a.double() @ b.double()).float()
+    assert judge([other], [a @ b], Evidence(moved)).wrong is None
+    assert 0 < len(runs) < 6
+    runs.clear()
+    assert judge([other + 1], [a @ b], Evidence(moved)).wrong is not None
+    assert len(runs) < RERUNS
+
+
+def test_whole_numbers_and_zeros_are_not_moved() -> None:
+    mask = torch.tensor([0.0, 1.0, -3.0, 0.0])
+    assert all(torch.equal(off_by_rounding(mask, seed=s), mask) for s in range(5))
+    signs = torch.stack([off_by_rounding(torch.zeros(50), seed=s) for s in range(5)]).signbit()
+    assert signs.any() and not signs.all()
+    x = torch.rand(200_000)
+    moved = off_by_rounding(x, seed=0)
+    far = ((moved - x) / x).abs() / torch.finfo(x.dtype).eps
+    assert 2 < float(far.mean()) < 5 and float(far.max()) < 30
