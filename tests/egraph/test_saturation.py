@@ -220,9 +220,9 @@ def _over(member: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
 @settings(max_examples=times(1))
 @given(st.one_of(scopes(), operator_programs(steps=4, dtypes=("float32", "int64"), empty=True)))
 def test_terms_come_back_as_they_went_in(term: Tensor) -> None:
-    session = Session(RULES)
-    session.add([term])
-    assert back(session, term) == term
+    with closing(Session(RULES)) as session:
+        session.add([term])
+        assert back(session, term) == term
 
 
 def test_a_term_that_is_added_twice_is_one_class() -> None:

@@ -12,6 +12,7 @@ stated by the rest of its ruleset together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -444,20 +445,21 @@ def test_a_law_of_indices_says_what_the_others_do_not(rule: Rule) -> None:
 
 def united(rules: RuleSet, left: Any, right: Any) -> bool:
     """Both indices are in one class after the rules have nothing to add."""
-    engine = Engine(rules)
-    engine.insert([("Scope", list(SLOTS), [], "sum", ("Value", side)) for side in (left, right)])
-    engine.analyse()
-    for _ in range(ROUNDS):
-        for law in rules.of("index"):
-            engine.match(law)
-        if not any([engine.apply(law) for law in rules.of("index")]):
-            break
+    with closing(Engine(rules)) as engine:
+        values = [("Value", side) for side in (left, right)]
+        engine.insert([("Scope", list(SLOTS), [], "sum", value) for value in values])
         engine.analyse()
-    classes = {
-        (node.function, node.args): eclass
-        for eclass, nodes in engine.snapshot().classes.items()
-        for node in nodes
-    }
+        for _ in range(ROUNDS):
+            for law in rules.of("index"):
+                engine.match(law)
+            if not any([engine.apply(law) for law in rules.of("index")]):
+                break
+            engine.analyse()
+        classes = {
+            (node.function, node.args): eclass
+            for eclass, nodes in engine.snapshot().classes.items()
+            for node in nodes
+        }
 
     def class_of(tree: Any) -> Any:
         if isinstance(tree, tuple):

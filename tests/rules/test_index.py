@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -56,23 +57,23 @@ def expressions(depth: int) -> list[Index]:
 
 def simplified(indices: Sequence[Index], extents: tuple[int, ...]) -> list[Index]:
     """The smallest members of the indices' classes, after the rules have nothing to add."""
-    session = Session(RULES, log_matches=False)
-    roots = session.add([Scope(extents, (), Value(index)) for index in indices])
-    session.engine.analyse()
-    for _ in range(40):
-        changed, over = session.round("index", 1 << 20)
-        assert not over
-        if not changed:
-            break
-    else:
-        raise AssertionError("the rules don't end")
-    view = session.view()
-    found = []
-    for root in roots:
-        (scope,) = view.scopes(view.refs[view.by_handle(root)])
-        assert isinstance(scope.body, Value)
-        found.append(scope.body.index)
-    return found
+    with closing(Session(RULES, log_matches=False)) as session:
+        roots = session.add([Scope(extents, (), Value(index)) for index in indices])
+        session.engine.analyse()
+        for _ in range(40):
+            changed, over = session.round("index", 1 << 20)
+            assert not over
+            if not changed:
+                break
+        else:
+            raise AssertionError("the rules don't end")
+        view = session.view()
+        found = []
+        for root in roots:
+            (scope,) = view.scopes(view.refs[view.by_handle(root)])
+            assert isinstance(scope.body, Value)
+            found.append(scope.body.index)
+        return found
 
 
 def values(index: Index, extents: tuple[int, ...]) -> Any:
