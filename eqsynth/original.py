@@ -62,7 +62,7 @@ class Original:
         held = {id(x): x.numel() for x in (*self.module.parameters(), *self.module.buffers())}
         report.original_is_kept(sum(held.values()))
         why = NoExplanation(f"the original program is used: {report.reason}")
-        return CompiledProgram.from_module(self.module, report, why)
+        return CompiledProgram.from_module(self.module, report, why, (self.args, self.kwargs))
 
     def leaves(self) -> Sequence[Any]:
         """The example arguments, one by one."""

@@ -163,7 +163,7 @@ def optimize(
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(module, report, why)
+        return CompiledProgram.from_module(module, report, why, (args, kwargs))
     original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:

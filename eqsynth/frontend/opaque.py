@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils._pytree import tree_map_only
 
 from eqsynth.frontend.expr import Expr, make
 from eqsynth.ir.types import Shape
+from eqsynth.lower.torch_calls import Argument, TorchCall
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,56 +26,6 @@ class Foreign:
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Named:
-    """A value that is not a term (a subgraph, a complex weight), known by its name."""
-
-    name: str
-    value: Any
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class Argument:
-    """The place of an argument in a :class:`TorchCall`."""
-
-    position: int
-
-    def __repr__(self) -> str:
-        return f"${self.position}"
-
-
-@dataclass(frozen=True, eq=False)
-class TorchCall:
-    """A function of tensors: torch operators, composed, with their other arguments fixed.
-
-    >>> TorchCall(torch.ops.aten.add.Tensor, "add", (Argument(0), 1), {})(torch.tensor(2))
-    tensor(3)
-    """
-
-    target: Any
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __call__(self, *tensors: torch.Tensor) -> Any:
-        def value(leaf: Any) -> Any:
-            if isinstance(leaf, Argument):
-                return tensors[leaf.position]
-            return leaf(*tensors) if isinstance(leaf, TorchCall) else leaf.value
-
-        kinds = (Argument, TorchCall, Named)
-        args, kwargs = tree_map_only(kinds, value, (self.args, self.kwargs))
-        return self.target(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        parts = [repr(arg) for arg in self.args]
-        parts += [f"{name}={value!r}" for name, value in self.kwargs.items()]
-        return f"{self.name}({', '.join(parts)})"
 
 
 def close(foreign: Foreign) -> tuple[TorchCall, list[Expr]]:

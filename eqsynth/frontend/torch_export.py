@@ -24,11 +24,12 @@ from eqsynth.frontend.captured import Captured, Constant, Convention, Given
 from eqsynth.frontend.examples import any_order
 from eqsynth.frontend.exporting import apart, decompositions, export
 from eqsynth.frontend.expr import Expr, origin
-from eqsynth.frontend.opaque import Foreign, Named, close, opaque
+from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import bound
+from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.weights import settings_of, tensor_at
 
 # Operators that say something of their arguments and compute nothing.

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import (
@@ -23,6 +23,7 @@ from torch.utils._pytree import (
 )
 
 from eqsynth.errors import EqsynthError, LoweringError
+from eqsynth.lower.manifest import below, fields, row, rows, text, truth
 
 # Defaults that a call may leave out or give, which is then the same call.
 _PLAIN = (bool, int, float, str, type(None))
@@ -156,7 +157,10 @@ def to_data(convention: Any) -> dict[str, Any]:
     """
 
     def place(value: Any) -> Any:
-        return value if isinstance(value, int) else {"fixed": _plain(value.value)}
+        if isinstance(value, int):
+            return value
+        position = getattr(value, "position", None)
+        return {"fixed": _plain(value.value)} if position is None else {"given": position}
 
     def spec(value: TreeSpec | None) -> str | None:
         try:
@@ -180,37 +184,59 @@ def to_data(convention: Any) -> dict[str, Any]:
     }
 
 
-def from_data(data: Mapping[str, Any], buffers: tuple[torch.Tensor, ...]) -> SavedCalling:
-    """The inverse of :func:`to_data`."""
-
-    def place(value: Any) -> int | Fixed:
-        return value if isinstance(value, int) else Fixed(_value(value["fixed"]))
-
-    parameters = data["parameters"]
+def from_data(
+    data: Any, buffers: tuple[torch.Tensor, ...], inputs: int, outputs: int
+) -> SavedCalling:
+    """The inverse of :func:`to_data`, for a program of so many inputs and outputs, buffers not
+    counted. What is malformed raises one of Python's own errors."""
+    names = ("arguments", "results", "parameters", "any_order", "spec", "out_spec")
+    arguments, results, parameters, any_order, spec, out_spec = fields(data, names)
+    taken, given = rows(arguments, _place), rows(results, _place)
+    if sorted(place for place in taken if isinstance(place, int)) != list(range(inputs)):
+        raise ValueError(f"the arguments of a call aren't {inputs} inputs")
+    if any(isinstance(place, Given) for place in taken):
+        raise ValueError("an argument is no result")
+    for place in given:
+        if isinstance(place, int):
+            below(outputs)(place)
+        elif isinstance(place, Given):
+            below(inputs)(place.position)
+    specs = [None if text_ is None else treespec_loads(text(text_)) for text_ in (spec, out_spec)]
+    for found, places in zip(specs, (taken, given), strict=True):
+        if found is not None and found.num_leaves != len(places):
+            raise ValueError(f"a tree of {found.num_leaves} leaves for {len(places)} places")
+    if (parameters is None) != (specs[0] is None) or (specs[1] is None and len(given) != 1):
+        raise ValueError("a call without a tree of its arguments or results")
     signature = None
     if parameters is not None:
-        empty = inspect.Parameter.empty
-        kinds = list(inspect._ParameterKind)
-        signature = inspect.Signature(
-            [
-                inspect.Parameter(
-                    name,
-                    kinds[kind],
-                    default=empty if default is None else _value(default["default"]),
-                )
-                for name, kind, default in parameters
-            ]
-        )
-    specs = [None if data[k] is None else treespec_loads(data[k]) for k in ("spec", "out_spec")]
+        signature = inspect.Signature(rows(parameters, _parameter))
     return SavedCalling(
-        tuple(map(place, data["arguments"])),
-        tuple(map(place, data["results"])),
+        tuple(cast("list[int | Fixed]", taken)),
+        tuple(given),
         signature,
         specs[0],
         specs[1],
-        bool(data["any_order"]),
+        truth(any_order),
         buffers,
     )
+
+
+def _place(data: Any) -> int | Fixed | Given:
+    if type(data) is int and data >= 0:
+        return data
+    ((kind, value),) = data.items()
+    if kind == "given" and type(value) is int and value >= 0:
+        return Given(value)
+    (value,) = fields(data, ("fixed",))
+    return Fixed(_value(value))
+
+
+def _parameter(data: Any) -> inspect.Parameter:
+    name, kind, default = row(data, 3)
+    kinds = list(inspect._ParameterKind)
+    empty = inspect.Parameter.empty
+    value = empty if default is None else _value(*fields(default, ("default",)))
+    return inspect.Parameter(text(name), kinds[below(len(kinds))(kind)], default=value)
 
 
 def _plain(value: Any) -> Any:
@@ -224,8 +250,10 @@ def _plain(value: Any) -> Any:
 def _value(data: Any) -> Any:
     if isinstance(data, dict):
         ((kind, parts),) = data.items()
-        values = [_value(part) for part in parts]
+        values = rows(parts, _value)
         return tuple(values) if kind == "tuple" else values
+    if data is not None and not isinstance(data, bool | int | float | str):
+        raise ValueError(f"no plain value: {str(data)[:100]}")
     return data
 
 

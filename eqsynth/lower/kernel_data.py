@@ -1,4 +1,4 @@
-"""Kernels as plain data (JSON), for files. Not here: the files (``bundle.py``)."""
+"""Kernels and terms as plain data (JSON), for files. Not here: the files (``bundle.py``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernel_to_data(kernel: Kernel) -> dict[str, Data]:
     args = args_of(kernel.term)
     return {
         "args": [[arg.label, list(arg.shape), arg.dtype] for arg in args],
-        "term": _term_to_data(kernel.term, args),
+        "term": term_to_data(kernel.term, args),
         "constants": list(kernel.constants),
         "implementation": kernel.implementation,
         "inputs": [list(layout) for layout in kernel.inputs],
@@ -31,7 +31,7 @@ def kernel_from_data(data: dict[str, Data]) -> Kernel:
     """The inverse of :func:`kernel_to_data`; malformed data raises one of Python's own errors."""
     args = [Input(name, TensorType(tuple(shape), dtype)) for name, shape, dtype in data["args"]]
     return Kernel(
-        _term_from_data(data["term"], args),
+        term_from_data(data["term"], args),
         tuple(map(bool, data["constants"])),
         str(data["implementation"]),
         tuple(tuple(layout) for layout in data["inputs"]),
@@ -40,7 +40,8 @@ def kernel_from_data(data: dict[str, Data]) -> Kernel:
     )
 
 
-def _term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
+def term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
+    """A term whose arguments are ``args``, which it names by their positions."""
     if isinstance(term, Op):
         attrs = [list(a) if isinstance(a, tuple) else a for a in term.attrs]
         return ["op", term.name, [args.index(arg) for arg in term.args], attrs]
@@ -51,7 +52,7 @@ def _term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
         lines = []
         for part in topological(term.outputs):
             if part not in known:
-                lines.append(_term_to_data(part, terms))
+                lines.append(term_to_data(part, terms))
                 terms.append(part)
         given = [args.index(arg) for arg in term.args]
         return ["region", given, lines, [terms.index(part) for part in term.outputs]]
@@ -60,7 +61,8 @@ def _term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
     return ["scope", list(term.traversal), list(term.reduction), term.reducer, body]
 
 
-def _term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
+def term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
+    """The inverse of :func:`term_to_data`; malformed data raises one of Python's own errors."""
     if data[0] == "op":
         _, name, positions, attrs = data
         plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
@@ -70,7 +72,7 @@ def _term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
         given = tuple(args[k] for k in positions)
         terms: list[Tensor] = [Input(str(n), arg.type) for n, arg in enumerate(given)]
         for line in lines:
-            terms.append(_term_from_data(line, terms))
+            terms.append(term_from_data(line, terms))
         return Region(tuple(terms[k] for k in outputs), given)
     _, traversal, reduction, reducer, body = data
     return Scope(tuple(traversal), tuple(reduction), _scalar_from_data(body, args), reducer)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from eqsynth.errors import LoweringError, ShapeError, WeightError
+from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
@@ -59,6 +59,7 @@ class CompiledProgram(torch.nn.Module):
         inputs: with the layouts in which they are read.
         steps: in order of execution.
         original: what is called instead of steps, where nothing faster was found.
+        examples: makes arguments for the original, of zeros; None if they aren't known.
         recipe: how the constants are made from the module's weights.
     """
 
@@ -76,6 +77,7 @@ class CompiledProgram(torch.nn.Module):
         recipe: Recipe | None = None,
         backends: Sequence[Backend] = (),
         watch: Watch | None = None,
+        loaded: bool = False,
     ) -> None:
         """
         Args:
@@ -86,6 +88,7 @@ class CompiledProgram(torch.nn.Module):
             recipe: how the constants are made; without it they can't be made anew.
             backends: those that built the kernels.
             watch: of the weights with which constants are shared; None if none are.
+            loaded: it comes from a file, so that its first call may show that this is damaged.
 
         Raises:
             LoweringError: a step reads what isn't computed before it.
@@ -96,6 +99,8 @@ class CompiledProgram(torch.nn.Module):
         self.device = torch.device(device)
         self.original: Callable[..., Any] | None = None
         self._owned = frozenset[int]()
+        self.examples: Callable[[], Any] | None = None
+        self._untried = loaded
         self.recipe, self._backends, self._watch = recipe, tuple(backends), watch
         self.mutations = dict(mutations or {})
         self._hold(constants or {})
@@ -109,10 +114,21 @@ class CompiledProgram(torch.nn.Module):
 
     @classmethod
     def from_module(
-        cls, original: Callable[..., Any], report: Any = None, explanation: object = ""
+        cls,
+        original: Callable[..., Any],
+        report: Any = None,
+        explanation: object = "",
+        examples: tuple[Any, Mapping[str, Any]] | None = None,
+        loaded: bool = False,
     ) -> CompiledProgram:
-        """The original itself, where nothing faster was found: called as it is."""
-        program = cls((), (), (), _AsItIs(), report=report, explanation=explanation)
+        """The original itself, where nothing faster was found: called as it is.
+
+        Args:
+            examples: arguments that it takes, by position and by name; of tensors no more than
+                shapes and dtypes is kept. Without them the program can't be saved.
+        """
+        program = cls((), (), (), _AsItIs(), report=report, explanation=explanation, loaded=loaded)
+        program.examples = None if examples is None else torch_modes.zeros_like(examples)
         # Not a submodule: neither its parameters nor its mode are the program's business.
         program._call_as_it_is(original)
         return program
@@ -133,6 +149,23 @@ class CompiledProgram(torch.nn.Module):
             WeightError: a weight that isn't the program's own has changed.
             LoweringError: torch traces or transforms the call.
         """
+        if not self._untried:
+            return self._call(args, kwargs)
+        try:
+            result = self._call(args, kwargs)
+        except EqsynthError:
+            raise
+        except Exception as error:  # what a damaged file leads to can be anything
+            raise LoweringError(
+                what="a program that was loaded from a file can't be run",
+                got=f"{type(error).__name__}: {error}"[:500],
+                expected="inputs that the original takes, and a file that eqsynth wrote",
+                hint="if the inputs are right, save the program again",
+            ) from error
+        self._untried = False
+        return result
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch_modes.refuse_transforms()
         if self._watch is not None:
             self._watch.check()
@@ -190,7 +223,7 @@ class CompiledProgram(torch.nn.Module):
     def _refuse_shared(self, values: Sequence[torch.Tensor]) -> None:
         """A buffer that the program changes is no argument: when it is read would matter."""
         taken = storages(self.mutations.values())
-        count = len(values) - len(self._state())
+        count = len(values) - len(self.state())
         for value, parameter in zip(values[:count], self.inputs, strict=False):
             if storages([value]) & taken:
                 raise LoweringError(
@@ -231,7 +264,7 @@ class CompiledProgram(torch.nn.Module):
                 hint="optimize the module",
             )
         weights = self.recipe.read(state)
-        kinds = [p.input.type for p in self.inputs[len(self.inputs) - len(self._state()) :]]
+        kinds = [p.input.type for p in self.inputs[len(self.inputs) - len(self.state()) :]]
         buffers = self.recipe.read_buffers(state, kinds)
         own = self._watch is None
         constants = self.recipe.constants(weights, own)
@@ -261,12 +294,12 @@ class CompiledProgram(torch.nn.Module):
             )
         self._call_as_it_is(state)
 
-    def _state(self) -> tuple[torch.Tensor, ...]:
+    def state(self) -> tuple[torch.Tensor, ...]:
         """The buffers that are read after the arguments of a call, and written back."""
         return getattr(self.calling, "buffers", ())
 
     def _bind_state(self, buffers: Sequence[torch.Tensor]) -> None:
-        old = {id(x): n for n, x in enumerate(self._state())}
+        old = {id(x): n for n, x in enumerate(self.state())}
         calling: Any = self.calling
         if buffers:
             self.calling = replace(calling, buffers=tuple(buffers))
@@ -302,7 +335,7 @@ class CompiledProgram(torch.nn.Module):
         made.report = copy.deepcopy(self.report, memo)
         if self.original is not None:
             made._call_as_it_is(copy.deepcopy(self.original, memo))
-        made._bind_state([copy.deepcopy(x, memo) for x in self._state()])
+        made._bind_state([copy.deepcopy(x, memo) for x in self.state()])
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

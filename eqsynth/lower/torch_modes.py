@@ -7,12 +7,12 @@ Not here: shapes and dtypes of inputs (``program.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from eqsynth.errors import LoweringError
 
@@ -131,3 +131,16 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
         )
 
     return distinct, rebuilt
+
+
+def zeros_like(tree: Any) -> Callable[[], Any]:
+    """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them."""
+
+    def sketch(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+    def zeros(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(x.shape, dtype=x.dtype)
+
+    sketched = tree_map_only(torch.Tensor, sketch, tree)
+    return lambda: tree_map_only(torch.Tensor, zeros, sketched)

@@ -49,12 +49,15 @@ class TvmBackend:
 
     name = "tvm"
 
-    def __init__(self, functions: Mapping[Kernel, Any] | None = None) -> None:
+    def __init__(
+        self, functions: Mapping[Kernel, Any] | None = None, compiles: bool = True
+    ) -> None:
         """
         Args:
             functions: kernels that are compiled already, such as those of a library.
+            compiles: whether others may be compiled, which needs the whole of TVM.
         """
-        self._functions = dict(functions or {})
+        self._functions, self._compiles = dict(functions or {}), compiles
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """Every layout and schedule point for a scope; nothing for other terms."""
@@ -76,7 +79,8 @@ class TvmBackend:
         """Runners, from one compilation for all; None where a kernel did not compile. What was
         compiled is kept: with other constants the same kernels are built in no time."""
         wanted = dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size)
-        self._functions |= _functions([k for k in wanted if k not in self._functions])
+        if self._compiles:
+            self._functions |= _functions([k for k in wanted if k not in self._functions])
         return [
             runner(kernel, self._functions.get(kernel), packed)
             if kernel in self._functions or not kernel.term.type.size

@@ -176,7 +176,7 @@ def test_what_is_a_python_function_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(LoweringError) as caught:
         save(program_of({"x": (2,)}, [opaque], ["y"], row=ROW), path)
     assert caught.value.where == "model.y"
-    with pytest.raises(LoweringError):
+    with pytest.raises(LoweringError):  # of which no example inputs are known
         save(CompiledProgram.from_module(torch.nn.ReLU()), path)
     odd = SavedCalling((0, Fixed(object())), (0,))
     with pytest.raises(LoweringError):
@@ -189,6 +189,10 @@ def saved(tmp_path: Path) -> Path:
     program, _ = convolutions(row=ROW)
     save(program, tmp_path / "program.eqs")
     return tmp_path / "program.eqs"
+
+
+def program(manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest["program"]["kernels"]  # type: ignore[no-any-return]
 
 
 def edited(path: Path, change: Any) -> Path:
@@ -213,15 +217,23 @@ def test_an_unchanged_edit_loads(saved: Path) -> None:
     [
         lambda m: m.update(version=99),
         lambda m: m.update(format="another"),
-        lambda m: m.update(library=True),
-        lambda m: m.pop("steps"),
+        lambda m: m.update(more=1),
         lambda m: m["tensors"][0][0].append(2),
         lambda m: m["tensors"][0].__setitem__(1, "complex64"),
-        lambda m: m["kernels"][0].update(implementation="magic.conv"),
-        lambda m: m["kernels"][0]["term"].__setitem__(1, "Magic"),
-        lambda m: m["steps"][0][2].__setitem__(0, "nothing"),
-        lambda m: m["steps"][0][2].__setitem__(1, "nothing"),
-        lambda m: m["calling"].update(spec="[]"),
+        lambda m: program(m).update(library="0" * 128),
+        lambda m: program(m).pop("steps"),
+        lambda m: program(m)["kernels"][0].update(implementation="magic.conv"),
+        lambda m: program(m)["kernels"][0]["term"].__setitem__(1, "Magic"),
+        lambda m: program(m)["kernels"][0].update(output=[0, 1, 2, 3]),
+        lambda m: program(m)["steps"][0][2].__setitem__(0, "nothing"),
+        lambda m: program(m)["steps"][0][2].__setitem__(1, "nothing"),
+        lambda m: program(m)["steps"][1].__setitem__(0, "t1"),
+        lambda m: program(m)["steps"].reverse(),
+        lambda m: program(m)["calling"].update(spec="[]"),
+        lambda m: program(m)["calling"].update(arguments=[1]),
+        lambda m: program(m).update(mutations=[[0, 0]]),
+        lambda m: program(m)["inputs"][0].__setitem__(3, [0, 1, 1, 3]),
+        lambda m: program(m)["inputs"][0].__setitem__(3, [0, 1, 2, 3]),
     ],
 )
 def test_a_manifest_that_is_wrong(saved: Path, change: Any) -> None:
@@ -229,12 +241,13 @@ def test_a_manifest_that_is_wrong(saved: Path, change: Any) -> None:
         load(edited(saved, change))
 
 
-def test_a_library_for_another_machine(saved: Path) -> None:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest.update(library=True, machine=["Plan9", "vax", "NONE"])
-
+def test_a_library_for_another_machine(tmp_path: Path) -> None:
+    scope = Scope((4,), (), Read(Input("0", TensorType((4,), "float32")), (Index.iterator(0, 4),)))
+    steps = [step("y", scope, "x", backend=TvmBackend())]
+    path = tmp_path / "program.eqs"
+    save(program_of({"x": (4,)}, steps, ["y"], row=ROW), path)
     with pytest.raises(LoweringError) as caught:
-        load(edited(saved, change))
+        load(edited(path, lambda m: m.update(machine=["Plan9", "vax", "NONE"])))
     assert caught.value.got == "Plan9 vax NONE"
 
 

@@ -1,0 +1,374 @@
+"""Programs as plain data and arrays, and back.
+
+Not here: the file they are in (``bundle.py``), how fields are checked (``manifest.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.ir.tensor import Op, Tensor, topological
+from eqsynth.ir.types import TensorType
+from eqsynth.lower import calling, tvm_backend, tvm_runtime
+from eqsynth.lower.inductor import InductorBackend
+from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
+from eqsynth.lower.manifest import (
+    below,
+    check_kernel,
+    check_steps,
+    fields,
+    parameter,
+    row,
+    rows,
+    shape,
+    terms_from_data,
+    terms_to_data,
+    text,
+    texts,
+)
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.steps import Step, build_kernels
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.torch_calls import TorchCall, call_from_data, call_to_data
+from eqsynth.lower.torch_graph import Kind, TorchGraph, as_graph
+from eqsynth.lower.vendor import OneDnnBackend
+from eqsynth.lower.weights import Recipe
+
+Data = Any
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a file holds: the program as JSON, the arrays that it refers to by their positions, and
+    the library of generated kernels."""
+
+    program: Data
+    tensors: list[torch.Tensor]
+    library: bytes = b""
+
+
+class _Arrays(list[torch.Tensor]):
+    """Arrays in a row, each once."""
+
+    def keep(self, value: torch.Tensor) -> int:
+        """The position of an array, which is added if it isn't there."""
+        found = next((n for n, known in enumerate(self) if known is value), None)
+        if found is None:
+            found = len(self)
+            self.append(value)
+        return found
+
+
+def machine() -> list[str]:
+    """What code that was generated here runs on."""
+    return [platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()]
+
+
+# ---- to data --------------------------------------------------------------------------------
+
+
+def to_parts(program: CompiledProgram) -> Parts:
+    """
+    Raises:
+        LoweringError: the program has parts that are no plain data.
+    """
+    told = {"report": str(program.report), "explanation": str(program.explain())}
+    arrays = _Arrays()
+    if program.original is not None:
+        return Parts({"original": _graph_to_data(program, arrays)} | told, arrays)
+    kernels = list(dict.fromkeys(step.kernel for step in program.steps))
+    generated = [k for k in kernels if k.backend == tvm_backend.TvmBackend.name]
+    library, symbols = tvm_backend.export_library(generated) if generated else (b"", {})
+    used = {arg for step in program.steps for arg in step.args} | set(program.outputs)
+    constants = {name: value for name, value in program.constants.items() if name in used}
+    recipe = program.recipe or Recipe()
+    terms = {name: term for name, term in recipe.terms.items() if name in used}
+    opaque = _opaque(program, list(terms.values()))
+    buffers = list(program.state())
+    mutations = [[n, arrays.keep(buffer)] for n, buffer in program.mutations.items()]
+    data = {
+        "inputs": [
+            [p.input.name, list(p.input.shape), p.input.dtype, list(p.layout)]
+            for p in program.inputs
+        ],
+        "kernels": [kernel_to_data(kernel) | {"symbol": symbols.get(kernel)} for kernel in kernels],
+        "steps": [
+            [step.name, kernels.index(step.kernel), list(step.args), step.label]
+            for step in program.steps
+        ],
+        "outputs": list(program.outputs),
+        "constants": [[name, arrays.keep(value)] for name, value in constants.items()],
+        "buffers": [arrays.keep(buffer) for buffer in buffers],
+        "mutations": mutations,
+        "calling": calling.to_data(getattr(program.calling, "convention", program.calling)),
+        "library": hashlib.blake2b(library).hexdigest(),
+        "opaque": [[name, call_to_data(call, arrays.keep)] for name, call in opaque.items()],
+        "recipe": _recipe_to_data(recipe, terms, arrays),
+    }
+    return Parts({"kernels": data} | told, arrays, library)
+
+
+def _opaque(program: CompiledProgram, constants: Sequence[Tensor]) -> dict[str, TorchCall]:
+    """The calls of torch that are in steps and constants, by their names."""
+    known = program.recipe.opaque if program.recipe is not None else {}
+    places = {step.kernel.term: step.label or step.name for step in program.steps}
+    found = {}
+    for term in (*places, *topological(constants)):
+        if isinstance(term, Op) and term.name == "Opaque":
+            name = str(term.attrs[0])
+            call = known.get(name)
+            if not isinstance(call, TorchCall):
+                raise LoweringError(
+                    what="an opaque operator is a Python function, which can't be saved",
+                    where=places.get(term, term.origin),
+                    got=name,
+                    expected="operators that eqsynth or torch knows",
+                    hint="save the original module instead",
+                )
+            found[name] = call
+    return found
+
+
+def _recipe_to_data(recipe: Recipe, terms: Mapping[str, Tensor], arrays: _Arrays) -> Data:
+    kept = Recipe(terms).weights()
+    return {
+        "terms": terms_to_data(terms),
+        "paths": [[name, list(recipe.paths.get(name, ()))] for name in kept],
+        "kept": [[n, arrays.keep(value)] for n, value in recipe.kept.items() if n in kept],
+        "fixed": dict(recipe.fixed),
+        "settings": dict(recipe.settings),
+        "buffers": list(recipe.buffers),
+    }
+
+
+def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
+    original = program.original
+    if isinstance(original, torch.nn.Module) and program.examples is not None:
+        original = as_graph(original, *program.examples())
+    if not isinstance(original, TorchGraph):
+        raise LoweringError(
+            what="this program is the original, of which eqsynth knows no example inputs",
+            got=type(program.original).__name__,
+            expected="a module that optimize was given",
+            hint="save the module itself, with torch.export or torch.save",
+        )
+    return {
+        "inputs": [
+            [kind.name, list(kind.shape), str(kind.dtype).removeprefix("torch.")]
+            for kind in original.inputs
+        ],
+        "buffers": [arrays.keep(buffer) for buffer in original.calling.buffers],
+        "tensors": [arrays.keep(value) for value in original.tensors],
+        "calls": [call_to_data(call, arrays.keep) for call in original.calls],
+        "outputs": list(original.outputs),
+        "mutations": [[place, buffer] for place, buffer in original.mutations.items()],
+        "calling": calling.to_data(original.calling),
+    }
+
+
+# ---- from data ------------------------------------------------------------------------------
+
+
+def from_parts(parts: Parts) -> CompiledProgram:
+    """The inverse of :func:`to_parts`. What is malformed raises one of Python's own errors.
+
+    Raises:
+        LoweringError: a kernel can't be built here.
+    """
+    if type(parts.program) is dict and "original" in parts.program:
+        graph, report, explanation = fields(parts.program, ("original", "report", "explanation"))
+        return CompiledProgram.from_module(
+            _graph_from_data(graph, parts.tensors), text(report), text(explanation), loaded=True
+        )
+    data, report, explanation = fields(parts.program, ("kernels", "report", "explanation"))
+    arrays = parts.tensors
+    array = below(len(arrays))
+    (inputs, kernel_data, step_data, outputs, constant_data, buffer_data, mutation_data, call_data,
+     digest, opaque_data, recipe_data) = fields(
+        data,
+        ("inputs", "kernels", "steps", "outputs", "constants", "buffers", "mutations", "calling",
+         "library", "opaque", "recipe"),
+    )  # fmt: skip
+    if text(digest) != hashlib.blake2b(parts.library).hexdigest():
+        raise ValueError("the library isn't the one that was saved")
+    parameters = rows(inputs, parameter)
+    opaque = dict(rows(opaque_data, lambda part: _named_call(part, arrays)))
+    constants = dict(rows(constant_data, lambda part: _named_array(part, arrays)))
+    backends = _backends(opaque, kernel_data, parts.library)
+    offered = {backend.name: backend.kernels for backend in backends if backend.name != "tvm"}
+    kernels = rows(kernel_data, lambda part: _kernel(part, offered))
+    calls = rows(step_data, lambda part: _call(part, kernels))
+    names = rows(outputs, text)
+    types = {name: _type(value) for name, value in constants.items()}
+    check_steps(parameters, types, [(n, k, args) for n, k, args, _ in calls], names)
+    buffers = [arrays[n] for n in rows(buffer_data, array)]
+    for buffer, kind in zip(reversed(buffers), reversed(parameters), strict=False):
+        if _type(buffer) != kind.input.type:
+            raise ValueError(f"buffer {kind.input.name} has another type")
+    kinds = {p.input.name: p.input.type for p in parameters} | types
+    kinds |= {n: k.term.type for n, k, _, _ in calls}
+    mutations = {}
+    for pair in rows(mutation_data, lambda part: part):
+        place, position = (read(x) for read, x in zip(
+            (below(len(names)), array), row(pair, 2), strict=True))  # fmt: skip
+        mutations[place] = arrays[position]
+        if kinds.get(names[place], _type(arrays[position])) != _type(arrays[position]):
+            raise ValueError("what a buffer becomes has another type")
+    jobs = [
+        (kernel, {n: constants[args[n]] for n, known in enumerate(kernel.constants) if known})
+        for _, kernel, args, _ in calls
+    ]
+    try:
+        runners = build_kernels(jobs, backends)
+    except (RuntimeError, NotImplementedError) as error:
+        raise _not_built(str(error)) from error
+    steps = [
+        Step(name, kernel, runner, args, label)
+        for (name, kernel, args, label), runner in zip(calls, runners, strict=True)
+    ]
+    users = len(parameters) - len(buffers)
+    return CompiledProgram(
+        parameters,
+        steps,
+        names,
+        calling.from_data(call_data, tuple(buffers), users, len(names)),
+        constants,
+        mutations,
+        report=text(report),
+        explanation=text(explanation),
+        recipe=_recipe_from_data(recipe_data, types, arrays, opaque),
+        backends=backends,
+        loaded=True,
+    )
+
+
+def _not_built(got: str) -> LoweringError:
+    return LoweringError(
+        what="a kernel of the file can't be built here",
+        got=got[:500],
+        expected=f"torch {torch.__version__} to have it",
+        hint="optimize and save the program again with this version of torch",
+    )
+
+
+def _type(value: torch.Tensor) -> TensorType:
+    return TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+
+
+def _named_array(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, torch.Tensor]:
+    name, position = row(data, 2)
+    return text(name), arrays[below(len(arrays))(position)]
+
+
+def _named_call(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, TorchCall]:
+    name, call = row(data, 2)
+    # As many arguments as the term has, which is checked when it is called.
+    made = call_from_data(call, arrays, 1 << 16)
+    if repr(made) != text(name):
+        raise ValueError(f"{name[:100]} is another call")
+    return name, made
+
+
+def _backends(
+    opaque: Mapping[str, Callable[..., torch.Tensor]], kernels: Data, library: bytes
+) -> tuple[Backend, ...]:
+    module = tvm_runtime.load_library(library) if library else None
+    functions = {}
+    for data in kernels:
+        if module is not None and data["symbol"] is not None:
+            kernel = kernel_from_data({k: v for k, v in data.items() if k != "symbol"})
+            functions[kernel] = module[text(data["symbol"])]
+    generated = tvm_backend.TvmBackend(functions, compiles=False)
+    return TorchBackend(opaque), OneDnnBackend(), InductorBackend(), generated
+
+
+def _kernel(data: Data, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
+    names = ("args", "term", "constants", "implementation", "inputs", "output", "schedule")
+    plain = dict(zip((*names, "symbol"), fields(data, (*names, "symbol")), strict=True))
+    for name in ("implementation", "schedule"):
+        text(plain[name])
+    kernel = kernel_from_data({name: plain[name] for name in names})
+    if kernel.backend != "tvm" and kernel.backend not in offered:
+        raise ValueError(f"there is no backend {kernel.backend[:100]}")
+    check_kernel(kernel, offered.get(kernel.backend, lambda *_: ()))
+    return kernel
+
+
+def _call(data: Data, kernels: Sequence[Kernel]) -> tuple[str, Kernel, tuple[str, ...], str]:
+    name, kernel, args, label = row(data, 4)
+    return (
+        text(name),
+        kernels[below(len(kernels))(kernel)],
+        tuple(rows(args, text)),
+        text(label),
+    )
+
+
+def _recipe_from_data(
+    data: Data,
+    constants: Mapping[str, TensorType],
+    arrays: Sequence[torch.Tensor],
+    opaque: Mapping[str, TorchCall],
+) -> Recipe | None:
+    terms_data, paths_data, kept_data, fixed, settings, buffers = fields(
+        data, ("terms", "paths", "kept", "fixed", "settings", "buffers")
+    )
+    terms = terms_from_data(terms_data)
+    paths = {}
+    for pair in rows(paths_data, lambda part: part):
+        name, found = row(pair, 2)
+        paths[text(name)] = tuple(rows(found, text))
+    kept = dict(rows(kept_data, lambda part: _named_array(part, arrays)))
+    recipe = Recipe(
+        terms, paths, kept, texts(fixed), texts(settings), tuple(rows(buffers, text)), opaque
+    )
+    for name, kind in recipe.weights().items():
+        if not paths.get(name) and (name not in kept or _type(kept[name]) != kind):
+            raise ValueError(f"weight {name[:100]} comes from nowhere")
+    if {name: term.type for name, term in terms.items()} != dict(constants):
+        if terms:
+            raise ValueError("terms of other constants")
+        return None  # a program that was put together by hand
+    return recipe
+
+
+def _graph_from_data(data: Data, arrays: Sequence[torch.Tensor]) -> TorchGraph:
+    names = ("inputs", "buffers", "tensors", "calls", "outputs", "mutations", "calling")
+    inputs, buffer_data, tensor_data, call_data, output_data, mutation_data, convention = fields(
+        data, names
+    )
+    array = below(len(arrays))
+    kinds = rows(inputs, _input)
+    buffers = [arrays[n] for n in rows(buffer_data, array)]
+    tensors = [arrays[n] for n in rows(tensor_data, array)]
+    first = len(kinds) + len(tensors)
+    calls = []
+    for n, part in enumerate(rows(call_data, lambda part: part)):
+        calls.append(call_from_data(part, arrays, first + n))
+    outputs = rows(output_data, below(first + len(calls)))
+    mutations = {}
+    for pair in rows(mutation_data, lambda part: part):
+        place, buffer = row(pair, 2)
+        mutations[below(len(outputs))(place)] = below(len(buffers))(buffer)
+    users = len(kinds) - len(buffers)
+    for value, kind in zip(buffers, kinds[users:], strict=True):
+        if (tuple(value.shape), value.dtype) != (kind.shape, kind.dtype):
+            raise ValueError(f"buffer {kind.name} has another type")
+    made = calling.from_data(convention, tuple(buffers), users, len(outputs))
+    return TorchGraph(kinds, tensors, calls, outputs, made, mutations)
+
+
+def _input(data: Data) -> Kind:
+    name, extents, dtype = row(data, 3)
+    found = getattr(torch, text(dtype))
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"no dtype: {dtype}")
+    return Kind(text(name), shape(extents), found)

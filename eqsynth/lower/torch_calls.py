@@ -1,0 +1,194 @@
+"""Calls of torch operators whose results the IR can't hold, and such calls as plain data.
+
+As data, an operator is its name (``aten::cumsum``) and its arguments are numbers, names and lists;
+so nothing has to be unpickled, and nothing but operators can be called.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from eqsynth.errors import LoweringError
+
+Data = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """A value that is not a term (a subgraph, a complex weight), known by its name."""
+
+    name: str
+    value: Any
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Argument:
+    """The place of an argument in a :class:`TorchCall`."""
+
+    position: int
+
+    def __repr__(self) -> str:
+        return f"${self.position}"
+
+
+@dataclass(frozen=True, eq=False)
+class TorchCall:
+    """A function of tensors: torch operators, composed, with their other arguments fixed.
+
+    >>> TorchCall(torch.ops.aten.add.Tensor, "add", (Argument(0), 1), {})(torch.tensor(2))
+    tensor(3)
+    """
+
+    target: Any
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Argument):
+                return tensors[leaf.position]
+            return leaf(*tensors) if isinstance(leaf, TorchCall) else leaf.value
+
+        kinds = (Argument, TorchCall, Named)
+        args, kwargs = tree_map_only(kinds, value, (self.args, self.kwargs))
+        return self.target(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        parts = [repr(arg) for arg in self.args]
+        parts += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(parts)})"
+
+
+# ---- as data --------------------------------------------------------------------------------
+
+_PLAIN = (bool, int, float, str, type(None))
+_NAMED_BY_TORCH: Mapping[str, type] = {
+    "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format,
+}  # fmt: skip
+
+
+def call_to_data(call: TorchCall, keep: Callable[[torch.Tensor], int]) -> Data:
+    """A call as plain data.
+
+    Args:
+        keep: notes a tensor that has to be stored beside the data, and gives its number.
+
+    Raises:
+        LoweringError: it calls something that is no operator of torch, or has an argument that
+            isn't plain data.
+    """
+    args = [_to_data(arg, keep) for arg in call.args]
+    kwargs = [[name, _to_data(arg, keep)] for name, arg in call.kwargs.items()]
+    return [_target_name(call.target), call.name, args, kwargs]
+
+
+def _target_name(target: Any) -> str:
+    if target is operator.getitem:
+        return "item"
+    if isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable:
+        return str(target.name())
+    raise _not_plain(str(target), "operators of torch that change nothing")
+
+
+def _to_data(value: Any, keep: Callable[[torch.Tensor], int]) -> Data:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_to_data(part, keep) for part in value]}
+    if isinstance(value, Argument):
+        return {"argument": value.position}
+    if isinstance(value, TorchCall):
+        return {"call": call_to_data(value, keep)}
+    if isinstance(value, Named) and isinstance(value.value, torch.Tensor):
+        return {"named": [value.name, keep(value.value)]}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, torch.device) and value.type == "cpu":
+        return {"device": "cpu"}
+    for kind, type_ in _NAMED_BY_TORCH.items():
+        if isinstance(value, type_):
+            return {kind: str(value).removeprefix("torch.")}
+    raise _not_plain(repr(value), "tensors, numbers and lists of them")
+
+
+def call_from_data(data: Data, tensors: Sequence[torch.Tensor], count: int) -> TorchCall:
+    """The inverse of :func:`call_to_data`; malformed data raises one of Python's own errors.
+
+    Args:
+        tensors: those that are stored beside the data.
+        count: of the arguments that the call may have.
+
+    Raises:
+        LoweringError: an operator isn't known here.
+    """
+    target, name, args, kwargs = data
+    if type(name) is not str or type(args) is not list or type(kwargs) is not list:
+        raise TypeError("a call is a name and lists of arguments")
+    values = [_from_data(arg, tensors, count) for arg in args]
+    named = {str(key): _from_data(arg, tensors, count) for key, arg in kwargs}
+    return TorchCall(_target(target), name, tuple(values), named)
+
+
+def _target(name: str) -> Any:
+    if name == "item":
+        return operator.getitem
+    space, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops, space), packet, None)
+    target = getattr(found, overload or "default", None)
+    if not isinstance(target, torch._ops.OpOverload):
+        raise LoweringError(
+            what="an operator of the file isn't known here",
+            got=name,
+            expected=f"an operator of torch {torch.__version__}, or one that a library registers",
+            hint="import the library that registers it before the program is loaded",
+        )
+    schema = target._schema
+    if schema.is_mutable or any(argument.name == "filename" for argument in schema.arguments):
+        raise ValueError(f"{name} does more than to compute")
+    if not schema.returns or not all("Tensor" in str(value.type) for value in schema.returns):
+        raise ValueError(f"{name} is no function of tensors")
+    return target
+
+
+def _from_data(data: Data, tensors: Sequence[torch.Tensor], count: int) -> Any:
+    if isinstance(data, _PLAIN):
+        return data
+    ((kind, value),) = data.items()
+    if kind in ("list", "tuple") and type(value) is list:
+        parts = [_from_data(part, tensors, count) for part in value]
+        return tuple(parts) if kind == "tuple" else parts
+    if kind == "argument" and type(value) is int and 0 <= value < count:
+        return Argument(value)
+    if kind == "call":
+        return call_from_data(value, tensors, count)
+    if kind == "named" and type(value[1]) is int and value[1] >= 0:
+        return Named(str(value[0]), tensors[value[1]])
+    if kind == "complex":
+        return complex(*value)
+    if kind == "device" and value == "cpu":
+        return torch.device("cpu")
+    found = getattr(torch, value) if kind in _NAMED_BY_TORCH else None
+    if found is None or not isinstance(found, _NAMED_BY_TORCH[kind]):
+        raise ValueError(f"no argument: {kind}")
+    return found
+
+
+def _not_plain(got: str, expected: str) -> LoweringError:
+    return LoweringError(
+        what="an operator that runs through torch can't be saved",
+        got=got[:300],
+        expected=expected,
+        hint="save the original module instead (torch.save), and optimize it where it is loaded",
+    )
