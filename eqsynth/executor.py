@@ -120,19 +120,18 @@ class Worker:
     def _start(self) -> None:
         self._kind = kind = _Kind.now(*self._asked)
         self._owner, self._busy, self._tasks = os.getpid(), False, 0
-        # Ctrl-C goes to all processes of a terminal. It is this one's to hear, also while the
-        # worker isn't far enough to ignore it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "eqsynth.executor", str(kind.memory_limit)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env={**dict(kind.environment), **_told()},
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            with uninterrupted():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "eqsynth.executor", str(kind.memory_limit)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    env={**dict(kind.environment), **_told()},
+                )
+        except KeyboardInterrupt:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -272,6 +271,30 @@ class Worker:
         _trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Lets Ctrl-C come at the end of the block: nobody could end a process that is half started.
+
+    It goes to all processes of a terminal, and is this one's to hear, also while a worker isn't far
+    enough to ignore it. So a worker is started with the signal blocked. That alone doesn't keep it
+    from this process, some other thread of which (of torch's) takes it.
+    """
+    came: list[int] = []
+    mine = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if mine else None
+    if handler is not None:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _told() -> dict[str, str]:

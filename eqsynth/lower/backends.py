@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from eqsynth.errors import EqsynthError
-from eqsynth.executor import Worker, borrow, give_back
+from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
@@ -196,7 +196,8 @@ class Measurer:
 
     def prepare(self) -> None:
         """Has the worker load its libraries, which takes seconds, while something else goes on."""
-        self._loading = _Loading(borrow(threads=self._threads))
+        with uninterrupted():
+            self._loading = _Loading(borrow(threads=self._threads))
 
     def _loaded(self, until: float) -> bool:
         """Waits for the libraries, up to the deadline."""
