@@ -44,6 +44,7 @@ def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     print(outcome)
     told = "\n".join(map(str, outcome.failures))
     assert not outcome.failures, f"{outcome}\n{told}\nagain: --differential-part {part % PARTS}"
+    assert {"compiled", "interpreter", "torch", "tvm"} <= set(outcome.computed)
 
 
 @pytest.mark.slow
@@ -54,6 +55,16 @@ def test_the_whole_table() -> None:
     # An entry that refuses everything would be right, and useless.
     refusing = {case.row.entry for case in outcome.refused if not case.row.refused}
     assert not refusing - outcome.taken
+
+
+@pytest.mark.slow
+def test_a_sample_through_optimize() -> None:
+    part = datetime.date.today().toordinal()
+    cases = cases_of(ROWS, part, 10 * PARTS)[:24]
+    outcome = run(cases, ("optimized",))
+    print(outcome)
+    assert outcome.computed["optimized"]
+    assert not outcome.failures, f"{outcome}\n" + "\n".join(map(str, outcome.failures))
 
 
 # ---- the harness sees faults ----------------------------------------------------------------

@@ -4,6 +4,7 @@
 terms and the scopes that define them, through the kernels of that backend wherever it has any.
 ``compiled``: captured by ``torch.export`` (an expression: as it is) and lowered without a search,
 through torch. All cases of a batch share one export, one e-graph and one build of each backend.
+``optimized``, for a sample of the cases, is ``optimize`` itself.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from eqsynth.lower.assemble import Assembly, assemble
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.pipeline import optimize
 from eqsynth.rules import load_rules
 from eqsynth.testing.differential.row import Case, to_torch
 
@@ -205,6 +207,19 @@ class _Batch(torch.nn.Module):
         ]
 
 
+def _module(
+    cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]
+) -> tuple[_Batch, dict[str, torch.Tensor], list[list[str]]]:
+    """The cases in one module, its operands by name, and the names that each case reads."""
+    names = [[_name(k, v) for k, v in enumerate(own)] for own in values]
+    operands = {
+        n: v for own, row in zip(values, names, strict=True) for v, n in zip(own, row, strict=True)
+    }
+    batch = _Batch(cases, names)
+    batch.eval()
+    return batch, operands, names
+
+
 def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) -> list[Run | None]:
     """The programs that torch's operators become; None where capture refuses, so that the
     original runs.
@@ -212,14 +227,11 @@ def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) ->
     Args:
         values: of each case's operands, as examples.
     """
-    names = [[_name(k, v) for k, v in enumerate(own)] for own in values]
-    operands = {
-        n: v for own, row in zip(values, names, strict=True) for v, n in zip(own, row, strict=True)
-    }
+    module, operands, names = _module(cases, values)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            captured = capture(_Batch(cases, names).eval(), (operands,))
+            captured = capture(module, (operands,))
     except CaptureError:
         if len(cases) < 2:
             return [None] * len(cases)
@@ -246,3 +258,31 @@ def expressed(case: Built) -> Run | None:
     program, _ = program_of([Expr(term) for term in outputs])
     graph = unsaturated(program.outputs, "original")
     return _programs(graph, tuple(outputs), [case], (TorchBackend(),))[0]
+
+
+# ---- the optimized column -------------------------------------------------------------------
+
+
+def optimized(
+    cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]], time_limit_s: float
+) -> list[Run | None]:
+    """The cases as one module that goes through ``optimize``; None where the original came back.
+
+    Few cases at a time: each run of one computes them all.
+    """
+    module, operands, names = _module(cases, values)
+    program = optimize(
+        module, (operands,), objective="flops", check=False, progress=False,
+        time_limit_s=time_limit_s,
+    )  # fmt: skip
+    if program.original is not None:
+        return [None for _ in cases]
+
+    def run_of(number: int) -> Run:
+        def run(own: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+            given = operands | dict(zip(names[number], own, strict=True))
+            return list(program(given)[number])
+
+        return run
+
+    return [run_of(number) for number in range(len(cases))]

@@ -8,6 +8,7 @@ what came out and what should have.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ from eqsynth.testing.differential.row import Case, Row
 
 # Cases that share one export and one build of each backend.
 BATCH = 400
+# Cases that are optimized together, and how long that may take.
+AT_ONCE = 12
+TIME_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Outcome:
     Attributes:
         refused: cases that eqsynth leaves to torch.
         unsupported: cases that torch itself has no kernel for; they count for nothing.
+        computed: how many cases each column has computed.
         taken: operators of which at least one case was taken by its entry.
     """
 
@@ -56,15 +61,16 @@ class Outcome:
     failures: list[Failure] = field(default_factory=list)
     refused: list[Case] = field(default_factory=list)
     unsupported: list[Case] = field(default_factory=list)
+    computed: Counter[str] = field(default_factory=Counter)
     taken: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
         entries = {case.row.entry for case in self.cases}
         wrong = {failure.case.name for failure in self.failures}
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.computed.items()))
         return (
-            f"{len(entries)} entries x {len(self.cases)} cases x {len(columns.COLUMNS)} columns: "
-            f"{len(wrong)} cases fail ({len(self.refused)} cases left to torch, "
-            f"{len(self.unsupported)} that torch has no kernel for)"
+            f"{len(entries)} entries x {len(self.cases)} cases: {len(wrong)} fail ({counts}; "
+            f"{len(self.refused)} left to torch, {len(self.unsupported)} without a kernel of torch)"
         )
 
 
@@ -95,12 +101,13 @@ def cases_of(rows: Iterable[Row], part: int = 0, parts: int = 1) -> list[Case]:
 
 
 def run(cases: Sequence[Case], wanted: Sequence[str] = columns.COLUMNS) -> Outcome:
-    """Computes the cases in every column, or in some.
+    """Computes the cases in every column, or in those of the backends that are wanted; the column
+    ``optimized`` only if it is.
 
     >>> from eqsynth.testing.differential.row import Operand
     >>> print(run([Case(Row("aten::neg", (Operand((4,)),)), "float32")]))
-    1 entries x 1 cases x 5 columns: 0 cases fail (0 cases left to torch, 0 that torch has no \
-kernel for)
+    1 entries x 1 cases: 0 fail (compiled 1, interpreter 1, torch 1, tvm 1; 0 left to torch, \
+0 without a kernel of torch)
     """
     outcome = Outcome()
     for start in range(0, len(cases), BATCH):
@@ -131,13 +138,26 @@ def _run_batch(cases: Sequence[Case], wanted: Sequence[str], outcome: Outcome) -
     for t, found in zip(through_export, captured, strict=True):
         if found is not None:
             t.runs["compiled"] = found
+    if "optimized" in wanted:
+        _optimize([t for t in own if t.case.row.entry.startswith("aten::")])
     for t, built in zip(own, terms, strict=True):
         through_torch = t.case.row.entry.startswith("aten::")
         expressed = None if through_torch else columns.expressed(built)
         if expressed is not None:
             t.runs["compiled"] = expressed
     for t in tried:
+        outcome.computed.update(t.runs.keys())
         outcome.failures += _judged(t)
+
+
+def _optimize(tried: Sequence[_Tried]) -> None:
+    for start in range(0, len(tried), AT_ONCE):
+        some = tried[start : start + AT_ONCE]
+        examples = [t.draws[0].values for t in some]
+        programs = columns.optimized([t.case for t in some], examples, TIME_LIMIT_S)
+        for t, program in zip(some, programs, strict=True):
+            if program is not None:
+                t.runs["optimized"] = program
 
 
 def _build(tried: _Tried, outcome: Outcome) -> None:
