@@ -66,6 +66,9 @@ def term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
     if data[0] == "op":
         _, name, positions, attrs = data
         plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
+        parts = [b for a in plain for b in (a if isinstance(a, tuple) else (a,))]
+        if not all(isinstance(part, bool | int | float | str) for part in parts):
+            raise ValueError(f"{str(name)[:100]} with attributes that are no numbers or names")
         return Op(name, tuple(args[k] for k in positions), plain)
     if data[0] == "region":
         _, positions, lines, outputs = data

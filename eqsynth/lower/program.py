@@ -267,7 +267,15 @@ class CompiledProgram(torch.nn.Module):
         kinds = [p.input.type for p in self.inputs[len(self.inputs) - len(self.state()) :]]
         buffers = self.recipe.read_buffers(state, kinds)
         own = self._watch is None
-        constants = self.recipe.constants(weights, own)
+        try:
+            constants = self.recipe.constants(weights, own)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise WeightError(
+                "the constants of the program can't be computed from these weights",
+                got=f"{type(error).__name__}: {error}"[:300],
+                expected="weights that the module can be called with",
+                hint="call the module itself, and mend what torch says",
+            ) from error
         jobs = [(step.kernel, _packed(step, constants)) for step in self.steps]
         steps = [
             replace(step, runner=runner) if values else step
