@@ -188,7 +188,7 @@ class Plain(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         values = dict(zip((i.name for i in self.program.inputs), inputs, strict=True))
         values |= {name: self.get_buffer(f"weight_{n}") for n, name in enumerate(self.names)}
-        return self.unflatten(evaluate(self.program.outputs, values, exact=self.wide))
+        return self.unflatten(evaluate(self.program.outputs, values, exact=self.wide), inputs)
 
     def double(self) -> Plain:
         self.wide = True

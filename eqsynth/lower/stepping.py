@@ -37,10 +37,11 @@ def noisy_results(
 
     with torch.no_grad():
         known = _leaves(program, values)
+        inputs = [known[parameter.input.name] for parameter in program.inputs]
         for _ in _steps(program, known, off):
             pass
         outputs = [known[name] for name in program.outputs]
-        whole = program.calling.unflatten(outputs)
+        whole = program.calling.unflatten(outputs, inputs)
     found = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, torch.Tensor)]
     changed = {id(buffer): outputs[n] for n, buffer in program.mutations.items()}
     state = getattr(program.calling, "buffers", ())

@@ -1,7 +1,7 @@
 """Two programs that should compute the same: terms by the interpreter, anything else by running.
 
 Not here: whether a whole e-graph agrees (``consistency.py``), what may be blamed on rounding
-(``eqsynth/lower/check.py``).
+(``eqsynth/lower/rounding.py``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def assert_equivalent(
 
     Two **terms or expressions** are compared by the interpreter, floats in float64, over the
     reals so to say. Two **callables** (modules, compiled programs, functions of tensors) run on
-    the inputs and on random, offset, scaled and near-equal ones like them; a difference that
-    rounding explains is none.
+    the inputs and on others of their types (``eqsynth.lower.kinds``); a difference that rounding
+    explains (``eqsynth.lower.rounding``, as for ``optimize``) is none.
 
     Args:
         inputs: for terms, arrays by name (by default every kind of ``eqsynth.testing.data``); for

@@ -32,8 +32,9 @@ def assert_optimize_sound(
 ) -> CompiledProgram:
     """Optimizes a module and holds the result against what ``optimize`` promises.
 
-    - It computes what the module computes, on the example inputs, on random, offset, scaled and
-      near-equal ones, and on the ``further`` ones; a second call gives the same bits.
+    - It computes what the module computes, on the example inputs, on every other kind of inputs
+      (``eqsynth.lower.kinds``), and on the ``further`` ones, by the judgement that ``optimize``
+      itself uses; a second call gives the same bits.
     - The module is as it was.
     - FLOPs don't rise, and don't fall any more when the program that was found is optimized again;
       neither does its result change then, nor that of the compiled program if it is optimized.

@@ -203,6 +203,44 @@ def a_compiled_program_that_differs(directory: Path) -> None:
     assert_equivalent(lambda x: x @ linear.weight.T, linear, (torch.randn(4, 3),))
 
 
+SCALE = torch.tensor([1e6, 1.0, 1e-3])[:, None]
+TABLE = torch.linspace(-1, 1, 200).reshape(50, 4)
+
+
+def a_small_row_beside_a_large_one(_directory: Path) -> None:
+    wrong = SCALE * torch.tensor([1.0, 1.0, 1.01])[:, None]
+    assert_equivalent(lambda x: x * wrong, lambda x: x * SCALE, (torch.randn(3, 4),))
+
+
+def far_from_zero_only(_directory: Path) -> None:
+    """Digits are lost: the variance as the mean of squares less the square of the mean."""
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        near = (x * x).mean(-1) - x.mean(-1) ** 2
+        return torch.where(x.mean(-1) > 1e5, near, x.var(-1, correction=0))
+
+    assert_equivalent(other, lambda x: x.var(-1, correction=0), (torch.randn(3, 64),))
+
+
+def an_index_that_was_not_given(_directory: Path) -> None:
+    rows = TABLE.roll(1, 0)
+    rows[:3] = TABLE[:3]  # the last row, 49, is what 48 should be
+    given = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1])
+    assert_equivalent(
+        lambda n: rows[n], lambda n: torch.nn.functional.embedding(n, TABLE), (given,)
+    )
+
+
+def an_input_in_a_dict_in_a_list(_directory: Path) -> None:
+    given = [{"x": torch.zeros(3), "scale": torch.ones(3)}]
+    assert_equivalent(lambda d: d[0]["x"], lambda d: d[0]["x"] * d[0]["scale"], (given,))
+
+
+def a_bool(_directory: Path) -> None:
+    given = (torch.randn(3), torch.ones(3, dtype=torch.bool))
+    assert_equivalent(lambda x, m: x + 0, lambda x, m: torch.where(m, x, -x), given)
+
+
 # fault -> (what is run, what catches it)
 PROGRAMS: dict[str, tuple[Callable[[Path], None], type[EqsynthError], str]] = {
     "consistency: two values in a class": (two_values_in_a_class, EquivalenceError, ""),
@@ -214,6 +252,11 @@ PROGRAMS: dict[str, tuple[Callable[[Path], None], type[EqsynthError], str]] = {
     "search: a dearer program": (a_dearer_program_is_extracted, EquivalenceError, "costs more"),
     "equivalence: two terms": (programs_that_differ, EquivalenceError, ""),
     "equivalence: two callables": (a_compiled_program_that_differs, EquivalenceError, ""),
+    "equivalence: a small row": (a_small_row_beside_a_large_one, EquivalenceError, "output 0[2, "),
+    "equivalence: far from zero": (far_from_zero_only, EquivalenceError, "offset 1e6"),
+    "equivalence: an index": (an_index_that_was_not_given, EquivalenceError, "output 0"),
+    "equivalence: a nested input": (an_input_in_a_dict_in_a_list, EquivalenceError, "random"),
+    "equivalence: a bool": (a_bool, EquivalenceError, "output 0"),
 }
 
 

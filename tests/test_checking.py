@@ -1,0 +1,98 @@
+"""The check as a stage of ``optimize``: who is blamed, what the user is told, what is used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import eqsynth
+from eqsynth import pipeline
+from eqsynth.errors import EquivalenceError, EquivalenceWarning
+from eqsynth.lower.program import CompiledProgram
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
+WRONG = """\
+;; wrong.egg -- planted.
+;;
+;; Rulesets   wrong   shrinks its term
+;; Needs      schema.egg
+;; Numerics   bitwise
+;; Status     validated
+
+(ruleset wrong)
+
+;; tanh(sigmoid(x)) = sigmoid(x), wrong
+(rewrite (Tanh (Sigmoid x)) (Sigmoid x) :ruleset wrong :name "tanh-of-sigmoid")
+"""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.tanh(torch.sigmoid(self.a(x))))  # type: ignore[no-any-return]
+
+
+def test_a_wrong_rule_is_named_by_its_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.egg"
+    path.write_text(WRONG, encoding="utf-8")
+    net = Net().eval()
+    with pytest.warns(EquivalenceWarning, match="tanh-of-sigmoid"):
+        program = eqsynth.optimize(net, (X,), rules=[path], **QUICK)
+    assert program.original is net and torch.equal(program(X), net(X))
+    assert f"tanh-of-sigmoid ({path}:11)" in program.report.reason
+
+
+def test_a_wrong_kernel_is_named_and_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = pipeline.lowered
+
+    def faulty(*args: Any, **settings: Any) -> CompiledProgram:
+        program = lowered(*args, **settings)
+        last = program.steps[-1]
+        wrong = replace(last, runner=lambda *values: last.runner(*values) * 1.001)
+        program.steps = (*program.steps[:-1], wrong)
+        program._run, program.source = program._compiled()
+        return program
+
+    monkeypatch.setattr(pipeline, "lowered", faulty)
+    net = Net().eval()
+    with pytest.raises(EquivalenceError) as caught:
+        eqsynth.optimize(net, (X,), strict=True, **QUICK)
+    error = caught.value
+    assert error.step in error.where and error.step and not error.rules
+    assert "print(program.report)" in error.hint
+
+
+def test_an_expression_is_held_against_itself_in_float64() -> None:
+    x = eqsynth.input("x", (3, 4))
+    w = eqsynth.weight("w", (4, 4), value=torch.eye(4) + 1e-3)
+    program = eqsynth.optimize(eqsynth.ops.exp(x @ w) - 1, strict=True, **QUICK)
+    assert 0 <= program.report.error_rel < 1e-5 and not program.report.digits_lost
+
+
+class Distances(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return ((x[:, None] - y[None]) ** 2).sum(-1)
+
+
+@pytest.mark.slow
+def test_digits_that_the_user_lets_go_are_told_and_the_program_is_used() -> None:
+    torch.manual_seed(0)
+    args = torch.randn(128, 64), torch.randn(128, 64)
+    program = eqsynth.optimize(
+        Distances().eval(), args, numerics="cancels", strict=True, progress=False
+    )
+    report = program.report
+    assert program.original is None and report.digits_lost["near-equal"] > 1e-3
+    assert "near-equal" in str(report) and report.error_rel < 1e-5
+    exact = eqsynth.optimize(Distances().eval(), args, strict=True, progress=False)
+    assert not exact.report.digits_lost
