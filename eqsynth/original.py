@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -26,6 +26,9 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
 from eqsynth.report import Report
+
+WHOLE: Final = ("", "saturated", "rounds")
+"""Ends of a search that leave nothing out."""
 
 
 @dataclass
@@ -61,7 +64,8 @@ class Original:
             return self._plain(report)
         held = {id(x): x.numel() for x in (*self.module.parameters(), *self.module.buffers())}
         report.original_is_kept(sum(held.values()))
-        why = NoExplanation(f"the original program is used: {report.reason}")
+        cut = "" if report.stop in WHOLE else f" (the search was cut short: {report.stop})"
+        why = NoExplanation(f"the original program is used: {report.reason}{cut}")
         return CompiledProgram.from_module(self.module, report, why, (self.args, self.kwargs))
 
     def leaves(self) -> Sequence[Any]:

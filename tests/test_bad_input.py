@@ -97,6 +97,7 @@ def test_unknown_settings_are_refused(settings: dict[str, Any], got: str) -> Non
     assert caught.value.expected
 
 
+@pytest.mark.slow
 def test_infinity_is_no_limit() -> None:
     inf = float("inf")
     program = quick(mlp(), (X,), time_limit_s=inf, node_limit=inf, memory_limit=inf)

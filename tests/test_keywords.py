@@ -33,6 +33,7 @@ def captured(model: nn.Module, *args: Any, **kwargs: Any) -> Captured:
     return capture(model, *arguments(args, kwargs))
 
 
+@pytest.mark.slow
 def test_arguments_by_name_in_any_order_and_with_defaults(tmp_path: Path) -> None:
     def forward(self: Any, x: Tensor, scale: float = 2.0, *, y: Tensor, z: Tensor) -> Tensor:
         return x * scale - y / z
@@ -76,7 +77,7 @@ def test_dicts_in_any_order_of_keys() -> None:
     turned = found.bind({"b": [Y], "a": X}, v=X, u=Z)
     assert all(one is other for one, other in zip(straight, turned, strict=True))
     data = calling.to_data(found.convention)
-    loaded = calling.from_data(data, ()).bind({"b": [Y], "a": X}, v=X, u=Z)
+    loaded = calling.from_data(data, (), 4, 1).bind({"b": [Y], "a": X}, v=X, u=Z)
     assert all(one is other for one, other in zip(straight, loaded, strict=True))
     for wrong in ({"a": X}, {"a": X, "c": [Y]}, {"a": X, "b": [Y], "c": Z}, [X, Y]):
         with pytest.raises(EqsynthError):
