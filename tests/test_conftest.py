@@ -1,0 +1,87 @@
+"""How a run is put together: rotating parts, two processes, what is made once for both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+SUITE = """
+import os
+import pytest
+from shared import once
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("n", range(20))
+def test_in_turn(n): pass
+
+def test_always(): pass
+
+@pytest.mark.parametrize("n", range(6))
+def test_once(n):
+    def make():
+        with open(os.environ["MADE"], "a") as made:
+            made.write(f"{os.getpid()} ")
+        return {"made": [n % 2]}
+    assert once(f"thing-{n % 2}", make) == {"made": [n % 2]} == once(f"thing-{n % 2}", make)
+
+@pytest.mark.parametrize("n", range(6))
+def test_own_cache(n):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    own = os.path.join(os.environ["EQSYNTH_TESTS"], "cache" + worker)
+    assert os.environ["EQSYNTH_CACHE"] == own
+"""
+
+PARTS = """
+import sys, pytest
+class Collected:
+    def pytest_collection_finish(self, session):
+        names.append([item.name for item in session.items if "in_turn" in item.name])
+names = []
+for part in ["all", *map(str, range(8))]:
+    pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "--part", part, sys.argv[1]],
+                plugins=[Collected()])
+whole, *parts = names
+assert len(whole) == 20, whole
+assert sorted(sum(parts, [])) == sorted(whole), parts
+assert {len(part) for part in parts} == {2, 3}, parts
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    for name in ("conftest.py", "shared.py"):
+        shutil.copy(TESTS / name, tmp_path)
+    (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = rotating: in turn\n")
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environment |= {"MADE": str(folder / "made"), "PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_each_rotating_test_is_in_one_of_the_parts(suite: Path) -> None:
+    done = run(suite, "-c", PARTS, str(suite))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_processes_run_the_same_part_and_share_what_is_made_once(suite: Path) -> None:
+    done = run(suite, "-m", "pytest", "-q", "-n", "2", "--part", "today", "--cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Two things, made by whoever came first; twice only where both came at once.
+    assert 2 <= len((suite / "made").read_text().split()) <= 4
+    assert "rotating tests: part" in done.stdout and "test_suite.py" in done.stdout
+    part = done.stdout.partition("rotating tests: part ")[2].split()[0]
+    again = run(suite, "-m", "pytest", "-q", "--collect-only", "--part", part)
+    assert f"{15 + (part in '0123')}/33 tests collected" in again.stdout, again.stdout

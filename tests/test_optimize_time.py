@@ -1,0 +1,37 @@
+"""Workloads at reduced size through ``optimize`` as a user calls it: for time, with kernels that
+are measured. (``test_pipeline.py`` asks for the fewest operations, and measures nothing.)"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.workloads import WORKLOADS
+from eqsynth.errors import EquivalenceWarning
+from eqsynth.pipeline import optimize
+
+# More than about ten seconds each.
+SLOW = {"resnet18", "resnet50", "resnext50", "vgg16", "nasnet_a", "infogan", "dcgan", "bert128",
+        "bert64", "gcn", "fsrcnn", "nasrnn", "lstm", "csrnet"}  # fmt: skip
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in WORKLOADS]
+)
+def test_a_workload_keeps_its_values(name: str) -> None:
+    module, inputs = WORKLOADS[name].reduced()
+    with warnings.catch_warnings():
+        # A result that differs would be the original again, which agrees.
+        warnings.simplefilter("error", EquivalenceWarning)
+        program = optimize(module, inputs, time_limit_s=60)
+    assert program.report.enodes >= program.report.eclasses > 0
+    with torch.no_grad():
+        got, expected = tree_leaves(program(*inputs)), tree_leaves(module(*inputs))
+    for y, z in zip(got, expected, strict=True):
+        scale = float(z.abs().max())
+        assert scale > 1e-6  # else any tolerance would do
+        torch.testing.assert_close(y, z, rtol=0, atol=2e-5 * scale)
