@@ -122,14 +122,21 @@ class _Copy:
         changing = set(map(id, self.state))
         self._floats = [
             (mine[name], tensor.detach()) for name, tensor in theirs.items()
-            if tensor.is_floating_point() and id(mine[name]) not in changing
+            if not wide and tensor.is_floating_point() and id(mine[name]) not in changing
+            and not _whole(tensor)
         ]  # fmt: skip
 
     def move(self, seed: int) -> None:
         """Its weights are the original's, off by a few roundings."""
         with torch.no_grad():
             for number, (mine, theirs) in enumerate(self._floats):
-                mine.copy_(off_by_rounding(theirs, seed=seed, part=_WEIGHTS + number))
+                factor = _factor(theirs, seed, _WEIGHTS + number, MOVE)
+                flat, size = theirs.contiguous().view(-1), len(factor)
+                whole = len(flat) // size * size
+                to = torch.empty_like(flat)
+                torch.mul(flat[:whole].view(-1, size), factor, out=to[:whole].view(-1, size))
+                torch.mul(flat[whole:], factor[: len(flat) - whole], out=to[whole:])
+                mine.copy_(to.view(theirs.shape))
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -154,19 +161,27 @@ def off_by_rounding(
     """
     if not x.is_floating_point() or not x.numel():
         return x
-    generator = torch.Generator().manual_seed(seed + 1000 * part)
-    noise = torch.randn(min(x.numel(), _POOL), generator=generator, dtype=torch.float32)
-    spread = noise.repeat(-(-x.numel() // len(noise)))[: x.numel()].reshape(x.shape)
-    if bool((x == x.trunc()).all()):
-        if seed < RERUNS:
-            return torch.where((x == 0) & (spread < 0), -x, x)
-        spread = spread.abs()
-    eps = torch.finfo(x.dtype).eps
-    if x.dtype == torch.float64:
-        moved = x * (1 + roundings * eps * spread.double())
+    factor = _factor(x, seed, part, roundings)
+    factor = factor.repeat(-(-x.numel() // len(factor)))[: x.numel()].reshape(x.shape)
+    other = (x == 0) & (factor < 1)
+    if not _whole(x):
+        moved = x * factor
+    elif seed >= RERUNS:
+        moved = x * (1 + (factor - 1).abs())
     else:
-        moved = (x.float() * (1 + roundings * eps * spread)).to(x.dtype)
-    return torch.where((x == 0) & (spread < 0), -x, moved)
+        moved = x
+    return torch.where(other, -x, moved)
+
+
+def _whole(x: torch.Tensor) -> bool:
+    return bool((x == x.trunc()).all())
+
+
+def _factor(x: torch.Tensor, seed: int, part: int, roundings: float) -> torch.Tensor:
+    """What to multiply ``x`` by, or the first ``_POOL`` of its elements and then again."""
+    generator = torch.Generator().manual_seed(seed + 1000 * part)
+    noise = torch.randn(min(x.numel(), _POOL), generator=generator, dtype=torch.float64)
+    return (1 + roundings * torch.finfo(x.dtype).eps * noise).to(x.dtype)
 
 
 class Plain(torch.nn.Module):
