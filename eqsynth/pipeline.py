@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from eqsynth.checking import Stage, warn
+from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
-from eqsynth.egraph.schedule import Limits
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.errors import (
     CaptureError,
@@ -300,12 +301,22 @@ class _Run:
         self.bar.total(len(distinct))
         # Half of the time at most: extraction has to measure with the rest.
         end = self.begin + self.settings.time_limit_s / 2
-        with borrowed(memory_limit=self.settings.worker_bytes) as worker:
-            for number, (key, segment) in enumerate(distinct.items()):
-                left = (end - time.monotonic()) / (len(distinct) - number)
-                limits = Limits(self.settings.enodes, left)
-                self.graphs[key] = self._saturated(worker, segment, limits)
+        files = {key: self._file_of(segment) for key, segment in distinct.items()}
+        for key, segment in distinct.items():
+            known = remembered.load(files[key], segment.roots)
+            if known is not None:
+                self.graphs[key] = known
                 self.bar.advance()
+        missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
+        self.report.remembered_segments = len(distinct) - len(missing)
+        if missing:
+            with borrowed(memory_limit=self.settings.worker_bytes) as worker:
+                for number, (key, segment) in enumerate(missing):
+                    left = (end - time.monotonic()) / (len(missing) - number)
+                    limits = Limits(self.settings.enodes, left)
+                    self.graphs[key] = self._saturated(worker, segment, limits)
+                    remembered.keep(files[key], self.graphs[key])
+                    self.bar.advance()
         graph = stitch(program, self.segments, [self.graphs[s.key] for s in self.segments])
         report = self.report
         report.segments, report.distinct_segments = len(self.segments), len(distinct)
@@ -313,6 +324,12 @@ class _Run:
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
         report.law_faults = graph.faults
         return graph
+
+    def _file_of(self, segment: Segment) -> str:
+        limits = Limits(self.settings.enodes)
+        return remembered.key_of(
+            segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.explain
+        )
 
     def _saturated(self, worker: Worker, segment: Segment, limits: Limits) -> EGraph:
         if any(0 in term.shape for root in segment.roots for term in topological([root])):

@@ -104,6 +104,7 @@ class Report:
     eclasses: int = 0
     segments: int = 0
     distinct_segments: int = 0
+    remembered_segments: int = 0
     optimize_s: float = 0.0
     stop: str = ""
     rules_fired: Mapping[str, int] = field(default_factory=dict)
@@ -237,9 +238,12 @@ class Report:
         if self.kernels_estimated:
             kernels += f", {self.kernels_estimated} of the plan's chosen by estimates"
         told = [name for name, _ in fired if name in mine]
+        segments = f"{self.segments}, {self.distinct_segments} distinct"
+        if self.remembered_segments:
+            segments += f", {self.remembered_segments} of them remembered"
         return [
             ("e-graph", f"{self.enodes:,} e-nodes, {self.eclasses:,} e-classes"),
-            ("segments", f"{self.segments}, {self.distinct_segments} distinct"),
+            ("segments", segments),
             ("kernels", kernels),
             (
                 "rules",
