@@ -185,27 +185,27 @@ def explain_plan(
     logs: Mapping[bytes, Log | None],
     graph: EGraph,
     plan: Plan,
-    stops: Mapping[bytes, str] | None = None,
+    cut_short: Mapping[bytes, str] | None = None,
 ) -> Explanation | NoExplanation:
     """The derivation of a plan from the program that it was extracted for.
 
     Args:
-        stops: why segments without a log have none; they are as they were. A segment that has
-            neither was rewritten without a log.
+        cut_short: segments that weren't searched to the end, and why. One of them that has no log
+            stays as it was.
     """
-    derivation, lost = Derivation(), list[str]()
-    for segment in segments:
-        log, stop = logs[segment.key], (stops or {}).get(segment.key, "")
+    derivation = Derivation()
+    stops = [(cut_short or {}).get(segment.key, "") for segment in segments]
+    for segment, stop in zip(segments, stops, strict=True):
+        log = logs[segment.key]
         if log is not None:
             derivation.add_log(log, segment.names)
-        elif stop:
-            lost.append(stop)
-        else:
+        elif not stop:
             return NoExplanation("matches were not logged: optimize with explain=True")
-    why = ", ".join(dict.fromkeys(lost))
-    if lost and len(lost) == len(segments):
+    why = ", ".join(dict.fromkeys(filter(None, stops)))
+    if why and all(logs[segment.key] is None for segment in segments):
         return NoExplanation(f"nothing was rewritten: {why}")
-    note = f"{len(lost)} of {len(segments)} segments stay as they were: {why}" if lost else ""
+    count = sum(map(bool, stops))
+    note = f"{count} of {len(segments)} segments weren't searched to the end: {why}" if why else ""
     before = derivation.outputs(program.outputs)
     after = derivation.outputs(planned_terms(graph, plan))
     return Explanation(derivation, before, after, note)

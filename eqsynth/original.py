@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -25,10 +25,7 @@ from eqsynth.lower.backends import random_inputs
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
-from eqsynth.report import Report
-
-WHOLE: Final = ("", "saturated", "rounds")
-"""Ends of a search that leave nothing out."""
+from eqsynth.report import WHOLE, Report
 
 
 @dataclass

@@ -55,7 +55,7 @@ from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
 from eqsynth.race import race
-from eqsynth.report import Report
+from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
 from eqsynth.why_not import why_not
@@ -403,6 +403,9 @@ class _Run:
             {key: g.log for key, g in self.graphs.items()},
             graph,
             found.plan,
-            # Without a log although matches were to be logged: these were not rewritten at all.
-            {key: g.stop for key, g in self.graphs.items() if self.settings.explain and not g.log},
+            {
+                key: g.stop
+                for key, g in self.graphs.items()
+                if self.settings.explain and g.stop not in WHOLE
+            },
         )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 
+WHOLE = ("", "saturated", "rounds")
+"""Ends of a search that weren't forced on it."""
+
 SCATTER = 1.3
 """From this ratio of the quartiles on the report warns that timings scatter."""
 
