@@ -64,6 +64,8 @@ class Requests:
     Attributes:
         asked: how often each law was asked.
         vain: how often it was asked and gave no new answer.
+        known: how often one of its requests was there and needn't be asked.
+        spent_s: seconds of CPU in which it answered.
         faults: what went wrong in a law, by law: what was asked got no answer.
         deadline: no request is answered past it, so that one long round can't outlive the worker.
 
@@ -75,6 +77,8 @@ class Requests:
         self.rules = rules
         self.asked: Counter[str] = Counter()
         self.vain: Counter[str] = Counter()
+        self.known: Counter[str] = Counter()
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.faults: dict[str, str] = {}
         self.deadline = math.inf
         self._answered: set[tuple[str, Any]] = set()
@@ -112,6 +116,7 @@ class Requests:
             asked = self._rows[law]
             rows = view.snapshot.rows[relation]
             waiting = [row for row in rows if row not in asked or asked[row].is_due(view, row)]
+            self.known[law] += len(rows) - len(waiting)
             for row in sorted(waiting, key=repr):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
@@ -145,6 +150,7 @@ class Requests:
             SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
             MemoryError: the process has no more.
         """
+        begin = time.process_time()
         try:
             return [using(answer) for answer in LAWS[law](view, decoded)]
         except (Later, SaturationError, MemoryError):
@@ -167,6 +173,8 @@ class Requests:
                 raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
             self.faults.setdefault(law, got)
             return []
+        finally:
+            self.spent_s[law] += time.process_time() - begin
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))
