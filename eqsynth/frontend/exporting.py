@@ -26,6 +26,16 @@ _MORE_DECOMPOSITIONS: Final = (
     torch.ops.aten._native_batch_norm_legit_functional.default,
 )
 
+# What torch puts in their place isn't what they are: it takes positions that count from the end,
+# which they refuse, and interpolates with fewer digits.
+_KEPT_WHOLE: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "index_add", "index_copy", "index_fill", "upsample_linear1d", "upsample_bilinear2d",
+        "upsample_trilinear3d", "upsample_bicubic2d",
+    )
+)  # fmt: skip
+
 
 def apart(module: torch.nn.Module, inputs: Any) -> Any:
     """Inputs, copied where they share memory with the module: ``torch.export`` takes a buffer that
@@ -70,7 +80,25 @@ def _quiet() -> Iterator[None]:
 
 
 def decompositions() -> dict[Any, Any]:
-    return {
+    table = {
         **torch.export.default_decompositions(),
         **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
     }
+    return {t: d for t, d in table.items() if t.name().partition(".")[0] not in _KEPT_WHOLE}
+
+
+def decomposed(
+    exported: torch.export.ExportedProgram, working: dict[Any, Any], more: dict[Any, Any]
+) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
+    """The program with more operators taken apart, and all decompositions that worked. An operator
+    of which torch's own decomposition fails stays whole: there are arguments that it refuses and
+    the operator takes."""
+    try:
+        return exported.run_decompositions({**working, **more}), {**working, **more}
+    except Exception:  # whatever goes wrong anywhere in a decomposition
+        if len(more) == 1:
+            return exported, working
+    parts = list(more.items())
+    for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
+        exported, working = decomposed(exported, working, dict(half))
+    return exported, working

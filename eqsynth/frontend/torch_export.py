@@ -22,7 +22,7 @@ from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
 from eqsynth.frontend.captured import Captured, Constant, Convention, Given
 from eqsynth.frontend.examples import any_order
-from eqsynth.frontend.exporting import apart, decompositions, export
+from eqsynth.frontend.exporting import apart, decomposed, decompositions, export
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.ir.program import Program
@@ -90,15 +90,15 @@ def capture(
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
         exported = export(module, args, kwargs)
         table = decompositions()
-        tried: dict[Any, Any] = {}
+        tried, working = set[Any](), dict[Any, Any]()
         while True:
             translation = _Translation(exported, module)
             program = translation.program()
             more = {t: table[t] for t in translation.missing if t in table and t not in tried}
             if not more:
                 break
-            tried |= more
-            exported = exported.run_decompositions(dict(tried))
+            tried |= set(more)
+            exported, working = decomposed(exported, working, more)
     if translation.refusal is not None:
         raise translation.refusal
     arguments, results, mutations = translation.places()

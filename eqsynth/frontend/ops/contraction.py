@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
-from eqsynth.frontend.expr import Expr, as_tensor, make, merge_values
+from eqsynth.frontend.expr import Expr, as_tensor, cast, make, merge_values
 from eqsynth.frontend.ops import creation, pointwise, reduction, views
 from eqsynth.frontend.promotion import Number
 from eqsynth.ir.index import Index
@@ -169,6 +169,14 @@ def scaled_dot_product_attention(
             expected=f"bool or {query.dtype}",
             hint="cast the mask",
         )
+    if query.dtype in ("float16", "bfloat16"):
+        # Scores are no results: 3e5 is no float16, and 30 has one digit less than a weight needs.
+        wide = [cast(x, "float32") for x in (query, key, value)]
+        mask = attn_mask
+        if mask is not None and mask.dtype != "bool":
+            mask = cast(mask, "float32")
+        result = scaled_dot_product_attention(*wide, mask, 0.0, is_causal, scale, enable_gqa)
+        return cast(result, query.dtype)
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
