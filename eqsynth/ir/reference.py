@@ -217,6 +217,13 @@ def _iota(shape: Any, axis: int, dtype: str) -> Array:
     return stored(np.broadcast_to(line, shape), dtype)
 
 
+def _from_the_front(positions: Array) -> Array:
+    """Positions of which none counts from the end, as NumPy's may."""
+    if positions.size and positions.min() < 0:
+        raise IndexError(f"position {positions.min()} is out of range")
+    return positions
+
+
 _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -257,10 +264,10 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Full": lambda shape, value, dtype: stored(np.full(shape, value), dtype),
     "Iota": _iota,
     "Interpolation": interpolation,
-    "Embedding": lambda table, ids: table[ids],
+    "Embedding": lambda table, ids: table[_from_the_front(ids)],
     "Gather": lambda x, index, axis: np.take_along_axis(
         x[tuple(slice(0, e) if a != axis else slice(None) for a, e in enumerate(index.shape))],
-        index,
+        _from_the_front(index),
         axis,
     ),
 }

@@ -13,7 +13,6 @@ from eqsynth.frontend import aten
 from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import (
-    AWAITED_SHAPES,
     ROWS,
     without_rows,
 )
@@ -22,7 +21,7 @@ PARTS = 24
 
 
 def test_every_operator_has_rows() -> None:
-    assert set(without_rows()) == AWAITED_SHAPES
+    assert without_rows() == []
 
 
 def test_an_operator_without_rows_is_found() -> None:

@@ -171,11 +171,11 @@ def scaled_dot_product_attention(
         )
     if query.dtype in ("float16", "bfloat16"):
         # Scores are no results: 3e5 is no float16, and 30 has one digit less than a weight needs.
-        wide = [cast(x, "float32") for x in (query, key, value)]
+        q, k, v = (cast(x, "float32") for x in (query, key, value))
         mask = attn_mask
         if mask is not None and mask.dtype != "bool":
             mask = cast(mask, "float32")
-        result = scaled_dot_product_attention(*wide, mask, 0.0, is_causal, scale, enable_gqa)
+        result = scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale, enable_gqa)
         return cast(result, query.dtype)
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))

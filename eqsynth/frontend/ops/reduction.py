@@ -124,17 +124,21 @@ def _spread(input: Expr, dim: Dim, correction: Number, keepdim: bool) -> tuple[E
     """Variance and mean over axes, in float64 as torch computes them.
 
     A mean in float32 of numbers around 1e6 is off by up to 0.03, and so is each difference from
-    it: the variance would have 3 digits, and that of a constant row would not be 0.
+    it: the variance would have 3 digits. The differences are from the mean rounded to float32,
+    which of a constant row is the constant, however the sum is taken: its variance is exactly 0.
+    ``mean(d^2) - mean(d)^2`` is the variance for any d = x - c; c is so near that it keeps digits.
     """
     _require_floats("var", input)
     wide, axes = cast(input, "float64"), views.axes_of(dim, input.ndim)
     centre = mean(wide, axes, keepdim=True)
-    squares = pointwise.square(pointwise.sub(wide, centre))
-    if correction == 0:
-        spread = mean(squares, axes, keepdim)
-    else:
+    apart = pointwise.sub(wide, cast(cast(centre, "float32"), "float64"))
+    shift = mean(apart, axes, keepdim)
+    spread = pointwise.sub(mean(pointwise.square(apart), axes, keepdim), pointwise.square(shift))
+    spread = pointwise.maximum(spread, 0.0)
+    if correction != 0:
         count = math.prod(input.shape[axis] for axis in axes)
-        spread = pointwise.div(sum(squares, axes, keepdim), float(max(count - correction, 0)))
+        left = float(max(count - correction, 0))
+        spread = pointwise.div(pointwise.mul(spread, float(count)), left)
     return spread, centre if keepdim or not input.ndim else views.squeeze(centre, axes)
 
 

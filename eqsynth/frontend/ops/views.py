@@ -242,7 +242,7 @@ def chunk(input: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
         raise ShapeError(
             what="chunk: no parts", got=str(chunks), expected="1 or more", hint=""
         )  # fmt: skip
-    return split(input, -(-extent // chunks) if extent else 1, dim)
+    return split(input, -(-extent // chunks) if extent else (0,) * chunks, dim)
 
 
 def cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:

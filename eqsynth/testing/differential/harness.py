@@ -81,7 +81,9 @@ class _Draw:
     kind: str
     values: list[torch.Tensor]
     expected: list[Any] | Exception
+    several: bool = False
     truth: list[Any] | None = None
+    slack: list[torch.Tensor] | None = None
     scale: torch.Tensor | None = None
 
 
@@ -119,7 +121,7 @@ def _run_batch(cases: Sequence[Case], wanted: Sequence[str], outcome: Outcome) -
     tried = []
     for case in cases:
         draws = [_draw(case, kind, values) for kind, values in case.draws()]
-        if all(_has_no_kernel(d.expected) for d in draws):
+        if all(_has_no_kernel(d.expected) for d in draws) and not case.row.raises:
             outcome.unsupported.append(case)
             continue
         tried.append(_Tried(case, draws))
@@ -163,11 +165,14 @@ def _optimize(tried: Sequence[_Tried]) -> None:
 def _build(tried: _Tried, outcome: Outcome) -> None:
     """The terms of a case, and what is wrong with how the entry takes it."""
     case = tried.case
-    example = next((d.expected for d in tried.draws if isinstance(d.expected, list)), None)
-    example = _on_meta(case, tried.draws[0].values) if example is None else example
+    found = next((d for d in tried.draws if isinstance(d.expected, list)), None)
+    if found is None:
+        example = _on_meta(case, tried.draws[0].values)
+    else:
+        assert isinstance(found.expected, list)
+        example = found.expected if found.several else found.expected[0]
     if example is not None:
-        plain = example[0] if len(example) == 1 else example
-        tried.built = columns.built(case, tried.draws[0].values, plain)
+        tried.built = columns.built(case, tried.draws[0].values, example)
     if tried.built is None:
         outcome.refused.append(case)
         if case.row.entry.startswith("ops."):
@@ -178,10 +183,10 @@ def _build(tried: _Tried, outcome: Outcome) -> None:
         outcome.taken.add(case.row.entry)
 
 
-def _on_meta(case: Case, values: list[torch.Tensor]) -> list[Any] | None:
+def _on_meta(case: Case, values: list[torch.Tensor]) -> Any:
     """Shapes and dtypes of the results, where torch raises for all data that is tried."""
     try:
-        return tensors(case.call(case.row.function, [v.to("meta") for v in values]))
+        return case.call(case.row.function, [v.to("meta") for v in values])
     except (RuntimeError, NotImplementedError):
         return None
 
@@ -200,13 +205,15 @@ def _whole(case: Case, column: str, got: str, expected: str) -> Failure:
 def _draw(case: Case, kind: str, values: list[torch.Tensor]) -> _Draw:
     """What torch makes of the data. Each call has copies: some operators write."""
     try:
-        expected = tensors(case.call(case.row.function, [v.clone() for v in values]))
+        result = case.call(case.row.function, [v.clone() for v in values])
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         return _Draw(kind, values, error)
-    row = case.row
+    row, expected = case.row, tensors(result)
     truth = _in_float64(case, row.truth or row.function, values, expected)
     scale = None if row.scale is None else _in_float64(case, row.scale, values, expected)
-    return _Draw(kind, values, expected, truth, scale[0] if scale else None)
+    slack = _slack(case, values, truth) if row.sensitive else None
+    several = isinstance(result, list | tuple)
+    return _Draw(kind, values, expected, several, truth, slack, scale[0] if scale else None)
 
 
 def _in_float64(
@@ -224,6 +231,37 @@ def _in_float64(
         return tensors(case.widened().call(function, wide))
     except (RuntimeError, IndexError, ValueError, TypeError):
         return None
+
+
+def _slack(
+    case: Case, values: list[torch.Tensor], truth: list[Any] | None
+) -> list[torch.Tensor] | None:
+    """The most by which the truth changes along each row, where the operands' last digits do."""
+    if truth is None:
+        return None
+    function = case.row.truth or case.row.function
+    whole = not any(v.is_floating_point() for v in values)
+    generator, most = torch.Generator().manual_seed(0), [torch.zeros_like(t) for t in truth]
+    for _ in range(8):
+        nudged = [
+            _nudged(v, generator) if v.is_floating_point() or whole else v.clone() for v in values
+        ]
+        changed = tensors(case.widened().call(function, nudged))
+        for k, (new, old) in enumerate(zip(changed, truth, strict=True)):
+            if isinstance(old, torch.Tensor) and old.is_floating_point() and old.numel():
+                apart = torch.nan_to_num((new - old).abs(), 0.0, 0.0, 0.0)
+                row = apart.amax(-1, keepdim=True) if apart.dim() else apart
+                most[k] = torch.maximum(most[k], row)
+    return most
+
+
+def _nudged(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The value with its last digits changed; what is float64 has no truth in wider floats, so
+    that both sides of a comparison are off."""
+    sides = 4 if value.dtype == torch.float64 else 1
+    eps = torch.finfo(value.dtype if value.is_floating_point() else torch.float32).eps
+    step = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+    return value.double() * (1 + sides * eps * step)
 
 
 def _judged(tried: _Tried) -> list[Failure]:
@@ -251,7 +289,9 @@ def _wrong(case: Case, draw: _Draw, program: Run) -> Wrong | None:
         if value is None or not isinstance(expected, torch.Tensor):
             continue
         truth = draw.truth[k] if draw.truth is not None else None
-        wrong = compare(value, expected, truth, case.row.roundings, draw.scale, draw.values)
+        slack = draw.slack[k] if draw.slack is not None else None
+        roundings = case.row.roundings
+        wrong = compare(value, expected, truth, roundings, draw.scale, slack, draw.values)
         if wrong is not None:
             return wrong
     return None

@@ -36,6 +36,7 @@ def compare(
     truth: torch.Tensor | None,
     roundings: float,
     scale: torch.Tensor | None = None,
+    slack: torch.Tensor | None = None,
     operands: Sequence[torch.Tensor] = (),
 ) -> Wrong | None:
     """What is wrong with ``got``; None if it is right.
@@ -44,6 +45,7 @@ def compare(
         expected: torch's result in the same dtype.
         truth: torch's result in float64; None where only torch's own can be the measure.
         scale: the size of what is rounded on the way; that of the result, if not given.
+        slack: by how much a rounding of the operands changes the truth; None for not at all.
         operands: among the wrong elements, the one whose operands are smallest is told.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -51,7 +53,7 @@ def compare(
     if not expected.dtype.is_floating_point:
         wrong = got != expected
     else:
-        wrong = ~_close(got.double(), expected, truth, roundings, scale)
+        wrong = ~_close(got.double(), expected, truth, roundings, scale, slack)
     if not bool(wrong.any()):
         return None
     at = _smallest(wrong, operands)
@@ -65,6 +67,7 @@ def _close(
     truth: torch.Tensor | None,
     roundings: float,
     scale: torch.Tensor | None,
+    slack: torch.Tensor | None,
 ) -> torch.Tensor:
     limits = torch.finfo(expected.dtype)
     same = expected.double()
@@ -76,7 +79,10 @@ def _close(
     # Torch in float64 is no judge of itself next to the least float64.
     wide = expected.dtype == torch.float64
     least = 1e-300 if wide else roundings * limits.smallest_normal * limits.eps
-    close = (got - exact).abs() <= FACTOR * own + roundings * limits.eps * size + least
+    bound = FACTOR * own + roundings * limits.eps * size + least
+    if slack is not None:
+        bound = bound + roundings * slack
+    close = (got - exact).abs() <= bound
     like_one = _same(got, same) | (_same(got, exact) & ~exact.isfinite())
     # Next to the largest number, a rounding decides between it and infinity.
     end = limits.max * (1 - roundings * limits.eps)

@@ -78,6 +78,9 @@ class Row:
             too: ``|x| + |y|`` for a sum.
         kinds: data that all operands are drawn with, a draw each.
         refused: eqsynth must leave the operator to torch, since it can't do it right.
+        raises: torch raises on all data, and so must eqsynth.
+        sensitive: a rounding of an operand may change the result as much as it does in float64:
+            sums that cancel, softmax of large numbers. Without this, only roundings of the result.
         roundings: how many roundings the result may be off, besides what torch itself is.
     """
 
@@ -90,6 +93,8 @@ class Row:
     scale: Callable[..., Any] | None = None
     kinds: tuple[str, ...] = KINDS
     refused: bool = False
+    raises: bool = False
+    sensitive: bool = False
     roundings: float = 4.0
 
     def cases(self) -> Iterator[Case]:
