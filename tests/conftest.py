@@ -50,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on",
     )  # fmt: skip
     parser.addoption(
+        "--differential-part", default=None, help="which part of the table of operators is run"
+    )
+    parser.addoption(
         "--cpu", action="store_true", help="tell the seconds of the processor that each file took"
     )
 

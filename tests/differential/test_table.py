@@ -12,12 +12,9 @@ import torch
 from eqsynth.frontend import aten
 from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.row import Case, Operand, Row
-from eqsynth.testing.differential.table import (
-    ROWS,
-    without_rows,
-)
+from eqsynth.testing.differential.table import ROWS, without_rows
 
-PARTS = 24
+PARTS = 40
 
 
 def test_every_operator_has_rows() -> None:
