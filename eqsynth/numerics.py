@@ -20,18 +20,17 @@ NUMERICS: Final = {
 Files = Sequence[str | Path] | str | Path
 
 
-def rule_files(files: Files) -> tuple[str | Path, ...]:
-    """The paths that a user gave; one alone needs no list. A file of the working directory that
-    has the name of one of eqsynth's own comes with its whole path, so that it isn't taken for it.
+def rule_files(files: Files) -> tuple[Path, ...]:
+    """The paths that a user gave, as rules will know them; one alone needs no list. A file of the
+    working directory that has the name of one of eqsynth's own comes with its whole path, so that
+    it isn't taken for it.
 
-    >>> rule_files("mine.egg")
-    ('mine.egg',)
+    >>> [str(path) for path in rule_files("./mine.egg")]
+    ['mine.egg']
     """
     given = (files,) if isinstance(files, str | Path) else tuple(files)
-    return tuple(
-        Path(file).absolute() if str(file) in DEFAULT_FILES and Path(file).exists() else file
-        for file in given
-    )
+    paths = tuple(map(Path, given))
+    return tuple(p.absolute() if str(p) in DEFAULT_FILES and p.exists() else p for p in paths)
 
 
 def rules_of(files: Files, numerics: str, *, where: str) -> RuleSet:

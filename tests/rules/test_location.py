@@ -30,7 +30,10 @@ def test_a_file_is_looked_for_where_the_user_is(
         assert caught.value.file == missing and caught.value.expected and caught.value.hint
     (tmp_path / "mine.egg").write_text(MINE)
     assert rule_path("mine.egg").absolute() == tmp_path / "mine.egg"
-    assert "relu-of-mine" in rules_of("mine.egg", "real", where="a test").names
+    for name in ("mine.egg", "./mine.egg", Path("mine.egg"), tmp_path / "mine.egg"):
+        rules = rules_of(name, "real", where="a test")
+        # By this the report and the check know whose rule it is.
+        assert [rules["relu-of-mine"].file] == [str(path) for path in rule_files(name)]
 
 
 def test_a_file_with_the_name_of_one_of_ours_takes_no_place_of_it(
