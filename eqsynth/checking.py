@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from eqsynth.errors import EqsynthError, EquivalenceWarning
+from eqsynth.errors import EqsynthError, EquivalenceWarning, ExplanationTooLong
 from eqsynth.explain import Explanation
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.program import Program, positions
@@ -122,7 +122,8 @@ class Stage:
 
     def _used(self, error: Mismatch, program: CompiledProgram) -> tuple[str, ...]:
         """The rule whose application changes the value on the inputs that the programs differ on,
-        found in the chain of whole programs from the original to this one."""
+        found in the chain of whole programs from the original to this one. Where the chain is too
+        long to be walked, all rules of the derivation."""
         explanation = program.explain()
         if not isinstance(explanation, Explanation):
             return ()
@@ -132,7 +133,10 @@ class Stage:
             self.captured.weights
         )
         try:
-            return _changing(list(explanation.programs()), leaves, self.captured)
+            programs = list(explanation.programs(explanation.longest_text))
+            return _changing(programs, leaves, self.captured)
+        except ExplanationTooLong:
+            return explanation.rules
         except (EqsynthError, RuntimeError):
             return ()
 

@@ -149,10 +149,14 @@ class Explanation:
         """The program that was chosen; unlike the steps to it, this takes no search."""
         return Program((), _outputs(self._derivation.decode(self._after)))
 
-    def programs(self) -> Iterator[tuple[str, Program]]:
-        """(rule, whole program after it), the original first, under the name ``original``."""
+    def programs(self, longest: int | None = None) -> Iterator[tuple[str, Program]]:
+        """(rule, whole program after it), the original first, under the name ``original``.
+
+        Raises:
+            ExplanationTooLong: there are more than ``longest`` steps.
+        """
         yield "original", Program((), _outputs(self._derivation.decode(self._before)))
-        for step in self.steps:
+        for step in self.steps if longest is None else self._chain(longest):
             yield step.rule, Program((), step.after)
 
     def __str__(self) -> str:

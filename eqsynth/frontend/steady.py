@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from eqsynth.errors import UnsteadyError
 from eqsynth.frontend.examples import kept_buffers
 from eqsynth.lower.kinds import inputs_of
-from eqsynth.lower.reruns import Reference, Values
+from eqsynth.lower.reruns import Reference, Values, may_be_copied
 from eqsynth.lower.rounding import Evidence, distance, judge
 
 # Roundings of a row's largest value: of code that is compiled differently from call to call.
@@ -108,7 +108,7 @@ def _unsteady(module: torch.nn.Module, got: str) -> UnsteadyError:
 
 def _copy(module: torch.nn.Module) -> torch.nn.Module | None:
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module) if may_be_copied(module) else None
     except Exception:  # whatever copying a user's module raises
         return None
 

@@ -26,6 +26,7 @@ Values = tuple[tuple[Any, ...], dict[str, Any]]
 
 # Noise for large tensors is drawn once and repeated; a prime, so that rows get different parts.
 _POOL = 65_537
+_LARGEST = 4 << 30  # bytes of a module that is copied
 _WEIGHTS = 10_000  # the parts of a rerun (see off_by_rounding) that are no inputs
 
 
@@ -64,7 +65,7 @@ class Reference:
         self.call, self.state, self.runs = call, tuple(state), 0
         self._moving: _Copy | None = None
         self._wide: _Copy | None = None
-        self._copies = isinstance(call, torch.nn.Module)
+        self._copies = isinstance(call, torch.nn.Module) and may_be_copied(call)
         self._widens = self._copies
 
     def __call__(self, values: Values) -> list[torch.Tensor]:
@@ -107,6 +108,12 @@ class Reference:
         except Exception:
             self._widens = False
             return None
+
+
+def may_be_copied(module: torch.nn.Module) -> bool:
+    """Whether there is room for copies: of a larger module, inputs alone are moved."""
+    size = sum(x.numel() * x.element_size() for x in _tensors(module).values())
+    return size <= _LARGEST
 
 
 class _Copy:
