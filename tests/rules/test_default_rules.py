@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from typing import Any
 
@@ -225,11 +226,12 @@ INDEX_ONLY = load_rules(["schema.egg", "index.egg"])
 @given(st.lists(index_terms(), min_size=1, max_size=4))
 def test_all_members_of_an_index_class_agree(terms: list[Any]) -> None:
     engine, _ = closed(INDEX_ONLY, "index", [("Value", term) for term in terms])
-    assert_one_value_a_class(engine, "Idx", index_value)
-    low, high = (dict(engine.rows(bound)) for bound in ("low", "high"))
-    for eclass, members in values_of_classes(engine, "Idx", index_value).items():
-        node, value = members[0]
-        assert low[eclass] <= value.min() and value.max() <= high[eclass], node
+    with closing(engine):
+        assert_one_value_a_class(engine, "Idx", index_value)
+        low, high = (dict(engine.rows(bound)) for bound in ("low", "high"))
+        for eclass, members in values_of_classes(engine, "Idx", index_value).items():
+            node, value = members[0]
+            assert low[eclass] <= value.min() and value.max() <= high[eclass], node
 
 
 @pytest.mark.parametrize("rule", INDEX, ids=lambda r: r.name)
@@ -240,7 +242,8 @@ def test_an_index_rule_fires_and_holds(rule: Rule) -> None:
     left = rule.equality[0]
     terms = [_ground(left, c, m, swap) for c, m in numbers for swap in (False, True)]
     engine, counts = closed(INDEX_ONLY, "index", [("Value", term) for term in terms])
-    assert_one_value_a_class(engine, "Idx", index_value)
+    with closing(engine):
+        assert_one_value_a_class(engine, "Idx", index_value)
     assert counts[rule.name]
 
 
@@ -320,7 +323,7 @@ def test_all_members_of_a_scalar_class_agree() -> None:
     def check(terms: list[Any]) -> None:
         engine, counts = closed(SCALAR_ONLY, "scalar", terms)
         total.update(counts)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), closing(engine):
             assert_one_value_a_class(engine, "Scalar", scalar_value)
 
     check()
