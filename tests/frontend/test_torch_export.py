@@ -418,3 +418,36 @@ def test_inputs_and_weights_of_a_program_are_its_terms() -> None:
     captured = capture(nn.Linear(4, 2).eval(), (X,))
     leaves = [t for t in captured.program.terms() if isinstance(t, Input | Weight)]
     assert {t.label for t in leaves} == {"input", "weight", "bias"}
+
+
+# -- what torch takes apart ------------------------------------------------------------------------
+
+
+def test_an_operator_whose_decomposition_fails_stays_whole(run: Run) -> None:
+    """One attention is refused and taken apart, and with it the other, whose mask torch's own
+    decomposition refuses and the operator takes."""
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 4, 5, 8)
+    mask = torch.rand(5, 5) > 0.3
+
+    def both(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        attend = F.scaled_dot_product_attention
+        shared = attend(q, k, v, enable_gqa=True)
+        return shared, attend(q, v, v, self.mask, is_causal=True)
+
+    made = module(both, mask=mask)
+    captured = capture(made, (q, k, v))
+    torch.testing.assert_close(run(captured, q, k, v), made(q, k, v))
+
+
+@pytest.mark.parametrize("name", ["index_add", "index_copy"])
+def test_a_position_that_torch_refuses_is_refused(name: str, run: Run) -> None:
+    def written(self: Any, x: Tensor, at: Tensor) -> Tensor:
+        return getattr(x, name)(0, at, self.rows)  # type: ignore[no-any-return]
+
+    made = module(written, rows=torch.ones(2, 4))
+    captured = capture(made, (X, torch.tensor([0, 2])))
+    good, bad = torch.tensor([0, 2]), torch.tensor([0, -1])
+    torch.testing.assert_close(run(captured, X, good), made(X, good))
+    for program in (made, lambda *args: run(captured, *args)):
+        with pytest.raises((IndexError, RuntimeError)):
+            program(X, bad)

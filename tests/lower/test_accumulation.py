@@ -1,0 +1,57 @@
+"""What reductions are added up in, and that kernels do so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from eoperator_cases import it, tensor
+
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
+from eqsynth.ir.tensor import Scope
+from eqsynth.lower.accumulation import accumulation
+from eqsynth.lower.torch_scopes import run_scope
+from eqsynth.lower.tvm_backend import TvmBackend
+
+ROWS, LENGTH = 5, 77
+X = tensor(0, (ROWS, LENGTH))
+ROW, AT = it(0, ROWS), it(1, LENGTH)
+
+
+def window() -> Scope:
+    at: Index = it(1, 4) + it(2, 3)
+    return Scope((ROWS, 4), (3,), Read(X, (ROW, at)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "dtype"),
+    [
+        (Scope((ROWS,), (LENGTH,), Prod((Num(1 / LENGTH), Read(X, (ROW, AT))))), "float64"),
+        (window(), "float32"),
+        (Scope((ROWS,), (LENGTH,), Prod((Read(X, (ROW, AT)), Read(X, (ROW, AT))))), "float32"),
+        (Scope((ROWS,), (LENGTH,), Call("abs", (Read(X, (ROW, AT)),))), "float32"),
+        (Scope((ROWS,), (LENGTH,), Read(X, (ROW, AT)), "max"), "float32"),
+        (Scope((ROWS, LENGTH), (), Read(X, (ROW, AT))), "float32"),
+    ],
+)
+def test_sums_along_whole_axes_are_wide(scope: Scope, dtype: str) -> None:
+    kind, body = accumulation(scope)
+    assert kind == dtype
+    assert isinstance(body, Scalar) and (body == scope.body) == (dtype == scope.dtype)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_mean_of_a_constant_row_is_the_constant(axis: int) -> None:
+    numbers = torch.tensor([0.1, 1e6 + 0.3, -7 / 3, 1e-30, 3e38] * 7)
+    shape = (LENGTH, 35) if axis == 0 else (35, LENGTH)
+    x = numbers.unsqueeze(axis).expand(shape).contiguous()
+    assert not torch.equal(x.mean(axis), numbers)  # in float32 it isn't
+    source, (here, along) = tensor(0, shape), (it(0, 35), it(1, LENGTH))
+    read = Read(source, (along, here) if axis == 0 else (here, along))
+    scope = Scope((35,), (LENGTH,), Prod((Num(1 / LENGTH), read)))
+    kernels = list(TvmBackend().kernels(scope, (False,)))
+    ran = [run for run in TvmBackend().build([(kernel, {}) for kernel in kernels]) if run]
+    assert len(ran) == len(kernels) > 0
+    for run in ran:
+        assert torch.equal(run(x), numbers)
+    assert torch.equal(run_scope(scope, {source: x}), numbers)
