@@ -315,14 +315,20 @@ def _rounded(value: Number, dtype: str) -> float:
         return float(np.asarray(value, dtype=np.float64).astype(numpy_dtype(dtype)))
 
 
-def _is_lost(operand: Any, dtype: str) -> bool:
-    """Whether a number is beyond the range of a float of 16 bits, in which torch, that computes in
-    float32, keeps it."""
-    if not isinstance(operand, int | float) or dtype not in ("float16", "bfloat16"):
+def _in_float32(name: str, operands: Sequence[Any], dtype: str) -> bool:
+    """Whether torch computes an operator on floats of 16 bits in float32, for the sake of an
+    operand without axes: it keeps one that 16 bits can't hold, and rounds none before it divides
+    with rounding."""
+    if dtype not in ("float16", "bfloat16"):
         return False
-    if operand == 0 or not math.isfinite(operand):
-        return False
-    return not 0.99 < _rounded(operand, dtype) / operand < 1.01
+    numbers = [o for o in operands if isinstance(o, int | float)]
+    if name in ("Mul", "Div", "FloorDivide") and isinstance(operands[1], Expr):
+        kind = operands[1].tensor.type
+        return kind.shape == () and kind.dtype in ("float32", "float64")
+    if name == "FloorDivide":
+        return bool(numbers)
+    lost = (abs(_rounded(n, dtype) - n) > 0.01 * abs(n) for n in numbers if math.isfinite(n))
+    return name in ("Add", "Sub", "Mul", "Div") and any(lost)
 
 
 def pointwise(name: str, *operands: Any) -> Any:
@@ -346,7 +352,7 @@ def pointwise(name: str, *operands: Any) -> Any:
     if name == "Div" and not is_float(dtype):
         # Each by itself: -5 is no divisor in uint8.
         dtype = "float32"
-    if name in ("Add", "Sub", "Mul", "Div") and any(_is_lost(o, dtype) for o in operands):
+    if _in_float32(name, operands, dtype):
         wide = [as_tensor(operand, "float32") for operand in operands]
         return cast(make(name, wide), dtype)
     if name in _EXACT_NUMBERS and is_float(dtype):

@@ -59,6 +59,7 @@ def _binary(operator: str, name: str) -> Callable[[Any, Any], Any]:
 maximum = _binary("Maximum", "maximum")
 minimum = _binary("Minimum", "minimum")
 remainder = _binary("Remainder", "remainder")
+floor_divide = _binary("FloorDivide", "floor_divide")
 eq = _binary("Equal", "eq")
 ne = _binary("NotEqual", "ne")
 lt = _binary("Less", "lt")
@@ -105,13 +106,6 @@ def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any
         above = logical_and(ne(rest, 0), ne(lt(input, 0), lt(other, 0)))
         return where(above, add(quotient, 1), quotient)
     return _in_float32(lambda x, y: trunc(div(x, y)), input, other)
-
-
-def floor_divide(input: Operand, other: Operand) -> Any:
-    """The quotient rounded down; of integers by 0 it is 0, where torch raises."""
-    if isinstance(other, bool | int | float):
-        return _in_float32(lambda x, y: pointwise("FloorDivide", x, y), input, other)
-    return pointwise("FloorDivide", input, other)
 
 
 def _joined(*operands: Operand) -> str:

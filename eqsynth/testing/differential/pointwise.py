@@ -250,6 +250,11 @@ def _promotion() -> Iterator[Row]:
         yield Row(
             "aten::to.other", (Operand((65,), kind="normal", within=(0, 2)), other), dtypes=(right,)
         )
+    # Beyond float16, but not beyond what torch computes in.
+    large = Operand((), "float32", kind="offset 1e6")
+    for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "floor_divide", "maximum"):
+        yield Row(f"aten::{name}", (small, large))
+        yield Row(f"aten::{name}", (large, small))
     for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "maximum", "gt.Tensor", "atan2"):
         yield Row(f"aten::{name}", (_ROW, _COLUMN))
         yield Row(f"aten::{name}", (X, _ROW))
