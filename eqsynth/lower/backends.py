@@ -242,9 +242,11 @@ class Measurer:
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 
     def close(self) -> None:
-        """Gives the worker back; one that still loads is given back when it is done."""
+        """Gives the worker back. One that still loads is ended: it would slow what comes next."""
         if self._loading is not None:
-            self._loading.leave()
+            self._worker = self._loading.worker_at(0.0)
+            if self._worker is None:
+                self._loading.end()
             self._loading = None
         if self._worker is not None:
             give_back(self._worker)
@@ -253,19 +255,15 @@ class Measurer:
     def __enter__(self) -> Measurer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._loading is not None:
-            self._loading.end()
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class _Loading:
-    """A worker that loads its libraries, watched by a thread: whoever comes second, the thread
-    that is done or the one that leaves, gives the worker back."""
+    """A worker that loads its libraries, and the thread that waits for it."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, self._lock = worker, threading.Lock()
-        self._left = self._done = False
+        self._worker = worker
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
@@ -273,10 +271,6 @@ class _Loading:
         # Whatever is wrong with it, the first batch will tell.
         with suppress(EqsynthError, OSError, ValueError):
             self._worker.run(load_libraries)
-        with self._lock:
-            self._done = True
-            if self._left:
-                give_back(self._worker)
 
     def worker_at(self, until: float) -> Worker | None:
         """The worker, as soon as it is ready; None if that isn't so before ``until``."""
@@ -284,14 +278,9 @@ class _Loading:
         self._thread.join(None if math.isinf(left_s) else max(left_s, 0.0))
         return None if self._thread.is_alive() else self._worker
 
-    def leave(self) -> None:
-        with self._lock:
-            self._left = True
-            if self._done:
-                give_back(self._worker)
-
     def end(self) -> None:
         """Kills the worker; the thread comes to its end by that."""
         with suppress(ProcessLookupError):
             os.kill(self._worker.pid, signal.SIGKILL)
         self._thread.join()
+        give_back(self._worker)  # which closes what is dead

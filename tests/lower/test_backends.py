@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -75,27 +76,22 @@ def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
     assert all(measurer([kernel(rows)]).values())
 
 
-def test_a_worker_that_still_loads_is_kept_for_the_next_search() -> None:
+def test_a_worker_that_has_loaded_is_kept_and_one_that_still_loads_is_ended() -> None:
+    """It would go on loading while others are timed."""
     end_idle_workers()
-    made = Measurer(threads=1)
-    made.prepare()
-    loading = made._loading
-    assert loading is not None
-    pid = loading._worker.pid
-    made.close()
-    loading._thread.join()
-    with borrowed(threads=1) as worker:
-        assert worker.pid == pid
-
-
-def test_an_error_ends_a_worker_that_still_loads() -> None:
-    pid = 0
-    with pytest.raises(KeyboardInterrupt), Measurer(threads=1) as made:
-        made.prepare()
-        assert made._loading is not None
-        pid = made._loading._worker.pid
-        raise KeyboardInterrupt
-    assert pid and not psutil.pid_exists(pid)
+    pids = []
+    for wait in (True, False):
+        end_idle_workers()
+        with Measurer(threads=1) as made:
+            made.prepare()
+            assert made._loading is not None
+            pids.append(made._loading._worker.pid)
+            if wait:
+                assert made._loading.worker_at(math.inf) is not None
+        if wait:
+            with borrowed(threads=1) as worker:
+                assert worker.pid == pids[-1]
+    assert not psutil.pid_exists(pids[-1])
 
 
 def test_kernels_are_timed(measurer: Measurer) -> None:
