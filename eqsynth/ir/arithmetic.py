@@ -1,8 +1,9 @@
 """The numbers in which the interpreter computes floats.
 
-Float64 unless a check asks for others: float32 to see what rounding does, objects (of high
-precision, or of a finite field) to judge an equality without rounding. Integers and bools are
-computed in their own dtype everywhere. Not here: arithmetics of objects (``eqsynth.testing``).
+Float64 unless a check asks for others: float32 to see what rounding does, float16 to see what
+overflows, objects (of high precision, or of a finite field) to judge an equality without rounding.
+Integers and bools are computed in their own dtype everywhere. Not here: arithmetics of objects
+(``eqsynth.testing``).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Arithmetic:
 
 
 FLOAT64: Final = Arithmetic("float64", np.dtype(np.float64))
+FLOAT16: Final = Arithmetic("float16", np.dtype(np.float16))
 FLOAT32: Final = Arithmetic("float32", np.dtype(np.float32))
 
 _current: ContextVar[Arithmetic] = ContextVar("arithmetic", default=FLOAT64)

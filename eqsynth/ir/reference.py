@@ -41,7 +41,9 @@ def rounded(array: Array, dtype: str) -> Array:
         return stored(array.astype(numpy_dtype(dtype)), dtype)
 
 
-def _function(name: str, x: Array) -> Array:
+def _function(name: str, x: Any) -> Array:
+    # Arithmetic of arrays of rank 0 gives bare elements.
+    x = np.asarray(x)
     return np.asarray(FUNCTIONS[name].value(x)).astype(x.dtype)
 
 

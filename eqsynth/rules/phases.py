@@ -144,7 +144,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     extra = [_lift_action(action, lifter) for action in others]
     root = [first] if isinstance(first, Var) else []
     columns = list(dict.fromkeys(variables(("", *root, left, right, *extra))))
-    matching = (*_take_vectors_apart(body, taken), *lifter.facts)
+    matching = _ordered((*_take_vectors_apart(body, taken), *lifter.facts), known)
     union = ("union", root[0] if root else left, right)
     sorts = _sorts(columns, (*matching, ("=", left, right), *map(_as_fact, extra)), known)
     relation = f"M_{raw.name}"
@@ -190,7 +190,7 @@ def _one_phase(
 ) -> Phased:
     """Analyses, requests and answers: what they say is not logged by match, so one step does."""
     actions = [_lift_action(action, lifter) for action in (*unions, *others)]
-    matching = (*_take_vectors_apart(body, lifter.taken), *lifter.facts)
+    matching = _ordered((*_take_vectors_apart(body, lifter.taken), *lifter.facts), lifter.known)
     _sorts([], (*matching, *map(_as_fact, actions)), lifter.known)
     requests = [action for action in others if action[0].endswith("-request")]
     kind: Kind = "law-apply" if unions else "law-request" if requests else "analysis"
@@ -259,6 +259,51 @@ def _take_vectors_apart(body: Iterable[Tree], taken: set[str]) -> list[Tree]:
         return vec
 
     return [*map(visit, body), *facts]
+
+
+def _ordered(facts: Iterable[Tree], known: Declarations) -> tuple[Tree, ...]:
+    """The facts, each behind those that give values to what it computes with.
+
+    egglog runs the primitives of a query in the order in which they are written, and panics where
+    an argument has no value yet: `(= 1 (vec-get (shape x) a))` goes behind `(= a (vec-get v 0))`.
+    """
+    waiting = list(facts)
+    bound = {name for fact in waiting for name in _matched(fact, known)}
+    done: list[Tree] = []
+    while waiting:
+        ready = (fact for fact in waiting if _computed_with(fact, known) <= bound)
+        # What nothing gives a value to is the loader's engine's to refuse.
+        fact = next(ready, waiting[0])
+        waiting.remove(fact)
+        done.append(fact)
+        if fact[0] == "=":
+            bound |= {side.name for side in fact[1:] if isinstance(side, Var)}
+    return tuple(done)
+
+
+def _matched(tree: Tree, known: Declarations, table: bool = False) -> set[str]:
+    """The variables to which rows of tables give values: arguments of constructors, of functions
+    and of relations, and what a fact says that such a call is."""
+    if isinstance(tree, Var):
+        return {tree.name} if table else set()
+    if not is_call(tree):
+        return set()
+    if tree[0] == "=":
+        calls = [is_call(side) and side[0] in known.signatures for side in tree[1:]]
+        sides = zip(tree[1:], calls, reversed(calls), strict=True)
+        return set().union(*(_matched(side, known, other) for side, _, other in sides))
+    is_table = tree[0] in known.signatures
+    return set().union(*(_matched(child, known, is_table) for child in tree[1:]))
+
+
+def _computed_with(tree: Tree, known: Declarations) -> set[str]:
+    """The variables that the primitives of a fact take."""
+    if not is_call(tree):
+        return set()
+    below = set().union(*(_computed_with(child, known) for child in tree[1:]))
+    if tree[0] == "=" or tree[0] in known.signatures:
+        return below
+    return below | {child.name for child in tree[1:] if isinstance(child, Var)}
 
 
 def _write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:

@@ -21,6 +21,7 @@ from eqsynth.testing.firing import Pair, fired_alone
 from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.indices import render as render_index
 from eqsynth.testing.judging import Difference, Meaningless, Sides
+from eqsynth.testing.literals import Literals
 from eqsynth.testing.patterns import Sample, Template
 
 SEARCH_S: Final = 10.0
@@ -78,14 +79,15 @@ def smallest(
     search_s: float,
 ) -> Counterexample:
     """A counterexample of the kind of a known one, as small as hypothesis makes it in time."""
-    best = [_simplified(known, rule, seed)]
+    literals = template.literals
+    best = [_simplified(known, rule, seed, literals)]
     kind = known.difference.kind
     deadline = time.monotonic() + search_s
 
     def fails(sample: Sample | None) -> bool:
         if sample is None or time.monotonic() > deadline:
             return False
-        found = _failure(rules, rule, sample, seed, kind)
+        found = _failure(rules, rule, sample, seed, kind, literals)
         if found is None:
             return False
         if _size(found.pair) <= _size(best[0].pair):
@@ -112,15 +114,15 @@ def smallest(
     except HypothesisException:
         # Nothing smaller was found, or time was up: what is known stands.
         pass
-    return _simplified(best[0], rule, seed)
+    return _simplified(best[0], rule, seed, literals)
 
 
 def _failure(
-    rules: RuleSet, rule: Rule, sample: Sample, seed: int, kind: str
+    rules: RuleSet, rule: Rule, sample: Sample, seed: int, kind: str, literals: Literals
 ) -> Counterexample | None:
     for pair in fired_alone(rules, rule, sample):
         try:
-            found = difference_of(pair, rule.numerics, seed)
+            found = difference_of(pair, rule.numerics, seed, literals)
         except Meaningless:
             continue
         if found is not None and found.kind == kind:
@@ -128,13 +130,15 @@ def _failure(
     return None
 
 
-def difference_of(pair: Pair, numerics: str, seed: int) -> Difference | None:
+def difference_of(
+    pair: Pair, numerics: str, seed: int, literals: Literals
+) -> Difference | None:
     """How the sides of a pair differ on any data."""
     if pair.problem is not None:
         return Difference(*pair.problem)
     if pair.sort == "Idx":
         return indices_differ(pair.left, pair.right)
-    return Sides(pair.left, pair.right, seed).all_data(numerics)
+    return Sides(pair.left, pair.right, seed, literals).all_data(numerics)
 
 
 def _size(pair: Pair) -> int:
@@ -147,12 +151,14 @@ def _size(pair: Pair) -> int:
     return size
 
 
-def _simplified(found: Counterexample, rule: Rule, seed: int) -> Counterexample:
+def _simplified(
+    found: Counterexample, rule: Rule, seed: int, literals: Literals
+) -> Counterexample:
     """The counterexample with as many simple numbers among its values as possible."""
     difference, pair = found.difference, found.pair
     if pair.problem or pair.sort == "Idx" or not isinstance(pair.left, Tensor):
         return found
-    sides = Sides(pair.left, pair.right, seed)
+    sides = Sides(pair.left, pair.right, seed, literals)
     if difference.env is None:
         simple = sides.all_data(rule.numerics)
         if simple is None or simple.env is None:
@@ -166,6 +172,8 @@ def _simplified(found: Counterexample, rule: Rule, seed: int) -> Counterexample:
             for simple_number in (0, 1, -1):
                 if tries > 60 or array[at] == simple_number:
                     break
+                if simple_number < 0 and array.dtype.kind in "ub":
+                    continue
                 tries += 1
                 changed = _with(env, name, at, simple_number)
                 other = sides.verdict(difference.data, rule.numerics, changed)

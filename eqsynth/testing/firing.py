@@ -20,7 +20,7 @@ from eqsynth.ir.index import It
 from eqsynth.ir.scalar import iterators
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, topological
 from eqsynth.rules import Rule, RuleSet
-from eqsynth.testing.patterns import SLOTS, Sample
+from eqsynth.testing.patterns import Sample
 
 BUDGET: Final = 100_000
 """Matches that one round may unite: all of a few samples."""
@@ -70,7 +70,7 @@ def fire(rules: RuleSet, rule: Rule, samples: Sequence[Sample]) -> list[Pair]:
     terms = {session.handle(term): term for term in topological(roots)}
     handles = {term: Handle(number) for number, term in terms.items()}
     wrapped: list[Any] = [
-        ("Scope", list(SLOTS), [], "sum", _with_handles(_body(sort, raw), handles))
+        ("Scope", list(sample.slots), [], "sum", _with_handles(_body(sort, raw), handles))
         for sample in samples
         for sort, raw in sample.raw
     ]

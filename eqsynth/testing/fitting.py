@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.operators import POST_FUNCTIONS, operator
-from eqsynth.ir.types import Shape, TensorType
+from eqsynth.ir.types import Shape, TensorType, is_float
 from eqsynth.testing.choices import chance, ordering
 from eqsynth.testing.window_fits import WINDOW_FITS, pairs
 from eqsynth.testing.world import Attrs, Fit, Types, World, fill, known_type
 
-_OTHER_DTYPES: Final = ("float32", "int64", "float16", "bool", "uint8", "float64")
+_OTHER_DTYPES: Final = (
+    "float32", "int64", "float16", "bool", "uint8", "float64", "bfloat16", "int32", "int16", "int8",
+)  # fmt: skip
+_RANKS: Final = (2, 1, 3, 2, 1, 3, 4, 5)
 
 # Guesses at an operator that has no entry here, until shape inference takes one.
 _TRIES: Final = 40
@@ -62,12 +65,15 @@ def _any_attr(world: World, name: str, kind: str, types: Sequence[TensorType]) -
     if name == "axis" and types:
         return _axis_of(world, types[0])
     if kind == "ints":
-        return tuple(pick((1, 2, 0, 3)) for _ in range(pick((2, 1, 3))))
+        return tuple(world.number((1, 2, 0, 3)) for _ in range(pick((2, 1, 3))))
     if kind == "float":
-        return pick((0.0, 1.0, -1.0, 0.5, 2.0) if name != "eps" else (1e-5, 1e-3))
+        if name == "eps":
+            return pick((1e-5, 1e-3, 1e-6, 0.1, 1e-12))
+        return world.real((0.0, 1.0, -1.0, 0.5, 2.0))
     if kind == "str":
-        return pick((world.dtype, *_OTHER_DTYPES) if name == "dtype" else POST_FUNCTIONS)
-    return pick((0, 1, 2, 3))
+        dtypes = (world.dtype, *world.literals.dtypes, *_OTHER_DTYPES)
+        return pick(dtypes if name == "dtype" else POST_FUNCTIONS)
+    return world.number((0, 1, 2, 3))
 
 
 def _elementwise(
@@ -80,14 +86,15 @@ def _elementwise(
     for position, known in enumerate(types):
         if known is None:
             shape = base.shape if position == whole else _broadcastable(world, base.shape)
-            types[position] = TensorType(shape, "bool" if choosing and not position else dtype)
+            own = world.choices.pick(_OTHER_DTYPES) if chance(world.choices, 16) else dtype
+            types[position] = TensorType(shape, "bool" if choosing and not position else own)
 
 
 def _broadcastable(world: World, shape: Shape) -> Shape:
     """A shape that broadcasts with another: mostly the same one."""
-    if not chance(world.choices, 3):
+    if chance(world.choices, 2):
         return shape
-    start = world.choices.pick((0, 0, *range(len(shape) + 1)))
+    start = world.choices.pick((0, *range(len(shape) + 1)))
     return tuple(1 if chance(world.choices, 2) else e for e in shape[start:])
 
 
@@ -120,7 +127,7 @@ def _axis_of(world: World, x: TensorType) -> int:
 
 
 def _shaped(world: World, want: TensorType | None, types: Types) -> TensorType:
-    rank = world.choices.pick((2, 1, 3))
+    rank = world.choices.pick(_RANKS)
     return fill(types, 0, lambda: want if want is not None else world.type(rank))
 
 
@@ -128,7 +135,7 @@ def _permute(world: World, want: TensorType | None, types: Types, attrs: Attrs) 
     rank = want.rank if want is not None else len(attrs[0]) if attrs[0] is not None else None
     x = types[0]
     if attrs[0] is None:
-        rank = x.rank if x is not None else world.choices.pick((2, 3, 1)) if rank is None else rank
+        rank = x.rank if x is not None else world.choices.pick(_RANKS) if rank is None else rank
         attrs[0] = ordering(world.choices, rank)
     if x is None:
         shape = list(want.shape if want is not None else world.shape(len(attrs[0])))
@@ -183,25 +190,28 @@ def _slice(world: World, want: TensorType | None, types: Types, attrs: Attrs) ->
     extent = x.shape[attrs[0]] if 0 <= attrs[0] < x.rank else 0
     if attrs[1] is None:
         top = extent if attrs[2] is None else min(attrs[2], extent)
-        attrs[1] = world.choices.pick(range(max(top, 0) + 1))
+        attrs[1] = 0 if chance(world.choices, 2) else world.choices.pick(range(max(top, 0) + 1))
     if attrs[2] is None:
-        attrs[2] = world.choices.pick(range(min(attrs[1], extent), extent + 1))
+        least = min(attrs[1], extent)
+        whole = chance(world.choices, 2)
+        attrs[2] = extent if whole else world.choices.pick(range(least, extent + 1))
     if attrs[3] is None:
-        attrs[3] = world.choices.pick((1, 1, 2, 3))
+        attrs[3] = world.number((1, 1, 2, 3), least=1)
 
 
 def _pad(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
     rank = want.rank if want is not None else None
-    x = fill(types, 0, lambda: world.type(world.choices.pick((2, 1, 3)) if rank is None else rank))
+    x = fill(types, 0, lambda: world.type(world.choices.pick(_RANKS) if rank is None else rank))
     for position in (0, 1):
         if attrs[position] is None:
-            attrs[position] = tuple(world.choices.pick((0, 1, 2)) for _ in x.shape)
+            attrs[position] = tuple(world.number((0, 1, 2), least=0) for _ in x.shape)
     if attrs[2] is None:
-        attrs[2] = world.choices.pick((0.0, 0.0, 1.0, -math.inf) if "f" in x.dtype else (0.0, 1.0))
+        attrs[2] = world.real((0.0, 0.0, 1.0, -math.inf)) if is_float(x.dtype) else (
+            float(world.number((0, 1), least=0)))  # fmt: skip
 
 
 def _concat(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
-    base = want or known_type(types) or world.type(world.choices.pick((2, 1, 3)))
+    base = want or known_type(types) or world.type(world.choices.pick(_RANKS))
     if attrs[0] is None:
         attrs[0] = _axis_of(world, base)
     axis = attrs[0]
@@ -222,7 +232,7 @@ def _on_axis(options: Callable[[int], Sequence[int]]) -> Fit:
             attrs[0] = _axis_of(world, x)
         if len(attrs) > 1 and attrs[1] is None:
             extent = x.shape[attrs[0]] if 0 <= attrs[0] < x.rank else 1
-            attrs[1] = world.choices.pick(options(extent))
+            attrs[1] = world.number(options(extent))
 
     return fitted
 
@@ -247,9 +257,9 @@ def _divided(world: World, want: TensorType | None, types: Types, attrs: Attrs) 
     x = _shaped(world, want, types)
     if attrs[0] is None:
         attrs[0] = _axis_of(world, x)
-    if free and attrs[0] < x.rank and chance(world.choices, 2):
+    if free and attrs[0] < x.rank and (attrs[1] is not None or chance(world.choices, 2)):
         shape = list(x.shape)
-        shape[attrs[0]] *= world.extent()
+        shape[attrs[0]] = world.extent() * (shape[attrs[0]] if attrs[1] is None else attrs[1])
         x = types[0] = TensorType(tuple(shape), x.dtype)
     if attrs[1] is None:
         attrs[1] = world.choices.pick(_divisors(x.shape[attrs[0]] if attrs[0] < x.rank else 1))

@@ -7,7 +7,7 @@ decided in finite fields (``numbers.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -16,13 +16,16 @@ from zlib import crc32
 import numpy as np
 
 from eqsynth.errors import EqsynthError
-from eqsynth.ir.arithmetic import FLOAT32, FLOAT64, Arithmetic, Array, computing_in
+from eqsynth.ir.arithmetic import FLOAT16, FLOAT32, FLOAT64, Arithmetic, Array, computing_in
 from eqsynth.ir.interpret import evaluate, evaluate_one
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import is_float
+from eqsynth.testing import extremes
 from eqsynth.testing.data import FLOATS, draw, leaves
-from eqsynth.testing.numbers import PRIMES, REAL, Field, Undecided, exact
+from eqsynth.testing.extremes import EXTREMES
+from eqsynth.testing.literals import Literals
+from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, Undecided, exact
 
 REAL_TOLERANCE: Final = 1e-12
 """Of 160-bit results relative to the largest: constants of rules are float64 at best."""
@@ -33,6 +36,14 @@ the left side's own error, what rounding the inputs once does to the left side (
 already), and some roundings of the result (`ROUNDINGS`)."""
 
 ROUNDINGS: Final = 16
+_NAMES_NOTHING: Final = Literals()
+# Ordinary data whose numbers are of about the size of 1, and such with larger ones: where the right
+# side must not overflow in float16, and where it is told if it does.
+_OF_ORDER_ONE: Final = ("normal", "near-equal", "negative", "sparse", "ties", "small")
+_LARGER: Final = ("scaled", "offset", "far-offset")
+_INTEGERS: Final = {"zeros": "zeros", "ties": "ties"}
+# Kinds of data on which the sides are compared where no input is a float.
+_OF_INTEGERS: Final = ("ties", "normal", "named", "edges", "mixed")
 # What the interpreter raises for a term that has no value on some data.
 _NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
 _EPS: Final = float(np.finfo(np.float32).eps)
@@ -43,7 +54,7 @@ class Difference:
     """Two terms that differ.
 
     Attributes:
-        kind: ``shape``, ``dtype``, ``value`` or ``numerics``.
+        kind: ``shape``, ``dtype``, ``value``, ``numerics`` or ``overflow``.
         data: the kind of data, or what was compared exactly.
         env: the values of inputs and weights.
         left, right: both results.
@@ -84,8 +95,14 @@ class Sides:
     'value'
     """
 
-    def __init__(self, left: Tensor, right: Tensor, seed: int = 0) -> None:
-        self.left, self.right, self.seed = left, right, seed
+    def __init__(
+        self, left: Tensor, right: Tensor, seed: int = 0, literals: Literals = _NAMES_NOTHING
+    ) -> None:
+        self.left, self.right, self.seed, self.literals = left, right, seed, literals
+        # The right side has overflowed in float16, on larger data, where the left side hasn't.
+        self.overflows = False
+        # Which draw of extreme data: pairs of one type are compared on data of their own.
+        self.turn = 0
         first = list(topological([left]))
         known = set(first)
         # What the sides share is computed once.
@@ -98,12 +115,20 @@ class Sides:
         """Values for the inputs and weights, floats of a kind of data."""
         found = self._environments.get(kind)
         if found is None:
-            integers = {"zeros": "zeros", "ties": "ties"}.get(kind, "small")
-            if kind == "offset" and not is_float(self.left.dtype):
-                integers = "limits"
-            found = draw(self._leaves, self._bounds, kind, integers, self.seed)
+            if kind in EXTREMES:
+                found = extremes.draw(
+                    self._leaves, self._bounds, kind, self.seed + self.turn, self.literals
+                )
+            else:
+                integers = _INTEGERS.get(kind, "small")
+                if kind == "offset" and not is_float(self.left.dtype):
+                    integers = "limits"
+                found = draw(self._leaves, self._bounds, kind, integers, self.seed)
             self._environments[kind] = found
         return found
+
+    def _has(self, dtypes: Callable[[str], bool]) -> bool:
+        return any(dtypes(leaf.dtype) for leaf in self._leaves.values())
 
     def _field_environment(self, prime: int) -> dict[str, Array]:
         """Random elements of a field in the place of all floats; integers stay what they are."""
@@ -128,21 +153,28 @@ class Sides:
     def judge(self, numerics: str, turn: int) -> tuple[Difference | None, bool]:
         """How the sides differ, if they do, and whether they are equal exactly.
 
-        Values over the reals are compared on two kinds of data, by turns, and in one field;
-        rounding on all kinds.
+        Values over the reals are compared on two kinds of data, by turns, one of them extreme, and
+        in one field; rounding on all ordinary kinds; what overflows in float16 on two kinds.
+        Integers are cheap: they are compared on all kinds.
 
         Raises:
             Meaningless: the left side has no value.
         """
-        kinds = list(FLOATS)
-        chosen = [kinds[(2 * turn + n) % len(kinds)] for n in (0, 1)]
+        self.turn = turn
+        kinds, extreme = list(FLOATS), list(EXTREMES)
+        chosen = [kinds[turn % len(kinds)], extreme[turn % len(extreme)]]
+        if not self._has(is_float):
+            chosen = list(_OF_INTEGERS)
         for kind in chosen:
             differ = self.verdict(kind, numerics)
             if differ is not None:
                 return differ, False
         differ = self._rounding_differs(numerics, [kind for kind in kinds if kind not in chosen])
+        if differ is None:
+            differ = self._overflow(_OF_ORDER_ONE[turn % len(_OF_ORDER_ONE)], numerics)
         if differ is not None:
             return differ, False
+        self.overflows = self._overflow(_LARGER[turn % len(_LARGER)], numerics) is not None
         exact, differ = self.exactly(PRIMES[turn % len(PRIMES) :][:1])
         return (None if numerics.startswith("approx") else differ), exact
 
@@ -150,6 +182,9 @@ class Sides:
         self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
     ) -> Difference | None:
         """How the sides differ on one kind of data, if they do.
+
+        On extreme data only values over the reals are compared, where they can be computed; and
+        bits, if these are claimed to be the same.
 
         Args:
             numerics: what is claimed: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
@@ -163,9 +198,13 @@ class Sides:
         try:
             a = next(both)
         except _NO_VALUE as error:
+            if kind in EXTREMES:
+                return None
             raise Meaningless(str(error)) from None
         try:
             b = next(both)
+        except TooLarge:
+            return None
         except _NO_VALUE as error:
             return Difference("shape", f"the right side has no value: {error}", kind, env)
         # A bound that is claimed is relative for large results and absolute for small ones.
@@ -173,7 +212,12 @@ class Sides:
         if not _close(a, b, _bound(numerics), least):
             what = "the sides have two values"
             return Difference("value", what, kind, env, shown(a), shown(b))
-        return self._rounding(shown(a), kind, numerics, env)
+        if kind not in EXTREMES:
+            found = self._rounding(shown(a), kind, numerics, env)
+            return found or (self._overflow(kind, numerics, env) if kind in _OF_ORDER_ONE else None)
+        if numerics == "bitwise" and self._rounds(numerics):
+            return self._other_bits(kind, env)
+        return None
 
     def _rounding_differs(self, numerics: str, kinds: Sequence[str]) -> Difference | None:
         """How rounding in float32 contradicts the claim, on any of these kinds of data.
@@ -205,9 +249,11 @@ class Sides:
     ) -> Difference | None:
         if not self._rounds(numerics):
             return None
+        if numerics == "bitwise":
+            found = self._other_bits(kind, env)
+            if found is not None:
+                return found
         a32, b32 = self._values(env, FLOAT32)
-        if numerics == "bitwise" and not _same_bits(a32, b32):
-            return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
         lost = digits_lost(precise, a32, b32)
         if lost > LOST:
             lost = digits_lost(precise, a32, b32, sensitivity(self.left, env))
@@ -216,12 +262,34 @@ class Sides:
             return Difference("numerics", what, kind, env, a32, b32)
         return None
 
+    def _other_bits(self, kind: str, env: Mapping[str, Array]) -> Difference | None:
+        a32, b32 = self._values(env, FLOAT32)
+        if _same_bits(a32, b32):
+            return None
+        return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
+
+    def _overflow(
+        self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
+    ) -> Difference | None:
+        """Whether the right side overflows in float16 where the left side doesn't."""
+        if numerics.startswith("approx") or not self._has("float16".__eq__):
+            return None
+        env = self.environment(kind) if env is None else env
+        try:
+            a, b = self._values(env, FLOAT16)
+        except _NO_VALUE:
+            return None
+        if a.dtype.kind != "f" or a.shape != b.shape or np.isfinite(b[np.isfinite(a)]).all():
+            return None
+        what = "in float16 the right side overflows where the left side doesn't"
+        return Difference("overflow", what, kind, env, a, b)
+
     def all_data(self, numerics: str) -> Difference | None:
         """The difference on the simplest kind of data, if there is one on any."""
         differ = types_differ(self.left, self.right)
         if differ is not None:
             return differ
-        for kind in FLOATS:
+        for kind in (*FLOATS, *EXTREMES):
             differ = self.verdict(kind, numerics)
             if differ is not None:
                 return differ

@@ -30,6 +30,8 @@ PRIMES: Final = (2**61 - 1, 2**89 - 1, 2**107 - 1)
 
 _BITS: Final = 160
 _SIMPLE: Final = 10**6
+# What has more digits before the point than are kept.
+_LARGEST: Final = 2**_BITS
 
 
 class Undecided(Exception):
@@ -44,6 +46,10 @@ def simplest(value: float) -> Fraction:
     """
     close = Fraction(value).limit_denominator(_SIMPLE)
     return close if float(close) == value else Fraction(value)
+
+
+class TooLarge(ArithmeticError):
+    """Raised where a number of high precision would have too many digits: exp(exp(1e30))."""
 
 
 def _elementwise(function: Callable[..., Any], *arrays: Any) -> Array:
@@ -79,8 +85,27 @@ def _real(value: Any) -> Any:
     return _context.mpf(fraction.numerator) / fraction.denominator
 
 
+def _limited(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function whose work grows with the size of its argument."""
+
+    def limited(x: Any) -> Any:
+        if _LARGEST < abs(x) < _context.inf:
+            raise TooLarge
+        return function(x)
+
+    return limited
+
+
+def _floor(x: Any) -> Any:
+    # Beyond its digits a number has no fraction.
+    return x if abs(x) > _LARGEST else _context.floor(x)
+
+
+_exp: Final = _limited(_context.exp)
+
+
 def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + _context.exp(-x))
+    return 1 / (1 + _exp(-x))
 
 
 def _log(x: Any) -> Any:
@@ -95,12 +120,14 @@ def _divided(x: Any, y: Any) -> Any:
 
 
 def _modulo(x: Any, y: Any) -> Any:
-    return _context.nan if y == 0 else x - y * _context.floor(x / y)
+    return _context.nan if y == 0 else x - y * _floor(x / y)
 
 
 def _power(x: Any, y: Any) -> Any:
     if x == 0 and y < 0:
         return _context.inf
+    if _LARGEST < abs(y) < _context.inf:
+        raise TooLarge
     result = _context.power(x, y)
     return result if isinstance(result, _context.mpf) else _context.nan
 
@@ -112,9 +139,9 @@ def _gelu_tanh(x: Any) -> Any:
 
 _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "relu": lambda x: x if x > 0 or x != x else _context.zero,
-    "exp": _context.exp,
-    "exp2": lambda x: _context.power(2, x),
-    "expm1": _context.expm1,
+    "exp": _exp,
+    "exp2": _limited(lambda x: _context.power(2, x)),
+    "expm1": _limited(_context.expm1),
     "log": _log,
     "log2": lambda x: _log(x) / _context.ln(2),
     "log10": lambda x: _log(x) / _context.ln(10),
@@ -124,11 +151,11 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "reciprocal": lambda x: _divided(_context.one, x),
     "abs": abs,
     "sign": lambda x: _context.zero if x != x else _context.sign(x),
-    "floor": _context.floor,
-    "ceil": _context.ceil,
-    "trunc": lambda x: _context.floor(x) if x > 0 else _context.ceil(x),
-    "sin": _context.sin,
-    "cos": _context.cos,
+    "floor": _floor,
+    "ceil": lambda x: -_floor(-x),
+    "trunc": lambda x: _floor(x) if x > 0 else -_floor(-x),
+    "sin": _limited(_context.sin),
+    "cos": _limited(_context.cos),
     "tanh": _context.tanh,
     "erf": _context.erf,
     "sigmoid": _sigmoid,
@@ -137,7 +164,7 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "gelu_tanh": _gelu_tanh,
     "div": _divided,
     "pow": _power,
-    "floordiv": lambda x, y: _context.floor(_divided(x, y)),
+    "floordiv": lambda x, y: _floor(_divided(x, y)),
     "mod": _modulo,
     "max": lambda x, y: x if x >= y or x != x else y,
     "min": lambda x, y: x if x <= y or x != x else y,

@@ -27,15 +27,17 @@ from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.conditions import Unknown, evaluate
 from eqsynth.testing.families import ALL_FAMILIES, Family
 from eqsynth.testing.fitting import fit
+from eqsynth.testing.literals import literals_of
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
-from eqsynth.testing.world import draw_world
+from eqsynth.testing.world import MAX_ELEMENTS, world_of_rule
 
 SLOTS: Final = (4, 6, 3)
 """Extents of the iterators over which loose scalars and indices are built."""
 
-MAX_ELEMENTS: Final = 400
-_DTYPES: Final = ("float32",) * 6 + ("int64", "float64", "int32", "bool", "uint8")
+# Extents of iterators besides SLOTS.
+_SLOTS: Final = (5, 7, 2, 1, 9, 13)
+_REALS: Final = (0.0, 1.0, 2.0, -1.0, 0.5)
 _NUMBER_ROLES: Final = {"IDiv": "divisor", "IMod": "divisor"}
 
 
@@ -45,11 +47,15 @@ class Sample:
 
     Scalars and indices are raw terms of the schema over tensors, since a rule may be about a form
     that the IR never makes, as ``x + 0``.
+
+    Attributes:
+        slots: extents of the iterators of the loose ones.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     raw: list[tuple[str, Any]] = field(default_factory=list)
     derived: list[Scope] = field(default_factory=list)
+    slots: tuple[int, ...] = SLOTS
 
 
 class Template:
@@ -58,6 +64,7 @@ class Template:
     def __init__(self, rule: Rule, known: Declarations) -> None:
         self.rule = rule
         self.known = known
+        self.literals = literals_of(rule)
         self.sorts = {n: min(s) for n, s in infer_sorts(rule.body, known).items() if len(s) == 1}
         self.definitions: dict[str, Tree] = {}
         self.hints: dict[str, list[Tree]] = {}
@@ -116,9 +123,10 @@ class _Builder:
     def __init__(self, template: Template, choices: Choices) -> None:
         self.template = template
         self.choices = choices
-        self.world = draw_world(choices, _DTYPES)
+        self.world = world_of_rule(choices, template.literals, template.has_scopes)
+        self.slots = self.loose = self._slots()
         self.bound: dict[str, Any] = {}
-        self.result = Sample()
+        self.result = Sample(slots=self.slots)
 
     def build(self) -> Sample:
         roots = list(self.template.definitions) or [
@@ -171,6 +179,13 @@ class _Builder:
             text = render(fact)
             self.template.asked[text] += 1
             self.template.true[text] += bool(holds)
+
+    def _slots(self) -> tuple[int, ...]:
+        """Extents of the iterators of loose scalars and indices: some that the rule names."""
+        others = (*self.template.literals.extents, *_SLOTS)
+        return tuple(
+            self.choices.pick(others) if chance(self.choices, 3) else extent for extent in SLOTS
+        )
 
     # ---- variables ----------------------------------------------------------
 
@@ -314,18 +329,16 @@ class _Builder:
             for given, ranks in zip(extents, ((2, 1, 3), (1, 0, 2)), strict=True)
         )
         chosen = self._attribute(reducer) or self.choices.pick(("sum", "max", "min", "prod"))
-        self.slots: tuple[int, ...] = (*outer, *inner)
+        self.slots = (*outer, *inner)
         if math.prod(self.slots) > MAX_POINTS:
             raise Rejected("too many points")
         raw = self._scalar(body, 2)
-        self.slots = SLOTS
+        self.slots = self.loose
         flat: Scalar = read_back(raw, self.template.known)
         # Sums of sums are flat in the IR.
         return Scope(outer, inner, rewrite_leaves(flat, lambda part: part), chosen)
 
     # ---- scalars and indices ---------------------------------------------------
-
-    slots: tuple[int, ...] = SLOTS
 
     def _scalar(self, tree: Tree, depth: int) -> Any:
         if isinstance(tree, Var):
@@ -337,7 +350,7 @@ class _Builder:
             )
         head = tree[0]
         if head == "Num":
-            return ("Num", self._number(tree[1], (0.0, 1.0, 2.0, -1.0, 0.5)))
+            return ("Num", self._real(tree[1], _REALS))
         if head == "Value":
             return ("Value", self._index(tree[1], depth))
         if head == "Convert":
@@ -374,15 +387,15 @@ class _Builder:
         if isinstance(tree[2], tuple) and tree[2][0] == "vec-of":
             at = [self._index(part, depth) for part in tree[2][1:]]
         else:
-            at = [any_raw_index(self.choices, self.slots, 1) for _ in tensor.shape]
+            at = [any_raw_index(self.world, self.slots, 1) for _ in tensor.shape]
             self._bind(tree[2], tuple(at))
-        return ("Read", tensor, at, self._number(tree[3], (0.0, 0.0, 1.0, -math.inf, math.inf)))
+        return ("Read", tensor, at, self._real(tree[3], (0.0, 0.0, 1.0, -math.inf, math.inf)))
 
     def _any_scalar(self, depth: int) -> Any:
         kind = self.choices.pick(("read", "read", "read", "number", "call", "sum", "prod"))
         if depth <= 0 or kind in ("read", "number"):
             if kind == "number":
-                return ("Num", self.choices.pick((0.0, 1.0, 2.0, -1.0, 0.5)))
+                return ("Num", self.world.real(_REALS))
             return self._read(("Read", Var(""), Var(""), Var("")), 0)
         if kind == "call":
             fn = self.choices.pick(("relu", "abs", "max", "min", "tanh", "exp", "sign", "floor"))
@@ -390,9 +403,13 @@ class _Builder:
         operands = [self._any_scalar(depth - 1) for _ in range(2)]
         return ("Sum" if kind == "sum" else "Prod", operands)
 
-    def _number(self, tree: Tree, pool: Sequence[Any]) -> Any:
+    def _number(self, tree: Tree, pool: Sequence[int], least: int | None = None) -> Any:
         given = self._attribute(tree)
-        return self._bind(tree, self.choices.pick(pool) if given is None else given)
+        return self._bind(tree, self.world.number(pool, least) if given is None else given)
+
+    def _real(self, tree: Tree, pool: Sequence[float]) -> Any:
+        given = self._attribute(tree)
+        return self._bind(tree, self.world.real(pool) if given is None else given)
 
     def _index(self, tree: Tree, depth: int) -> Any:
         if isinstance(tree, Var):
@@ -401,12 +418,14 @@ class _Builder:
             defined = self.template.definitions.get(tree.name)
             if defined is not None:
                 return self._bind(tree, self._index(defined, depth))
-            return self._bind(tree, any_raw_index(self.choices, self.slots, depth))
+            return self._bind(tree, any_raw_index(self.world, self.slots, depth))
         head = tree[0]
         if head == "INum":
             return ("INum", self._number(tree[1], NUMBERS))
         if head == "It":
-            slot = self._number(tree[1], range(len(self.slots)))
+            slot = self._attribute(tree[1])
+            slot = self._bind(tree[1], self.choices.pick(range(len(self.slots))) if slot is None
+                              else slot)  # fmt: skip
             if not 0 <= slot < len(self.slots):
                 raise Rejected("no such iterator")
             return ("It", slot, self._bind(tree[2], self.slots[slot]))
@@ -418,7 +437,7 @@ class _Builder:
             return (head, self._index(tree[1], depth - 1), self._number(tree[2], NUMBERS))
         if head in _NUMBER_ROLES:
             value = self._index(tree[1], depth - 1)
-            divisor = self._number(tree[2], DIVISORS)
+            divisor = self._number(tree[2], DIVISORS, 1)
             if divisor < 1:
                 # A divisor is positive, or the term has no meaning.
                 raise Rejected("no divisor")

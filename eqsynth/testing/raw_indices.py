@@ -10,30 +10,31 @@ from typing import Any, Final
 
 from eqsynth.egraph.encode import decode_index, decode_scalar
 from eqsynth.rules.sorts import Declarations
-from eqsynth.testing.choices import Choices
+from eqsynth.testing.world import World
 
 NUMBERS: Final = (2, 1, 3, 0, -1, 4, 6, -2, 12, -3, 8, -6)
 DIVISORS: Final = (2, 3, 1, 4, 6, 12)
 
 
-def any_raw_index(choices: Choices, slots: Sequence[int], depth: int) -> Any:
+def any_raw_index(world: World, slots: Sequence[int], depth: int) -> Any:
     """A raw index over iterators of these extents."""
+    choices = world.choices
     kinds = ("it", "it", "number", "mul", "sum", "div", "mod", "min", "max")
     kind = choices.pick(kinds[:4] if depth <= 0 else kinds)
     slot = choices.pick(range(len(slots))) if slots else 0
     if kind == "number" or not slots:
-        return ("INum", choices.pick(NUMBERS))
+        return ("INum", world.number(NUMBERS))
     iterator = ("It", slot, slots[slot])
     if kind == "it":
         return iterator
     if kind == "mul":
-        return ("IMul", choices.pick(NUMBERS), iterator)
-    parts = [any_raw_index(choices, slots, depth - 1) for _ in range(1 + (kind == "sum"))]
+        return ("IMul", world.number(NUMBERS), iterator)
+    parts = [any_raw_index(world, slots, depth - 1) for _ in range(1 + (kind == "sum"))]
     if kind == "sum":
         return ("IAdd", *parts)
     if kind in ("min", "max"):
-        return ("IMin" if kind == "min" else "IMax", parts[0], choices.pick(NUMBERS))
-    return ("IDiv" if kind == "div" else "IMod", parts[0], choices.pick(DIVISORS))
+        return ("IMin" if kind == "min" else "IMax", parts[0], world.number(NUMBERS))
+    return ("IDiv" if kind == "div" else "IMod", parts[0], world.number(DIVISORS, least=1))
 
 
 def read_back(raw: Any, known: Declarations) -> Any:

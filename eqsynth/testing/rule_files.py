@@ -11,29 +11,44 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from eqsynth.errors import RuleError
-from eqsynth.rules import DEFAULT_FILES, RuleSet, lint, load_rules, rules_dir
-from eqsynth.testing.soundness import SAMPLES, Checked, check_rule, unites
+from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet, lint, load_rules, rules_dir
+from eqsynth.testing.soundness import LIMIT_S, SAMPLES, Checked, check_rule, unites
 
 
 def check_rules(
-    rules: RuleSet, names: Sequence[str], *, samples: int = SAMPLES, processes: int = 1
-) -> Iterator[Checked]:
+    rules: RuleSet, names: Sequence[str], *, samples: int = SAMPLES, processes: int = 1,
+    limit_s: float = LIMIT_S,
+) -> Iterator[Checked]:  # fmt: skip
     """Checks the rules of these names that unite, in order; what is found of each as it comes.
 
     Args:
+        limit_s: seconds of the processor that each rule may take.
         processes: that share the work; each is fresh, and imports what it needs.
     """
-    asked = set(names)
-    wanted = [rule for rule in rules.rules if unites(rule) and rule.name in asked]
+    wanted = to_check(rules, names)
     if processes < 2 or len(wanted) < 2 * processes:
         for rule in wanted:
-            yield check_rule(rules, rule, samples=samples)
+            yield check_rule(rules, rule, samples=samples, limit_s=limit_s)
         return
     with _deaf_to_interrupts():
-        pool = multiprocessing.get_context("spawn").Pool(processes, _share, (rules, samples))
+        pool = multiprocessing.get_context("spawn").Pool(
+            processes, _share, (rules, samples, limit_s)
+        )
     # Leaving the block ends the processes, after an interrupt too.
     with pool:
         yield from pool.imap(_check_shared, [rule.name for rule in wanted])
+
+
+def to_check(rules: RuleSet, names: Sequence[str], part: tuple[int, int] = (1, 1)) -> list[Rule]:
+    """The rules of these names that unite, in order; of n equal parts the k-th alone.
+
+    Args:
+        part: (k, n): every n-th rule, from the k-th on.
+    """
+    asked = set(names)
+    wanted = [rule for rule in rules.rules if unites(rule) and rule.name in asked]
+    first, step = part
+    return wanted[first - 1 :: step]
 
 
 @contextmanager
@@ -47,16 +62,16 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_shared: list[tuple[RuleSet, int]] = []
+_shared: list[tuple[RuleSet, int, float]] = []
 
 
-def _share(rules: RuleSet, samples: int) -> None:
-    _shared.append((rules, samples))
+def _share(rules: RuleSet, samples: int, limit_s: float) -> None:
+    _shared.append((rules, samples, limit_s))
 
 
 def _check_shared(name: str) -> Checked:
-    rules, samples = _shared[-1]
-    return check_rule(rules, rules[name], samples=samples)
+    rules, samples, limit_s = _shared[-1]
+    return check_rule(rules, rules[name], samples=samples, limit_s=limit_s)
 
 
 def processes_to_use() -> int:

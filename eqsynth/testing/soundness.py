@@ -7,6 +7,7 @@ float32, and exact equality in finite fields. What fails is made as small as hyp
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections import Counter
@@ -23,20 +24,33 @@ from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
 from eqsynth.testing.families import ALL_FAMILIES, CANONICAL_FAMILIES, FAMILIES, Family
 from eqsynth.testing.firing import Pair, alone, fire, fired_alone
 from eqsynth.testing.indices import indices_differ
+from eqsynth.testing.joins import joins_blindly
 from eqsynth.testing.judging import Difference, Meaningless, Sides, types_differ
+from eqsynth.testing.literals import Literals
 from eqsynth.testing.patterns import Sample, Template
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
 
+LIMIT_S: Final = 30.0
+"""Seconds of the processor that the check of one rule may take."""
+
 # Samples that share an e-graph: each e-graph costs as much as some thirty samples.
 _BATCH: Final = 48
 _LARGEST_BATCH: Final = 160
+# Where a pattern is matched by going through all combinations of terms: samples of the first
+# e-graph, and how much slower twice as many may be.
+_FIRST_BATCH: Final = 6
+_SLOWER: Final = 8.0
 # Samples that are drawn at most for an equality that is wanted, and until the first one matches.
 _MOST_DRAWN: Final = 80
 _HOPELESS: Final = 384
-# Twice as many equalities as needed are judged where they come easily: from so many samples.
-_EAGER: Final = 160
+# More equalities than needed are judged where they come easily: so many times as many, from so
+# many samples; of laws, whose samples cost more, fewer.
+_MORE: Final = 5
+_EAGER: Final = 800
+_MORE_LAWS: Final = 2
+_EAGER_LAWS: Final = 160
 # Samples of scopes come from families, and a rule fires on few of them: all of these take longer.
 _FAMILIES: Final = 4
 # Of so many samples, one is from a family on which the rule may not have fired yet.
@@ -47,7 +61,8 @@ class UnsoundRule(RuleError):
     """A rule that the checker refuses.
 
     Attributes:
-        kind: ``value``, ``shape``, ``dtype``, ``numerics``, ``vacuous`` or ``engine``.
+        kind: ``value``, ``shape``, ``dtype``, ``numerics``, ``overflow``, ``vacuous`` or
+            ``engine``.
         rule: its name.
         counterexample: the smallest one that was found, if there is one.
     """
@@ -71,7 +86,11 @@ class Checked:
     Attributes:
         accepted: distinct equalities that the rule stated and that were judged.
         exact: how many of them were decided in finite fields, or over all values of an index.
+        seconds: of the processor.
         error: why the rule is refused; None if it is not.
+        overflows: the right side overflows in float16 on data of 100 and more, where the left
+            side doesn't. That is told, and no reason to refuse a rule.
+        timed_out: the time limit ended the check before it had as many samples as it wanted.
     """
 
     rule: Rule
@@ -79,13 +98,26 @@ class Checked:
     exact: int
     seconds: float
     error: UnsoundRule | None = None
+    overflows: bool = False
+    timed_out: bool = False
 
     @property
     def method(self) -> str:
-        """``exact`` if every accepted sample was decided so."""
+        """``exact`` if every accepted sample was decided so, at its own shapes; no proof."""
         if not self.accepted:
             return "-"
-        return "exact" if self.exact == self.accepted else "sampled"
+        return "exact" if self.exact == self.accepted else "tested"
+
+    @property
+    def known(self) -> str:
+        """What is known after the check: ``tested (40 samples)``, ``exact at 40 samples``."""
+        if not self.accepted:
+            known = "-"
+        elif self.method == "exact":
+            known = f"exact at {self.accepted} samples"
+        else:
+            known = f"tested ({self.accepted} samples)"
+        return known + ", time limit" * self.timed_out + ", float16 may overflow" * self.overflows
 
 
 def unites(rule: Rule) -> bool:
@@ -94,20 +126,25 @@ def unites(rule: Rule) -> bool:
 
 
 def check_rule(
-    rules: RuleSet, rule: Rule, *, samples: int = SAMPLES, search_s: float = SEARCH_S
-) -> Checked:
+    rules: RuleSet, rule: Rule, *, samples: int = SAMPLES, search_s: float = SEARCH_S,
+    limit_s: float = LIMIT_S,
+) -> Checked:  # fmt: skip
     """Checks one rule on at least so many samples that it accepts.
 
     Args:
+        limit_s: seconds of the processor after which no further samples are drawn; a rule that
+            has been tested on fewer than wanted by then isn't refused, but `timed_out`.
         search_s: seconds after which no smaller counterexample is looked for.
     """
-    return _Check(rules, rule, samples, search_s).run()
+    return _Check(rules, rule, samples, search_s, limit_s).run()
 
 
 class _Check:
     """The check of one rule, as it goes on."""
 
-    def __init__(self, rules: RuleSet, rule: Rule, samples: int, search_s: float) -> None:
+    def __init__(
+        self, rules: RuleSet, rule: Rule, samples: int, search_s: float, limit_s: float
+    ) -> None:
         self.rule = rule
         self.search_s = search_s
         self.rules = alone(rules, rule)
@@ -121,22 +158,56 @@ class _Check:
         # Families of scopes, each as often as the rule has fired on it.
         self.fired_on: list[Family] = []
         self.drawn_from: dict[Tensor, Family] = {}
-        self.start = time.monotonic()
+        self.overflows = False
+        self.start = time.process_time()
+        self.deadline = self.start + limit_s
+        self.aim = self.wanted * (_MORE if rule.kind == "rewrite" else _MORE_LAWS)
 
     def run(self) -> Checked:
-        longer = _FAMILIES if self.template.has_scopes else 1
-        eager, hopeless, most = (
-            longer * n for n in (_EAGER, _HOPELESS, _MOST_DRAWN * self.wanted)
-        )  # fmt: skip
-        size = _LARGEST_BATCH if self.template.has_scopes else _BATCH
+        """Draws, fires and judges until there are enough equalities.
+
+        Garbage isn't collected meanwhile: terms are many and have no cycles, and looking for some
+        takes a third of the time.
+        """
+        collects = gc.isenabled()
+        gc.disable()
         try:
-            while len(self.seen) < self.wanted * (2 if self.drawn < eager else 1):
+            return self._run()
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run(self) -> Checked:
+        scopes = self.template.has_scopes
+        longer = _FAMILIES if scopes else 1
+        eager = _EAGER if self.rule.kind == "rewrite" else longer * _EAGER_LAWS
+        hopeless, most = longer * _HOPELESS, longer * _MOST_DRAWN * self.wanted
+        size = _LARGEST_BATCH if scopes else _BATCH
+        largest = _LARGEST_BATCH
+        if joins_blindly(self.rule, self.rules.known):
+            size = largest = _FIRST_BATCH
+        fired_s = 0.0
+        try:
+            while len(self.seen) < (self.aim if self.drawn < eager else self.wanted):
+                if self._late():
+                    if not self.seen:
+                        raise self._vacuous()
+                    return self._checked(None, timed_out=True)
                 if self.drawn >= (most if self.seen else hopeless):
                     raise self._vacuous()
                 before, aimed = len(self.seen), bool(self.fired_on) or longer == 1
-                self._judge(self._fired(self._batch(size)))
+                batch, start = self._batch(size), time.process_time()
+                pairs = self._fired(batch)
+                before_s, fired_s = fired_s, time.process_time() - start
+                self._judge(pairs)
+                if largest < _LARGEST_BATCH:
+                    # Twice as many, unless that was far more than twice the work the last time.
+                    slower = before_s and fired_s > _SLOWER * before_s
+                    largest = max(1, largest // 4) if slower else 2 * largest
+                    size = largest
+                    continue
                 # As many as give what is missing, if they match as often as these did.
-                rate, missing = (len(self.seen) - before) / size, 2 * self.wanted - len(self.seen)
+                rate, missing = (len(self.seen) - before) / size, self.aim - len(self.seen)
                 if self.seen:
                     size = int(missing / max(rate, 1e-3)) if aimed else _BATCH
                     size = max(_BATCH, min(_LARGEST_BATCH, size))
@@ -144,9 +215,14 @@ class _Check:
             return self._checked(error)
         return self._checked(None)
 
-    def _checked(self, error: UnsoundRule | None) -> Checked:
-        seconds = time.monotonic() - self.start
-        return Checked(self.rule, len(self.seen), self.exact, seconds, error)
+    def _late(self) -> bool:
+        return time.process_time() > self.deadline
+
+    def _checked(self, error: UnsoundRule | None, timed_out: bool = False) -> Checked:
+        seconds = time.process_time() - self.start
+        return Checked(
+            self.rule, len(self.seen), self.exact, seconds, error, self.overflows, timed_out
+        )
 
     def _batch(self, size: int) -> list[Sample]:
         found: list[Sample] = []
@@ -194,18 +270,22 @@ class _Check:
     def _judge(self, pairs: Sequence[Pair]) -> None:
         """Judges equalities, as long as more of them are wanted."""
         for pair in pairs:
-            key = (pair.left, pair.right)
+            # A side that is no term may be of lists.
+            key = (pair.left, pair.right) if pair.problem is None else str(pair)
             if key in self.seen:
                 continue
-            if len(self.seen) >= 2 * self.wanted:
+            if len(self.seen) >= self.aim or (self.seen and self._late()):
                 break
             self.seen.add(key)
             try:
-                difference, exact = judged(pair, self.rule.numerics, self.seed, len(self.seen))
+                difference, exact, overflows = judged(
+                    pair, self.rule.numerics, self.seed, len(self.seen), self.template.literals
+                )
             except Meaningless:
                 self.seen.discard(key)
                 continue
             self.exact += exact
+            self.overflows |= overflows
             if difference is not None:
                 raise self._refused(difference, pair)
 
@@ -239,20 +319,23 @@ _HINTS: Final = {
     "shape": "Both sides must be well-shaped, and of one shape, whenever the condition holds.",
     "dtype": "Both sides must have one dtype: state it as a condition, or convert.",
     "numerics": "Say what the rule does to rounding: Numerics real, or cancels if digits are lost.",
+    "overflow": "On data of about 1 it overflows in float16: condition the dtype, or scale less.",
     "engine": "The rule's terms break the e-graph; see what it computes.",
 }
 
 
 def judged(
-    pair: Pair, numerics: str, seed: int, turn: int
-) -> tuple[Difference | None, bool]:
-    """How the sides of a pair differ, if they do, and whether they are equal exactly."""
+    pair: Pair, numerics: str, seed: int, turn: int, literals: Literals
+) -> tuple[Difference | None, bool, bool]:
+    """How the sides of a pair differ, if they do; whether they are equal exactly; whether the
+    right side overflows in float16 on larger data."""
     if pair.problem is not None:
-        return Difference(*pair.problem), False
+        return Difference(*pair.problem), False, False
     if pair.sort == "Idx":
         differ = indices_differ(pair.left, pair.right)
-        return differ, differ is None
+        return differ, differ is None, False
     differ = types_differ(pair.left, pair.right)
     if differ is not None:
-        return differ, False
-    return Sides(pair.left, pair.right, seed).judge(numerics, turn)
+        return differ, False, False
+    sides = Sides(pair.left, pair.right, seed, literals)
+    return *sides.judge(numerics, turn), sides.overflows

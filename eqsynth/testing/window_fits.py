@@ -12,7 +12,9 @@ from eqsynth.testing.world import Attrs, Fit, Types, World, fill
 
 
 def pairs(world: World, options: Sequence[int]) -> tuple[int, int]:
-    return world.choices.pick(options), world.choices.pick(options)
+    """Two amounts, none smaller than the least of the options."""
+    least = min(options)
+    return world.number(options, least), world.number(options, least)
 
 
 def _window_attrs(world: World, attrs: Attrs, at: Sequence[int]) -> None:
@@ -41,7 +43,7 @@ def _conv2d(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
     x, w = types[:2]
     _window_attrs(world, attrs, (0, 1, 2))
     if attrs[3] is None:
-        attrs[3] = pick((1, 1, 2, 3))
+        attrs[3] = world.number((1, 1, 2, 3), least=1)
         if x is not None and x.rank == 4 and x.shape[1]:
             attrs[3] = pick([g for g in range(1, x.shape[1] + 1) if x.shape[1] % g == 0])
     groups = attrs[3]

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import Shape, TensorType
 from eqsynth.testing.choices import Choices, chance
+from eqsynth.testing.literals import Literals
+
+MAX_ELEMENTS: Final = 400
+"""Elements that a tensor of a sample may have."""
+
+# Extents and amounts that are seldom needed, and where a rule may be wrong all the same.
+_NOTHING: Final = Literals()
+_WIDE: Final = (8, 9, 12, 13, 16, 17)
+_AMOUNTS: Final = (5, 7, 12, -5)
+_REALS: Final = (3.0, -2.0, 0.1, -0.3, 7.0, 1 / 3, 4.0, 0.25, 37.5, 1e-3, -1000.0, 1e5)
 
 
 @dataclass
@@ -17,22 +27,59 @@ class World:
 
     Attributes:
         derived: scopes of the sample that are marked as what a derivation made.
+        literals: what the rule names.
     """
 
     choices: Choices
     dtype: str
     extents: tuple[int, ...]
     derived: list[Scope] = field(default_factory=list)
+    literals: Literals = Literals()
 
     def extent(self) -> int:
         return self.choices.pick(self.extents)
 
     def shape(self, rank: int | None = None) -> Shape:
-        rank = self.choices.pick((1, 2, 0, 3, 4)) if rank is None else rank
-        return tuple(self.extent() for _ in range(rank))
+        rank = self.choices.pick((1, 2, 0, 3, 4, 2, 3, 5)) if rank is None else rank
+        shape: list[int] = []
+        room = MAX_ELEMENTS
+        for _ in range(rank):
+            extent = self.extent()
+            # A tensor of many axes has a long one, not two.
+            shape.append(extent if extent <= room else min(room, self.choices.pick((1, 2))))
+            room //= max(shape[-1], 1)
+        return tuple(shape)
 
     def type(self, rank: int | None = None, dtype: str = "") -> TensorType:
         return TensorType(self.shape(rank), dtype or self.dtype)
+
+    def number(self, options: Sequence[int], least: int | None = None) -> int:
+        """One of the options; now and then what the rule names, or what is seldom needed.
+
+        Args:
+            least: what the number must be at least.
+        """
+        for one_in, others in ((3, self.literals.integers), (12, _AMOUNTS)):
+            fitting = [n for n in others if least is None or n >= least]
+            if fitting and chance(self.choices, one_in):
+                return self.choices.pick(fitting)
+        return self.choices.pick(options)
+
+    def real(self, options: Sequence[float]) -> float:
+        """As `number`, of floats that need not be integers."""
+        for one_in, others in ((3, self.literals.reals), (3, _REALS)):
+            if others and chance(self.choices, one_in):
+                return self.choices.pick(others)
+        return self.choices.pick(options)
+
+
+_DTYPES: Final = ("float32",) * 4 + (
+    "int64", "float16", "float64", "int32", "bool", "uint8", "bfloat16", "int8", "int16",
+)  # fmt: skip
+# Laws of scopes are mostly about sums of floats.
+_SCOPE_DTYPES: Final = ("float32",) * 6 + ("int64", "float64", "int32", "bool", "uint8", "float16")
+# Of so many samples of a law of scopes, one has an extent beyond 7 (its points are many), or of 0.
+_WIDE_SCOPES, _EMPTY_SCOPES = 8, 12
 
 
 Types = list[TensorType | None]
@@ -40,13 +87,32 @@ Attrs = list[Any]
 Fit = Callable[[World, "TensorType | None", Types, Attrs], None]
 
 
-def draw_world(choices: Choices, dtypes: Sequence[str]) -> World:
-    """A dtype and the few extents of a sample: equal ones meet often, 1 and 0 occur."""
+def draw_world(
+    choices: Choices, dtypes: Sequence[str], literals: Literals = _NOTHING, wide: int = 3,
+    empty: int = 6,
+) -> World:  # fmt: skip
+    """A dtype and the few extents of a sample: equal ones meet often, 1 and 0 occur.
+
+    Args:
+        wide: of so many samples, one has an extent that the rule names, or one beyond 7.
+        empty: of so many samples, one has an extent of 0.
+    """
     pool = (1, 2, 3, 4, 5, 2, 3, 1, 6, 7)
     extents = [choices.pick(pool) for _ in range(3)]
-    if chance(choices, 12):
+    if chance(choices, wide):
+        extents[0] = choices.pick((*literals.extents, *_WIDE))
+    if chance(choices, empty):
         extents.append(0)
-    return World(choices, choices.pick(dtypes), tuple(extents))
+    named = literals.dtypes
+    dtype = choices.pick(named if named and chance(choices, 2) else dtypes)
+    return World(choices, dtype, tuple(extents), literals=literals)
+
+
+def world_of_rule(choices: Choices, literals: Literals, scopes: bool) -> World:
+    """The world of a sample of a rule, of scopes or of operators."""
+    if scopes:
+        return draw_world(choices, _SCOPE_DTYPES, literals, _WIDE_SCOPES, _EMPTY_SCOPES)
+    return draw_world(choices, _DTYPES, literals)
 
 
 def known_type(types: Types) -> TensorType | None:

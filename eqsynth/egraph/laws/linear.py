@@ -238,9 +238,12 @@ def _broadcasts(part: Scalar, everything: set[It]) -> bool:
 def multiply_out(scope: Scope) -> Scope | None:
     """``sum_y (f - g)^2 = sum_y (f^2 - 2 f g + g^2)``: products of sums as sums of products.
 
-    Exact over the reals; where f and g are near each other their digits are lost.
+    Exact over the reals; where f and g are near each other their digits are lost. A sum of integers
+    wraps before it is multiplied by a float, so there are none.
     """
     if scope.reducer != "sum" or not scope.reduction or not is_float(scope.dtype):
+        return None
+    if any(dtype_of(leaf) not in (None, scope.dtype) for leaf in leaves(scope.body)):
         return None
     terms = _expanded(scope.body)
     if terms is None or len(terms) < 2 or len(terms) > MAX_TERMS or total(terms) == scope.body:

@@ -1,0 +1,95 @@
+"""Data on which the two sides of a rule are compared over the reals only.
+
+Numbers that the rule's text names, the ends of the dtypes, magnitudes from 1e-6 to 1e6 in one
+tensor, and numbers up to 1e30. What rounding or an overflow does to such data says nothing of a
+rule; what the exact values are does. Not here: the data on which rounding is judged (``data.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.reference import rounded, storage
+from eqsynth.ir.tensor import Input, Tensor, Weight
+from eqsynth.ir.types import TensorType, is_float
+from eqsynth.testing import edges
+from eqsynth.testing.literals import Literals
+
+# A little more than 1e30: the float32 next to it is.
+_LARGEST: Final = 1.0001e30
+
+
+def _finite(values: Array) -> Array:
+    known = np.asarray(values, np.float64)
+    return known[np.isfinite(known) & (np.abs(known) <= _LARGEST)]
+
+
+def _edges(kind: TensorType, rng: np.random.Generator, _literals: Literals) -> Array:
+    values = edges.edge_values(kind.dtype)
+    return rng.choice(_finite(values) if is_float(kind.dtype) else values, size=kind.shape)
+
+
+def _mixed(kind: TensorType, rng: np.random.Generator, _literals: Literals) -> Array:
+    return edges.draw("mixed", kind.shape, kind.dtype, rng)
+
+
+def _huge(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
+    """Ordinary numbers among such of up to 1e30, or up to what the dtype holds."""
+    if not is_float(kind.dtype):
+        return _edges(kind, rng, literals)
+    top = np.log10(_finite(edges.edge_values(kind.dtype)).max())
+    exponents = rng.uniform(0, top, kind.shape)
+    exponents = np.where(rng.random(kind.shape) < 0.3, top - rng.random(kind.shape), exponents)
+    large = 10.0**exponents * rng.choice([-1.0, 1.0], kind.shape)
+    return np.where(rng.random(kind.shape) < 0.6, large, rng.normal(size=kind.shape))
+
+
+def _named(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
+    """Numbers that the rule names, among small ones."""
+    if is_float(kind.dtype):
+        small: Array = rng.normal(size=kind.shape)
+        values: Array = np.asarray(literals.reals or (0.0,), np.float64)
+    else:
+        limits = np.iinfo(kind.dtype) if kind.dtype != "bool" else None
+        whole = [
+            v for v in literals.integers
+            if limits is not None and limits.min <= v <= limits.max
+        ]  # fmt: skip
+        small = rng.integers(0, 2, size=kind.shape)
+        values = np.asarray(whole or (0,))
+    return np.where(rng.random(kind.shape) < 0.7, rng.choice(values, size=kind.shape), small)
+
+
+Draw = Callable[[TensorType, np.random.Generator, Literals], Array]
+
+EXTREMES: Final[Mapping[str, Draw]] = {
+    "named": _named, "mixed": _mixed, "edges": _edges, "huge": _huge,
+}  # fmt: skip
+"""Kinds of data, by name; integers of these kinds go up to the limits of their dtype too."""
+
+
+def draw(
+    inputs: Mapping[str, Input | Weight], bounds: Mapping[Tensor, int], kind: str, seed: int,
+    literals: Literals,
+) -> dict[str, Array]:  # fmt: skip
+    """Arrays for inputs and weights by name; positions are in range."""
+    env: dict[str, Array] = {}
+    for name, leaf in inputs.items():
+        rng = np.random.default_rng([seed, crc32(f"{kind}{name}{leaf.type}".encode())])
+        if leaf in bounds:
+            env[name] = rng.integers(0, max(1, bounds[leaf]), size=leaf.shape)
+            continue
+        with np.errstate(all="ignore"):
+            drawn = np.asarray(EXTREMES[kind](leaf.type, rng, literals))
+            if is_float(leaf.dtype):
+                # Elements are finite: what the dtype can't hold is the largest that it can.
+                top = _finite(edges.edge_values(leaf.dtype)).max()
+                env[name] = rounded(np.clip(drawn.astype(np.float64), -top, top), leaf.dtype)
+            else:
+                env[name] = drawn.astype(storage(leaf.dtype))
+    return env
