@@ -237,6 +237,8 @@ def _worst(outputs: Sequence[_Output]) -> Wrong | None:
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """How far apart elements are, in float64: infinite where one is NaN or infinite and the other
     isn't the same, at least 1 where integers differ."""
+    if a.is_complex():
+        return distance(torch.view_as_real(a), torch.view_as_real(b)).amax(-1)
     same = (a == b) | (a.isnan() & b.isnan())
     far = (a.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
     if not a.is_floating_point():

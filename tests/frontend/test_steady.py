@@ -103,7 +103,13 @@ def draws_in_vain(self: Any, x: Tensor) -> Tensor:
     return self.linear(x)
 
 
-@pytest.mark.parametrize("function", [sums, caches, adds_up, draws_in_vain])
+def gives_what_cannot_be_compared(self: Any, x: Tensor) -> Any:
+    return x.to_sparse(), object(), np.zeros(3), torch.complex(x, x), float("nan"), x[:0]
+
+
+@pytest.mark.parametrize(
+    "function", [sums, caches, adds_up, draws_in_vain, gives_what_cannot_be_compared]
+)
 def test_a_module_that_does_not(function: Any) -> None:
     made, x = Stateful(function), torch.rand(64, 4)
     threads = torch.get_num_threads()
