@@ -204,6 +204,11 @@ def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
     return capture_expression(program)
 
 
+# Seconds that a worker takes to load its libraries at least, and that a round of rules does: with
+# less time neither is begun.
+_LOADING_S, _ROUND_S = 1.0, 0.02
+
+
 @dataclass
 class _Run:
     """One optimization on its way; the stages fill the report."""
@@ -223,7 +228,7 @@ class _Run:
         self.report.count_before(program)
         self._refuse_nan()
         with Measurer(self.original.target.threads) as measurer:
-            if self.settings.objective == "time":
+            if self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S:
                 measurer.prepare()
             with self._stage("saturate"):
                 graph = self._saturate()
@@ -309,7 +314,9 @@ class _Run:
                 self.bar.advance()
         missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
         self.report.remembered_segments = len(distinct) - len(missing)
-        if missing:
+        if end - time.monotonic() < _ROUND_S:
+            self.graphs |= {key: unsaturated(seg.roots, "deadline") for key, seg in missing}
+        elif missing:
             with borrowed(memory_limit=self.settings.worker_bytes) as worker:
                 for number, (key, segment) in enumerate(missing):
                     left = (end - time.monotonic()) / (len(missing) - number)

@@ -332,6 +332,18 @@ def test_a_time_limit_of_one_second(name: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_kept")
+def test_without_time_for_a_round_no_worker_is_started() -> None:
+    """The plan is one of estimates for the original's operators, and is complete."""
+    end_idle_workers()
+    program = quick(mlp(), (torch.ones(7, 4),), time_limit_s=1e-3, objective="time")
+    # One that was started would be kept.
+    assert not [c for c in psutil.Process().children() if "eqsynth.executor" in c.cmdline()]
+    report = program.report
+    assert report.stop == "deadline" and not report.rules_fired and report.kernels_timed == 0
+    assert report.candidate_time_s > 0  # something was built and raced
+    agrees(program, mlp(), torch.ones(7, 4))
+
+
 def test_a_deadline_in_the_middle_of_saturation_is_told() -> None:
     model, inputs = WORKLOADS["resnet18"].reduced()
     program = quick(model, inputs, time_limit_s=0.2)
