@@ -142,6 +142,8 @@ def test_an_interrupt_ends_it_with_what_was_found() -> None:
         [*command, "--processes", "2", "--samples", "1000000"], cwd=ROOT, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # What a shell runs in the background ignores Ctrl-C, and so would all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     # The resource tracker and a worker; the second starts only if the first is busy by then.

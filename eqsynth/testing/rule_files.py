@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -53,13 +54,24 @@ def to_check(rules: RuleSet, names: Sequence[str], part: tuple[int, int] = (1, 1
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started in it don't hear Ctrl-C, which this one hears when it ends."""
+    """Processes that are started in it don't hear Ctrl-C, which this one hears when it ends.
+
+    The mask alone would do for the processes; but here another thread may hear Ctrl-C, and the
+    interrupt would come out between a process and what it is told first.
+    """
     resource_tracker.ensure_running()  # it lifts the mask when it starts
+    heard: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda *_: heard.append(1)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if main:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+            if heard:
+                signal.raise_signal(signal.SIGINT)
 
 
 _shared: list[tuple[RuleSet, int, float]] = []
