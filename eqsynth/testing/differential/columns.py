@@ -136,7 +136,7 @@ def _programs(
     roots: Sequence[Tensor],
     cases: Sequence[Built],
     backends: Sequence[Backend],
-    weights: Mapping[str, torch.Tensor] | None = None,
+    captured: Captured | None = None,
 ) -> list[Run | None]:
     """One program a case, out of one plan and one build for all; the first of the backends is
     preferred, and there is no program without a kernel of it."""
@@ -147,7 +147,8 @@ def _programs(
 
     plan = Selection(graph, candidates(graph, backends)).one_by_one(cost)
     whole = Program(tuple(dict.fromkeys(i for case in cases for i in case.inputs)), tuple(roots))
-    parts = assemble(whole, graph, plan, weights or {}, backends, 1 << 40)
+    weights, opaque = (captured.weights, captured.opaque) if captured else ({}, {})
+    parts = assemble(whole, graph, plan, weights, backends, 1 << 40, opaque)
     place = {root: name for root, name in zip(roots, parts.outputs, strict=True)}
     return [_program(parts, case, place, preferred) for case in cases]
 
@@ -249,7 +250,7 @@ def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) ->
     roots = tuple(dict.fromkeys(t for part in parts for t in part.outputs if t is not None))
     graph = unsaturated(roots, "original")
     backends = (TorchBackend(captured.opaque),)
-    return _programs(graph, roots, parts, backends, captured.weights)
+    return _programs(graph, roots, parts, backends, captured)
 
 
 def expressed(case: Built) -> Run | None:
