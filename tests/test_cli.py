@@ -43,6 +43,14 @@ def test_list_prints_every_rule() -> None:
     assert "reshape-of-reshape" in text and f"{len(RULES.rules)} rules" in text
 
 
+def test_a_part_of_the_rules_is_checked() -> None:
+    found = data("check", ROOT / "rules" / "simplify.egg", "--samples", "2", "--part", "2/8")
+    assert [rule["rule"] for rule in found["rules"]] == ["reshape-same"]
+    (rule,) = found["rules"]
+    assert not rule["timed_out"] and rule["known"].endswith(f"{rule['accepted']} samples")
+    run("check", ROOT / "rules" / "simplify.egg", "--part", "9/8", code=2)
+
+
 def test_what_is_piped_is_whole() -> None:
     """Without a terminal nothing is cut: names, classes, statements."""
     result = CliRunner().invoke(app, ["rules", "list"], env={"COLUMNS": "40"})

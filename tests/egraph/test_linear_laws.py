@@ -84,6 +84,14 @@ def test_products_of_sums_are_multiplied_out() -> None:
     holds(lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=60)
 
 
+def test_sums_of_integers_are_not_multiplied_out() -> None:
+    """0.5 * (b + w) of int32: b + w wraps, 0.5 * b + 0.5 * w doesn't."""
+    i = it(0, 4)
+    b, w = (Read(leaf(name, 4, dtype="int32"), (i,)) for name in "bw")
+    scope = Scope((), (4,), Prod((Num(0.5), Sum((b, w)))))
+    assert scope.dtype == "float32" and linear.multiply_out(scope) is None
+
+
 def test_infinite_fills_are_not_multiplied_out() -> None:
     """inf * (f - inf) is -inf; inf * f - inf * inf is no number."""
     f, g = (Read(leaf(n, 3), (it(0, 4),), fill) for n, fill in (("f", INF), ("g", -INF)))
