@@ -66,7 +66,7 @@ class _Checkpoints:
             return
         try:
             graph = self._session.graph(self._roots, "deadline", begin - self._begin, {})
-        except EqsynthError:
+        except Exception:
             # A user's rule has made a term that means nothing: the search meets it next, and says
             # whose it is.
             pass
