@@ -84,7 +84,8 @@ RULES: dict[str, tuple[str, str, str]] = {
         "bitwise", "not bitwise",
     ),
     "numerics: digits that are lost": (
-        "(rewrite (Mul (Sub x y) (Sub x y)) (Add (Sub (Mul x x) (Mul y (Add x x))) (Mul y y)) {})",
+        "(rewrite (Mul (Sub x y) (Sub x y)) (Add (Sub (Mul x x) (Mul y (Add x x))) (Mul y y))\n"
+        "         :when ((= (dtype x) (dtype y))) {})",
         "real", "it cancels",
     ),
 }  # fmt: skip
