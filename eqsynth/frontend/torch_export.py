@@ -198,6 +198,9 @@ class _Translation:
             if isinstance(value, Expr):
                 outputs.append((spec.kind != OutputKind.USER_OUTPUT, spec.arg.name, value.tensor))
         outputs = [row for n, row in enumerate(outputs) if row[0] or row not in outputs[:n]]
+        users = self._users()
+        # An input that is returned needs no output, but a program needs one.
+        outputs = [row for row in outputs if row[0] or row[1] not in users] or outputs[:1]
         outputs.sort(key=lambda row: row[0])
         return Program(tuple(self._inputs.values()), tuple(term for _, _, term in outputs))
 
@@ -207,7 +210,7 @@ class _Translation:
         """Where the leaves of arguments and results are, and what is written back to where. A
         tensor that is returned twice is one output, an input that is returned is that input."""
         position = {name: i for i, name in enumerate(self._inputs)}
-        users = {s.arg.name for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT}
+        users = self._users()
         arguments = tuple(
             position[spec.arg.name] if spec.arg.name in position else Constant(spec.arg.value)
             for spec in self.signature.input_specs
@@ -222,12 +225,17 @@ class _Translation:
                 name = spec.target if spec.target in position else by_target[spec.target]
                 written.append(position[name])
             elif isinstance(value, Expr):
-                place = places.setdefault(spec.arg.name, len(places))
-                given = spec.arg.name in users
-                results.append(Given(position[spec.arg.name]) if given else place)
+                if spec.arg.name in users:
+                    results.append(Given(position[spec.arg.name]))
+                else:
+                    results.append(places.setdefault(spec.arg.name, len(places)))
             else:
                 results.append(Constant(value))
         return arguments, tuple(results), {len(places) + i: at for i, at in enumerate(written)}
+
+    def _users(self) -> set[str]:
+        """The names of the user's inputs."""
+        return {s.arg.name for s in self.signature.input_specs if s.kind == InputKind.USER_INPUT}
 
     def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
         value = node.meta.get("val")

@@ -328,6 +328,7 @@ def test_a_tensor_that_is_returned_twice_is_one_result(run: Run) -> None:
 
     captured = capture(module(forward, w=torch.ones(4)), (X,))
     y, more, x, *weights = run(captured, X)
+    assert len(captured.program.outputs) == 3
     assert y is more["again"] and more["equal"] is not y and x is X and weights[0] is weights[1]
 
 

@@ -228,6 +228,12 @@ def test_buffers_get_their_new_values_after_a_run() -> None:
     assert program(x)[0].tolist() == [3.0, 8.0]
     assert count.tolist() == [4.0, 6.0]
     assert program(x)[0].tolist() == [12.0, 24.0]
+    # When such a buffer is read would matter, if it were an argument too.
+    for shared in (count, count.view(2), count.detach()):
+        with pytest.raises(LoweringError) as caught:
+            program(shared)
+        assert caught.value.where == "input 'x'" and "clone" in caught.value.hint
+    assert count.tolist() == [7.0, 10.0]
 
 
 def test_the_listing_names_operators_ways_and_layouts() -> None:
