@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -102,3 +103,16 @@ def decomposed(
     for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
         exported, working = decomposed(exported, working, dict(half))
     return exported, working
+
+
+def origin_of(node: torch.fx.Node) -> str:
+    """``layer1.0.conv1, resnet.py:60``: the place in the user's model."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    own = str(Path(torch.__file__).parent)
+    line = ""
+    for text in (node.meta.get("stack_trace") or "").splitlines():
+        if text.strip().startswith('File "') and own not in text:
+            file, number = text.split('"')[1], text.split("line ")[1].split(",")[0]
+            line = f"{Path(file).name}:{number}"
+    return ", ".join(part for part in (path, line) if part) or node.name

@@ -11,7 +11,6 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -128,19 +127,6 @@ def capture(
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _origin_of(node: torch.fx.Node) -> str:
-    """``layer1.0.conv1, resnet.py:60``: the place in the user's model."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0] if stack else ""
-    own = str(Path(torch.__file__).parent)
-    line = ""
-    for text in (node.meta.get("stack_trace") or "").splitlines():
-        if text.strip().startswith('File "') and own not in text:
-            file, number = text.split('"')[1], text.split("line ")[1].split(",")[0]
-            line = f"{Path(file).name}:{number}"
-    return ", ".join(part for part in (path, line) if part) or node.name
 
 
 class _Translation:
@@ -324,7 +310,7 @@ class _Translation:
     def _run(self, graph: torch.fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "call_function":
-                with origin(_origin_of(node)):
+                with origin(origin_of(node)):
                     self.env[node] = self._call(node)
             elif node.op == "get_attr":
                 self.env[node] = self._attribute(node)
@@ -376,7 +362,7 @@ class _Translation:
         """Notes why the module can't be captured; it counts if no decomposition helps."""
         self.refusal = self.refusal or CaptureError(
             what,
-            where=_origin_of(node),
+            where=origin_of(node),
             got=str(node.target),
             expected=expected,
             hint="the original runs as it is",
