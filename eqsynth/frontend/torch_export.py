@@ -21,7 +21,13 @@ from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
 from eqsynth.frontend.captured import Captured, Constant, Convention, Given
 from eqsynth.frontend.examples import any_order
-from eqsynth.frontend.exporting import apart, decompositions, export, origin_of
+from eqsynth.frontend.exporting import (
+    apart,
+    decomposed,
+    decompositions,
+    export,
+    origin_of,
+)
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.ir.program import Program
