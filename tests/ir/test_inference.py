@@ -40,7 +40,9 @@ def test_inference_of_every_operator_agrees_with_the_interpreter(name: str) -> N
     """Types and attributes of all kinds, for each row of the table."""
     row, choices = OPERATORS[name], RandomChoices(7)
     accepted: Counter[str] = Counter()
-    for _ in range(SAMPLES):
+    for _ in range(8 * SAMPLES):
+        if accepted.total() >= SAMPLES // 4:
+            break
         world = draw_world(choices, DTYPES)
         arity = choices.pick((2, 1, 3)) if row.arity is None else row.arity
         try:
