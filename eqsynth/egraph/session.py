@@ -150,13 +150,12 @@ class Session:
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
         # The handle is part of the digest: results that are cached over terms (canonical forms,
-        # merged scopes) name classes by handle, and handles mean nothing in another session. So is
-        # whether the class is constant, which it may become: a term that is read again over the
-        # same leaf would otherwise be the one that was made before.
+        # merged scopes) name classes by handle, and handles mean nothing in another session.
+        # Whether the class is constant isn't: it may become so, and ties of readers would change.
         oldest = min(numbers)
         key = (oldest, type_, constant, digest)
         if key not in self._refs:
-            own = digest_of("class", oldest, digest, constant)
+            own = digest_of("class", oldest, digest)
             self._refs[key] = ClassRef(oldest, type_, constant, own, digest)
         return self._refs[key]
 
