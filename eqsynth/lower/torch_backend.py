@@ -162,12 +162,16 @@ def lies_in(shape: Shape, steps: Sequence[int], layout: Layout) -> bool:
 
 
 def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
-    """The tensor dense in ``layout``: itself if it is, else a copy."""
+    """The tensor dense in ``layout``: itself if it is, else a copy.
+
+    An axis of extent 1 may have any stride. It gets the layout's here, (4, 1) by (1, 4) -> (4, 1)
+    by (1, 1): torch's products choose their algorithm by strides, and a program that was saved and
+    loaded would round otherwise.
+    """
+    wanted = strides(shape, layout)
     if lies_in(shape, value.stride(), layout):
-        return value
-    dense = torch.empty_strided(
-        shape, strides(shape, layout), dtype=value.dtype, device=value.device
-    )
+        return value if value.stride() == wanted else value.as_strided(shape, wanted)
+    dense = torch.empty_strided(shape, wanted, dtype=value.dtype, device=value.device)
     return dense.copy_(value)
 
 

@@ -175,3 +175,14 @@ def test_what_a_body_shares_is_computed_once() -> None:
     value = run_scope(Scope((3,), (), body), {x: torch.tensor([-0.5, 0.0, 0.25])}, exact=True)
     expected = evaluate(Scope((3,), (), body), {"x": np.array([-0.5, 0.0, 0.25])})
     np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
+def test_an_axis_of_one_has_the_strides_of_the_layout() -> None:
+    """torch's products choose their algorithm by strides: with (1, 4) in place of (1, 1) a program
+    rounded otherwise than the same program that was saved and loaded."""
+    narrow = torch.arange(4.0).as_strided((4, 1), (1, 4))
+    assert narrow.is_contiguous()
+    for layout, wanted in (((0, 1), (1, 1)), ((1, 0), (1, 4))):
+        placed = lay_out(narrow, (4, 1), layout)
+        assert placed.stride() == wanted and placed.data_ptr() == narrow.data_ptr()
+        assert torch.equal(placed, narrow)
