@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import with_engines
+from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
@@ -253,19 +254,7 @@ class _Run:
             Mismatch: the program differs from the original.
         """
         with self._stage("lower"):
-            captured = self.captured
-            compiled = lowered(
-                captured,
-                graph,
-                found.plan,
-                cpu_backends(captured.opaque),
-                limit_bytes=self.settings.memory_limit,
-                own=self.settings.own_constants,
-                module=self.original.module,
-                report=self.report,
-                mutations=self._mutations(),
-                explanation=self._explanation(graph, found),
-            )
+            compiled = self._lowered(graph, found)
         self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
         with self._stage("check"):
             if self.settings.check:
@@ -273,6 +262,21 @@ class _Run:
                 stage = Stage(self.captured, rules, settings.rules, settings.numerics, self.report)
                 stage.hold(compiled, self.original)
         return compiled
+
+    def _lowered(self, graph: EGraph, found: Extraction) -> CompiledProgram:
+        captured = self.captured
+        return lowered(
+            captured,
+            graph,
+            found.plan,
+            cpu_backends(captured.opaque),
+            limit_bytes=self.settings.memory_limit,
+            own=self.settings.own_constants,
+            module=self.original.module,
+            report=self.report,
+            mutations=self._mutations(),
+            explanation=self._explanation(graph, found),
+        )
 
     def _refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is."""
@@ -361,12 +365,23 @@ class _Run:
                 reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
             )  # fmt: skip
             tried = engines_of(settings.engines)
-            found = with_engines(graph, own, tried, costs, measurer, self._left_s())
+            factor = self._together(graph, own) if tried else 1.0
+            found = with_engines(graph, own, tried, costs, measurer, self._left_s(), factor)
         report = self.report
         report.rounds, report.kernels_timed = found.rounds, found.timed
         report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
         report.complete = found.complete
         return own, found
+
+    def _together(self, graph: EGraph, own: Extraction) -> float:
+        """What the kernels of a plan take in a row, over the sum of their times alone; 1 at least,
+        and where the plan doesn't build."""
+        args, kwargs = self.original.args, self.original.kwargs
+        with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
+            compiled = self._lowered(graph, own)
+            took = time_one(lambda: compiled(*args, **kwargs))
+            return max(1.0, took.q1_s / own.plan.cost_s) if own.plan.cost_s else 1.0
+        return 1.0
 
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""

@@ -126,6 +126,17 @@ def test_a_slower_or_broken_engine_takes_nothing(costs: CostModel) -> None:
         assert again.plan.steps == found.plan.steps
 
 
+def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
+    """Four kernels of a second each by themselves, and an engine that takes five for all."""
+    _, graph, found = searched(mlp(), costs)
+    for together, taken in ((1.0, False), (1.5, True)):
+        plan = with_engines(
+            graph, found, engines(["inductor"]), costs,
+            lambda kernels, _until: {k: seconds(5.0) for k in kernels}, 60.0, together,
+        ).plan  # fmt: skip
+        assert bool(by_region(plan)) == taken
+
+
 def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
     """Only the region of the first two operators is fast: the others stay as they were."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W) @ V), costs)
