@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, atom_key, number_of
-from eqsynth.ir.operators import Attr, operator
+from eqsynth.ir.operators import Attr, Operator, operator
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, children
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 from eqsynth.ir.types import TensorType
 
 Term = tuple[Any, ...]
+
+NONE_DEFINED: Final[Mapping[str, Operator]] = {}
+"""Where no rule file defines an operator."""
 
 
 def encode_tensor(term: Tensor, parts: Mapping[Tensor, Any]) -> Any:
@@ -28,7 +31,7 @@ def encode_tensor(term: Tensor, parts: Mapping[Tensor, Any]) -> Any:
         return (type(term).__name__, term.name, list(term.shape), term.dtype)
     if isinstance(term, Op):
         args: list[Any] = [parts[arg] for arg in term.args]
-        if operator(term.name).arity is None:
+        if term.row.arity is None:
             args = [args]
         return (term.name, *args, *(encode_attr(attr) for attr in term.attrs))
     assert isinstance(term, Scope)
@@ -143,16 +146,23 @@ def scope_as(
     return Scope(traversal, reduction, body, reducer)
 
 
-def decode_tensor(name: str, args: Sequence[Any]) -> Tensor:
-    """A tensor from its constructor, children decoded already."""
+def decode_tensor(
+    name: str, args: Sequence[Any], defined: Mapping[str, Operator] = NONE_DEFINED
+) -> Tensor:
+    """A tensor from its constructor, children decoded already.
+
+    Args:
+        defined: the operators that rule files define.
+    """
     if name in ("Input", "Weight"):
         kind = Input if name == "Input" else Weight
         return kind(args[0], TensorType(tuple(args[1]), args[2]))
     if name == "Scope":
         traversal, reduction, reducer, body = args
         return scope_as(tuple(traversal), tuple(reduction), body, reducer)
-    row = operator(name)
+    own = defined.get(name)
+    row = own or operator(name)
     count = 1 if row.arity is None else row.arity
     tensors = args[0] if row.arity is None else args[:count]
     attrs = tuple(tuple(a) if isinstance(a, list) else a for a in args[count:])
-    return Op(name, tuple(tensors), attrs)
+    return Op(name, tuple(tensors), attrs, "", own)

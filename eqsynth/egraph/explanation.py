@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eqsynth.egraph.chains import Step, chain
@@ -23,6 +24,7 @@ from eqsynth.egraph.proof import Justification, Lemma, ProofForest
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.egraph.terms import Term
 from eqsynth.ir.index import Index
+from eqsynth.ir.operators import Operator
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import Tensor, args_of, topological
 
@@ -60,6 +62,7 @@ class Derivation:
         self.forest = ProofForest()
         self._tensors: dict[Tensor, Term] = {}
         self._decoded: dict[Term, Any] = {}
+        self._defined: dict[str, Operator] = {}
 
     # ---- putting in ------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class Derivation:
         Args:
             leaves: what the inputs and weights of the logged program stand for in this one.
         """
+        self._defined.update(log.defined)
         names = {_leaf_key(leaf): self.tensor(image) for leaf, image in leaves.items()}
         grounds: dict[int, Term] = {}
 
@@ -201,7 +205,7 @@ class Derivation:
                 return shape.value()
 
             args = [fill(shape) for shape in pattern]
-            decode: Any = decode_tensor
+            decode: Any = partial(decode_tensor, defined=self._defined)
             if name in _INDICES:
                 decode = decode_index
             elif name in _SCALARS:

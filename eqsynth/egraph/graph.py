@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from eqsynth.ir.operators import Operator
 from eqsynth.ir.tensor import ClassRef, Tensor
 
 
@@ -20,10 +21,15 @@ class Equality:
 
 @dataclass(frozen=True)
 class Log:
-    """From which ``explain`` is made: every union in order, and the term behind each handle."""
+    """From which ``explain`` is made: every union in order, and the term behind each handle.
+
+    Attributes:
+        defined: the operators that rule files define.
+    """
 
     equalities: tuple[Equality, ...]
     definitions: Mapping[int, Any]
+    defined: Mapping[str, Operator] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

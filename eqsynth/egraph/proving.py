@@ -102,7 +102,7 @@ def _search(
         "proved" if proved else report.stop,
         lefts,
         rights,
-        Log(tuple(session.log), dict(session.definitions)),
+        session.logged(),
         session.engine.enodes(),
         time.monotonic() - begin,
     )

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.ir.operators import operator
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Read, Scalar, digest_of, rewrite_leaves
 from eqsynth.ir.tensor import (
@@ -90,13 +89,13 @@ def cut(program: Program) -> list[Segment]:
 def _separates(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
     if not isinstance(term, Op) or term.name in _LINEAR:
         return False
-    row = operator(term.name)
+    row = term.row
     if row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
         return False
     if term.name in ("AvgPool2d", "LayerNorm"):
         return False
     taken = [u for u in users.get(term, []) if isinstance(u, Op)]
-    contractions = [u for u in taken if operator(u.name).kind == "contraction"]
+    contractions = [u for u in taken if u.row.kind == "contraction"]
     return bool(contractions) and not any(_is_averaged(u, users) for u in contractions)
 
 
@@ -110,7 +109,7 @@ def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> b
             if user.name in _AVERAGES:
                 return True
             varying = [arg for arg in user.args if not arg.constant]
-            if operator(user.name).kind == "view" or (user.name in _LINEAR and len(varying) == 1):
+            if user.row.kind == "view" or (user.name in _LINEAR and len(varying) == 1):
                 stack.append(user)
     return False
 
@@ -124,9 +123,9 @@ def _is_normalized(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bo
     rest = [u for u in users.get(term, []) if u not in norms]
     after = [u for norm in norms for u in users.get(norm, [])]
     return (
-        any(isinstance(u, Op) and operator(u.name).kind == "contraction" for u in after)
+        any(isinstance(u, Op) and u.row.kind == "contraction" for u in after)
         and all(isinstance(u, Op) and u.name == "Add" for u in rest)
-        and not any(isinstance(u, Op) and operator(u.name).kind == "view" for u in after)
+        and not any(isinstance(u, Op) and u.row.kind == "view" for u in after)
     )
 
 
@@ -158,7 +157,8 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
 def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
     """A term over other arguments."""
     if isinstance(term, Op):
-        return Op(term.name, tuple(images[arg] for arg in term.args), term.attrs, term.origin)
+        args = tuple(images[arg] for arg in term.args)
+        return Op(term.name, args, term.attrs, term.origin, term.defined)
     if isinstance(term, Region):
         return Region(term.outputs, tuple(images[arg] for arg in term.args))
     if isinstance(term, Scope):

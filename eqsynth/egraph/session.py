@@ -14,6 +14,7 @@ from typing import Any
 
 from eqsynth.egraph.answers import Answer, grounded, left_side, with_handles
 from eqsynth.egraph.asking import Requests
+from eqsynth.egraph.defined import operators_of
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
@@ -39,6 +40,7 @@ class Session:
     definitions: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.defined = operators_of(self.rules.definitions)
         self.requests = Requests(self.rules)
         self.engine = Engine(self.rules)
         # Called when the e-graph can be read, before laws are asked.
@@ -122,7 +124,8 @@ class Session:
                 # Naming adds rows of `Tok` and changes no class.
                 handles = {**snapshot.handles, **{h: c for c, h in new.items()}}
                 snapshot = Snapshot(snapshot.classes, snapshot.rows, handles)
-            self._view = View(snapshot, self._references(snapshot), self._decoded)
+            refs = self._references(snapshot)
+            self._view = View(snapshot, refs, self._decoded, self.defined)
             self._view_changes = self.engine.changes
         return self._view
 
@@ -169,7 +172,7 @@ class Session:
         """Types of what rewrites made, from the operator table, arguments first."""
         values: list[tuple[tuple[Any, ...], Any]] = []
         facts: list[tuple[Any, ...]] = []
-        view = View(snapshot, refs, {})
+        view = View(snapshot, refs, {}, self.defined)
         while untyped:
             waiting = []
             for eclass in untyped:
@@ -220,11 +223,15 @@ class Session:
             matches=dict(self.matches),
             stop=stop,
             seconds=seconds,
-            log=Log(tuple(self.log), dict(self.definitions)) if self.log_matches else None,
+            log=self.logged() if self.log_matches else None,
             over_budget=dict(over_budget),
             faults=dict(self.requests.faults),
             original=original,
         )
+
+    def logged(self) -> Log:
+        """The log as it is now."""
+        return Log(tuple(self.log), dict(self.definitions), self.defined)
 
     # ---- a round ---------------------------------------------------------------
 

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, scope_as
+from eqsynth.egraph.encode import (
+    NONE_DEFINED,
+    decode_index,
+    decode_scalar,
+    decode_tensor,
+    scope_as,
+)
 from eqsynth.egraph.segments import over
 from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
 from eqsynth.ir.index import Index
+from eqsynth.ir.operators import Operator
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
@@ -32,9 +39,11 @@ class View:
     """Read access to a snapshot in which every Tensor class has a handle and a type."""
 
     def __init__(
-        self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef], decoded: Decoded
-    ) -> None:
+        self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef], decoded: Decoded,
+        defined: Mapping[str, Operator] = NONE_DEFINED,
+    ) -> None:  # fmt: skip
         self.snapshot = snapshot
+        self._decode_tensor = partial(decode_tensor, defined=defined)
         self.refs = refs
         self._decoded = decoded
         self._states: dict[int, tuple[bytes, int]] = {}
@@ -153,7 +162,7 @@ class View:
         return tuple(map(self.value, value)) if isinstance(value, tuple) else value
 
     def term(self, node: ENode) -> Tensor:
-        return self._as_before(node, decode_tensor)  # type: ignore[no-any-return]
+        return self._as_before(node, self._decode_tensor)  # type: ignore[no-any-return]
 
     def scalar(self, eclass: EClass) -> Scalar:
         if eclass not in self._scalars:

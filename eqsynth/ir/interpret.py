@@ -66,6 +66,10 @@ def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str,
     """The value of a term whose arguments' values are known."""
     if isinstance(term, Op):
         args = [values[arg] for arg in term.args]
+        if term.row.expand is not None:
+            own = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
+            inner = {leaf.name: array for leaf, array in zip(own, args, strict=True)}
+            return evaluate(term.row.expand(own, term.attrs), inner)
         return evaluate_operator(term.name, args, term.attrs, term.type)
     if isinstance(term, Scope):
         return evaluate_scope(term, values)

@@ -136,7 +136,7 @@ def canonical_term(root: Tensor) -> Tensor:
     for term in topological([root]):
         if isinstance(term, Op):
             args = tuple(done[arg] for arg in term.args)
-            done[term] = Op(term.name, args, term.attrs, term.origin)
+            done[term] = Op(term.name, args, term.attrs, term.origin, term.defined)
         elif isinstance(term, Scope):
 
             def leaf(part: Scalar) -> Scalar:

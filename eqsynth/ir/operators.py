@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from eqsynth.errors import EqsynthError, UnsupportedOperatorError
 from eqsynth.ir import inference, view_inference
@@ -19,7 +19,9 @@ from eqsynth.ir.types import TensorType
 
 Attr = int | float | str | tuple[int, ...]
 AttrKind = Literal["int", "float", "str", "ints"]
-Kind = Literal["elementwise", "contraction", "reduction", "view", "constant", "data", "opaque"]
+Kind = Literal[
+    "elementwise", "contraction", "reduction", "view", "constant", "data", "opaque", "defined"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,9 @@ class Operator:
         kind: ``elementwise`` maps a scalar function over broadcast arguments; ``view`` only
             moves elements; ``data`` reads at indices that are data.
         vendor: made by matching, for the libraries' fused entry points; never captured.
+        expand: of an operator that a rule file defines, the term that it is equal to, from its
+            arguments and attributes. Such a row isn't in the table: its terms carry it.
+        digest: of that definition.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Operator:
     kind: Kind = "elementwise"
     function: str = ""
     vendor: bool = False
+    expand: Callable[[Sequence[Any], Sequence[Attr]], Any] | None = None
+    digest: bytes = b""
 
     def infer(
         self, types: Sequence[TensorType], attrs: Sequence[Attr], origin: str = ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from eqsynth.errors import ShapeError
 from eqsynth.ir.functions import REDUCERS
-from eqsynth.ir.operators import Attr, operator
+from eqsynth.ir.operators import Attr, Operator, operator
 from eqsynth.ir.scalar import Scalar, digest_of, dtype_of, iterators, tensors
 from eqsynth.ir.types import Shape, TensorType
 
@@ -96,22 +96,31 @@ class Op(Tensor):
 
     Attributes:
         origin: the operator's place in the user's model, for messages; not part of the value.
+        defined: the row of an operator that a rule file defines; None for those of the table.
     """
 
     name: str
     args: tuple[Tensor, ...]
     attrs: tuple[Attr, ...] = ()
     origin: str = ""
+    defined: Operator | None = None
     digest: bytes = field(init=False)
     type: TensorType = field(init=False)
     constant: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        inferred = operator(self.name).infer([a.type for a in self.args], self.attrs, self.origin)
+        inferred = self.row.infer([a.type for a in self.args], self.attrs, self.origin)
         object.__setattr__(self, "type", inferred)
-        parts = (a.digest for a in self.args)
+        parts = [a.digest for a in self.args]
+        if self.defined is not None:
+            parts.append(self.defined.digest)
         object.__setattr__(self, "digest", digest_of("Op", self.name, self.attrs, *parts))
         object.__setattr__(self, "constant", all(a.constant for a in self.args))
+
+    @property
+    def row(self) -> Operator:
+        """What is known of the operator."""
+        return self.defined or operator(self.name)
 
     @property
     def label(self) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import operations
-from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 
 
@@ -52,7 +51,11 @@ def flops(term: Tensor) -> int:
     if term.name in _PRODUCTS:
         product = _PRODUCTS[term.name]([arg.type for arg in term.args], term.type)
         return product + term.type.size * (len(term.args) - 2)
-    kind = operator(term.name).kind
+    row = term.row
+    if row.expand is not None:
+        args = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
+        return sum(flops(part) for part in topological([row.expand(args, term.attrs)]))
+    kind = row.kind
     if kind in ("view", "constant", "opaque", "data"):
         return 0
     if term.name in ("MaxPool2d", "AvgPool2d"):

@@ -26,7 +26,6 @@ from eqsynth.extract.kernel import (
     matrix_layouts,
     strides,
 )
-from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op, Tensor, args_of
 from eqsynth.ir.types import Shape, TensorType
 from eqsynth.lower.torch_ops import function_of, run_term
@@ -84,7 +83,7 @@ def _may_give_back(term: Tensor) -> bool:
         return True
     if term.name == "Cast" or (term.name.startswith("Reduce") and not term.attrs[0]):
         return True
-    return operator(term.name).kind in ("view", "opaque")
+    return term.row.kind in ("view", "opaque")
 
 
 def _never_an_argument(
@@ -115,7 +114,7 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     elif "2d" in term.name:
         last = tuple(channels_last(4) if len(a.shape) == 4 else contiguous(1) for a in args)
         yield last, channels_last(4)
-    elif operator(term.name).kind == "elementwise" or term.name == "Concat":
+    elif term.row.kind == "elementwise" or term.name == "Concat":
         for layout in (*matrix_layouts(rank), channels_last(rank)) if rank > 1 else ():
             same = (layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args)
             yield tuple(same), layout
@@ -179,7 +178,7 @@ def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
 
 
 def _may_view(term: Op) -> bool:
-    return operator(term.name).kind == "view" and term.name != "Shift"
+    return term.row.kind == "view" and term.name != "Shift"
 
 
 def _views(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:

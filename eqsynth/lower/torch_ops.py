@@ -15,7 +15,6 @@ import torch.nn.functional as F
 
 from eqsynth.errors import LoweringError
 from eqsynth.ir.inference import window
-from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of, topological
 from eqsynth.ir.types import is_float, promote
 from eqsynth.lower.torch_scalars import (
@@ -93,7 +92,11 @@ def region_function(
 
 
 def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:
-    row, attrs = operator(term.name), term.attrs
+    row, attrs = term.row, term.attrs
+    if row.expand is not None:
+        own = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
+        outputs = region_function(Region((row.expand(own, attrs),), tuple(own)), opaque, exact)
+        return lambda *args: outputs(*args)[0]
     sizes = (term.type.size, *(arg.type.size for arg in term.args))
     if row.kind in ("contraction", "reduction") and 0 in sizes:
         return partial(_over_nothing, term, exact)
@@ -420,7 +423,7 @@ def evaluate_constants(
 
 def _only_moves(term: Tensor) -> bool:
     """Views of one tensor; a concatenation may also promote."""
-    return isinstance(term, Op) and operator(term.name).kind == "view" and len(term.args) == 1
+    return isinstance(term, Op) and term.row.kind == "view" and len(term.args) == 1
 
 
 def _rounded(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:

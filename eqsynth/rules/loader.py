@@ -17,6 +17,7 @@ from typing import Any
 from egglog import bindings as egg
 
 from eqsynth.errors import RuleError
+from eqsynth.rules.definitions import Definition, declared, defines
 from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_forms
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
@@ -74,6 +75,7 @@ class Loader:
     places: dict[str, Form] = field(default_factory=dict)
     requests: dict[str, Form] = field(default_factory=dict)
     variables: dict[str, Form] = field(default_factory=dict)
+    definitions: dict[str, Definition] = field(default_factory=dict)
     engine: egg.EGraph = field(default_factory=egg.EGraph)
     header: Mapping[str, str] = field(default_factory=dict)
     panicked: bool = False
@@ -90,6 +92,7 @@ class Loader:
             places={**self.places},
             requests={**self.requests},
             variables={**self.variables},
+            definitions={**self.definitions},
         )
 
     def load(self, text: str, file: str) -> None:
@@ -113,7 +116,11 @@ class Loader:
                     hint=nearest(answer, self.known.signatures),
                 )
         return RuleSet(
-            tuple(self.declarations), self.known, tuple(self.rulesets), tuple(self.rules.values())
+            tuple(self.declarations),
+            self.known,
+            tuple(self.rulesets),
+            tuple(self.rules.values()),
+            {**self.definitions},
         )
 
     def _form(self, form: Form) -> None:
@@ -242,6 +249,9 @@ class Loader:
             if sort != "Unit":
                 self._sort_exists(sort, form)
         known.signatures[name] = signature
+        operator = declared(name, signature, form.file, form.line)
+        if operator is not None and signature.kind == "constructor":
+            self.definitions[name] = operator
 
     def _sort_exists(self, sort: str, form: Form) -> None:
         if sort not in self.known.sorts:
@@ -317,6 +327,13 @@ class Loader:
                     expected=", ".join(allowed),
                     hint=nearest(word, allowed),
                 )
+        try:
+            own = defines(raw, phased.kind, status, form.file, self.definitions)
+        except Unusable as unusable:
+            what, hint = unusable.args
+            raise form.error(what, hint=hint) from None
+        if own is not None:
+            self.definitions[own.name] = own
         source = _SOURCE.search(form.comment)
         self.rules[raw.name] = Rule(
             name=raw.name,

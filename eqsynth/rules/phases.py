@@ -126,7 +126,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     bound = {name for fact in body for name in variables(fact)}
     own = {name for fact in raw.body for name in variables(fact)}
     wildcards = [(name, Var("_")) for name in sorted(bound - own)]
-    head = _write_out_lets(raw.head, bound)
+    head = write_out_lets(raw.head, bound)
     unions = [action for action in head if action[0] == "union"]
     others = [action for action in head if action[0] != "union"]
     if len(unions) > 1:
@@ -306,7 +306,8 @@ def _computed_with(tree: Tree, known: Declarations) -> set[str]:
     return below | {child.name for child in tree[1:] if isinstance(child, Var)}
 
 
-def _write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
+def write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
+    """The actions of a rule without their lets, whose values stand in the places of the names."""
     lets: dict[str, Tree] = {}
     sizes: dict[str, int] = {}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eqsynth.errors import RuleError
+from eqsynth.rules.definitions import Definition
 from eqsynth.rules.forms import nearest
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.sorts import Declarations
@@ -14,12 +15,17 @@ from eqsynth.rules.sorts import Declarations
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Everything that was loaded; plain data, so that a worker process can be given it."""
+    """Everything that was loaded; plain data, so that a worker process can be given it.
+
+    Attributes:
+        definitions: the operators that files of users declare, by name, defined or not.
+    """
 
     declarations: tuple[str, ...]
     known: Declarations
     rulesets: tuple[str, ...]
     rules: tuple[Rule, ...]
+    definitions: Mapping[str, Definition] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Rule:
         for rule in self.rules:

@@ -13,7 +13,6 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.interpret import evaluate_one, evaluate_scope, is_contraction
-from eqsynth.ir.operators import operator
 from eqsynth.ir.program import positions
 from eqsynth.ir.scalar import (
     Num,
@@ -178,7 +177,7 @@ def _cancels(
 def _absolute_sum(member: Tensor) -> Tensor | None:
     """What gives the sum of absolute values where a member sums up products of reads."""
     if isinstance(member, Op):
-        row = operator(member.name)
+        row = member.row
         return member if row.kind == "contraction" and not row.vendor else None
     if not isinstance(member, Scope) or member.reducer != "sum":
         return None

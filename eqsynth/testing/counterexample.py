@@ -22,7 +22,8 @@ from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.indices import render as render_index
 from eqsynth.testing.judging import Difference, Meaningless, Sides
 from eqsynth.testing.literals import Literals
-from eqsynth.testing.patterns import Sample, Template
+from eqsynth.testing.patterns import Sample, sample_of
+from eqsynth.testing.templates import Template
 
 SEARCH_S: Final = 10.0
 """Seconds after which no smaller counterexample is looked for."""
@@ -97,7 +98,7 @@ def smallest(
     @st.composite
     def samples(draw: st.DrawFn) -> Sample | None:
         try:
-            return template.sample(DrawnChoices(draw))
+            return sample_of(template, DrawnChoices(draw))
         except Rejected:
             return None
 

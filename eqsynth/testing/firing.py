@@ -192,8 +192,9 @@ def _read_back(session: Session, tree: Any, terms: Mapping[int, Tensor]) -> Any:
         return tuple(_read_back(session, part, terms) for part in tree)
     args = [_read_back(session, part, terms) for part in tree[1:]]
     output = session.rules.known.signatures[tree[0]].output
-    decode = {"Idx": decode_index, "Scalar": decode_scalar}.get(output, decode_tensor)
-    return decode(tree[0], args)
+    if output == "Tensor":
+        return decode_tensor(tree[0], args, session.defined)
+    return (decode_index if output == "Idx" else decode_scalar)(tree[0], args)
 
 
 # ---- laws -----------------------------------------------------------------------

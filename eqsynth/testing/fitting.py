@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
-from eqsynth.ir.operators import POST_FUNCTIONS, operator
+from eqsynth.ir.operators import POST_FUNCTIONS, Operator, operator
 from eqsynth.ir.types import Shape, TensorType, is_float
 from eqsynth.testing.choices import chance, ordering
 from eqsynth.testing.window_fits import WINDOW_FITS, pairs
@@ -28,7 +28,7 @@ _TRIES: Final = 40
 
 
 def fit(
-    name: str, world: World, want: TensorType | None, types: Sequence[TensorType | None],
+    row: Operator, world: World, want: TensorType | None, types: Sequence[TensorType | None],
     attrs: Sequence[Any],
 ) -> tuple[list[TensorType], list[Any]]:  # fmt: skip
     """Types and attributes of an operator, the unknown ones (None) made up.
@@ -36,7 +36,7 @@ def fit(
     Args:
         want: the type that the result should have, if any.
     """
-    row, types, attrs = operator(name), list(types), list(attrs)
+    name, types, attrs = row.name, list(types), list(attrs)
     if name in _FITS:
         _FITS[name](world, want, types, attrs)
     elif row.kind == "elementwise":

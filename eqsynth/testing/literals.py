@@ -7,15 +7,18 @@ data; one that says ``3.7`` and ``3.8`` with these, with 3.75 between them and w
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eqsynth.ir.types import DTYPES
 from eqsynth.rules import Rule
+from eqsynth.rules.definitions import Definition
 
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r'"(\w+)"')
 # What is drawn anyway: no rule is about these alone.
 _COMMON = frozenset((-2, -1, 0, 1, 2, 3))
+_NONE: Mapping[str, Definition] = {}
 _LARGEST_EXTENT = 40
 _LARGEST_NUMBER = 10**6
 
@@ -40,9 +43,17 @@ class Literals:
         return tuple(n for n in self.integers if 1 < n <= _LARGEST_EXTENT)
 
 
-def literals_of(rule: Rule) -> Literals:
-    """The literals of a rule: of its pattern, its conditions, both sides, and comprehensions."""
+def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Literals:
+    """The literals of a rule: of its pattern, its conditions, both sides, and comprehensions.
+
+    Args:
+        definitions: operators of rule files; of those that the rule is about, the literals count.
+    """
     text = "\n".join(rule.program)
+    text += "\n".join(
+        repr((operator.cases, operator.shapes)).replace("'", '"')
+        for name, operator in definitions.items() if re.search(rf"\({name}[ )]", text)
+    )  # fmt: skip
     named = sorted({float(number) for number in _NUMBER.findall(text)} - _COMMON)
     whole = [int(v) for v in named if v.is_integer() and abs(v) <= _LARGEST_NUMBER]
     integers = dict.fromkeys(n + d for n in whole for d in (0, 1, -1, n))

@@ -8,29 +8,27 @@ rest the e-graph decides whether the rule matches.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.functions import FUNCTIONS
-from eqsynth.ir.operators import OPERATORS, operator
 from eqsynth.ir.scalar import Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import TensorType, is_float
-from eqsynth.rules import Rule, Tree, Var, render
-from eqsynth.rules.sorts import Declarations, infer_sorts
+from eqsynth.rules import Tree, Var, render
+from eqsynth.rules.definitions import Comprehension
 from eqsynth.rules.tree import variables
+from eqsynth.rules.values import Unknown, evaluate
 from eqsynth.testing.algebra_samples import product_of_type
 from eqsynth.testing.choices import Choices, Rejected, chance
-from eqsynth.testing.conditions import Unknown, evaluate
-from eqsynth.testing.families import ALL_FAMILIES, Family
+from eqsynth.testing.defined_fits import fit_comprehension
 from eqsynth.testing.fitting import fit
-from eqsynth.testing.literals import literals_of
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
-from eqsynth.testing.world import MAX_ELEMENTS, world_of_rule
+from eqsynth.testing.templates import Template
+from eqsynth.testing.world import MAX_ELEMENTS, World, world_of_rule
 
 SLOTS: Final = (4, 6, 3)
 """Extents of the iterators over which loose scalars and indices are built."""
@@ -58,60 +56,16 @@ class Sample:
     slots: tuple[int, ...] = SLOTS
 
 
-class Template:
-    """What every sample of one rule is built from: its facts, by what they say of a variable."""
+def sample_of(template: Template, choices: Choices) -> Sample:
+    """A sample on which the rule may match.
 
-    def __init__(self, rule: Rule, known: Declarations) -> None:
-        self.rule = rule
-        self.known = known
-        self.literals = literals_of(rule)
-        self.sorts = {n: min(s) for n, s in infer_sorts(rule.body, known).items() if len(s) == 1}
-        self.definitions: dict[str, Tree] = {}
-        self.hints: dict[str, list[Tree]] = {}
-        self.elements: dict[str, dict[int, Tree]] = {}
-        self.lengths: dict[str, int] = {}
-        self.relations: set[str] = set()
-        self.constants: set[str] = set()
-        for fact in rule.body:
-            if fact[0] == "=":
-                self._equal(fact[1], fact[2])
-                self._equal(fact[2], fact[1])
-            elif fact[0] in known.signatures:
-                self.relations.add(fact[0])
-                if fact[0] == "constant" and isinstance(fact[1], Var):
-                    self.constants.add(fact[1].name)
-        # From which scopes are drawn; the checker keeps those on which the rule fires.
-        self.families: tuple[Family, ...] = ALL_FAMILIES
-        self.true: Counter[str] = Counter()
-        self.asked: Counter[str] = Counter()
-
-    def _equal(self, side: Tree, other: Tree) -> None:
-        if isinstance(side, Var):
-            if isinstance(other, tuple) and self.known.is_constructor(other[0]):
-                self.definitions.setdefault(side.name, other)
-            else:
-                self.hints.setdefault(side.name, []).append(other)
-        elif isinstance(side, tuple) and len(side) > 1 and isinstance(side[1], Var):
-            if side[0] == "vec-get" and isinstance(side[2], int):
-                self.elements.setdefault(side[1].name, {})[side[2]] = other
-            elif side[0] == "vec-length" and isinstance(other, int):
-                self.lengths[side[1].name] = other
-
-    @property
-    def has_scopes(self) -> bool:
-        """Whether samples are drawn from families of scopes."""
-        return any(tree[0] == "Scope" for tree in self.definitions.values())
-
-    def sample(self, choices: Choices) -> Sample:
-        """A sample on which the rule may match.
-
-        Raises:
-            Rejected: these decisions lead to terms that don't fit together.
-        """
-        try:
-            return _Builder(self, choices).build()
-        except (EqsynthError, ZeroDivisionError, OverflowError) as error:
-            raise Rejected(str(error)) from None
+    Raises:
+        Rejected: these decisions lead to terms that don't fit together.
+    """
+    try:
+        return _Builder(template, choices).build()
+    except (EqsynthError, ZeroDivisionError, OverflowError) as error:
+        raise Rejected(str(error)) from None
 
 
 class _Builder:
@@ -120,10 +74,11 @@ class _Builder:
     # What tells the leaves of siblings apart.
     suffix = ""
 
-    def __init__(self, template: Template, choices: Choices) -> None:
+    def __init__(self, template: Template, choices: Choices, world: World | None = None) -> None:
         self.template = template
         self.choices = choices
-        self.world = world_of_rule(choices, template.literals, template.has_scopes)
+        scopes = template.has_scopes
+        self.world = world or world_of_rule(choices, template.literals, scopes)
         self.slots = self.loose = self._slots()
         self.bound: dict[str, Any] = {}
         self.result = Sample(slots=self.slots)
@@ -231,8 +186,6 @@ class _Builder:
             return self._scope(tree)
         if tree[0] in ("Input", "Weight"):
             return leaf(self.world, (want or self.world.type()).shape, "w" * (tree[0] == "Weight"))
-        if tree[0] not in OPERATORS:
-            raise Rejected(f"no samples of {tree[0]}")
         return self._operator(tree, want)
 
     def _leaf(self, name: str, kind: TensorType) -> Tensor:
@@ -253,7 +206,7 @@ class _Builder:
 
     def _operator(self, tree: Tree, want: TensorType | None) -> Tensor:
         name = tree[0]
-        row = operator(name)
+        row = self.template.row(name)
         if row.arity is None:
             parts, rest = self._members(tree[1], 3), tree[2:]
         else:
@@ -261,7 +214,9 @@ class _Builder:
         known: list[Tensor | None] = [self._known_tensor(part) for part in parts]
         attrs = [self._attribute(part) for part in rest]
         given = [None if t is None else t.type for t in known]
-        types, fitted = fit(name, self.world, want, given, attrs)
+        if row.expand is not None:
+            given, attrs = self._along_definition(name, want, given, attrs)
+        types, fitted = fit(row, self.world, want, given, attrs)
         # First, since an argument may have the same attributes.
         for part, value in zip(rest, fitted, strict=True):
             self._bind_attribute(part, value)
@@ -271,10 +226,36 @@ class _Builder:
         )
         if row.arity is None:
             self._bind(tree[1], args)
-        built = Op(name, args, tuple(fitted))
+        built = Op(name, args, tuple(fitted), "", self.template.defined.get(name))
         if built.type.size > MAX_ELEMENTS:
             raise Rejected("too large")
         return built
+
+    def _along_definition(
+        self, name: str, want: TensorType | None, types: list[TensorType | None], attrs: list[Any]
+    ) -> tuple[list[TensorType | None], list[Any]]:
+        """Types and attributes of an operator of a rule file, as far as its definition tells."""
+        template = self.template
+        definition = template.rules.definitions[name]
+        if definition.arity is None:
+            return types, attrs
+        case = self.choices.pick(definition.cases)
+        if isinstance(case.value, Comprehension):
+            return fit_comprehension(case, self.world, want, types, attrs)
+        inner = _Builder(template.of(case.rule), self.choices, self.world)
+        for part, kind, attr in zip(
+            case.arguments, [*types, *(None for _ in attrs)], [*types, *attrs], strict=True
+        ):
+            if isinstance(part, Var) and attr is not None:
+                leaf = None if kind is None else Input(f"{part.name}{len(inner.bound)}", kind)
+                inner.bound[part.name] = attr if leaf is None else leaf
+        inner._tensor(case.value, want)
+        found = [
+            inner.bound.get(part.name) if isinstance(part, Var) else part
+            for part in case.arguments
+        ]  # fmt: skip
+        drawn = [t.type if isinstance(t, Tensor) else None for t in found[: len(types)]]
+        return drawn, found[len(types) :]
 
     def _bind_attribute(self, tree: Tree, value: Any) -> None:
         self._bind(tree, value)

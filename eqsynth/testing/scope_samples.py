@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.operators import POST_FUNCTIONS
+from eqsynth.ir.operators import POST_FUNCTIONS, operator
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight
 from eqsynth.ir.types import TensorType, is_float
@@ -311,7 +311,8 @@ def windows(world: World) -> Tensor:
 def epilogue(world: World) -> Tensor:
     """``post(c[x] + b[channel] + r[x])`` after a product or a convolution."""
     name = world.choices.pick(("Matmul", "Conv2d"))
-    types, attrs = fit(name, world, None, [None, None], [None] * (4 if name == "Conv2d" else 0))
+    unknown = [None] * (4 if name == "Conv2d" else 0)
+    types, attrs = fit(operator(name), world, None, [None, None], unknown)
     if not is_float(world.dtype):
         raise Rejected("products of floats only")
     x, w = (leaf(world, t.shape, n) for t, n in zip(types, "xw", strict=True))

@@ -19,6 +19,7 @@ from zlib import crc32
 from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.definitions import how_to_define, undefined
 from eqsynth.testing.choices import RandomChoices, Rejected, chance
 from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
 from eqsynth.testing.families import ALL_FAMILIES, CANONICAL_FAMILIES, FAMILIES, Family
@@ -27,7 +28,8 @@ from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.joins import joins_blindly
 from eqsynth.testing.judging import Difference, Meaningless, Sides, types_differ
 from eqsynth.testing.literals import Literals
-from eqsynth.testing.patterns import Sample, Template
+from eqsynth.testing.patterns import Sample, sample_of
+from eqsynth.testing.templates import Template
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
@@ -147,9 +149,10 @@ class _Check:
     ) -> None:
         self.rule = rule
         self.search_s = search_s
+        self.all = rules
         self.rules = alone(rules, rule)
         self.wanted = samples
-        self.template = Template(rule, rules.known)
+        self.template = Template(rule, rules)
         self.seed = crc32(rule.name.encode())
         self.drawn = 0
         self.rejections: Counter[str] = Counter()
@@ -178,6 +181,12 @@ class _Check:
                 gc.enable()
 
     def _run(self) -> Checked:
+        sides = self.rule.equality or ()
+        unknown = undefined((*self.rule.body, *sides), self.all.definitions)
+        if unknown is not None:
+            what = f"{unknown.name} has no definition, so nothing says what its values are"
+            error = UnsoundRule("vacuous", self.rule, what, how_to_define(unknown))
+            return self._checked(error)
         scopes = self.template.has_scopes
         longer = _FAMILIES if scopes else 1
         eager = _EAGER if self.rule.kind == "rewrite" else longer * _EAGER_LAWS
@@ -232,7 +241,7 @@ class _Check:
             if self.template.has_scopes:
                 self.template.families = (self._family(choices),)
             try:
-                sample = self.template.sample(choices)
+                sample = sample_of(self.template, choices)
             except Rejected as rejected:
                 self.rejections[str(rejected).split("\n")[0]] += 1
                 continue

@@ -21,9 +21,9 @@ from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.judging import Sides, digits_lost, types_differ
 from eqsynth.testing.literals import Literals, literals_of
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, simplest
-from eqsynth.testing.patterns import Template
 from eqsynth.testing.rule_files import check_rules, load_for_check, to_check
 from eqsynth.testing.soundness import Checked, UnsoundRule, check_rule
+from eqsynth.testing.templates import Template
 from eqsynth.testing.world import draw_world
 from tests.terms import leaf, op
 
@@ -159,7 +159,7 @@ def test_what_a_rule_names_is_drawn() -> None:
     assert set(found.integers) == {4, 5, 6, 10, 19, 20, 21, 40}
     assert {3.7, 2.7, 4.7, 7.4, -3.7, (3.7 + 5) / 2} <= set(found.reals)
     assert found.dtypes == ("int16",)
-    template = Template(rules["planted"], rules.known)
+    template = Template(rules["planted"], rules)
     drawn = {draw_world(RandomChoices(n), ("bool",), template.literals).extents for n in range(99)}
     assert {20, 10, 19} <= set().union(*drawn)
 

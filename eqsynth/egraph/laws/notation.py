@@ -20,11 +20,11 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.laws.closing import close
-from eqsynth.errors import RuleError
+from eqsynth.errors import RuleError, ShapeError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
@@ -39,6 +39,47 @@ _FORM = re.compile(
 )
 _WHERE = re.compile(r"\s+where\s+")
 _READ = re.compile(r"(\w+)\[([^\]]*)\]")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A comprehension taken apart, nothing of it computed yet.
+
+    >>> parts_of("(x, w; s) [*n, j] = sum(k) x[*n, s*k] * w[j, k else 1]").reads
+    (('x', ('*n', 's*k')), ('w', ('j', 'k')))
+    """
+
+    tensors: tuple[str, ...]
+    numbers: tuple[str, ...]
+    head: tuple[str, ...]
+    reducer: str
+    reduced: tuple[str, ...]
+    body: str
+    local: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each read of a tensor that is given: its name, and what it is indexed by."""
+        found = [
+            (name, tuple(_split(inside.partition(" else ")[0])))
+            for text in (self.body, *self.local)
+            for name, inside in _READ.findall(text)
+        ]
+        return tuple((name, items) for name, items in found if name in self.tensors)
+
+
+def parts_of(text: str) -> Parts | None:
+    """The parts of a comprehension; None of a text that is none."""
+    whole, *local = _WHERE.split(text)
+    form = _FORM.match(whole)
+    if form is None:
+        return None
+    left, _, right = form["names"].partition(";")
+    head, reduced = _split(form["head"]), _split(form["reduced"] or "")
+    return Parts(
+        tuple(_split(left)), tuple(_split(right)), tuple(head), form["reducer"] or "",
+        tuple(reduced), form["body"], tuple(local),
+    )  # fmt: skip
 
 
 @dataclass
@@ -62,42 +103,105 @@ class _Scope:
 
 
 def instantiate(
-    text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape
+    text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape | None
 ) -> Scope:
     """The scope that ``text`` defines for these arguments and this result shape.
 
+    Args:
+        shape: of the result; None if it is what the tensors have where they are read at an axis of
+            the head alone, or what the integer of its name says.
+
     Raises:
         RuleError: the text isn't a comprehension over these arguments.
+        ShapeError: the shape is to be found, and the tensors don't fit together.
     """
-    whole, *local = _WHERE.split(text)
-    form = _FORM.match(whole)
-    scope = _Scope(text, {}, {}, {}, {}, {})
-    if form is None:
+    scope, parts = _Scope(text, {}, {}, {}, {}, {}), parts_of(text)
+    if parts is None:
         raise scope.wrong("no (names) [head] = body")
-    left, _, right = form["names"].partition(";")
-    names, parameters = _split(left), _split(right)
-    if len(names) != len(tensors) or len(parameters) != len(numbers):
+    if len(parts.tensors) != len(tensors) or len(parts.numbers) != len(numbers):
         raise scope.wrong(f"{len(tensors)} tensors and {len(numbers)} numbers are given")
-    scope.tensors = dict(zip(names, tensors, strict=True))
-    scope.numbers = dict(zip(parameters, numbers, strict=True))
-    head = _head(scope, _split(form["head"]), len(shape))
+    scope.tensors = dict(zip(parts.tensors, tensors, strict=True))
+    scope.numbers = dict(zip(parts.numbers, numbers, strict=True))
+    if shape is None:
+        shape = _result_shape(scope, parts)
+    head = _head(scope, [*parts.head], len(shape))
     for slot, (name, extent) in enumerate(zip(head, shape, strict=True)):
         scope.iterators[name] = Index.iterator(slot, extent)
-    for definition in local:
+    for definition in parts.local:
         _define(scope, definition)
-    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
-    reduced = _split(form["reduced"] or "")
+    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), parts.body)
+    reduced = [*parts.reduced]
     if len(reduced) == 1 and reduced[0].startswith("*"):
         reduced = scope.stars.get(reduced[0][1:], [])
     extents = [_extent(scope, name, body) for name in reduced]
     for j, (name, extent) in enumerate(zip(reduced, extents, strict=True)):
         scope.iterators[name] = Index.iterator(len(shape) + j, extent)
-    value, reducer = _reduced(scope, form["reducer"], body, extents)
+    value, reducer = _reduced(scope, parts.reducer, body, extents)
     return canonical(Scope(shape, tuple(extents), value, reducer))
 
 
+def _result_shape(scope: _Scope, parts: Parts) -> Shape:
+    """The extents of the head, from the tensors that are read at its axes alone."""
+    lengths = {
+        item[1:].partition(":")[0]: scope.numbers[item.partition(":")[2]]
+        for item in parts.head if item.startswith("*") and ":" in item
+    }  # fmt: skip
+    for _ in parts.reads:
+        for tensor, items in parts.reads:
+            stars = [item for item in items if item[0] in "*^" and item[1:] not in lengths]
+            rest = sum(lengths.get(item[1:], 0) if item[0] in "*^" else 1 for item in items)
+            if len(stars) == 1 and stars[0][0] == "*":
+                lengths[stars[0][1:]] = len(scope.tensors[tensor].shape) - rest
+    extents: dict[str, tuple[int, ...]] = {}
+    for tensor, items in parts.reads:
+        shape = scope.tensors[tensor].shape
+        own = {item: lengths.get(item[1:], 0) for item in items if item.startswith("*")}
+        fixed = sum(own.values()) + sum(item[0] not in "*^" for item in items)
+        place = 0
+        for item in items:
+            length = own.get(item, len(shape) - fixed if item.startswith("^") else 1)
+            if length < 0 or place + length > len(shape):
+                raise _unfit(scope, f"{tensor} has no axes for {', '.join(items)}")
+            name = item.lstrip("*^")
+            known = extents.get(name, shape[place : place + length])
+            extents[name] = _joined(scope, name, known, shape[place : place + length], item)
+            place += length
+        if place != len(shape):
+            raise _unfit(scope, f"{tensor} has other axes than {', '.join(items)}")
+    result: list[int] = []
+    for item in parts.head:
+        name = item.lstrip("*").partition(":")[0]
+        if name not in extents and name not in scope.numbers:
+            raise scope.wrong(
+                f"nothing is read at {name} alone, so its extent isn't known: say what the "
+                "operator's shape is in an analysis, (set (shape e) ...)"
+            )
+        result += extents[name] if name in extents else (scope.numbers[name],)
+    return tuple(result)
+
+
+def _joined(scope: _Scope, name: str, one: Shape, two: Shape, item: str) -> Shape:
+    """What two tensors say of the extents of the same axes; broadcasting ones may be 1."""
+    if not item.startswith("^") and one == two:
+        return one
+    short, long = sorted((one, two), key=len)
+    pairs = list(zip((1,) * (len(long) - len(short)) + short, long, strict=True))
+    if not item.startswith("^") or any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise _unfit(scope, f"{name} would run over {list(one)} and {list(two)}")
+    return tuple(b if a == 1 else a for a, b in pairs)
+
+
+def _unfit(scope: _Scope, what: str) -> ShapeError:
+    return ShapeError(
+        what="the tensors of a definition don't fit together",
+        got=f"{what}: {', '.join(f'{n}: {t.type}' for n, t in scope.tensors.items())}",
+        expected=scope.text,
+        hint="an axis that is read by its name has one extent",
+    )
+
+
 def _reduced(
-    scope: _Scope, reducer: str | None, body: str, extents: Sequence[int]
+    scope: _Scope, reducer: str, body: str, extents: Sequence[int]
 ) -> tuple[Scalar, str]:
     """The right side as a scalar, and by which of a scope's reducers it is reduced."""
     try:
@@ -124,7 +228,7 @@ def _define(scope: _Scope, definition: str) -> None:
     if set(its) != {*axes, *reduced} or len(its) != len(axes) + len(reduced):
         raise scope.wrong(f"{name} has axes that aren't those of the head")
     body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
-    value, reducer = _reduced(scope, form["reducer"], body, [_size(its[r]) for r in reduced])
+    value, reducer = _reduced(scope, form["reducer"] or "", body, [_size(its[r]) for r in reduced])
     outside, gone = ({it for a in part for it in its[a].iterators()} for part in (axes, reduced))
     scope.local[name] = axes, close(value, outside, reducer, sorted(gone, key=lambda it: it.slot))
 
@@ -194,6 +298,19 @@ def _extent(scope: _Scope, name: str, body: str) -> int:
     if name in scope.numbers:
         return scope.numbers[name]
     raise scope.wrong(f"no read is indexed by {name} alone, so its extent isn't known")
+
+
+def index_of(text: str, iterators: Mapping[str, Index], numbers: Mapping[str, int]) -> Index:
+    """An index of a read, as ``s*i + k``, over iterators and integers.
+
+    Raises:
+        RuleError: the text is no index over these.
+    """
+    scope = _Scope(text, {}, dict(numbers), dict(iterators), {}, {})
+    try:
+        return _index(scope, ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        raise scope.wrong(str(error)) from error
 
 
 def _index(scope: _Scope, node: ast.expr) -> Index:

@@ -44,7 +44,6 @@ from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.operators import operator
 from eqsynth.ir.scalar import (
     Cast,
     Num,
@@ -319,7 +318,7 @@ def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
                 found += [
                     Op("Reshape", (o,), op.attrs)
                     for o in view.operators(inner)
-                    if operator(o.name).kind == "contraction"
+                    if o.row.kind == "contraction"
                 ]
             else:
                 found.append(op)

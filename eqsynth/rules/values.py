@@ -1,7 +1,7 @@
-"""The conditions of a rule on plain values, as far as they can be told without an e-graph.
+"""Expressions and conditions of rules on plain values, as far as these alone tell what they are.
 
-It steers sampling and explains a rule that never matched. What decides whether a rule matches is
-the engine alone.
+Definitions of operators are computed with it (``egraph/defined.py``); the checker of rules steers
+its samples by it, and tells which condition never held. Whether a rule matches, the engine says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from eqsynth.ir.tensor import Tensor
-from eqsynth.rules import Tree, Var
+from eqsynth.rules.tree import Tree, Var
 
 
 class Unknown(Exception):
@@ -56,8 +56,18 @@ _PRIMITIVES: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def evaluate(tree: Tree, bound: Mapping[str, Any]) -> Any:
+COMPUTED: Final = frozenset((*_PRIMITIVES, "shape", "dtype"))
+"""What can be told of plain values: other heads are terms, analyses, or the engine's alone."""
+
+# A constructor of the schema and its arguments -> what they make.
+Build = Callable[[str, list[Any]], Any]
+
+
+def evaluate(tree: Tree, bound: Mapping[str, Any], build: Build | None = None) -> Any:
     """The value of an expression over the variables that are bound.
+
+    Args:
+        build: makes terms of the constructors in the expression; without it they are unknown.
 
     >>> evaluate(("=", ("vec-get", Var("p"), 0), 1), {"p": (1, 2)})
     True
@@ -72,9 +82,12 @@ def evaluate(tree: Tree, bound: Mapping[str, Any]) -> Any:
     if not isinstance(tree, tuple):
         return tree
     head = tree[0]
-    if head not in _PRIMITIVES and head not in ("shape", "dtype"):
+    if head not in COMPUTED and build is None:
         raise Unknown
-    args = [evaluate(part, bound) for part in tree[1:]]
+    args = [evaluate(part, bound, build) for part in tree[1:]]
+    if head not in COMPUTED:
+        assert build is not None
+        return build(head, args)
     if head in ("shape", "dtype"):
         if not isinstance(args[0], Tensor):
             raise Unknown

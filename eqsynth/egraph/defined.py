@@ -1,0 +1,191 @@
+"""The operators that rule files define: their rows, as the table of operators has them for ours.
+
+What type such an operator has, and what it is worth, follows from its definition alone: the
+definition is written out for the arguments at hand, and what comes out is a term of operators and
+scopes that have a type and a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from eqsynth.egraph.encode import decode_tensor
+from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.errors import EqsynthError, ShapeError
+from eqsynth.ir.operators import Attr, AttrKind, Operator
+from eqsynth.ir.scalar import digest_of
+from eqsynth.ir.tensor import Input, Tensor
+from eqsynth.ir.types import Shape, TensorType
+from eqsynth.rules.definitions import Case, Comprehension, Definition
+from eqsynth.rules.tree import Tree, Var
+from eqsynth.rules.values import Unknown, evaluate
+
+_KINDS: Final[Mapping[str, AttrKind]] = {
+    "i64": "int", "f64": "float", "String": "str", "Ints": "ints",
+}  # fmt: skip
+# What a value that doesn't exist is told by: a fact that computes with it doesn't hold.
+_NO_VALUE: Final = (Unknown, ArithmeticError, IndexError, TypeError, ValueError)
+
+
+def operators_of(definitions: Mapping[str, Definition]) -> dict[str, Operator]:
+    """The rows of the operators that have a definition, by name.
+
+    Args:
+        definitions: in the order of their declarations; those of a `RuleSet`.
+    """
+    rows: dict[str, Operator] = {}
+    for name, definition in definitions.items():
+        if definition.cases:
+            used = definition.heads & rows.keys()
+            rows[name] = _row(definition, tuple(rows[head] for head in sorted(used)))
+    return rows
+
+
+def _row(definition: Definition, uses: tuple[Operator, ...]) -> Operator:
+    meaning = _Meaning(definition, uses)
+    return Operator(
+        definition.name,
+        definition.arity,
+        meaning.type_of,
+        tuple((name, _KINDS[sort]) for name, sort in definition.attributes),
+        kind="defined",
+        expand=meaning.expand,
+        digest=meaning.digest,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Meaning:
+    """A definition, with the rows of the operators of rule files that it is written in."""
+
+    definition: Definition
+    uses: tuple[Operator, ...]
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        d = self.definition
+        said = (d.name, d.sorts, repr(d.cases), repr(d.shapes), *(row.digest for row in self.uses))
+        object.__setattr__(self, "digest", digest_of("defined", *said))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Meaning) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def type_of(self, types: Sequence[TensorType], *attrs: Attr) -> TensorType:
+        """The type of the result, from those of the arguments.
+
+        Raises:
+            ShapeError, DtypeError: no case is for such arguments, or they don't fit together.
+        """
+        return _type_of(self, tuple(types), attrs)
+
+    def expand(self, args: Sequence[Tensor], attrs: Sequence[Attr]) -> Tensor:
+        """The term that the operator is equal to on these arguments: ``args -> right side``.
+
+        Raises:
+            ShapeError, DtypeError: no case is for such arguments, or they don't fit together.
+        """
+        values: tuple[Any, ...] = (*args, *attrs)
+        if self.definition.arity is None:
+            values = (tuple(args), *attrs)
+        for case in self.definition.cases:
+            bound = _bound(case, values)
+            if bound is not None:
+                return self._written(case, bound, values)
+        raise self._refused("no definition of it is for such arguments", values)
+
+    def _written(self, case: Case, bound: Mapping[str, Any], values: Sequence[Any]) -> Tensor:
+        value = case.value
+        try:
+            if not isinstance(value, Comprehension):
+                made = evaluate(value, bound, self._build)
+                if not isinstance(made, Tensor):
+                    raise Unknown
+                return made
+            tensors = evaluate(value.tensors, bound, self._build)
+            numbers = evaluate(value.numbers, bound)
+        except _NO_VALUE as error:
+            if isinstance(error, EqsynthError):
+                raise
+            raise self._refused(f"{case.rule} gives it no value", values) from None
+        return instantiate(value.text, tensors, numbers, self._shape(values))
+
+    def _build(self, name: str, args: Sequence[Any]) -> Tensor:
+        return decode_tensor(name, args, {row.name: row for row in self.uses})
+
+    def _shape(self, values: Sequence[Any]) -> Shape | None:
+        """The shape that an analysis of the file tells; None if there is none."""
+        for case in self.definition.shapes:
+            bound = _bound(case, values)
+            if bound is None:
+                continue
+            try:
+                shape: Shape = tuple(evaluate(case.value, bound))
+            except _NO_VALUE:
+                continue
+            if all(isinstance(extent, int) and extent >= 0 for extent in shape):
+                return shape
+        if self.definition.shapes:
+            raise self._refused("no rule tells its shape for such arguments", values)
+        return None
+
+    def _refused(self, what: str, values: Sequence[Any]) -> ShapeError:
+        d = self.definition
+        shown = [str(v.type) if isinstance(v, Tensor) else str(v) for v in values]
+        return ShapeError(
+            f"{d.name}: {what}",
+            where=f"{d.file}:{d.line}",
+            got=", ".join(shown),
+            expected=", ".join(case.rule for case in (*d.cases, *d.shapes)),
+            hint="See what the facts of these rules say, and for which arguments they hold.",
+        )
+
+
+@lru_cache(maxsize=1 << 12)
+def _type_of(
+    meaning: _Meaning, types: tuple[TensorType, ...], attrs: tuple[Attr, ...]
+) -> TensorType:
+    args = [Input(f"a{number}", kind) for number, kind in enumerate(types)]
+    return meaning.expand(args, attrs).type
+
+
+def _bound(case: Case, values: Sequence[Any]) -> dict[str, Any] | None:
+    """The values of a case's variables; None if the case isn't for these arguments."""
+    bound: dict[str, Any] = {}
+    for part, value in zip(case.arguments, values, strict=True):
+        if isinstance(part, Var):
+            bound[part.name] = value
+        elif part != value:
+            return None
+    waiting = list(case.facts)
+    while waiting:
+        later = []
+        for fact in waiting:
+            try:
+                if not _holds(fact, bound):
+                    return None
+            except Unknown:
+                later.append(fact)
+            except _NO_VALUE:
+                return None
+        if len(later) == len(waiting):
+            return None
+        waiting = later
+    return bound
+
+
+def _holds(fact: Tree, bound: dict[str, Any]) -> bool:
+    """Whether a fact holds; one that says what a variable is gives it its value."""
+    if fact[0] == "=":
+        for side, other in (fact[1:], fact[:0:-1]):
+            if isinstance(side, Var) and side.name not in bound:
+                bound[side.name] = evaluate(other, bound)
+                return True
+    return bool(evaluate(fact, bound))
+
+

@@ -1,0 +1,261 @@
+"""What the operators that a rule file declares are: their definitions, read from its rules as data.
+
+    (constructor Blend (Tensor Tensor f64) Tensor)
+    ;; blend(a, b, t) = a + (b - a) * t                                    (status: definition)
+    (rewrite (Blend a b t) (Add a (Mul (Sub b a) (Full (vec-empty) t (dtype a)))) …)
+
+A definition is a rule of the status `definition` whose left side is the operator, its arguments as
+variables. Its right side is a term of operators that are known before, or a request of the law
+`definition` with a comprehension. What such an operator is worth on arrays, and what type it has,
+``eqsynth/egraph/defined.py`` computes from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.rules.phases import RawRule, Unusable, write_out_lets
+from eqsynth.rules.rule import Kind
+from eqsynth.rules.sorts import Signature
+from eqsynth.rules.tree import Tree, Var, is_call, render, variables
+from eqsynth.rules.values import COMPUTED
+
+ATTRIBUTE_SORTS = ("i64", "f64", "String", "Ints")
+_LAW = "definition-request"
+# Constructors of tensors that are no operators: a scope, leaves, a handle.
+_NO_OPERATORS = frozenset({"Scope", "Input", "Weight", "Tok"})
+
+
+@dataclass(frozen=True)
+class Comprehension:
+    """The right side of a definition as a text over tensors and integers (``laws/notation.py``)."""
+
+    tensors: Tree
+    numbers: Tree
+    text: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an operator is for some arguments, or which shape it has.
+
+    Attributes:
+        rule: the name of the rule that says it.
+        arguments: a variable, or the literal that an argument must be, for each argument.
+        facts: what must hold, and what other variables are.
+        value: a term, a comprehension, or a shape.
+    """
+
+    rule: str
+    arguments: tuple[Tree, ...]
+    facts: tuple[Tree, ...]
+    value: Tree | Comprehension
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An operator of a rule file; of its cases the first that holds says what it is.
+
+    Attributes:
+        sorts: of its arguments.
+        shapes: what the file's analyses say of its shape.
+    """
+
+    name: str
+    sorts: tuple[str, ...]
+    file: str
+    line: int
+    cases: tuple[Case, ...] = ()
+    shapes: tuple[Case, ...] = ()
+
+    @property
+    def arity(self) -> int | None:
+        """Tensors among the arguments; None for a vector of them."""
+        if self.sorts[:1] == ("Tensors",):
+            return None
+        return sum(sort == "Tensor" for sort in self.sorts)
+
+    @property
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        """Name and sort of each attribute; the names are those of the first case."""
+        first = 1 if self.arity is None else self.arity
+        names = [part.name if isinstance(part, Var) else "" for part in self._arguments]
+        return tuple(zip(names[first:], self.sorts[first:], strict=True))
+
+    @property
+    def _arguments(self) -> tuple[Tree, ...]:
+        return self.cases[0].arguments if self.cases else ("",) * len(self.sorts)
+
+    @property
+    def heads(self) -> frozenset[str]:
+        """The heads of all calls in its cases: which other operators it is defined by."""
+        parts = [
+            part for case in self.cases
+            for part in ((case.value.tensors, case.value.numbers)
+                         if isinstance(case.value, Comprehension) else (case.value,))
+        ]  # fmt: skip
+        return frozenset(head for part in parts for head in _heads(part))
+
+
+def undefined(trees: Iterable[Tree], operators: Mapping[str, Definition]) -> Definition | None:
+    """An operator of a rule file that these trees name, and that has no definition."""
+    for tree in trees:
+        for head in _heads(tree):
+            if head in operators and not operators[head].cases:
+                return operators[head]
+    return None
+
+
+def how_to_define(operator: Definition) -> str:
+    """What to write so that an operator has a definition."""
+    names = "abcdefgh"[: len(operator.sorts)] if len(operator.sorts) <= 8 else ""
+    left = f"({' '.join([operator.name, *names])})" if names else f"({operator.name} ...)"
+    return (
+        f"Say in {operator.file} what it is, under ';; (status: definition)': "
+        f'(rewrite {left} ... :ruleset define :name "..."), or a comprehension: '
+        "rules/README.md, Operators of your own."
+    )
+
+
+def declared(name: str, signature: Signature, file: str, line: int) -> Definition | None:
+    """The operator that a constructor declares, not yet defined; None if it is none, or one of
+    eqsynth's own."""
+    if signature.output != "Tensor" or name in OPERATORS or name in _NO_OPERATORS:
+        return None
+    return Definition(name, signature.inputs, file, line)
+
+
+def defines(
+    raw: RawRule, kind: Kind, status: str, file: str, operators: Mapping[str, Definition]
+) -> Definition | None:
+    """The operator with what a rule says of it: what it is, or which shape it has.
+
+    Args:
+        operators: those that the files so far declare.
+
+    Returns:
+        None if the rule defines no operator of a rule file.
+
+    Raises:
+        Unusable: a definition that can't be computed from what it says.
+    """
+    if kind != "analysis" and status != "definition":
+        return None
+    found = _left(raw.body, operators)
+    if found is None:
+        return None
+    root, pattern, facts = found
+    operator = operators[pattern[0]]
+    bound = {name for fact in raw.body for name in variables(fact)}
+    value = _value(root, write_out_lets(raw.head, bound), kind)
+    if value is None:
+        return None
+    case = Case(raw.name, tuple(pattern[1:]), facts, value)
+    _usable(case, operator, file, operators, is_shape=kind == "analysis")
+    if kind == "analysis":
+        return replace(operator, shapes=(*operator.shapes, case))
+    return replace(operator, cases=(*operator.cases, case))
+
+
+def _left(
+    body: Iterable[Tree], operators: Mapping[str, Definition]
+) -> tuple[Var, Tree, tuple[Tree, ...]] | None:
+    """The fact `(= root (Operator …))`: root and pattern, and the other facts."""
+    facts = tuple(body)
+    for fact in facts:
+        if fact[0] != "=":
+            continue
+        for root, pattern in (fact[1:], fact[:0:-1]):
+            if isinstance(root, Var) and is_call(pattern) and pattern[0] in operators:
+                return root, pattern, tuple(other for other in facts if other is not fact)
+    return None
+
+
+def _value(root: Var, head: Iterable[Tree], kind: Kind) -> Tree | Comprehension | None:
+    """What the actions say that the operator is equal to, or which shape it has."""
+    for action in head:
+        if kind == "rewrite" and action[0] == "union" and root in action[1:]:
+            return action[2] if action[1] == root else action[1]
+        if kind == "law-request" and action[0] == _LAW and action[1] == root:
+            return Comprehension(*action[2:])
+        if kind == "analysis" and action[:2] == ("set", ("shape", root)):
+            return action[2]
+    return None
+
+
+def _usable(
+    case: Case, operator: Definition, file: str, operators: Mapping[str, Definition],
+    is_shape: bool,
+) -> None:  # fmt: skip
+    """Checks that a case can be computed from the arguments alone.
+
+    Raises:
+        Unusable: it can't.
+    """
+    name = operator.name
+    if file != operator.file:
+        raise Unusable(
+            f"{name} is declared in {operator.file}, and defined here",
+            "Define an operator in the file that declares it.",
+        )
+    tensors = 1 if operator.arity is None else operator.arity
+    ours = (*("Tensors" if operator.arity is None else "Tensor",) * tensors,)
+    if operator.sorts[:tensors] != ours or not {*operator.sorts[tensors:]} <= {*ATTRIBUTE_SORTS}:
+        raise Unusable(
+            f"{name} of ({' '.join(operator.sorts)}) can't be an operator",
+            f"Its arguments are tensors, or one Tensors, then {', '.join(ATTRIBUTE_SORTS)}.",
+        )
+    own = [part.name for part in case.arguments if isinstance(part, Var)]
+    if any(map(is_call, case.arguments)) or len(set(own)) < len(own):
+        raise Unusable(
+            f"a definition of {name} for some arguments only",
+            "Write each argument as a variable; a fact may say what it must be.",
+        )
+    comprehension = isinstance(case.value, Comprehension)
+    parts = (case.value.tensors, case.value.numbers) if comprehension else (case.value,)
+    if comprehension and not isinstance(case.value.text, str):
+        raise Unusable("a definition without its text", "Write the comprehension as a literal.")
+    terms = set() if is_shape else {
+        head for head in OPERATORS
+    } | {other.name for other in operators.values() if other.cases and other is not operator}
+    unbound = {n for part in (*parts, *case.facts) for n in variables(part)} - _bound(own, case)
+    if unbound:
+        raise Unusable(
+            f"{', '.join(sorted(unbound))} of the definition of {name} can't be computed",
+            "It follows from the arguments alone: shape, dtype, numbers.",
+        )
+    for part, allowed in (*((fact, set()) for fact in case.facts), *((p, terms) for p in parts)):
+        wrong = sorted(h for h in _heads(part) if h not in COMPUTED and h not in allowed)
+        if name in wrong:
+            raise Unusable(
+                f"{name} is defined by itself",
+                "Define it by operators that are known before; leave (status: definition) out "
+                "of what else is true of it.",
+            )
+        if wrong:
+            raise Unusable(
+                f"the definition of {name} can't be computed: {render(part)[:80]}",
+                f"{wrong[0]} is neither arithmetic nor an operator that is known here. A scope is "
+                "written as a comprehension: rules/README.md, Definitions.",
+            )
+
+
+def _bound(own: Iterable[str], case: Case) -> set[str]:
+    """The variables that have values once the facts are computed."""
+    bound = set(own)
+    for _ in case.facts:
+        for fact in case.facts:
+            if fact[0] == "=":
+                for side, other in (fact[1:], fact[:0:-1]):
+                    if isinstance(side, Var) and set(variables(other)) <= bound:
+                        bound.add(side.name)
+    return bound
+
+
+def _heads(tree: Tree) -> Iterable[str]:
+    if is_call(tree):
+        yield tree[0]
+        for part in tree[1:]:
+            yield from _heads(part)
