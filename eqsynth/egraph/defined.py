@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.egraph.laws.notation import instantiate
-from eqsynth.errors import EqsynthError, ShapeError
+from eqsynth.errors import EqsynthError, ShapeError, UnsupportedOperatorError
 from eqsynth.ir.operators import Attr, AttrKind, Operator
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Input, Tensor
 from eqsynth.ir.types import Shape, TensorType
-from eqsynth.rules.definitions import Case, Comprehension, Definition
+from eqsynth.rules.definitions import Case, Comprehension, Definition, how_to_define
 from eqsynth.rules.tree import Tree, Var
 from eqsynth.rules.values import Unknown, evaluate
 
@@ -31,16 +31,15 @@ _NO_VALUE: Final = (Unknown, ArithmeticError, IndexError, TypeError, ValueError)
 
 
 def operators_of(definitions: Mapping[str, Definition]) -> dict[str, Operator]:
-    """The rows of the operators that have a definition, by name.
+    """The rows of operators, by name. One without a definition has neither type nor value.
 
     Args:
         definitions: in the order of their declarations; those of a `RuleSet`.
     """
     rows: dict[str, Operator] = {}
     for name, definition in definitions.items():
-        if definition.cases:
-            used = definition.heads & rows.keys()
-            rows[name] = _row(definition, tuple(rows[head] for head in sorted(used)))
+        used = definition.heads & rows.keys()
+        rows[name] = _row(definition, tuple(rows[head] for head in sorted(used)))
     return rows
 
 
@@ -89,7 +88,15 @@ class _Meaning:
 
         Raises:
             ShapeError, DtypeError: no case is for such arguments, or they don't fit together.
+            UnsupportedOperatorError: there is no definition.
         """
+        if not self.definition.cases:
+            raise UnsupportedOperatorError(
+                what=f"{self.definition.name} has no definition",
+                where=f"{self.definition.file}:{self.definition.line}",
+                expected="a rule of the status definition, or an operator of the table",
+                hint=how_to_define(self.definition),
+            )
         values: tuple[Any, ...] = (*args, *attrs)
         if self.definition.arity is None:
             values = (tuple(args), *attrs)

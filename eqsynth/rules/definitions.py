@@ -211,7 +211,8 @@ def _usable(
     if any(map(is_call, case.arguments)) or len(set(own)) < len(own):
         raise Unusable(
             f"a definition of {name} for some arguments only",
-            "Write each argument as a variable; a fact may say what it must be.",
+            "Write each argument as a variable; a fact may say what it must be. A rule that is no "
+            "definition stands behind an empty line: without one it shares the comment above.",
         )
     comprehension = isinstance(case.value, Comprehension)
     parts = (case.value.tensors, case.value.numbers) if comprehension else (case.value,)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eqsynth.errors import RuleError
+from eqsynth.rules.definitions import how_to_define
 from eqsynth.rules.forms import Form, header_fields, own_fields, read_text, split_forms
 from eqsynth.rules.load import load_rules
 from eqsynth.rules.location import DEFAULT_FILES, rule_path
@@ -45,6 +46,7 @@ def lint(files: Iterable[str | Path] = DEFAULT_FILES) -> list[RuleError]:
         before = {earlier.name for earlier in paths[:number]}
         found += _header(path, text, before, {r.ruleset for r in rules.rules if _in(r, path)})
         found += _layout(path, text)
+        found += _operators(path, rules)
         for form in split_forms(text, str(path)):
             found += _rules(form, header_fields(text), rules)
     return found
@@ -143,6 +145,21 @@ def _layout(path: Path, text: str) -> Iterator[RuleError]:
                 got=f"{len(line)} characters",
                 expected=f"at most {MAX_COLUMNS}",
                 hint="Break it.",
+            )
+
+
+def _operators(path: Path, rules: RuleSet) -> Iterator[RuleError]:
+    """Operators that the file declares and doesn't define."""
+    for operator in rules.definitions.values():
+        if operator.file == str(path) and not operator.cases:
+            yield RuleError(
+                f"{operator.name} has no definition",
+                file=operator.file,
+                line=operator.line,
+                column=1,
+                got=f"({operator.name} {' '.join(operator.sorts)})",
+                expected="a rule of the status definition",
+                hint=how_to_define(operator),
             )
 
 

@@ -215,6 +215,8 @@ class _Builder:
         attrs = [self._attribute(part) for part in rest]
         given = [None if t is None else t.type for t in known]
         if row.expand is not None:
+            attrs = [self._of_length(part) if a is None else a
+                     for a, part in zip(attrs, rest, strict=True)]  # fmt: skip
             given, attrs = self._along_definition(name, want, given, attrs)
         types, fitted = fit(row, self.world, want, given, attrs)
         # First, since an argument may have the same attributes.
@@ -230,6 +232,13 @@ class _Builder:
         if built.type.size > MAX_ELEMENTS:
             raise Rejected("too large")
         return built
+
+    def _of_length(self, tree: Tree) -> Any:
+        """Some integers, as many as the facts say that the vector has; None if they don't."""
+        length = self.template.lengths.get(tree.name) if isinstance(tree, Var) else None
+        if length is None:
+            return None
+        return tuple(self.world.number((1, 2, 0, 3)) for _ in range(length))
 
     def _along_definition(
         self, name: str, want: TensorType | None, types: list[TensorType | None], attrs: list[Any]
