@@ -59,7 +59,8 @@ class Stage:
         captured = self.captured
         reference: torch.nn.Module | None = original.module
         if reference is None:
-            reference = Plain(captured.program, captured.weights, captured.unflatten)
+            parts = captured.program, captured.weights, captured.unflatten
+            reference = Plain(*parts, captured.opaque)
         noise = _noise(self.rules, self.report) if self.numerics in ("cancels", "approx") else 0.0
         try:
             found = check_equivalence(

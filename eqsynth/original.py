@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eqsynth.egraph.saturation import unsaturated
+from eqsynth.errors import LoweringError
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.profile import Profile
@@ -26,6 +27,9 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
 from eqsynth.report import WHOLE, Report
+
+# How many draws of random inputs are tried on an expression.
+_TRIES = 8
 
 
 @dataclass
@@ -48,6 +52,30 @@ class Original:
     def __post_init__(self) -> None:
         if self.module is None:
             self.args = random_inputs(self.captured.program)
+
+    def try_inputs(self) -> None:
+        """Looks for random inputs that an expression takes: one that divides integers raises for
+        some.
+
+        Raises:
+            LoweringError: none were found.
+        """
+        if self.module is not None or not self.captured.opaque:
+            return
+        for least in range(_TRIES):
+            self.args = random_inputs(self.captured.program, least)
+            try:
+                self.call(*self.args)
+            except RuntimeError as error:  # of torch
+                told = str(error)
+            else:
+                return
+        raise LoweringError(
+            what="no inputs were found that the expression takes",
+            got=told,
+            expected="a result",
+            hint="the expression is computed operator by operator; see what it divides by",
+        )
 
     @cached_property
     def call(self) -> Callable[..., Any]:

@@ -228,6 +228,7 @@ class _Run:
         program = self.captured.program
         self.report.count_before(program)
         self._refuse_nan()
+        self.original.try_inputs()
         with Measurer(self.original.target.threads) as measurer:
             if self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S:
                 measurer.prepare()

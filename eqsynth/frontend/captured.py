@@ -199,11 +199,16 @@ def _check_constant(value: Any, expected: Any) -> None:
 def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Captured:
     """An expression (or several) as a captured program, called with its inputs in a row.
 
-    Weights without a value get random ones of unit scale, the same for the same seed.
+    Weights without a value get random ones of unit scale, the same for the same seed. Integers are
+    divided by torch, which raises where a divisor is 0.
     """
     import torch
 
+    from eqsynth.frontend.opaque import divided_by_torch
+
     program, values = program_of(outputs)
+    roots, calls = divided_by_torch(program.outputs)
+    program = Program(program.inputs, roots)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for weight in program.weights():
@@ -225,4 +230,4 @@ def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Capture
         tuple(range(len(program.inputs))), tuple(range(count)), out_spec=out_spec
     )
     paths = {name: (name,) for name in weights}
-    return Captured(program, weights, convention, paths=paths)
+    return Captured(program, weights, convention, calls, paths=paths)

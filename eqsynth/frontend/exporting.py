@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from eqsynth.errors import CaptureError
+from eqsynth.lower.torch_graph import taken_apart
 from eqsynth.lower.weights import storages
 
 # Decompositions that torch has outside of its default table.
@@ -54,7 +55,7 @@ def export(
         with _quiet():
             with torch.no_grad():
                 exported = torch.export.export(module, args, kwargs)
-            return _run_decompositions(exported, {})
+            return taken_apart(exported, {})
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CaptureError(
@@ -81,20 +82,6 @@ def _quiet() -> Iterator[None]:
     sys.stderr.write(written.getvalue())
 
 
-def _run_decompositions(
-    exported: torch.export.ExportedProgram, table: dict[Any, Any]
-) -> torch.export.ExportedProgram:
-    """The program with these operators taken apart, and no others.
-
-    Of some operators (``upsample_bilinear2d``, ``softshrink``) torch has a decomposition as their
-    autograd kernel: it would be traced whatever the table says, and ``upsample_bilinear2d`` would
-    become ``a + (b - a) * weight``, which loses the digits of b beside an a of 1e6. Inference mode
-    asks no autograd kernel.
-    """
-    with torch.inference_mode():
-        return exported.run_decompositions(table)  # type: ignore[no-any-return]
-
-
 def decompositions() -> dict[Any, Any]:
     table = {
         **torch.export.default_decompositions(),
@@ -110,7 +97,7 @@ def decomposed(
     of which torch's own decomposition fails stays whole: there are arguments that it refuses and
     the operator takes."""
     try:
-        return _run_decompositions(exported, {**working, **more}), {**working, **more}
+        return taken_apart(exported, {**working, **more}), {**working, **more}
     except Exception:  # whatever goes wrong anywhere in a decomposition
         if len(more) == 1:
             return exported, working

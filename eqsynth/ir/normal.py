@@ -39,7 +39,7 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
 )
-from eqsynth.ir.tensor import Op, Scope, Tensor, topological
+from eqsynth.ir.tensor import Op, Scope, Tensor, over, topological
 
 # More orders than this of iterators that nothing distinguishes are not all tried: the form is
 # then still correct, only perhaps not unique.
@@ -134,20 +134,8 @@ def canonical_term(root: Tensor) -> Tensor:
     """The term with every scope in canonical form, from the inside out."""
     done: dict[Tensor, Tensor] = {}
     for term in topological([root]):
-        if isinstance(term, Op):
-            args = tuple(done[arg] for arg in term.args)
-            done[term] = Op(term.name, args, term.attrs, term.origin, term.defined)
-        elif isinstance(term, Scope):
-
-            def leaf(part: Scalar) -> Scalar:
-                if isinstance(part, Read):
-                    return Read(done[part.tensor], part.index, part.fill)
-                return part
-
-            body = rewrite_leaves(term.body, leaf)
-            done[term] = canonical(Scope(term.traversal, term.reduction, body, term.reducer))
-        else:
-            done[term] = term
+        image = over(term, done)
+        done[term] = canonical(image) if isinstance(image, Scope) else image
     return done[root]
 
 

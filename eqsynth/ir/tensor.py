@@ -8,13 +8,21 @@ forms (``normal.py``), values (``interpret.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eqsynth.errors import ShapeError
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.operators import Attr, Operator, operator
-from eqsynth.ir.scalar import Scalar, digest_of, dtype_of, iterators, tensors
+from eqsynth.ir.scalar import (
+    Read,
+    Scalar,
+    digest_of,
+    dtype_of,
+    iterators,
+    rewrite_leaves,
+    tensors,
+)
 from eqsynth.ir.types import Shape, TensorType
 
 
@@ -245,6 +253,28 @@ def args_of(term: Tensor) -> tuple[Tensor, ...]:
     if isinstance(term, Scope):
         return tensors(term.body)
     return ()
+
+
+def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
+    """The term with the images of its arguments in their places; itself, where it has none.
+
+    ``over(Relu(x), {x: y})`` is ``Relu(y)``.
+    """
+    if isinstance(term, Op):
+        args = tuple(images[arg] for arg in term.args)
+        return Op(term.name, args, term.attrs, term.origin, term.defined)
+    if isinstance(term, Region):
+        return Region(term.outputs, tuple(images[arg] for arg in term.args))
+    if isinstance(term, Scope):
+
+        def leaf(part: Scalar) -> Scalar:
+            if isinstance(part, Read):
+                return Read(images[part.tensor], part.index, part.fill)
+            return part
+
+        body = rewrite_leaves(term.body, leaf)
+        return Scope(term.traversal, term.reduction, body, term.reducer)
+    return term
 
 
 def topological(roots: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -87,14 +87,16 @@ def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
     )
 
 
-def random_argument(term: Tensor, layout: Layout, below: int = 2) -> torch.Tensor:
-    """A value of the term's type, dense in ``layout``: normal floats, integers from 0 to
+def random_argument(
+    term: Tensor, layout: Layout, below: int = 2, least: int = 0
+) -> torch.Tensor:
+    """A value of the term's type, dense in ``layout``: normal floats, integers from ``least`` to
     ``below``, which isn't one of them."""
     dtype = torch_dtype(term.dtype)
     result = torch.empty_strided(term.shape, strides(term.shape, layout), dtype=dtype)
     if dtype.is_floating_point:
         return result.copy_(torch.randn(term.shape))
-    return result.copy_(torch.randint(0, max(below, 1), term.shape))
+    return result.copy_(torch.randint(least, max(below, least + 1), term.shape))
 
 
 def _arguments(kernel: Kernel) -> list[torch.Tensor]:
@@ -104,12 +106,19 @@ def _arguments(kernel: Kernel) -> list[torch.Tensor]:
     return [random_argument(arg, at, bounds.get(arg, 2)) for arg, at in pairs]
 
 
-def random_inputs(program: Program) -> tuple[torch.Tensor, ...]:
-    """Random inputs of a program; where positions are computed, integers are small."""
+def random_inputs(program: Program, least: int = 0) -> tuple[torch.Tensor, ...]:
+    """Random inputs of a program; where positions are computed, integers are small.
+
+    Args:
+        least: of the integers that are no positions.
+    """
     bounds = positions(program.terms())
     computed = [count for term, count in bounds.items() if not isinstance(term, Input)]
+    other = least + min([2, *computed])
     return tuple(
-        random_argument(i, contiguous(len(i.shape)), bounds.get(i, min([2, *computed])))
+        random_argument(i, contiguous(len(i.shape)), bounds[i])
+        if i in bounds
+        else random_argument(i, contiguous(len(i.shape)), other, least)
         for i in program.inputs
     )
 

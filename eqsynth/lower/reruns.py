@@ -198,10 +198,15 @@ class Plain(torch.nn.Module):
     """
 
     def __init__(
-        self, program: Program, weights: Mapping[str, torch.Tensor], unflatten: Callable[..., Any]
+        self,
+        program: Program,
+        weights: Mapping[str, torch.Tensor],
+        unflatten: Callable[..., Any],
+        opaque: Opaque | None = None,
     ) -> None:
         super().__init__()
         self.program, self.unflatten, self.wide = program, unflatten, False
+        self.opaque = opaque
         self.names = tuple(weights)
         for position, value in enumerate(weights.values()):
             self.register_buffer(f"weight_{position}", value.detach())
@@ -210,7 +215,8 @@ class Plain(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         values = dict(zip((i.name for i in self.program.inputs), inputs, strict=True))
         values |= {name: self.get_buffer(f"weight_{n}") for n, name in enumerate(self.names)}
-        return self.unflatten(evaluate(self.program.outputs, values, exact=self.wide), inputs)
+        results = evaluate(self.program.outputs, values, self.opaque, self.wide)
+        return self.unflatten(results, inputs)
 
     def double(self) -> Plain:
         self.wide = True

@@ -155,10 +155,24 @@ def as_graph(
     try:
         with torch.no_grad():
             exported = torch.export.export(module, bound_args, bound_kwargs)
-            exported = exported.run_decompositions({})
+        exported = taken_apart(exported, {})
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         raise _refused(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
     return _Reading(exported).graph(parameters, tree_flatten((bound_args, bound_kwargs))[1])
+
+
+def taken_apart(
+    exported: torch.export.ExportedProgram, table: dict[Any, Any]
+) -> torch.export.ExportedProgram:
+    """The program with the operators of the table taken apart, and no others.
+
+    Of some operators (``upsample_bilinear2d``, ``softshrink``) torch has a decomposition as their
+    autograd kernel: it would be traced whatever the table says, and ``upsample_bilinear2d`` would
+    become ``a + (b - a) * weight``, which loses the digits of b beside an a of 1e6. Inference mode
+    asks no autograd kernel.
+    """
+    with torch.inference_mode():
+        return exported.run_decompositions(table)  # type: ignore[no-any-return]
 
 
 def _refused(got: str) -> LoweringError:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import eqsynth
 from eqsynth.errors import DtypeError, EqsynthError, LoweringError, ShapeError, WeightError
-from eqsynth.lower.bundle import load, loads, save
+from eqsynth.lower.bundle import dumps, load, loads, save
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall, call_from_data, call_to_data
 
@@ -62,6 +62,18 @@ def opaque(self: Any, x: Tensor) -> Any:
     picked = x[torch.tensor([0, 1]), torch.tensor([2, 3])]
     cells = F.conv3d(x.view(1, 1, 3, 2, 2), self.w)
     return several, spectrum, picked, cells, x + (1 + self.v.cumsum(0)).cumsum(0)
+
+
+def test_an_original_is_saved_with_its_operators_whole() -> None:
+    """Torch's autograd kernel of this one would lose the digits of 0.5 beside 1e8."""
+    image = torch.tensor([[[[1e8, 0.5, 1e8, 0.25]]]])
+
+    def up(self: Any, x: Tensor) -> Tensor:
+        return torch.ops.aten.upsample_bilinear2d.default(x, [1, 3], False)
+
+    net = module(up)
+    loaded = loads(dumps(CompiledProgram.from_module(net, examples=((image,), {}))))
+    assert torch.equal(loaded(image), net(image))
 
 
 def test_operators_that_torch_runs_are_saved(tmp_path: Path) -> None:

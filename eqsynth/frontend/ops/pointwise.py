@@ -94,7 +94,8 @@ def rsub(input: Operand, other: Operand, alpha: Number = 1) -> Any:
 def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any:
     """True division; ``rounding_mode="floor"`` rounds down, ``"trunc"`` toward zero.
 
-    Integers stay integers if they are rounded; by 0 they give 0, where torch raises.
+    Integers stay integers if they are rounded. A compiled program raises where torch raises, if an
+    integer is divided by 0; the division of scalars inside of a scope gives 0 there.
     """
     if rounding_mode is None:
         return pointwise("Div", input, other)

@@ -24,9 +24,8 @@ from eqsynth.egraph.schedule import Limits, Phase
 from eqsynth.errors import CaptureError
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.select import Selection, candidates
-from eqsynth.frontend.captured import Captured, Convention
+from eqsynth.frontend.captured import Captured, Convention, capture_expression
 from eqsynth.frontend.expr import Expr
-from eqsynth.frontend.expression import program_of
 from eqsynth.frontend.torch_export import by_entry, capture
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.program import Program
@@ -256,9 +255,12 @@ def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) ->
 def expressed(case: Built) -> Run | None:
     """The compiled column of a function of ``eqsynth.ops``: its expression, lowered as it is."""
     outputs = [term for term in case.outputs if term is not None]
-    program, _ = program_of([Expr(term) for term in outputs])
-    graph = unsaturated(program.outputs, "original")
-    return _programs(graph, tuple(outputs), [case], (TorchBackend(),))[0]
+    captured = capture_expression([Expr(term) for term in outputs])
+    roots = captured.program.outputs
+    places = dict(zip(outputs, roots, strict=True))
+    made = Built(case.inputs, tuple(None if t is None else places[t] for t in case.outputs))
+    graph = unsaturated(roots, "original")
+    return _programs(graph, roots, [made], (TorchBackend(captured.opaque),), captured)[0]
 
 
 # ---- the optimized column -------------------------------------------------------------------

@@ -181,7 +181,8 @@ def _arithmetic() -> Iterator[Row]:
         yield Row(f"aten::{name}", (X, X), truth=truth)
         for divisor in (DIVISOR, X):
             yield Row(f"aten::{name}", (_DIVIDEND, divisor), dtypes=INTEGERS, refused=True)
-    # In an expression the quotient of an integer and 0 is 0.
+    # The IR's quotient of an integer and 0 is 0; a program of an expression raises there
+    # (tests/frontend/test_opaque.py).
     functions: dict[str, Callable[..., Any]] = {
         "floor_divide": torch.floor_divide,
         "remainder": torch.remainder,
