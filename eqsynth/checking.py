@@ -23,7 +23,7 @@ from eqsynth.lower.check import Mismatch, check_equivalence
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Plain, evaluate
 from eqsynth.lower.rounding import MOVE, distance
-from eqsynth.lower.stepping import faulty_step, noisy_results
+from eqsynth.lower.stepping import faulty_step, noisy_results, summed
 from eqsynth.original import Original
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
@@ -73,6 +73,7 @@ class Stage:
                 noisy=None
                 if not noise
                 else lambda values, seed: noisy_results(program, values, seed, noise),
+                summed=summed(program),
             )
         except Mismatch as error:
             self._blame(error, program)

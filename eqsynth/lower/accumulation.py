@@ -8,9 +8,11 @@ nothing. Products, windows and maps stay in the dtype of their scope.
 
 from __future__ import annotations
 
+import math
+
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Cast, Num, Read, Scalar, factors_of, product
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Region, Scope, Tensor, topological
 
 
 def accumulation(scope: Scope) -> tuple[str, Scalar]:
@@ -30,3 +32,17 @@ def accumulation(scope: Scope) -> tuple[str, Scalar]:
         return scope.dtype, scope.body
     wide = [Cast("float64", factor) if isinstance(factor, Read) else factor for factor in factors]
     return "float64", product(wide)
+
+
+def added_in_a_row(term: Tensor) -> int:
+    """How many terms a kernel of this term may add up one after the other, in the dtype of its
+    result: those of a scope's sum, for which a loop is generated. The operators of libraries add in
+    blocks, and 16 bits are added up in 32.
+    """
+    if isinstance(term, Region):
+        return sum(map(added_in_a_row, topological(term.outputs)))
+    if not isinstance(term, Scope) or term.reducer not in ("sum", "prod"):
+        return 0
+    if term.dtype not in ("float32", "float64") or accumulation(term)[0] != term.dtype:
+        return 0
+    return math.prod(term.reduction) if term.reduction else 0

@@ -57,6 +57,7 @@ def check_equivalence(
     state: Sequence[torch.Tensor] = (),
     guesses: Mapping[int, int] | None = None,
     noisy: Noisy | None = None,
+    summed: Sequence[int] = (),
 ) -> Check:
     """Compares the two on every kind of inputs (``kinds.KINDS``) that the reference takes.
 
@@ -66,6 +67,7 @@ def check_equivalence(
         guesses: see ``kinds.ranges``.
         noisy: the program with each of its intermediate values off by some roundings, by inputs
             and a seed. Given where digits may be lost; what this explains is told in ``lost``.
+        summed: see ``Evidence``.
 
     Raises:
         Mismatch: they differ by more than rounding explains.
@@ -83,7 +85,7 @@ def check_equivalence(
                 continue
             values, expected = drawn
         tried += 1
-        error, part = _compare(program, original, values, expected, kind, noisy)
+        error, part = _compare(program, original, values, expected, kind, noisy, summed)
         worst = max(worst, error if kind in ("given", "random") else 0.0)
         if part:
             lost[kind] = part
@@ -127,6 +129,7 @@ def _compare(
     expected: list[torch.Tensor],
     kind: str,
     noisy: Noisy | None,
+    summed: Sequence[int],
 ) -> tuple[float, float]:
     """The largest relative error, and what was lost; see ``Check``."""
     where = f"{kind} inputs"
@@ -141,6 +144,7 @@ def _compare(
                 exact=lambda: original.exact(values),
                 noisy=None if noisy is None else partial(noisy, values),
                 overflows=kind in LARGE,
+                summed=summed,
             ),
         )
     except EquivalenceError as error:

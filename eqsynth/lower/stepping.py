@@ -5,12 +5,13 @@ Not here: what is done about a step that is wrong (``eqsynth/checking.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.lower.accumulation import added_in_a_row
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values, evaluate, off_by_rounding
 from eqsynth.lower.rounding import MOVE, Evidence, Wrong, judge
@@ -40,12 +41,31 @@ def noisy_results(
         inputs = [known[parameter.input.name] for parameter in program.inputs]
         for _ in _steps(program, known, off):
             pass
-        outputs = [known[name] for name in program.outputs]
-        whole = program.calling.unflatten(outputs, inputs)
+        return _results(program, [known[name] for name in program.outputs], inputs)
+
+
+def _results(
+    program: CompiledProgram, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What a call gives, one tensor after the other, then the buffers that it leaves."""
+    whole = program.calling.unflatten(outputs, inputs)
     found = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, torch.Tensor)]
     changed = {id(buffer): outputs[n] for n, buffer in program.mutations.items()}
-    state = getattr(program.calling, "buffers", ())
-    return [*found, *(changed.get(id(buffer), buffer) for buffer in state)]
+    # In `inputs` the buffers come after what the user gives.
+    buffers = zip(program.state(), inputs[len(inputs) - len(program.state()) :], strict=True)
+    return [*found, *(changed.get(id(buffer), given) for buffer, given in buffers)]
+
+
+def summed(program: CompiledProgram) -> list[int]:
+    """For each of the program's results (``reruns.results``), the most terms that are added up one
+    after the other on a way to it: what sums of one sign lose adds up."""
+    most: dict[str, int] = {}
+    for step in program.steps:
+        before = max((most.get(name, 0) for name in step.args), default=0)
+        most[step.name] = before + added_in_a_row(step.kernel.term)
+    outputs = [torch.tensor(most.get(name, 0)) for name in program.outputs]
+    given = [torch.tensor(0) for _ in program.inputs]
+    return [int(count) for count in _results(program, outputs, given)]
 
 
 def faulty_step(
@@ -79,7 +99,8 @@ def _wrong(
     (expected,) = plain(args)
     if (result.shape, result.dtype) != (expected.shape, expected.dtype):
         return Wrong(0, (), float("nan"), float("nan"), 0.0)
-    return judge([result], [expected], Evidence(moved, exact)).wrong
+    evidence = Evidence(moved, exact, summed=[added_in_a_row(term)])
+    return judge([result], [expected], evidence).wrong
 
 
 def _leaves(program: CompiledProgram, values: Values) -> Known:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eqsynth.lower.reruns import off_by_rounding
-from eqsynth.lower.rounding import RERUNS, Evidence, judge
+from eqsynth.lower.rounding import RERUNS, Evidence, distance, judge
 
 Function = Callable[[Tensor], Tensor]
 
@@ -74,6 +74,44 @@ def test_rounding(mine: Function, right: Function, x: Tensor, exact: bool) -> No
 )
 def test_no_rounding(mine: Function, right: Function, x: Tensor, exact: bool) -> None:
     assert wrong(mine, right, x, exact)
+
+
+def in_a_row(a: Tensor, b: Tensor) -> Tensor:
+    """Products added up one after the other in float32."""
+    result = torch.zeros(a.shape[:-1])
+    for k in range(a.shape[-1]):
+        result += a[..., k] * b[..., k]
+    return result
+
+
+def test_what_a_sum_may_lose_follows_from_its_length() -> None:
+    torch.manual_seed(0)
+    a, b = 1e6 + torch.randn(2, 8, 16_384)
+    right, mine = (a * b).sum(-1), in_a_row(a, b)
+    far = distance(mine, right) / right / torch.finfo(torch.float32).eps
+    assert 300 < float(far.max())
+
+    def evidence_of(terms: int) -> Evidence:
+        def moved(seed: int) -> list[Tensor]:
+            return [(off_by_rounding(a, seed=seed) * off_by_rounding(b, seed=99 + seed)).sum(-1)]
+
+        exact = [(a.double() * b.double()).sum(-1)]
+        return Evidence(moved, lambda: exact, summed=[terms])
+
+    assert judge([mine], [right], evidence_of(16_384)).wrong is None
+    assert judge([mine], [right], evidence_of(512)).wrong is not None
+
+
+@pytest.mark.parametrize(("terms", "off", "fails"), [
+    (0, 50, False), (0, 100, True), (8, 100, True), (2048, 100, False), (2048, 700, True),
+])  # fmt: skip
+def test_a_short_sum_is_held_to_few_roundings(terms: int, off: int, fails: bool) -> None:
+    right = torch.arange(1.0, 9.0)  # of whole numbers, which don't move
+    mine = right * (1 + off * torch.finfo(torch.float32).eps)
+    for exact in (None, [right.double()]):
+        evidence = Evidence(lambda _: [right], lambda e=exact: e, summed=[terms])
+        found = judge([mine], [right], evidence)
+        assert (found.wrong is not None) is fails
 
 
 def test_what_loses_digits_is_wrong_and_what_the_original_loses_is_not() -> None:

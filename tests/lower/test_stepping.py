@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,17 @@ import torch
 from torch import Tensor
 
 import eqsynth
+from eqsynth.checking import Stage
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.frontend.captured import capture_expression
+from eqsynth.lower.check import Mismatch
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values
 from eqsynth.lower.rounding import distance
-from eqsynth.lower.stepping import faulty_step, noisy_results
+from eqsynth.lower.stepping import faulty_step, noisy_results, summed
 from eqsynth.original import Original
 from eqsynth.report import Report
+from eqsynth.rules import load_rules
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,44 @@ def test_the_first_wrong_kernel_is_named(
     finally:
         program.steps = good
     assert found is not None and found[0].name == good[2].name
+
+
+def long_sum(terms: int) -> Original:
+    """``sum[k] x[i, k] * y[k, i]``, as a scope, of which a loop may add up one after the other."""
+    x, y = eqsynth.input("x", (3, terms)), eqsynth.input("y", (terms, 3))
+    each = eqsynth.scope(lambda i: eqsynth.sum(lambda k: x[i, k] * y[k, i], k=terms), i=3)
+    return Original(capture_expression(each), measure_cpu_target())
+
+
+def test_what_is_added_up_on_the_way_to_a_result_is_counted() -> None:
+    x, y = eqsynth.input("x", (3, 64)), eqsynth.input("y", (64, 3))
+    inner = eqsynth.scope(lambda i: eqsynth.sum(lambda k: x[i, k] * y[k, i], k=64), i=3)
+    outer = eqsynth.scope(lambda n: eqsynth.sum(lambda i: inner[i] * x[n, i], i=3), n=3)
+    # Those of libraries, those in float64, a maximum, and those in 32 bits of 16.
+    small = eqsynth.input("h", (3, 64), "float16")
+    others = [
+        x @ y, eqsynth.ops.sum(x, -1),
+        eqsynth.scope(lambda i: eqsynth.sum(lambda k: x[i, k], k=64), i=3),
+        eqsynth.scope(lambda i: eqsynth.max(lambda k: x[i, k] * y[k, i], k=64), i=3),
+        eqsynth.scope(lambda i: eqsynth.sum(lambda k: small[i, k] * small[i, k], k=64), i=3), x + x,
+    ]  # fmt: skip
+    captured = capture_expression([outer, inner, eqsynth.ops.exp(inner), *others])
+    made = Original(captured, measure_cpu_target()).program(Report())
+    assert summed(made) == [67, 64, 64, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("terms", "fails"), [(64, True), (2048, False)])
+def test_a_result_may_be_off_by_what_its_sums_lose(terms: int, fails: bool) -> None:
+    """300 roundings, where neither moving the inputs explains them nor the original's own."""
+    original = long_sum(terms)
+    made = original.program(Report())
+    broken(made, len(made.steps) - 1, lambda y: y * (1 + 300 * 2.0**-23))
+    made._run, made.source = made._compiled()
+    given = torch.ones(3, terms), torch.ones(terms, 3)
+    assert (faulty_step(made, (given, {})) is not None) is fails
+    stage = Stage(original.captured, load_rules(), (), "real", Report())
+    with pytest.raises(Mismatch) if fails else nullcontext():
+        stage.hold(made, original)
 
 
 def test_noise_shows_what_cancels(program: CompiledProgram) -> None:
