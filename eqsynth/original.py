@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_flatten
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.errors import LoweringError
 from eqsynth.explain import NoExplanation
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat

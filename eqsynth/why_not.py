@@ -12,8 +12,9 @@ from typing import Any
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError, LoweringError
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, args_of
 from eqsynth.lower.program import CompiledProgram

@@ -12,7 +12,8 @@ from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.explain import Explanation, NoExplanation, explain_plan
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.candidates import candidates
+from eqsynth.extract.select import Selection
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.lower.torch_backend import TorchBackend

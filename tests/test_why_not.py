@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from eqsynth.egraph.saturation import unsaturated
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Input

@@ -11,14 +11,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
+from eqsynth.extract.candidates import VIEW_S, candidates
+from eqsynth.extract.greedy import OutOfTime, Worth
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
-from eqsynth.extract.select import VIEW_S, OutOfTime, Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
@@ -38,6 +40,10 @@ this many times theirs: larger ones and those that use more again come nearer to
 
 MIN_RATIOS = 3
 """Measured ratios from which a family's are believed; fewer say nothing about the others."""
+
+NEGLIGIBLE = 0.01
+"""Part of the program's time for which nothing more is timed: when what might still be gained, if
+every estimate came true, is less, the best plan that is measured is the result."""
 
 # Seconds that the choice after the deadline may take, where there is a plan already.
 _SETTLE_S = 0.5
@@ -91,6 +97,15 @@ def _timeable(kernel: Kernel) -> bool:
     return kernel.implementation != "torch.view" and not kernel.opaque
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What an estimate needs of a kernel, whatever is measured of others."""
+
+    roofline_s: float
+    family: str
+    elements: int
+
+
 class CostModel:
     """Costs of kernels on one target, from a profile.
 
@@ -101,7 +116,9 @@ class CostModel:
     def __init__(self, target: Target, profile: Profile, objective: str = "time") -> None:
         self.target, self.profile, self.objective = target, profile, objective
         self._measured: dict[Kernel, float | None] = {}
-        self._estimates: dict[Kernel, float] = {}
+        self._facts: dict[Kernel, _Facts] = {}
+        # By family.
+        self._estimates: dict[str, dict[Kernel, float]] = {}
         self._ratios: dict[str, list[Ratio]] = {}
 
     def load(self, kernels: Sequence[Kernel]) -> None:
@@ -121,11 +138,23 @@ class CostModel:
         self.profile.record_many(
             {measurement_key(k): (t, self.roofline_s(k)) for k, t in times.items() if t}
         )
-        self._ratios.clear()
-        self._estimates.clear()
+        for family in {self._facts_of(kernel).family for kernel in times}:
+            self._ratios.pop(family, None)
+            self._estimates.pop(family, None)
 
     def roofline_s(self, kernel: Kernel) -> float:
         """The least time that the target's peaks allow."""
+        return self._facts_of(kernel).roofline_s
+
+    def _facts_of(self, kernel: Kernel) -> _Facts:
+        facts = self._facts.get(kernel)
+        if facts is None:
+            family = family_of(kernel.implementation, _kind(kernel.term))
+            elements = max(_elements(kernel.term), 1)
+            facts = self._facts[kernel] = _Facts(self._roofline_s(kernel), family, elements)
+        return facts
+
+    def _roofline_s(self, kernel: Kernel) -> float:
         read = sum(arg.type.nbytes for arg in args_of(kernel.term))
         generated = kernel.backend == "tvm"
         dispatch = self.target.kernel_dispatch_s if generated else self.target.dispatch_s
@@ -140,9 +169,10 @@ class CostModel:
         if kernel in self._measured:
             seconds = self._measured[kernel]
             return float("inf") if seconds is None else seconds
-        if kernel not in self._estimates:
-            self._estimates[kernel] = self._estimate_s(kernel)
-        return self._estimates[kernel]
+        estimates = self._estimates.setdefault(self._facts_of(kernel).family, {})
+        if kernel not in estimates:
+            estimates[kernel] = self._estimate_s(kernel)
+        return estimates[kernel]
 
     def timed_only(self, kernel: Kernel) -> float:
         """The cost of a kernel that was measured; any other is out."""
@@ -168,24 +198,25 @@ class CostModel:
         least_s, known = self.roofline_s(kernel), self._known_ratios(kernel)
         if len(known) < MIN_RATIOS:
             return least_s
-        compute = family_of(kernel.implementation, _kind(kernel.term)).endswith(COMPUTE)
+        compute = self._facts_of(kernel).family.endswith(COMPUTE)
         return least_s * known[0 if compute else int(OPTIMISM * (len(known) - 1))]
 
     def _known_ratios(self, kernel: Kernel) -> list[float]:
         """How far from the roofline kernels of the family were that tell of this one; in order."""
-        family = family_of(kernel.implementation, _kind(kernel.term))
-        if family not in self._ratios:
-            self._ratios[family] = self.profile.family_ratios(family)
-        least_s = self.roofline_s(kernel)
-        elements = max(_elements(kernel.term), 1)
-        compute = family.endswith(COMPUTE)
-        return sorted(
+        facts = self._facts_of(kernel)
+        ratios = self._ratios.get(facts.family)
+        if ratios is None:
+            found = self.profile.family_ratios(facts.family)
+            ratios = self._ratios[facts.family] = sorted(found, key=lambda ratio: ratio.value)
+        if not facts.family.endswith(COMPUTE):
+            return [ratio.value for ratio in ratios]
+        least_s = facts.roofline_s
+        return [
             ratio.value
-            for ratio in self._ratios[family]
-            if not compute
-            or ratio.roofline_s >= ALIKE * least_s
-            and ratio.roofline_s * elements >= ALIKE * least_s * ratio.elements
-        )
+            for ratio in ratios
+            if ratio.roofline_s >= ALIKE * least_s
+            and ratio.roofline_s * facts.elements >= ALIKE * least_s * ratio.elements
+        ]
 
     def __call__(self, kernel: Kernel) -> float:
         seconds = self.time_s(kernel)
@@ -284,14 +315,34 @@ class _Search:
         self.rounds += 1
         flops = self.costs.objective == "flops"
         # What greedy choices alone take is timed first: that costs less than the best plan.
-        self._look_at(self.selection.one_by_one(self.costs))
-        if not self.unknown or flops:
-            self._look_at(self.selection.best(self.costs))
+        worth = self._worth()
+        self._look_at(self.selection.one_by_one(self.costs, worth))
+        if not self.unknown or flops or self._near():
+            self._look_at(self.selection.best(self.costs, worth))
         if not self.unknown:
             self._keep()
-        elif flops:
+            return True
+        if flops:
             self.incumbent = self.plan
-        return not self.unknown or flops
+            return True
+        if not self._near():
+            return False
+        self.settle()
+        return True
+
+    def _worth(self) -> Worth | None:
+        """Each step may leave its part of what is negligible ungained."""
+        if self.incumbent is None or self.costs.objective == "flops":
+            return None
+        total_s, steps = _cost(self.incumbent, self.costs), self.incumbent.steps
+        return Worth(self.costs.measured, NEGLIGIBLE * total_s / max(len(steps), 1))
+
+    def _near(self) -> bool:
+        """Whether a measured plan takes hardly more than what is hoped for."""
+        assert self.plan is not None
+        if self.incumbent is None:
+            return False
+        return _cost(self.incumbent, self.costs) <= (1 + NEGLIGIBLE) * self.plan.cost_s
 
     def measure(self, measure: Measure, until: float) -> bool:
         """Times what is unknown; false if nothing was reached."""
@@ -319,7 +370,8 @@ class _Search:
     def result(self, considered: int) -> Extraction:
         assert self.incumbent is not None
         estimated = len(_unknown(self.incumbent, self.costs))
-        return Extraction(self.incumbent, self.rounds, self.timed, estimated, considered)
+        plan = _priced(self.incumbent, self.costs)
+        return Extraction(plan, self.rounds, self.timed, estimated, considered)
 
     def _look_at(self, plan: Plan) -> None:
         unknown = set(_unknown(plan, self.costs))
@@ -337,6 +389,12 @@ class _Search:
 
 def _cost(plan: Plan, costs: Callable[[Kernel], float]) -> float:
     return sum(costs(step.kernel) for step in plan.steps)
+
+
+def _priced(plan: Plan, costs: CostModel) -> Plan:
+    """The plan with what its steps cost now: it was made before some of them were timed."""
+    steps = tuple(replace(step, cost_s=costs(step.kernel)) for step in plan.steps)
+    return replace(plan, steps=steps, cost_s=sum(step.cost_s for step in steps))
 
 
 def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import over
+from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel, Extraction, Measure
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.select import copy_kernel
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of
 
 LIGHT = 0.1
@@ -65,9 +65,7 @@ def spans(plan: Plan) -> list[Span]:
         if live == {step.result} and step.result not in plan.outputs:
             first = found[-1].last if found else 0
             found.append(Span(first, number + 1, (step.result,)))
-    results = tuple(
-        dict.fromkeys(s for s in plan.outputs if s not in inputs and not s[0].constant)
-    )
+    results = tuple(dict.fromkeys(s for s in plan.outputs if s not in inputs and not s[0].constant))
     first = found[-1].last if found else 0
     if results and first < len(plan.steps):
         found.append(Span(first, len(plan.steps), results))
@@ -220,9 +218,7 @@ def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> 
     for ref, layout in step.args:
         if layout not in before[ref]:
             total += costs(copy_kernel(ref.type, before[ref][0], layout))
-    for (ref, wanted), (_, layout) in zip(
-        span.results, (step.result, *step.also), strict=True
-    ):
+    for (ref, wanted), (_, layout) in zip(span.results, (step.result, *step.also), strict=True):
         if wanted != layout:
             total += costs(copy_kernel(ref.type, layout, wanted))
     return total
@@ -267,9 +263,7 @@ def _cheapest(
     return replace(plan, steps=tuple(_needed(steps, plan)), cost_s=total_s)
 
 
-def _converted(
-    steps: Sequence[PlanStep], plan: Plan, wanted: Sequence[State]
-) -> list[PlanStep]:
+def _converted(steps: Sequence[PlanStep], plan: Plan, wanted: Sequence[State]) -> list[PlanStep]:
     """Copies into the layouts that are wanted and that no step has made."""
     at_hand = _layouts(steps, plan)
     copies = []

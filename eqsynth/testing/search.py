@@ -18,10 +18,11 @@ from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.errors import EquivalenceError
 from eqsynth.explain import planned_terms
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.interpret import evaluate_all

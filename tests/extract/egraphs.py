@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.extract.candidates import Candidate, placeholder
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.select import Candidate, Selection, placeholder
+from eqsynth.extract.select import Selection
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.ir.types import Shape, TensorType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,13 @@ import pytest
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
+from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
 from eqsynth.extract.cost import MIN_RATIOS, CostModel, extract, measurement_key
+from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.select import VIEW_S, OutOfTime, Selection, candidates, copy_kernel
+from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor
@@ -232,6 +234,43 @@ def test_the_plan_that_measures_best_is_found(
     again = Clock()
     assert chosen(two_ways(), profile, again) == best
     assert again.rounds == []
+
+
+class InOneLayout(TorchBackend):
+    """Torch on tensors in the order of their axes."""
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        for kernel in super().kernels(term, constants):
+            if {*kernel.inputs, kernel.output} == {contiguous(2)}:
+                yield kernel
+
+
+@pytest.mark.parametrize(("small_s", "timed"), [(5e-3, False), (5e-2, True)])
+def test_what_can_gain_less_than_a_hundredth_is_not_timed(
+    profile: Profile, small_s: float, timed: bool
+) -> None:
+    x, small, y, a, b, root = (ref(n, (64, 64)) for n in range(6))
+    graph = egraph(
+        {
+            x: [leaf(Input, 0, (64, 64))],
+            y: [leaf(Input, 1, (64, 64))],
+            a: [Op("Matmul", (x, y))],
+            small: [unary("Exp", x), unary("Neg", x)],
+            b: [unary("Relu", a)],
+            root: [Op("Matmul", (b, small))],
+        },
+        root,
+    )
+    clock = Clock(Matmul=0.5, Relu=1e-4, Exp=small_s, Neg=small_s)
+    found = extract(graph, [InOneLayout()], CostModel(TARGET, profile), clock, 60.0)
+    asked = [k.term.name for r in clock.rounds for k in r if isinstance(k.term, Op)]
+    assert len({"Exp", "Neg"} & set(asked)) == (2 if timed else 1)
+    assert found.complete
+    # What is told is what was measured, though the plan was made before that.
+    times = clock.times
+    assert found.plan.cost_s == pytest.approx(
+        sum(times[label] or 0.0 for label in map(str, (s.member.label for s in found.plan.steps)))
+    )
 
 
 def test_a_kernel_that_fails_is_never_chosen(profile: Profile) -> None:

@@ -11,12 +11,12 @@ import torch
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
+from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import spans, with_engines
-from eqsynth.extract.select import copy_kernel
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import Captured, capture_expression

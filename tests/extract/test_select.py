@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.select import VIEW_S, Candidate, candidates, constant_terms, placeholder
+from eqsynth.extract.candidates import VIEW_S, Candidate, candidates, placeholder
+from eqsynth.extract.select import constant_terms
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.torch_backend import TorchBackend

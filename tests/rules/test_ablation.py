@@ -26,8 +26,9 @@ from eqsynth.egraph.proving import meet
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, Phase
 from eqsynth.errors import RuleError
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.tensor import ClassRef, Op, Tensor

@@ -22,8 +22,9 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import Limits, Phase
 from eqsynth.errors import CaptureError
+from eqsynth.extract.candidates import candidates
 from eqsynth.extract.kernel import Backend, Kernel
-from eqsynth.extract.select import Selection, candidates
+from eqsynth.extract.select import Selection
 from eqsynth.frontend.captured import Captured, Convention, capture_expression
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import by_entry, capture

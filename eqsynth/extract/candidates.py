@@ -1,0 +1,75 @@
+"""Candidates: every kernel of every member of an e-graph's classes, and copies between layouts.
+
+Not here: which of them a plan takes (``select.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.segments import over
+from eqsynth.extract.kernel import Backend, Kernel, Layout
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.types import TensorType
+
+# What a view costs to make at run time: a call of torch, no data.
+VIEW_S = 4e-7
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a member: a kernel over argument classes."""
+
+    member: Tensor
+    kernel: Kernel
+    args: tuple[ClassRef, ...]
+
+
+def placeholder(member: Tensor) -> tuple[Tensor, tuple[ClassRef, ...]]:
+    """The member over ``Input("0")…``, so that equal computations are equal, and its arguments."""
+    args = args_of(member)
+    images: dict[Tensor, Tensor] = {a: Input(str(n), a.type) for n, a in enumerate(args)}
+    return over(member, images), tuple(a for a in args if isinstance(a, ClassRef))
+
+
+def candidates(
+    graph: EGraph, backends: Sequence[Backend], until: float = math.inf
+) -> dict[ClassRef, list[Candidate]]:
+    """Every kernel of every member that isn't constant; those of the original's operators first.
+
+    Args:
+        until: when the monotonic clock says so, kernels of other members are left out.
+    """
+    found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
+    cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
+    for original in (True, False):
+        for ref, members in graph.classes.items():
+            if ref.constant:
+                continue
+            own = graph.original.get(ref, ())
+            for member in members:
+                if not isinstance(member, Op | Scope) or ref in args_of(member):
+                    continue
+                if (member in own) is not original:
+                    continue
+                if not original and time.monotonic() >= until:
+                    return found
+                term, args = placeholder(member)
+                constants = tuple(arg.constant for arg in args)
+                key = (term, constants)
+                if key not in cache:
+                    cache[key] = [k for b in backends for k in b.kernels(term, constants)]
+                found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def copy_kernel(type_: TensorType, source: Layout, target: Layout) -> Kernel:
+    """The same value in another layout."""
+    identity = Op("Reshape", (Input("0", type_),), (type_.shape,))
+    return Kernel(identity, (False,), "torch", (source,), target)

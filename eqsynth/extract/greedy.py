@@ -1,0 +1,390 @@
+"""Greedy DAG extraction: the choices below each state, shared work counted once.
+
+A state is (e-class, layout), here a number. Each state keeps the set of choices below it, and a
+choice is priced over the union of its arguments' sets. Classes are taken in the order in which
+values are computed, and again when one below them has got cheaper.
+
+    best(x) = {x: 1}, best(y) = {x: 1, y: 2}   ->   best(x + y) = {x: 1, y: 2, +: 1}, 4 and not 5
+
+Not here: what is tried beyond single choices (``select.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import ExtractionError
+from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placeholder
+from eqsynth.extract.kernel import Kernel, Layout, contiguous
+from eqsynth.extract.layout import free_view, normalized
+from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.ir.printing import render_alone
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
+
+Costs = Callable[[Kernel], float]
+
+# Classes that are looked at between two looks at the clock.
+_TURNS = 256
+# A choice replaces another if it is cheaper by more than this part: sums are rounded.
+_LESS = 1 - 1e-9
+
+
+class OutOfTime(Exception):
+    """The deadline came in the middle of a selection."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Way:
+    """Candidates that give one state from the same states: the cheapest stands for all."""
+
+    state: int
+    needs: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What is worth measuring: a kernel without a time doesn't take the place of one that has a
+    time, gives the same from the same, and costs no more than so many seconds more.
+
+    Attributes:
+        known: whether a kernel has a time.
+    """
+
+    known: Callable[[Kernel], bool]
+    seconds: float
+
+
+class Choice(NamedTuple):
+    candidate: Candidate | None
+    needs: tuple[int, ...]
+    cost_s: float
+
+
+class _Best(NamedTuple):
+    total_s: float
+    choices: dict[int, Choice]
+
+
+Ways = Mapping[ClassRef, Sequence[Way]]
+Members = Mapping[ClassRef, Sequence[Tensor]]
+
+
+class Greedy:
+    """The states and views of one e-graph, and the choices of least cost for given prices."""
+
+    def __init__(self, graph: EGraph) -> None:
+        self.graph = graph
+        self.states: list[State] = []
+        self._numbers: dict[State, int] = {}
+        self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
+        self.order = _in_order(graph)
+        self.rank = {ref: n for n, ref in enumerate(self.order)}
+        self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
+        for n, ref in enumerate(self.order):
+            for arg in dict.fromkeys(a for m in graph.classes[ref] for a in _below(m)):
+                self.users[self.rank[arg]].append(n)
+
+    def number(self, ref: ClassRef, layout: Layout) -> int:
+        state = (ref, layout)
+        found = self._numbers.get(state)
+        if found is None:
+            found = self._numbers[state] = len(self.states)
+            self.states.append(state)
+        return found
+
+    def ways(self, ref: ClassRef, options: Iterable[Candidate]) -> list[Way]:
+        """The candidates of a class by what they give and need."""
+        found: dict[tuple[int, tuple[int, ...]], list[Candidate]] = {}
+        for option in options:
+            kernel = option.kernel
+            needs = tuple(
+                self.number(arg, normalized(layout, arg.shape))
+                for arg, layout in zip(option.args, kernel.inputs, strict=True)
+                if not arg.constant
+            )
+            state = self.number(ref, normalized(kernel.output, ref.shape))
+            found.setdefault((state, needs), []).append(option)
+        return [Way(state, needs, tuple(c)) for (state, needs), c in found.items()]
+
+    def plan(
+        self,
+        ways: Ways,
+        members: Members,
+        costs: Costs,
+        until: float = math.inf,
+        worth: Worth | None = None,
+    ) -> Plan:
+        """The plan of the choices that cost least one by one.
+
+        Args:
+            members: where views are looked for.
+            until: what the monotonic clock says when :class:`OutOfTime` is raised.
+
+        Raises:
+            ExtractionError: a root has no member that any backend can run.
+            OutOfTime: the deadline has passed.
+        """
+        return _Run(self, ways, members, costs, worth).plan(until)
+
+    def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+        """The state that a member of a class gives if it is a view of a state, and its choice."""
+        key = (ref, member, source)
+        if key not in self._views:
+            self._views[key] = self._view(*key)
+        return self._views[key]
+
+    def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+        arg, layout = self.states[source]
+        out = free_view(member, layout)
+        if out is None:
+            return None
+        term, _ = placeholder(member)
+        kernel = Kernel(term, (False,), "torch.view", (layout,), out)
+        choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)
+        return self.number(ref, normalized(out, member.shape)), choice
+
+
+class _Run:
+    """One selection. A class is its place in ``Greedy.order``."""
+
+    def __init__(
+        self, table: Greedy, ways: Ways, members: Members, costs: Costs, worth: Worth | None
+    ) -> None:
+        self._table, self._costs = table, costs
+        self._ways: list[list[tuple[int, Choice]]] = []
+        self._views: list[list[tuple[Tensor, int]]] = []
+        rank = table.rank
+        for ref in table.order:
+            self._ways.append(
+                [] if ref.constant else [_cheapest(w, costs, worth) for w in ways[ref]]
+            )
+            args = ((member, args_of(member)) for member in members.get(ref, ()))
+            self._views.append(
+                [
+                    (member, rank[found[0]])
+                    for member, found in args
+                    if len(found) == 1 and isinstance(found[0], ClassRef) and not found[0].constant
+                ]
+            )
+        self._best: dict[int, _Best] = {}
+        # States that are made, by class, and those that are reached in whatever way.
+        self._made: list[list[int]] = [[] for _ in table.order]
+        self._reached: list[dict[int, _Best | None]] = [{} for _ in table.order]
+        self._copies: dict[tuple[int, int], Choice] = {}
+
+    def plan(self, until: float) -> Plan:
+        table, inputs = self._table, dict[str, State]()
+        for place, ref in enumerate(table.order):
+            for member in table.graph.classes[ref]:
+                if isinstance(member, Input):
+                    inputs[member.name] = (ref, contiguous(len(ref.shape)))
+                    state = table.number(*inputs[member.name])
+                    self._best[state] = _Best(0.0, {state: Choice(None, (), 0.0)})
+                    self._made[place].append(state)
+        # Numbers in order are a heap.
+        work = [n for n, ref in enumerate(table.order) if not ref.constant]
+        queued, turns = set(work), 0
+        while work:
+            turns += 1
+            if turns % _TURNS == 0 and time.monotonic() >= until:
+                raise OutOfTime
+            place = heapq.heappop(work)
+            queued.discard(place)
+            if not self._improve(place):
+                continue
+            for user in table.users[place]:
+                if user not in queued and not table.order[user].constant:
+                    queued.add(user)
+                    heapq.heappush(work, user)
+        return self._result(inputs)
+
+    # ---- one class ---------------------------------------------------------
+
+    def _improve(self, place: int) -> bool:
+        """Tries every way to a class; True if some layout got cheaper."""
+        better = False
+        for state, choice in self._ways[place]:
+            below = self._below(choice)
+            if below is not None:
+                better |= self._offer(place, state, choice, below)
+        for member, source in self._views[place]:
+            for known in tuple(self._made[source]):
+                found = self._table.view(self._table.order[place], member, known)
+                if found is not None:
+                    below = self._below(found[1])
+                    if below is not None:
+                        better |= self._offer(place, found[0], found[1], below)
+        return better
+
+    def _below(self, choice: Choice) -> list[_Best] | None:
+        """What a choice needs, in the best way; None if some of it isn't reached yet."""
+        found = []
+        for state in choice.needs:
+            best = self._state(state)
+            if best is None:
+                return None
+            found.append(best)
+        return found
+
+    def _offer(self, place: int, state: int, choice: Choice, below: list[_Best]) -> bool:
+        known = self._best.get(state)
+        limit = math.inf
+        if known is not None:
+            limit = known.total_s * _LESS
+            # What is below costs at least as much together as its dearest part.
+            if choice.cost_s + max((best.total_s for best in below), default=0.0) >= limit:
+                return False
+        if any(state in best.choices for best in below):
+            return False
+        total, choices = choice.cost_s, dict[int, Choice]()
+        if len(below) == 1:
+            total, choices = total + below[0].total_s, below[0].choices
+        elif below:
+            largest = max(below, key=lambda best: len(best.choices))
+            total, choices = total + largest.total_s, dict(largest.choices)
+            for best in below:
+                if best is not largest:
+                    for other, needed in best.choices.items():
+                        if other not in choices:
+                            choices[other] = needed
+                            total += needed.cost_s
+        if known is None:
+            self._made[place].append(state)
+        elif total >= limit:
+            return False
+        self._best[state] = _Best(total, {**choices, state: choice})
+        self._reached[place].clear()
+        return True
+
+    def _state(self, state: int) -> _Best | None:
+        """The best way to a state: made so, or copied from another layout of the class."""
+        place = self._table.rank[self._table.states[state][0]]
+        reached = self._reached[place]
+        if state not in reached:
+            reached[state] = self._made_or_copied(place, state)
+        return reached[state]
+
+    def _made_or_copied(self, place: int, state: int) -> _Best | None:
+        best = self._best.get(state)
+        for other in self._made[place]:
+            source = self._best[other]
+            if other == state or (best is not None and source.total_s >= best.total_s):
+                continue
+            choice = self._copy(other, state)
+            total = source.total_s + choice.cost_s
+            if (best is None or total < best.total_s) and state not in source.choices:
+                best = _Best(total, {**source.choices, state: choice})
+        return best
+
+    def _copy(self, source: int, state: int) -> Choice:
+        if (source, state) not in self._copies:
+            (ref, before), (_, after) = self._table.states[source], self._table.states[state]
+            kernel = copy_kernel(ref.type, before, after)
+            candidate = Candidate(ref, kernel, (ref,))
+            self._copies[source, state] = Choice(candidate, (source,), self._costs(kernel))
+        return self._copies[source, state]
+
+    # ---- the result ----------------------------------------------------------
+
+    def _result(self, inputs: Mapping[str, State]) -> Plan:
+        choices: dict[int, Choice] = {}
+        outputs: list[State] = []
+        wanted: list[int] = []
+        for position, root in enumerate(self._table.graph.roots):
+            outputs.append((root, contiguous(len(root.shape))))
+            if root.constant:
+                continue
+            wanted.append(self._table.number(*outputs[-1]))
+            best = self._state(wanted[-1])
+            if best is None:
+                raise ExtractionError(
+                    what="no backend can run an output of the program",
+                    where=f"output {position}",
+                    got="; ".join(map(render_alone, self._table.graph.classes[root])),
+                    expected="a member that some backend has a kernel for",
+                    hint="add a backend, or load fewer rules",
+                )
+            for state, choice in best.choices.items():
+                choices.setdefault(state, choice)
+        # Sets that were made at different times may need each other's states in a circle. The last
+        # choice of each state is cheaper than all that need it, so that these have none.
+        order = _ordered(wanted, choices.__getitem__) or _ordered(wanted, self._last)
+        assert order is not None
+        steps = tuple(self._step(s, c, c.candidate) for s, c in order if c.candidate is not None)
+        return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
+
+    def _last(self, state: int) -> Choice:
+        best = self._state(state)
+        assert best is not None
+        return best.choices[state]
+
+    def _step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
+        return PlanStep(
+            candidate.kernel,
+            candidate.member,
+            tuple(self._table.states[need] for need in choice.needs),
+            {n: arg for n, arg in enumerate(candidate.args) if arg.constant},
+            self._table.states[state],
+            choice.cost_s,
+        )
+
+
+def _ordered(
+    wanted: Sequence[int], choice_of: Callable[[int], Choice]
+) -> list[tuple[int, Choice]] | None:
+    """The states that are needed, with their choices, arguments first; None for a circle."""
+    order: dict[int, Choice] = {}
+    entered: set[int] = set()
+    stack = [(state, False) for state in reversed(wanted)]
+    while stack:
+        state, ready = stack.pop()
+        if state in order:
+            continue
+        choice = choice_of(state)
+        if ready:
+            order[state] = choice
+        elif state in entered:
+            return None
+        else:
+            entered.add(state)
+            stack.append((state, True))
+            stack.extend((arg, False) for arg in reversed(choice.needs) if arg not in order)
+    return list(order.items())
+
+
+def _cheapest(way: Way, costs: Costs, worth: Worth | None) -> tuple[int, Choice]:
+    priced = [(costs(c.kernel), n) for n, c in enumerate(way.candidates)]
+    least_s, place = min(priced)
+    if worth is not None and not worth.known(way.candidates[place].kernel):
+        known = min((p for p in priced if worth.known(way.candidates[p[1]].kernel)), default=None)
+        if known is not None and known[0] <= least_s + worth.seconds:
+            least_s, place = known
+    return way.state, Choice(way.candidates[place], way.needs, least_s)
+
+
+def _below(member: Tensor) -> list[ClassRef]:
+    return [arg for arg in args_of(member) if isinstance(arg, ClassRef)]
+
+
+def _in_order(graph: EGraph) -> list[ClassRef]:
+    """The classes that the roots need, arguments before users but where they need each other."""
+    order: list[ClassRef] = []
+    seen: set[ClassRef] = set()
+    stack = [(root, False) for root in reversed(graph.roots)]
+    while stack:
+        ref, ready = stack.pop()
+        if ready:
+            order.append(ref)
+        elif ref not in seen:
+            seen.add(ref)
+            stack.append((ref, True))
+            args = (arg for member in graph.classes[ref] for arg in _below(member))
+            stack.extend((arg, False) for arg in args if arg not in seen)
+    return order
