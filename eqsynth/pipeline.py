@@ -8,12 +8,13 @@ candidate, and what comes back when a stage gives up.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -41,6 +42,7 @@ from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
 from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture, validate
 from eqsynth.ir.tensor import topological
@@ -61,9 +63,12 @@ from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
 from eqsynth.why_not import why_not
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 
 def optimize(
-    program: torch.nn.Module | Expr | Sequence[Expr],
+    program: torch.nn.Module | Expr | Sequence[Expr] | str | os.PathLike[str] | bytes | ModelProto,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -84,10 +89,11 @@ def optimize(
     """A faster program that computes the same.
 
     Args:
-        program: a module in evaluation mode, or an expression of ``eqsynth.input`` and
-            ``eqsynth.weight``.
+        program: a module in evaluation mode, an expression of ``eqsynth.input`` and
+            ``eqsynth.weight``, or an ONNX model: a path, the bytes of a file, or a ``ModelProto``.
         example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
-            that it will be called with.
+            that it will be called with. Those of an ONNX model may be left out where it tells all
+            sizes.
         example_kwargs: arguments that it will be called with by name. What is left out has its
             default, and dicts may come in any order of keys where the module allows it.
         target: what the program will run on: ``cpu``.
@@ -121,6 +127,8 @@ def optimize(
 
     Raises:
         EqsynthError: an argument is wrong, or the inputs don't fit the module.
+        CaptureError, UnsupportedOperatorError: an ONNX model is damaged, or has an operator that
+            nothing here can run.
         RuleError: a rule file can't be used.
         EquivalenceError: with ``strict``, the result differs from the original (a fault, not a
             matter of rounding).
@@ -149,6 +157,8 @@ def optimize(
     args, kwargs = arguments(example_inputs, example_kwargs)
     files = set(map(str, settings.rules))
     report = Report(own_rules=tuple(r.name for r in loaded.rules if r.file in files))
+    if is_model(program):
+        program, args = module_of(program, args, kwargs)
     module = program if isinstance(program, torch.nn.Module) else None
     if module is not None:
         validate(module, args, kwargs)
@@ -192,7 +202,7 @@ def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
         raise EqsynthError(
             "optimize: this is no program",
             got=type(program).__name__,
-            expected="a torch.nn.Module, an expression, or several expressions",
+            expected="a torch.nn.Module, an ONNX model, an expression, or several expressions",
             hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
         )
     if kwargs:

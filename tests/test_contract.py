@@ -21,8 +21,9 @@ LAYERS = {
 FACES = {"__init__", "__main__"}
 HOMES = {
     "egglog": {"egraph", "rules"}, "tvm": {"lower"}, "tvm_ffi": {"lower"}, "z3": {"rules"},
+    "onnx": {"frontend", "testing", "pipeline"}, "onnxruntime": {"frontend"},
 }  # fmt: skip
-HEAVY = ("torch", "tvm", "tvm_ffi", "egglog")
+HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx")
 MAX_LINES = 450
 # A test file may hold one long list of cases.
 MAX_TEST_LINES = 750

@@ -1,0 +1,253 @@
+"""An ONNX model as a torch module.
+
+The module computes what the model says, operator by operator, for inputs of any shapes that the
+model takes. Its weights are the model's initializers, but for those that decide what is computed
+(shapes, axes): these are constants of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import psutil
+import torch
+
+from eqsynth.errors import DtypeError, EqsynthError, ShapeError
+from eqsynth.frontend.onnx.graphs import Bodies, Body, Operator, TypeOf, type_of
+from eqsynth.frontend.onnx.reading import read, told_opsets
+from eqsynth.frontend.onnx.running import Runner
+from eqsynth.frontend.onnx.values import Mode, Value
+
+Tensor = torch.Tensor
+
+# A tensor may be half as large as the machine's memory.
+_SHARE: Final = 0.5
+
+
+class OnnxModule(torch.nn.Module):
+    """The module of a model; called with its inputs in their order, or by their names.
+
+    Attributes:
+        types: of the inputs, by the names under which they are arguments.
+    """
+
+    types: dict[str, TypeOf]
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        model = read(source)
+        bodies = Bodies(model)
+        self._body: Body = bodies.of_graph(model.graph, told_opsets(model))
+        self._constants = bodies.tensors
+        self._weights: dict[str, str] = {}
+        told = {info.name: type_of(info.type) for info in model.graph.input}
+        names = _unique(self._body.inputs)
+        self.types = {name: told[own] for own, name in names.items()}
+        self._mode = Mode.RUN
+        self._most_bytes = int(psutil.virtual_memory().total * _SHARE)
+        places = [o.place for o in self._body.all_operators()]
+        labels = [place.partition(" ")[2].strip("'") for place in places]
+        self._labels = dict(zip(places, _distinct(labels), strict=True))
+        for label in self._labels.values():
+            self.add_module(label, _Operator())
+        self.__class__ = _with_arguments(tuple(self.types))
+        self.eval()
+
+    def try_out(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Runs the model once, sees that every tensor of it fits this machine, and which of its
+        constants decide what is computed; the others become weights.
+
+        Raises:
+            EqsynthError: the inputs don't fit, or an operator of the model fails on them.
+        """
+        runner = self._runner(Mode.TRY)
+        with torch.no_grad():
+            runner.body(self._body, self._inputs(args, kwargs))
+        taken = set(self._labels.values())
+        for key in self._constants:
+            if key not in runner.relied and key not in self._weights:
+                name = _free(key, taken)
+                taken.add(name)
+                self._weights[key] = name
+                self.register_buffer(name, self._constants[key])
+
+    def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Value]:
+        bound = inspect.signature(self.forward).bind(*args, **kwargs).arguments
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, kind in self.types.items():
+            _fits(name, bound[name], kind, sizes)
+        return [Value(bound[name]) for name in self.types]
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        capturing = torch.compiler.is_exporting() or torch.compiler.is_compiling()
+        runner = self._runner(Mode.CAPTURE if capturing else Mode.RUN)
+        results = [v.data for v in runner.body(self._body, self._inputs(args, kwargs))]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _runner(self, mode: Mode) -> Runner:
+        return Runner(mode, self._constant, self._most_bytes, self._call)
+
+    def _constant(self, key: str) -> Value:
+        tensor = self._constants[key]
+        name = self._weights.get(key)
+        return Value(tensor if name is None else getattr(self, name), tensor, frozenset({key}))
+
+    def _call(
+        self,
+        operator: Operator,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> Any:
+        label = self._labels.get(operator.place)
+        if label is None:  # an operator of ONNX's own definition of another
+            return function(*args, **options)
+        return getattr(self, label)(function, *args, **options)
+
+
+class _Operator(torch.nn.Module):
+    """An operator of the model: a part with a name, so that torch tells where a call comes from."""
+
+    def forward(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+
+def _with_arguments(names: Sequence[str]) -> type[OnnxModule]:
+    """The module's class with a ``forward`` whose signature has these arguments: that is where
+    torch.export, and whoever binds arguments, take their names from."""
+
+    def forward(self: OnnxModule, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("self", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return type("OnnxModule", (OnnxModule,), {"forward": forward})
+
+
+# ---- inputs -----------------------------------------------------------------------------------
+
+
+def _fits(name: str, value: Any, kind: TypeOf, sizes: dict[str, tuple[int, str]]) -> None:
+    """Sees that an input is what the model says, a name of an extent the same number everywhere.
+
+    Raises:
+        DtypeError, ShapeError: it isn't.
+    """
+    if not isinstance(value, torch.Tensor):
+        return
+    if kind.dtype is not None and value.dtype != kind.dtype:
+        raise DtypeError(
+            f"input {name!r} has another dtype than in the model",
+            where=name,
+            got=str(value.dtype),
+            expected=str(kind.dtype),
+            hint="cast it",
+        )
+    if kind.extents is None:
+        return
+    wanted = f"({', '.join('?' if e is None else str(e) for e in kind.extents)})"
+    fitting = len(kind.extents) == value.ndim
+    for extent, size in zip(kind.extents, value.shape, strict=False):
+        if isinstance(extent, int):
+            fitting = fitting and extent == size
+        elif extent is not None:
+            known, other = sizes.setdefault(extent, (int(size), name))
+            if known != size:
+                wanted += f" with {extent} = {known}, as in input {other!r}"
+                fitting = False
+    if not fitting:
+        raise ShapeError(
+            f"input {name!r} has another shape than in the model",
+            where=name,
+            got=str(tuple(value.shape)),
+            expected=wanted,
+            hint="give a tensor of this shape",
+        )
+
+
+def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
+    """Random inputs of the shapes that the model tells.
+
+    Raises:
+        ShapeError: an extent is open.
+        EqsynthError: an input is no tensor, or larger than this machine's memory.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for name, kind in module.types.items():
+        if kind.dtype is None:
+            raise EqsynthError(
+                f"the model doesn't tell what input {name!r} is",
+                where=name,
+                got="no tensor of a known element type",
+                expected="example inputs",
+                hint='give them: eqsynth.optimize("model.onnx", (x,))',
+            )
+        if kind.extents is None or not all(isinstance(e, int) for e in kind.extents):
+            extents = kind.extents or ()
+            axis = next((i for i, e in enumerate(extents) if not isinstance(e, int)), 0)
+            open_extent = extents[axis] if extents else None
+            raise ShapeError(
+                f"the size of input {name!r} is open in the model",
+                where=f"input {name!r}, axis {axis}",
+                got="no shape" if kind.extents is None else str(open_extent or "no size"),
+                expected="a number",
+                hint='give example inputs: eqsynth.optimize("model.onnx", (x,))',
+            )
+        shape = [e for e in kind.extents if isinstance(e, int)]
+        count = 1
+        for extent in shape:
+            count *= extent
+        if min(shape, default=0) < 0 or count * kind.dtype.itemsize > module._most_bytes:
+            raise ShapeError(
+                f"input {name!r} is larger than this machine's memory",
+                where=name,
+                got=str(shape),
+                expected=f"at most {module._most_bytes} bytes",
+                hint="look at the shapes in the model",
+            )
+        if kind.dtype.is_floating_point:
+            found.append(torch.randn(shape, generator=generator).to(kind.dtype))
+        else:
+            found.append(torch.randint(0, 2, shape, generator=generator).to(kind.dtype))
+    return tuple(found)
+
+
+# ---- names -----------------------------------------------------------------------------------
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name as one of Python's, and of nobody else."""
+    base = re.sub(r"\W", "_", name) or "value"
+    if base[0].isdigit() or keyword.iskeyword(base) or hasattr(torch.nn.Module, base):
+        base = f"_{base}"
+    if base.startswith("_"):
+        base = f"onnx{base}"
+    found, count = base, 1
+    while found in taken or found in ("self", "types", "training"):
+        count += 1
+        found = f"{base}_{count}"
+    return found
+
+
+def _unique(names: Sequence[str]) -> dict[str, str]:
+    taken: set[str] = set()
+    result = {}
+    for name in names:
+        result[name] = _free(name, taken)
+        taken.add(result[name])
+    return result
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    taken: set[str] = set()
+    result = []
+    for name in names:
+        result.append(_free(name, taken))
+        taken.add(result[-1])
+    return result

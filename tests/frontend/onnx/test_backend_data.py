@@ -1,0 +1,50 @@
+"""ONNX's own tests of operators, each also as the program that it is captured as."""
+
+from collections.abc import Sequence
+from datetime import date
+
+import onnx
+import pytest
+
+from eqsynth.frontend.onnx.table import TABLE
+from eqsynth.testing.onnx_backend import Case, Verdict, cases, run
+
+# `make test` captures one of so many cases, others each day.
+PARTS = 200
+RIGHT = (Verdict.CAPTURED, Verdict.RUNS, Verdict.UNKNOWN, Verdict.OLD, Verdict.RANDOM)
+
+
+def wrong(chosen: Sequence[Case], captured: bool) -> list[str]:
+    outcomes = [run(case, captured) for case in chosen]
+    return [f"{o.case}: {o.tells}" for o in outcomes if o.verdict not in RIGHT]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_of_the_operators() -> None:
+    found = cases("node")
+    assert len(found) > 1500
+    part = found[date.today().toordinal() % PARTS :: PARTS]
+    assert not wrong(part, captured=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_every_operator() -> None:
+    outcomes = [run(case, captured=False) for case in cases("node")]
+    assert not [o for o in outcomes if o.verdict not in RIGHT]
+    assert sum(o.verdict is Verdict.RUNS for o in outcomes) > 1600
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted"])
+def test_small_models(kind: str) -> None:
+    assert not wrong(cases(kind), captured=True)
+
+
+def test_attributes_of_entries_are_those_of_onnx() -> None:
+    """An attribute that an entry takes and ONNX doesn't know is a slip of the pen."""
+    for name, entry in TABLE.items():
+        schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == name]
+        known = {attribute for schema in schemas for attribute in schema.attributes}
+        assert schemas and entry.attributes <= known, name

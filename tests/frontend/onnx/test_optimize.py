@@ -1,0 +1,191 @@
+"""ONNX models through the whole of ``optimize``, against ONNX's own reference evaluator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import I64, F, cnn, model, node, transformer, weights
+
+import eqsynth
+from eqsynth.errors import (
+    CaptureError,
+    DtypeError,
+    EqsynthError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from eqsynth.frontend.onnx import module_of
+from eqsynth.frontend.torch_export import capture
+
+LIMITS: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
+
+
+def expected(proto: onnx.ModelProto, *inputs: torch.Tensor) -> list[np.ndarray[Any, Any]]:
+    names = [info.name for info in proto.graph.input]
+    fed = dict(zip(names, (x.numpy() for x in inputs), strict=True))
+    return list(ReferenceEvaluator(proto).run(None, fed))
+
+
+def close(result: torch.Tensor, wanted: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_net_from_a_file(tmp_path: Path) -> None:
+    proto, path = cnn(), tmp_path / "net.onnx"
+    onnx.save(proto, path)
+    x, other = torch.randn(2, 3, 16, 16), torch.randn(2, 3, 16, 16)
+    program = eqsynth.optimize(path, (x,), **LIMITS)
+    assert program.original is None and not program.report.opaque_share
+    close(program(x), expected(proto, x)[0])
+    close(program(x=other), expected(proto, other)[0])
+    with pytest.raises(ShapeError):
+        program(x[:1])
+
+
+def test_a_block_with_a_function_of_its_own_and_no_inputs_given() -> None:
+    proto = transformer()
+    program = eqsynth.optimize(proto.SerializeToString(), **LIMITS)
+    x = torch.randn(2, 5, 16)
+    assert program.original is None
+    close(program(x), expected(proto, x)[0])
+
+
+def test_weights_are_folded_in_anew() -> None:
+    proto = model([node("MatMul", "x w", "y")], {"x": (F, [4, 3])}, ["y"], {"w": weights(3, 5)})
+    program = eqsynth.optimize(proto, **LIMITS)
+    x, w = torch.randn(4, 3), torch.randn(3, 5)
+    program.refresh({"w": w})
+    torch.testing.assert_close(program(x), x @ w)
+
+
+def test_results_in_their_order_and_sequences() -> None:
+    nodes = [
+        node("Split", "x", "a b", axis=0),
+        node("SequenceConstruct", "a b", "s"),
+        node("ConcatFromSequence", "s", "y", axis=1),
+        node("TopK", "x k", "v i"),
+    ]
+    proto = model(nodes, {"x": (F, [4, 3])}, ["y", "i", "v"], {"k": np.array([2])})
+    proto.graph.output[1].type.tensor_type.elem_type = I64
+    x = torch.randn(4, 3)
+    program = eqsynth.optimize(proto, **LIMITS)
+    for got, wanted in zip(program(x), expected(proto, x), strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_a_condition_on_a_shape_is_captured_and_one_on_data_runs() -> None:
+    branches = {
+        name: helper.make_graph(
+            [node(kind, "x", "r")], name, [], [helper.make_tensor_value_info("r", F, None)]
+        )
+        for name, kind in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }
+
+    def choosing(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+        cond = helper.make_node("If", ["c"], ["y"], **branches)
+        constants = {"one": np.int64(1), "half": np.float32(0.5)}
+        return model([*nodes, cond], {"x": (F, [2, 3])}, ["y"], constants)
+
+    shape = [node("Size", "x", "n"), node("Greater", "n one", "c")]
+    module, args = module_of(choosing(*shape), (), {})
+    assert [term.name for term in capture(module, args).program.outputs] == ["Relu"]
+    data = choosing(node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m half", "c"))
+    x = torch.tensor([[0.1, -0.2, 0.3], [0.9, 0.0, -1.0]])
+    program = eqsynth.optimize(data, (x,), **LIMITS)
+    assert program.original is not None and program.report.stop == "capture"
+    for value in (x, x / 2):
+        close(program(value), expected(data, value)[0])
+
+
+def test_a_loop_that_is_counted_is_unrolled() -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Mul", "v w", "next"), node("Add", "next i0", "row")],
+        "body",
+        [info("i", I64, []), info("go", onnx.TensorProto.BOOL, []), info("v", F, [3])],
+        [info("on", onnx.TensorProto.BOOL, []), info("next", F, [3]), info("row", F, [3])],
+    )
+    body.node.insert(0, node("Cast", "i", "i0", to=F))
+    loop = helper.make_node("Loop", ["n", "", "x"], ["last", "rows"], body=body)
+    proto = model([loop], {"x": (F, [3])}, ["last", "rows"],
+                  {"n": np.int64(4), "w": weights(3)})  # fmt: skip
+    x, w = torch.randn(3), torch.from_numpy(weights(3))
+    program = eqsynth.optimize(proto, **LIMITS)
+    assert program.original is None
+    last, rows = program(x)
+    torch.testing.assert_close(last, x * w**4)
+    torch.testing.assert_close(rows, torch.stack([x * w ** (i + 1) + i for i in range(4)]))
+
+
+def test_a_foreign_operator_stays_as_it_is() -> None:
+    """``Det`` of another kind: a binarizer of ``ai.onnx.ml``, between operators that are known."""
+    nodes = [
+        node("Relu", "x", "r"),
+        helper.make_node("Binarizer", ["r"], ["b"], domain="ai.onnx.ml", threshold=0.5),
+        node("Add", "b x", "y"),
+    ]
+    proto = model(nodes, {"x": (F, [3, 4])}, ["y"], opsets={"": 17, "ai.onnx.ml": 3})
+    x = torch.randn(3, 4)
+    program = eqsynth.optimize(proto, (x,), **LIMITS)
+    module, args = module_of(proto, (x,), {})
+    assert "onnx_operator" in str(capture(module, args).program)
+    close(program(x), expected(proto, x)[0])
+
+
+def test_an_operator_that_nothing_knows_is_named_with_its_place() -> None:
+    odd = helper.make_node("Twirl", ["r"], ["y"], domain="com.example", name="here")
+    proto = model([node("Relu", "x", "r"), odd], {"x": (F, [2])}, ["y"],
+                  opsets={"": 17, "com.example": 3})  # fmt: skip
+    with pytest.raises(UnsupportedOperatorError) as error:
+        eqsynth.optimize(proto)
+    assert "com.example::Twirl of opset 3" in error.value.what
+    assert "here" in error.value.where
+
+
+def test_an_open_size_asks_for_inputs() -> None:
+    with pytest.raises(ShapeError) as error:
+        eqsynth.optimize(cnn())
+    assert (error.value.where, error.value.got) == ("input 'x', axis 0", "batch")
+
+
+def test_inputs_are_held_against_the_model() -> None:
+    with pytest.raises(ShapeError) as shape:
+        eqsynth.optimize(cnn(), (torch.ones(2, 4, 16, 16),))
+    assert shape.value.where == "x" and "batch, 3, 16, 16" in shape.value.expected
+    with pytest.raises(DtypeError) as dtype:
+        eqsynth.optimize(cnn(), (torch.ones(2, 3, 16, 16).double(),))
+    assert dtype.value.got == "torch.float64"
+    with pytest.raises(EqsynthError):
+        eqsynth.optimize(cnn(), (torch.ones(2, 3, 16, 16), torch.ones(1)))
+    pair = model([node("Add", "a b", "y")], {"a": (F, ["n"]), "b": (F, ["n"])}, ["y"])
+    with pytest.raises(ShapeError) as names:
+        eqsynth.optimize(pair, (torch.ones(3), torch.ones(1)))
+    assert names.value.where == "b" and "n = 3" in names.value.expected
+
+
+def test_without_onnx_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "import eqsynth\n"
+        "try: eqsynth.optimize('model.onnx')\n"
+        "except eqsynth.CaptureError as error: print(error.hint)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert "eqsynth[onnx]" in done.stdout
+
+
+def test_a_path_without_a_file() -> None:
+    with pytest.raises(CaptureError) as error:
+        eqsynth.optimize("nowhere.onnx")
+    assert error.value.where == "nowhere.onnx"
