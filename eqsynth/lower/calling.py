@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from torch.utils._pytree import (
@@ -162,12 +162,6 @@ def to_data(convention: Any) -> dict[str, Any]:
         position = getattr(value, "position", None)
         return {"fixed": _plain(value.value)} if position is None else {"given": position}
 
-    def spec(value: TreeSpec | None) -> str | None:
-        try:
-            return None if value is None else treespec_dumps(value)
-        except NotImplementedError as error:
-            raise _not_plain(str(error)) from error
-
     parameters = convention.parameters
     return {
         "arguments": [place(value) for value in convention.arguments],
@@ -179,8 +173,8 @@ def to_data(convention: Any) -> dict[str, Any]:
             for p in parameters.parameters.values()
         ],
         "any_order": convention.any_order,
-        "spec": spec(convention.spec),
-        "out_spec": spec(convention.out_spec),
+        "spec": _tree_to_data(convention.spec),
+        "out_spec": _tree_to_data(convention.out_spec),
     }
 
 
@@ -201,7 +195,7 @@ def from_data(
             below(outputs)(place)
         elif isinstance(place, Given):
             below(inputs)(place.position)
-    specs = [None if text_ is None else treespec_loads(text(text_)) for text_ in (spec, out_spec)]
+    specs = [_tree_from_data(spec), _tree_from_data(out_spec)]
     for found, places in zip(specs, (taken, given), strict=True):
         if found is not None and found.num_leaves != len(places):
             raise ValueError(f"a tree of {found.num_leaves} leaves for {len(places)} places")
@@ -219,6 +213,65 @@ def from_data(
         truth(any_order),
         buffers,
     )
+
+
+# ---- trees ---------------------------------------------------------------------------------
+
+# What `x.max(1)`, `x.sort()` and their like give, by name. torch writes down no tree with them.
+_NAMED_RESULTS: Final[dict[str, Any]] = {
+    kind.__name__: kind for kind in torch.return_types.all_return_types
+}
+
+
+def _tree_to_data(tree: TreeSpec | None) -> Any:
+    """The tree as text, with tuples for torch's named results, and which of its nodes these are:
+    the results of ``x.max(1)`` are ``[(*, *), [[0, "max"]]]``."""
+    named: list[list[Any]] = []
+
+    def unnamed(node: TreeSpec, number: int) -> TreeSpec:
+        below, at = [], number + 1
+        for child in node.children():
+            below.append(unnamed(child, at))
+            at += child.num_nodes
+        kind = _NAMED_RESULTS.get(getattr(node.type, "__name__", ""))
+        if kind is None or node.type is not kind:
+            return node if node.is_leaf() else TreeSpec(node.type, node.context, below)
+        named.append([number, kind.__name__])
+        return TreeSpec(tuple, None, below)
+
+    if tree is None:
+        return None
+    try:
+        return [treespec_dumps(unnamed(tree, 0)), named]
+    except NotImplementedError as error:
+        raise _not_plain(str(error)) from error
+
+
+def _tree_from_data(data: Any) -> TreeSpec | None:
+    if data is None:
+        return None
+    told, named = row(data, 2)
+    tree = treespec_loads(text(told))
+    kinds = {}
+    for number, name in (row(pair, 2) for pair in rows(named, list)):
+        kinds[below(tree.num_nodes)(number)] = _NAMED_RESULTS[text(name)]
+
+    def again(node: TreeSpec, number: int) -> TreeSpec:
+        under, at = [], number + 1
+        for child in node.children():
+            under.append(again(child, at))
+            at += child.num_nodes
+        kind = kinds.get(number)
+        if kind is None:
+            return node if node.is_leaf() else TreeSpec(node.type, node.context, under)
+        if node.type is not tuple or len(under) != kind.n_sequence_fields:
+            raise ValueError(f"node {number} isn't what {kind.__name__} gives")
+        return TreeSpec(kind, None, under)
+
+    return again(tree, 0) if kinds else tree
+
+
+# ---- places and parameters -----------------------------------------------------------------
 
 
 def _place(data: Any) -> int | Fixed | Given:

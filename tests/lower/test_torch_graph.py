@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 import eqsynth
 from eqsynth.errors import DtypeError, EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.lower.bundle import dumps, load, loads, save
+from eqsynth.lower.calling import SavedCalling, from_data, to_data
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall, call_from_data, call_to_data
 
@@ -246,3 +247,42 @@ def test_bytes_that_are_no_program() -> None:
     for data in (b"", b"PK", b"\x80\x04."):
         with pytest.raises(LoweringError):
             loads(data)
+
+
+# ---- torch's named results -------------------------------------------------------------------
+
+
+def named_results(self: Any, x: Tensor) -> Any:
+    return {"most": (2 * x).max(1), "rest": [x.sort(), (x + 1, torch.topk(x, 2))]}
+
+
+def test_named_results_of_torch_are_saved(tmp_path: Path) -> None:
+    original = module(named_results)
+    made = eqsynth.optimize(original, (X,), **QUICK)
+    assert made.original is None
+    for program in (made, CompiledProgram.from_module(original, examples=((X,), {}))):
+        loaded = saved(program, tmp_path)
+        for run in (program, loaded, loads(dumps(loaded))):
+            equal(run(X), original(X))
+            found = run(X)
+            assert type(found["most"]) is torch.return_types.max
+            assert type(found["rest"][0]) is torch.return_types.sort
+            assert type(found["rest"][1]) is tuple
+            assert type(found["rest"][1][1]) is torch.return_types.topk
+            assert torch.equal(found["most"].indices, original(X)["most"].indices)
+
+
+@pytest.mark.parametrize(
+    "named", [[[0, "sort"]], [[9, "max"]], [[1, "max"]], [[0, "svd"]], [[0, "int"]], [[0]], 3]
+)
+def test_a_file_says_truly_what_named_results_are(named: Any) -> None:
+    tree = tree_flatten(X.max(1))[1]
+    convention = SavedCalling((0,), (0, 1), None, None, tree, False, ())
+    data = to_data(convention)
+    assert from_data(data, (), 1, 2).out_spec == tree
+    data["out_spec"][1] = named
+    if named == [[0, "sort"]]:  # of two tensors, too: nothing is wrong with that
+        assert type(from_data(data, (), 1, 2).unflatten([X, X])) is torch.return_types.sort
+    else:
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            from_data(data, (), 1, 2)
