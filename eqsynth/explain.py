@@ -15,8 +15,8 @@ from eqsynth.egraph.proof import Pair
 from eqsynth.egraph.segments import Segment, inlined, over
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
+from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.plan import Plan, State
-from eqsynth.extract.select import constant_terms
 from eqsynth.ir.index import Index
 from eqsynth.ir.printing import render, render_program, render_term
 from eqsynth.ir.program import Program

@@ -54,12 +54,14 @@ class SaturationReport:
     over_budget: dict[str, int] = field(default_factory=dict)
 
 
-# Meaning first, then normal form, contraction algebra, EinNet's derivations, operators. Each phase
-# is bounded by itself; later phases repeat what earlier ones need for terms that are new.
+# Meaning first, then normal form, contraction algebra, steps of loops as one product, EinNet's
+# derivations, operators. Each phase is bounded by itself; later phases repeat what earlier ones
+# need for terms that are new.
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
     Phase("contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12),
+    Phase("stack", ("stack", "index", "scalar", "normal"), 4),
     Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
     Phase("merge", ("merge", "simplify"), 3),
@@ -72,10 +74,10 @@ DEFAULT_PHASES = (
 PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
-    DEFAULT_PHASES[2],
+    *DEFAULT_PHASES[2:4],
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
-    replace(DEFAULT_PHASES[3], rulesets=("carry-explore", *DEFAULT_PHASES[3].rulesets)),
-    *DEFAULT_PHASES[4:],
+    replace(DEFAULT_PHASES[4], rulesets=("carry-explore", *DEFAULT_PHASES[4].rulesets)),
+    *DEFAULT_PHASES[5:],
 )
 
 

@@ -7,7 +7,7 @@ some rule is unsound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +24,7 @@ from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import Operator
+from eqsynth.ir.outline import Outline, Places, outline
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
@@ -139,6 +140,20 @@ class View:
                 for op in self.operators(self.refs[eclass]):
                     if op.name in ("Matmul", "Conv2d") and op.args[1].constant:
                         found.setdefault(op.args[0], []).append(op)
+        return found
+
+    def places_of(self, outlined: Outline) -> Collection[Places]:
+        """Where sums of products with this outline read their tensors; no derived ones."""
+        return self._places.get(outlined, ())
+
+    @cached_property
+    def _places(self) -> dict[Outline, set[Places]]:
+        found: dict[Outline, set[Places]] = {}
+        for ref in self.refs.values():
+            for scope in () if ref.constant else self.scopes(ref):
+                if scope.reduction and scope.reducer == "sum" and scope not in self.derived:
+                    outlined, places = outline(scope)
+                    found.setdefault(outlined, set()).add(places)
         return found
 
     @cached_property

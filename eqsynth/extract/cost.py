@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
@@ -20,7 +20,7 @@ from eqsynth.extract.greedy import OutOfTime, Worth
 from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
-from eqsynth.extract.select import Selection
+from eqsynth.extract.select import Selection, priced
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
@@ -318,7 +318,7 @@ class _Search:
         worth = self._worth()
         self._look_at(self.selection.one_by_one(self.costs, worth))
         if not self.unknown or flops or self._near():
-            self._look_at(self.selection.best(self.costs, worth))
+            self._look_at(self.selection.best(self.costs, worth, self.incumbent))
         if not self.unknown:
             self._keep()
             return True
@@ -364,13 +364,13 @@ class _Search:
                 plans.append(self.selection.plain(costs))
         self.selection.until = time.monotonic() + _SETTLE_S if plans else math.inf
         with suppress(OutOfTime):
-            plans.append(self.selection.best(costs))
+            plans.append(self.selection.best(costs, known=self.incumbent))
         self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
 
     def result(self, considered: int) -> Extraction:
         assert self.incumbent is not None
         estimated = len(_unknown(self.incumbent, self.costs))
-        plan = _priced(self.incumbent, self.costs)
+        plan = priced(self.incumbent, self.costs)
         return Extraction(plan, self.rounds, self.timed, estimated, considered)
 
     def _look_at(self, plan: Plan) -> None:
@@ -389,12 +389,6 @@ class _Search:
 
 def _cost(plan: Plan, costs: Callable[[Kernel], float]) -> float:
     return sum(costs(step.kernel) for step in plan.steps)
-
-
-def _priced(plan: Plan, costs: CostModel) -> Plan:
-    """The plan with what its steps cost now: it was made before some of them were timed."""
-    steps = tuple(replace(step, cost_s=costs(step.kernel)) for step in plan.steps)
-    return replace(plan, steps=steps, cost_s=sum(step.cost_s for step in steps))
 
 
 def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:

@@ -140,6 +140,31 @@ class Greedy:
             self._views[key] = self._view(*key)
         return self._views[key]
 
+    def copy(self, source: int, state: int, costs: Costs) -> Choice:
+        """The choice of making a state from another of its class."""
+        (ref, before), (_, after) = self.states[source], self.states[state]
+        kernel = copy_kernel(ref.type, before, after)
+        return Choice(Candidate(ref, kernel, (ref,)), (source,), costs(kernel))
+
+    def steps(
+        self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
+    ) -> tuple[PlanStep, ...] | None:
+        """The steps that make the wanted states, arguments first; None if choices form a circle."""
+        order = _ordered(wanted, choice_of)
+        if order is None:
+            return None
+        return tuple(self._step(s, c, c.candidate) for s, c in order if c.candidate is not None)
+
+    def _step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
+        return PlanStep(
+            candidate.kernel,
+            candidate.member,
+            tuple(self.states[need] for need in choice.needs),
+            {n: arg for n, arg in enumerate(candidate.args) if arg.constant},
+            self.states[state],
+            choice.cost_s,
+        )
+
     def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
         arg, layout = self.states[source]
         out = free_view(member, layout)
@@ -163,7 +188,7 @@ class _Run:
         rank = table.rank
         for ref in table.order:
             self._ways.append(
-                [] if ref.constant else [_cheapest(w, costs, worth) for w in ways[ref]]
+                [] if ref.constant else [cheapest(w, costs, worth) for w in ways[ref]]
             )
             args = ((member, args_of(member)) for member in members.get(ref, ()))
             self._views.append(
@@ -285,10 +310,7 @@ class _Run:
 
     def _copy(self, source: int, state: int) -> Choice:
         if (source, state) not in self._copies:
-            (ref, before), (_, after) = self._table.states[source], self._table.states[state]
-            kernel = copy_kernel(ref.type, before, after)
-            candidate = Candidate(ref, kernel, (ref,))
-            self._copies[source, state] = Choice(candidate, (source,), self._costs(kernel))
+            self._copies[source, state] = self._table.copy(source, state, self._costs)
         return self._copies[source, state]
 
     # ---- the result ----------------------------------------------------------
@@ -315,25 +337,16 @@ class _Run:
                 choices.setdefault(state, choice)
         # Sets that were made at different times may need each other's states in a circle. The last
         # choice of each state is cheaper than all that need it, so that these have none.
-        order = _ordered(wanted, choices.__getitem__) or _ordered(wanted, self._last)
-        assert order is not None
-        steps = tuple(self._step(s, c, c.candidate) for s, c in order if c.candidate is not None)
+        steps = self._table.steps(wanted, choices.__getitem__)
+        if steps is None:
+            steps = self._table.steps(wanted, self._last)
+        assert steps is not None
         return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
 
     def _last(self, state: int) -> Choice:
         best = self._state(state)
         assert best is not None
         return best.choices[state]
-
-    def _step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
-        return PlanStep(
-            candidate.kernel,
-            candidate.member,
-            tuple(self._table.states[need] for need in choice.needs),
-            {n: arg for n, arg in enumerate(candidate.args) if arg.constant},
-            self._table.states[state],
-            choice.cost_s,
-        )
 
 
 def _ordered(
@@ -359,7 +372,8 @@ def _ordered(
     return list(order.items())
 
 
-def _cheapest(way: Way, costs: Costs, worth: Worth | None) -> tuple[int, Choice]:
+def cheapest(way: Way, costs: Costs, worth: Worth | None) -> tuple[int, Choice]:
+    """The state that a way gives, and the choice of its cheapest candidate."""
     priced = [(costs(c.kernel), n) for n, c in enumerate(way.candidates)]
     least_s, place = min(priced)
     if worth is not None and not worth.known(way.candidates[place].kernel):

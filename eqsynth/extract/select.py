@@ -1,23 +1,29 @@
 """Extraction: one member of each needed class, with layouts, at the least cost of all together.
 
 Choices are made one by one (``greedy.py``), and the original's operators as they are make another
-plan. Slices of one tensor (merged products) are then tried together: no slice alone is worth the
-whole. Constants cost nothing and come in any layout.
+plan. What pays only together (merged products, of which no slice alone is worth the whole) is then
+looked for by a solver (``joint.py``). Constants cost nothing and come in any layout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.segments import over
 from eqsynth.errors import ExtractionError
+from eqsynth.extract import joint
 from eqsynth.extract.candidates import Candidate
-from eqsynth.extract.greedy import Costs, Greedy, Worth
+from eqsynth.extract.greedy import Choice, Costs, Greedy, Worth, cheapest
+from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of
-from eqsynth.ir.work import flops
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
+
+# Seconds that stating the choice of all classes at once may take; with less it isn't begun.
+_JOINTLY_S = 1.0
 
 
 class Selection:
@@ -38,19 +44,22 @@ class Selection:
         self._greedy = Greedy(graph)
         self._ways = {ref: self._greedy.ways(ref, options) for ref, options in found.items()}
 
-    def best(self, costs: Costs, worth: Worth | None = None) -> Plan:
+    def best(self, costs: Costs, worth: Worth | None = None, known: Plan | None = None) -> Plan:
         """The plan of least cost that was found: never one that costs more than the original's,
         though greedy choices may miss what is shared.
+
+        Args:
+            known: a plan of this e-graph from which to go on, if it is still the cheaper one.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
         plan = self.one_by_one(costs, worth)
-        for whole, pieces in self._pieces(plan).items():
-            together = self._together(whole, pieces, costs, worth)
-            if together is not None and together.cost_s < plan.cost_s:
-                plan = together
+        if known is not None:
+            known = priced(known, costs)
+            plan = known if known.cost_s < plan.cost_s else plan
+        plan = self._jointly(plan, costs, worth)
         if not self.graph.original:
             return plan
         try:
@@ -87,67 +96,98 @@ class Selection:
         }
         return self._greedy.plan(ways, original, costs, until, worth)
 
-    def _pieces(self, plan: Plan) -> dict[ClassRef, list[ClassRef]]:
-        """Classes that the plan doesn't compute -> several that it does and that are slices of it.
-
-        Choices are made one by one, and no slice alone is worth the whole.
-        """
-        computed = dict.fromkeys(step.result[0] for step in plan.steps)
-        known = {*computed, *(ref for ref, _ in plan.inputs.values())}
-        pieces: dict[ClassRef, list[ClassRef]] = {}
-        for ref in computed:
-            for member in self.graph.classes[ref]:
-                whole = _sliced(member)
-                if whole is not None and whole not in known:
-                    pieces.setdefault(whole, []).append(ref)
-        return {whole: refs for whole, refs in pieces.items() if len(set(refs)) > 1}
-
-    def _together(
-        self, whole: ClassRef, pieces: Sequence[ClassRef], costs: Costs, worth: Worth | None
-    ) -> Plan | None:
-        """The plan in which the pieces are slices of the whole."""
-        ways, members = dict(self._ways), dict(self.graph.classes)
-        for ref in pieces:
-            sliced = [c for c in self._found[ref] if _sliced(c.member) == whole]
-            ways[ref] = self._greedy.ways(ref, sliced)
-            members[ref] = tuple(m for m in members[ref] if _sliced(m) == whole)
-        try:
-            return self._greedy.plan(ways, members, costs, self.until, worth)
-        except ExtractionError:
-            return None
-
-
-def _sliced(member: Tensor) -> ClassRef | None:
-    """What a slice is a slice of."""
-    whole = member.args[0] if isinstance(member, Op) and member.name == "Slice" else None
-    return whole if isinstance(whole, ClassRef) else None
-
-
-def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, Tensor]:
-    """A term over weights for each wanted constant class, of the least work."""
-    best: dict[ClassRef, tuple[float, Tensor]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for ref, members in graph.classes.items():
-            if not ref.constant:
-                continue
-            for member in members:
-                args = [a for a in args_of(member) if isinstance(a, ClassRef)]
-                if any(arg not in best for arg in args):
-                    continue
-                # On a tie the operator as it was written: there is less to explain.
-                own = flops(member) + (2 if isinstance(member, Scope) else 1)
-                cost = sum(best[arg][0] for arg in args) + own
-                if ref not in best or cost < best[ref][0] * (1 - 1e-12):
-                    best[ref] = (cost, over(member, {arg: best[arg][1] for arg in args}))
-                    changed = True
-    missing = [ref for ref in wanted if ref not in best]
-    if missing:
-        raise ExtractionError(
-            what="a constant has no term over weights",
-            where=str(missing[0].type),
-            got="only members that contain the class itself",
-            hint="this is a fault in a rule; please report it",
+    def _jointly(self, plan: Plan, costs: Costs, worth: Worth | None) -> Plan:
+        """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
+        if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
+            return plan
+        table = self._greedy
+        choices = self._choices(costs, worth)
+        ways = {
+            place: [joint.Way(state, c.needs, c.cost_s) for state, c in own]
+            for place, own in choices.items()
+        }
+        hint = {
+            table.rank[step.result[0]]: joint.Way(
+                table.number(*step.result), tuple(table.number(*arg) for arg in step.args), 0.0
+            )
+            for step in reversed(plan.steps)
+        }
+        hint |= {table.rank[ref]: ways[table.rank[ref]][0] for ref, _ in plan.inputs.values()}
+        outputs = [output for output in plan.outputs if not output[0].constant]
+        wanted = [table.number(*output) for output in dict.fromkeys(outputs)]
+        found = joint.improved(
+            ways,
+            wanted,
+            lambda state: table.rank[table.states[state][0]],
+            lambda source, state: table.copy(source, state, costs).cost_s,
+            hint,
+            plan.cost_s,
+            self.until,
         )
-    return {ref: best[ref][1] for ref in wanted}
+        if found is None:
+            return plan
+        chosen = {
+            state: table.copy(source, state, costs) for state, source in found.copies.items()
+        }
+        for place, way in found.ways.items():
+            chosen[way.state] = choices[place][ways[place].index(way)][1]
+        steps = table.steps(wanted, chosen.__getitem__)
+        assert steps is not None  # the solver keeps circles out
+        cost_s = sum(step.cost_s for step in steps)
+        return replace(plan, steps=steps, cost_s=cost_s) if cost_s < plan.cost_s else plan
+
+    def _choices(
+        self, costs: Costs, worth: Worth | None
+    ) -> dict[int, list[tuple[int, Choice]]]:
+        """Every state that each class may be computed in, with its choice; views of every state
+        that their arguments may have. Of an input first that it is given."""
+        table = self._greedy
+        found: dict[int, list[tuple[int, Choice]]] = {}
+        states: dict[int, set[int]] = {place: set() for place in range(len(table.order))}
+        for place, ref in enumerate(table.order):
+            if ref.constant:
+                continue
+            own = [cheapest(way, costs, worth) for way in self._ways[ref]]
+            found[place] = [(s, choice) for s, choice in own if math.isfinite(choice.cost_s)]
+            if any(isinstance(member, Input) for member in self.graph.classes[ref]):
+                given = table.number(ref, contiguous(len(ref.shape)))
+                found[place].insert(0, (given, Choice(None, (), 0.0)))
+            states[place].update(state for state, _ in found[place])
+            for state in (need for _, choice in own for need in choice.needs):
+                states[table.rank[table.states[state][0]]].add(state)
+        for root in self.graph.roots:
+            if not root.constant:
+                states[table.rank[root]].add(table.number(root, contiguous(len(root.shape))))
+        work = deque(found)
+        seen: set[tuple[int, Tensor, int]] = set()
+        while work:
+            place = work.popleft()
+            for key in self._viewed(place, states):
+                if key in seen:
+                    continue
+                seen.add(key)
+                viewed = table.view(table.order[place], *key[1:])
+                if viewed is None:
+                    continue
+                found[place].append(viewed)
+                if viewed[0] not in states[place]:
+                    states[place].add(viewed[0])
+                    work.extend(user for user in table.users[place] if user in found)
+        return found
+
+    def _viewed(
+        self, place: int, states: Mapping[int, Collection[int]]
+    ) -> Iterator[tuple[int, Tensor, int]]:
+        """Members of a class that read one other class, with each state of what they read."""
+        table = self._greedy
+        for member in self.graph.classes[table.order[place]]:
+            args = args_of(member)
+            if len(args) == 1 and isinstance(args[0], ClassRef) and not args[0].constant:
+                for state in sorted(states[table.rank[args[0]]]):
+                    yield place, member, state
+
+
+def priced(plan: Plan, costs: Costs) -> Plan:
+    """The plan with what its steps cost now: it was made before some of them were timed."""
+    steps = tuple(replace(step, cost_s=costs(step.kernel)) for step in plan.steps)
+    return replace(plan, steps=steps, cost_s=sum(step.cost_s for step in steps))

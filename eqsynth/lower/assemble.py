@@ -10,9 +10,9 @@ import torch
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import LoweringError
+from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.kernel import Backend, contiguous
 from eqsynth.extract.plan import Plan, State
-from eqsynth.extract.select import constant_terms
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.lower.steps import Parameter, Step, build_kernels

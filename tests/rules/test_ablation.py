@@ -228,6 +228,14 @@ def heads() -> list[Expr]:
 
 
 @expressions
+def time_steps() -> list[Expr]:
+    """Four rows of a sequence times one matrix: each alone, or rows of one product."""
+    sequence, w = eqsynth.input("sequence", (4, 1, 64)), eqsynth.weight("w", (64, 64))
+    rows = [ops.reshape(ops.slice(sequence, 0, t, t + 1), (1, 64)) for t in range(4)]
+    return [ops.softmax(row @ w, 1) for row in rows]
+
+
+@expressions
 def branches() -> list[Expr]:
     convs = [ops.conv2d(IMAGE, eqsynth.weight(f"k{n}", (2, 8, 1, 1))) for n in range(4)]
     return [ops.softmax(y, 1) for y in convs]
@@ -339,6 +347,7 @@ ROWS: dict[str, Winner | Equal] = {
     "match-epilogue": MLP,
     "match-view": Winner(cropped_twice, "time", "Slice Softmax"),
     # merge
+    "stack": Winner(time_steps, "time", "Scope" + 4 * " Slice Reshape Softmax"),
     "merge-matmuls": Winner(heads, "time", "Matmul" + 4 * " Slice Softmax"),
     "merge-conv2ds": Winner(branches, "time", "Conv2d" + 4 * " Slice Softmax"),
     # scalar

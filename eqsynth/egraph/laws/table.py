@@ -21,6 +21,7 @@ from eqsynth.egraph.laws import (
     phases,
     reductions,
     sharing,
+    stacking,
     substitution,
     transposed,
     windows,
@@ -44,6 +45,7 @@ from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
+from eqsynth.ir.outline import outline
 from eqsynth.ir.scalar import (
     Cast,
     Num,
@@ -330,6 +332,13 @@ def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return found
 
 
+def _stack(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    if row[0].constant:
+        return []
+    scope = flat(view, row)
+    return stacking.stacked(scope, view.places_of(outline(scope)[0]))
+
+
 def _merge(name: str, axis: int) -> Law:
     """The law of merging products of one operator; ``axis`` of the result is sliced."""
 
@@ -407,6 +416,7 @@ LAWS: Final[dict[str, Law]] = {
     "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
     "match-gbmm": converging.matched(windows.match_gbmm),
     "match-view": _match_view,
+    "stack": _stack,
     "merge-matmuls": _merge("Matmul", -1),
     "merge-conv2ds": _merge("Conv2d", 1),
     "match-epilogue": _match_epilogue,

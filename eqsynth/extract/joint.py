@@ -1,0 +1,261 @@
+"""Joint selection: members of all classes chosen at once, by a constraint solver (OR-tools CP-SAT).
+
+Greedy choices miss what pays only together: ten products of one step each cost less than the
+product of all ten steps, and all ten of them cost more. The solver starts from the greedy plan and
+looks for a better one. Each class has one *native* way of being computed, with its layout; other
+layouts of it are copies. Not here: greedy choices (``select.py``), which way costs what
+(``cost.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
+
+UNITS = 10**8
+"""What the plan that is to be improved costs, in the integers that the solver adds up."""
+
+PROVE_WORK, SEARCH_WORK = 0.05, 1.0
+"""The solver's own measure of work (about seconds of a core), so that the same e-graph gives the
+same plan on a busy machine: to prove that small ones are at their optimum, and to look for better
+plans of large ones."""
+
+CYCLIC = 2
+"""Classes from which a component of the e-graph has cycles to be kept out of a plan."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of computing a class: the state that it gives, the states that it needs, the cost."""
+
+    state: int
+    needs: tuple[int, ...]
+    cost_s: float
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What was chosen: native ways by class, and the copies that are made of them.
+
+    Attributes:
+        copies: for each state that is a copy, the state that it is copied from.
+        bound_s: no plan of these ways costs less.
+    """
+
+    ways: Mapping[int, Way]
+    copies: Mapping[int, int]
+    cost_s: float
+    bound_s: float
+
+
+def improved(
+    ways: Mapping[int, Sequence[Way]],
+    wanted: Sequence[int],
+    class_of: Callable[[int], int],
+    copy_s: Callable[[int, int], float],
+    hint: Mapping[int, Way],
+    hint_s: float,
+    until: float = math.inf,
+) -> Joint | None:
+    """A cheaper choice than the hint, or None where none was found.
+
+    Classes and states are numbers.
+
+    Args:
+        ways: of each class that isn't constant; those of the program's inputs cost and need
+            nothing.
+        wanted: the states that are the program's results.
+        class_of: the class of a state.
+        copy_s: what it costs to make the second state of a class from the first.
+        hint: a way for each class of the plan that is to be improved.
+        hint_s: what that plan costs.
+        until: when the monotonic clock says so, what was found is returned.
+    """
+    kept = {place: _undominated(own, hint_s) for place, own in ways.items()}
+    useful = _reachable(kept, wanted, class_of)
+    if hint_s <= 0 or all(len(own) == 1 for own in useful.values()):
+        return None
+    problem = _Problem(useful, wanted, class_of, copy_s, hint_s)
+    problem.suggest(hint)
+    return problem.solve(until)
+
+
+def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
+    """Ways that aren't dearer than the whole plan, and than one that needs no more than they."""
+    kept: list[Way] = []
+    for way in sorted(ways, key=lambda w: (w.cost_s, len(w.needs))):
+        if way.cost_s <= most_s and not any(
+            other.state == way.state and set(other.needs) <= set(way.needs) for other in kept
+        ):
+            kept.append(way)
+    return kept
+
+
+def _reachable(
+    ways: Mapping[int, Sequence[Way]], wanted: Sequence[int], class_of: Callable[[int], int]
+) -> dict[int, list[Way]]:
+    """The classes that the wanted states may need; ways that can't be completed are left out."""
+    done: set[int] = set()
+    left, news = dict(ways), True
+    while news:
+        ready = [
+            place
+            for place, own in left.items()
+            if any(all(class_of(need) in done for need in way.needs) for way in own)
+        ]
+        done.update(ready)
+        news = bool(ready)
+        for place in ready:
+            del left[place]
+    found: dict[int, list[Way]] = {}
+    stack = list(map(class_of, wanted))
+    while stack:
+        place = stack.pop()
+        if place not in found:
+            found[place] = [
+                way for way in ways[place] if all(class_of(need) in done for need in way.needs)
+            ]
+            stack.extend(class_of(need) for way in found[place] for need in way.needs)
+    return found
+
+
+class _Problem:
+    """The choice as a model of the solver."""
+
+    def __init__(
+        self,
+        ways: Mapping[int, Sequence[Way]],
+        wanted: Sequence[int],
+        class_of: Callable[[int], int],
+        copy_s: Callable[[int, int], float],
+        hint_s: float,
+    ) -> None:
+        from ortools.sat.python import cp_model  # loads in half a second
+
+        self._solver: Callable[[], CpSolver] = cp_model.CpSolver
+        self._found = (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        self._optimal = cp_model.OPTIMAL
+        self.model: CpModel = cp_model.CpModel()
+        self.ways, self._class_of, self._unit_s = ways, class_of, hint_s / UNITS
+        self._names = map(str, count())
+        self._prices: list[tuple[IntVar, float]] = []
+        self._uses = {place: [self._bool() for _ in own] for place, own in ways.items()}
+        self._computed = {place: self._bool() for place in ways}
+        every = [way for own in ways.values() for way in own]
+        states = {*wanted, *(w.state for w in every), *(need for w in every for need in w.needs)}
+        self._at_hand = {state: self._bool() for state in sorted(states)}
+        self._copies: dict[tuple[int, int], IntVar] = {}
+        for place in ways:
+            self._one_native_way(place)
+        for state in self._at_hand:
+            self._available(state, copy_s)
+        self._without_cycles()
+        for state in wanted:
+            self.model.add(self._at_hand[state] == 1)
+        self.model.minimize(
+            sum(variable * max(round(s / self._unit_s), 0) for variable, s in self._prices)
+        )
+
+    def _bool(self) -> IntVar:
+        return self.model.new_bool_var(next(self._names))
+
+    def _one_native_way(self, place: int) -> None:
+        self.model.add(sum(self._uses[place]) == self._computed[place])
+        for use, way in zip(self._uses[place], self.ways[place], strict=True):
+            self._prices.append((use, way.cost_s))
+            for state in way.needs:
+                self.model.add_implication(use, self._at_hand[state])
+
+    def _available(self, state: int, copy_s: Callable[[int, int], float]) -> None:
+        """The state is there if a way gives it, or a copy of the state that a way gives."""
+        place = self._class_of(state)
+        given: dict[int, list[IntVar]] = {}
+        for use, way in zip(self._uses[place], self.ways[place], strict=True):
+            given.setdefault(way.state, []).append(use)
+        sources = list(given.get(state, ()))
+        for other, uses in given.items():
+            cost_s = copy_s(other, state) if other != state else math.inf
+            if math.isfinite(cost_s):
+                copied = self._bool()
+                self._copies[other, state] = copied
+                self._prices.append((copied, cost_s))
+                self.model.add(sum(uses) >= copied)
+                sources.append(copied)
+        self.model.add(self._at_hand[state] <= sum(sources))
+
+    def _without_cycles(self) -> None:
+        """In a component of the e-graph with cycles each class stands above those that it needs."""
+        graph = nx.DiGraph()
+        graph.add_nodes_from(self.ways)
+        below = {
+            place: [{self._class_of(need) for need in way.needs} for way in own]
+            for place, own in self.ways.items()
+        }
+        graph.add_edges_from((p, arg) for p, own in below.items() for args in own for arg in args)
+        for component in nx.strongly_connected_components(graph):
+            if len(component) < CYCLIC:
+                continue
+            level = {
+                place: self.model.new_int_var(0, len(component) - 1, next(self._names))
+                for place in sorted(component)
+            }
+            for place in level:
+                for use, args in zip(self._uses[place], below[place], strict=True):
+                    for arg in sorted(args & component):
+                        self.model.add(level[place] > level[arg]).only_enforce_if(use)
+
+    def suggest(self, hint: Mapping[int, Way]) -> None:
+        """Where the solver begins: the ways of another plan."""
+        for place, uses in self._uses.items():
+            known = hint.get(place)
+            self.model.add_hint(self._computed[place], known is not None)
+            for use, way in zip(uses, self.ways[place], strict=True):
+                same = known and (way.state, way.needs) == (known.state, known.needs)
+                self.model.add_hint(use, bool(same))
+
+    def solve(self, until: float) -> Joint | None:
+        """Proves a small problem to be at its optimum; else looks around the best that is known."""
+        solver, status = self._run(until, PROVE_WORK, num_workers=1)
+        if status not in self._found:
+            bound = 0.0
+        else:
+            bound = solver.best_objective_bound
+        if status != self._optimal:
+            # One thread in turns, so that the outcome doesn't depend on the machine.
+            wide, status = self._run(
+                until, SEARCH_WORK, num_workers=4, interleave_search=True, use_lns_only=True
+            )
+            if status not in self._found:
+                return None
+            solver = wide
+        if solver.objective_value >= UNITS:
+            return None
+        return self._chosen(solver, bound * self._unit_s)
+
+    def _run(self, until: float, work: float, **parameters: Any) -> tuple[CpSolver, Any]:
+        solver = self._solver()
+        solver.parameters.max_deterministic_time = work
+        solver.parameters.max_time_in_seconds = max(0.01, min(until - time.monotonic(), 1e6))
+        solver.parameters.random_seed = 1
+        for name, value in parameters.items():
+            setattr(solver.parameters, name, value)
+        return solver, solver.solve(self.model)
+
+    def _chosen(self, solver: CpSolver, bound_s: float) -> Joint:
+        ways = {
+            place: way
+            for place, uses in self._uses.items()
+            for use, way in zip(uses, self.ways[place], strict=True)
+            if solver.value(use)
+        }
+        copies = {to: source for (source, to), var in self._copies.items() if solver.value(var)}
+        return Joint(ways, copies, solver.objective_value * self._unit_s, bound_s)
