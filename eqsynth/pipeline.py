@@ -233,6 +233,8 @@ class _Run:
     begin: float = field(default_factory=time.monotonic)
     graphs: dict[bytes, EGraph] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
+    # The last program that was built, by its plan: one that was built to be weighed is used.
+    built: tuple[Plan, CompiledProgram] | None = None
 
     def pipeline(self) -> CompiledProgram:
         program = self.captured.program
@@ -240,10 +242,8 @@ class _Run:
         self._refuse_nan()
         self.original.try_inputs()
         with Measurer(self.original.target.threads) as measurer:
-            if self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S:
-                measurer.prepare()
             with self._stage("saturate"):
-                graph = self._saturate()
+                graph = self._saturate(measurer)
             with self._stage("extract"):
                 own, found = self._extract(graph, measurer)
         try:
@@ -275,8 +275,10 @@ class _Run:
         return compiled
 
     def _lowered(self, graph: EGraph, found: Extraction) -> CompiledProgram:
-        captured = self.captured
-        return lowered(
+        if self.built is not None and self.built[0] is found.plan:
+            return self.built[1]
+        captured, self.built = self.captured, None
+        compiled = lowered(
             captured,
             graph,
             found.plan,
@@ -288,6 +290,8 @@ class _Run:
             mutations=self._mutations(),
             explanation=self._explanation(graph, found),
         )
+        self.built = found.plan, compiled
+        return compiled
 
     def _refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is."""
@@ -314,7 +318,7 @@ class _Run:
     def _left_s(self) -> float:
         return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
 
-    def _saturate(self) -> EGraph:
+    def _saturate(self, measurer: Measurer) -> EGraph:
         program = self.captured.program
         self.segments = cut(program)
         distinct = {segment.key: segment for segment in self.segments}
@@ -329,6 +333,10 @@ class _Run:
                 self.bar.advance()
         missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
         self.report.remembered_segments = len(distinct) - len(missing)
+        timing = self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S
+        if missing and timing:
+            # Of a program whose e-graphs are remembered, the times mostly are too.
+            measurer.prepare()
         if end - time.monotonic() < _ROUND_S:
             self.graphs |= {key: unsaturated(seg.roots, "deadline") for key, seg in missing}
         elif missing:

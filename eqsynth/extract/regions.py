@@ -13,14 +13,13 @@ Not here: engines (``lower/``), the choice among kernels of single operators (``
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import over
 from eqsynth.extract.candidates import copy_kernel
-from eqsynth.extract.cost import CostModel, Extraction, Measure
+from eqsynth.extract.cost import NEGLIGIBLE, CostModel, Extraction, Measure
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of
@@ -33,6 +32,10 @@ CLEAR = 1.5
 """Where the plan's own kernels and the engine are further apart than this factor, one is better
 throughout: such a range of spans is not parted further."""
 
+
+NEAR = 1.1
+"""The terms of the plan, and those of the original, are two sides. Where one side's region takes
+longer than the other's by more than this factor, its parts are not tried."""
 
 COMPILE_S = 5.0
 """What an engine takes to compile a region, about."""
@@ -83,7 +86,8 @@ def with_engines(
 ) -> Extraction:
     """The extraction, with regions on engines where these were measured to be faster.
 
-    The whole is tried first, then halves of what no side wins clearly; at the deadline what was
+    The whole is tried first, then its halves where nobody wins clearly, then theirs, so long as the
+    last halving gained a hundredth: an engine takes seconds for each. At the deadline what was
     measured until then decides. In the last half of the time, less what one compilation takes,
     none is begun.
 
@@ -101,27 +105,48 @@ def with_engines(
     choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
     timed = 0
     weights = [_own_s(plan, part, together) for part in parts]
-    queue = deque([(0, len(parts))])
-    while queue and time.monotonic() < begin_until:
-        first, last = queue.popleft()
-        span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
-        ways = [way for engine in engines for way in _ways(graph, plan, span, engine)]
-        costs.load([step.kernel for step in ways])
-        unknown = list(dict.fromkeys(s.kernel for s in ways if not costs.measured(s.kernel)))
-        for kernel in unknown:
-            times = measure([kernel], end)
+    total_s = sum(weights)
+    level: list[tuple[int, int, tuple[int, ...]]] = [(0, len(parts), _SIDES)]
+    while level:
+        halves: list[tuple[int, int, tuple[int, ...]]] = []
+        for first, last, sides in level:
+            if time.monotonic() >= begin_until:
+                break
+            span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
+            ways = [w for engine in engines for w in _ways(graph, plan, span, engine, sides)]
+            timed += _time([step.kernel for _, step in ways], costs, measure, end)
+            took = [_placed(side, step, plan, span, costs) for side, step in ways]
+            best = min((t for t in took if t[0] < float("inf")), key=lambda t: t[0], default=None)
+            if best is None:
+                continue
+            choices[first, last] = (best[0], best[2])
+            near = tuple({side for cost_s, side, _ in took if cost_s <= NEAR * best[0]})
+            if 1 / CLEAR < sum(weights[first:last]) / best[0] < CLEAR:
+                halves += [(*half, near) for half in _halves(first, last, weights)]
+        before_s, (total_s, way) = total_s, _cheapest(parts, choices, weights)
+        whole = level[0][:2] == (0, len(parts))
+        level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else []
+    return replace(found, plan=_joined(plan, total_s, way), timed=found.timed + timed)
+
+
+def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:
+    """Times what has no time yet; how many that were."""
+    costs.load(kernels)
+    timed = 0
+    for kernel in dict.fromkeys(kernels):
+        if not costs.measured(kernel):
+            times = measure([kernel], until)
             costs.record(times)
             timed += len(times)
-        for step in ways:
-            cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
-            if cost_s < choices.get((first, last), (float("inf"), None))[0]:
-                choices[first, last] = (cost_s, replace(step, cost_s=cost_s))
-        if (first, last) in choices:
-            apart = sum(weights[first:last]) / choices[first, last][0]
-            if 1 / CLEAR < apart < CLEAR:
-                queue.extend(_halves(first, last, weights))
-    best = _cheapest(plan, parts, choices, weights)
-    return replace(found, plan=best, timed=found.timed + timed)
+    return timed
+
+
+def _placed(
+    side: int, step: PlanStep, plan: Plan, span: Span, costs: CostModel
+) -> tuple[float, int, PlanStep]:
+    """What a region takes in its place: its own time, and conversions at its borders."""
+    cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
+    return cost_s, side, replace(step, cost_s=cost_s)
 
 
 def _own_s(plan: Plan, part: Span, together: float) -> float:
@@ -139,8 +164,14 @@ def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, 
     return [(a, b) for a, b in ((first, middle), (middle, last)) if sum(weights[a:b]) >= least]
 
 
-def _ways(graph: EGraph, plan: Plan, span: Span, engine: Backend) -> Iterator[PlanStep]:
-    """The span as one step on an engine: as it was chosen, and as it was in the original."""
+# A span as it was chosen, and as it was in the original.
+_SIDES = (0, 1)
+
+
+def _ways(
+    graph: EGraph, plan: Plan, span: Span, engine: Backend, sides: Sequence[int]
+) -> Iterator[tuple[int, PlanStep]]:
+    """The span as one step on an engine, from each side."""
     chosen: dict[ClassRef, Tensor] = {}
     for step in plan.steps[span.first : span.last]:
         if not isinstance(step.member, ClassRef):
@@ -149,9 +180,8 @@ def _ways(graph: EGraph, plan: Plan, span: Span, engine: Backend) -> Iterator[Pl
     given |= {ref for step in plan.steps[: span.first] for ref, _ in (step.result, *step.also)}
     roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
     first = {ref: members[0] for ref, members in graph.original.items() if members}
-    seen: set[Kernel] = set()
-    for members in (chosen, first):
-        region = _region(roots, members, given)
+    for side in sides:
+        region = _region(roots, (chosen, first)[side], given)
         if region is None:
             continue
         placed = Region(
@@ -159,9 +189,7 @@ def _ways(graph: EGraph, plan: Plan, span: Span, engine: Backend) -> Iterator[Pl
         )
         known = tuple(arg.constant for arg in region.args)
         for kernel in engine.kernels(placed, known):
-            if kernel not in seen:
-                seen.add(kernel)
-                yield _step(region, kernel, roots)
+            yield side, _step(region, kernel, roots)
 
 
 def _region(
@@ -233,14 +261,16 @@ def _layouts(steps: Sequence[PlanStep], plan: Plan) -> dict[ClassRef, list[Layou
     return found
 
 
+_Way = list[tuple[Span, PlanStep | None]]
+
+
 def _cheapest(
-    plan: Plan,
     parts: Sequence[Span],
     choices: Mapping[tuple[int, int], tuple[float, PlanStep]],
     weights: Sequence[float],
-) -> Plan:
+) -> tuple[float, _Way]:
     """The cheapest way through the spans: each as it is, for its weight, or in a region."""
-    best: list[tuple[float, list[tuple[Span, PlanStep | None]]]] = [(0.0, [])]
+    best: list[tuple[float, _Way]] = [(0.0, [])]
     for last in range(1, len(parts) + 1):
         part = parts[last - 1]
         ways = [(best[last - 1][0] + weights[last - 1], [*best[last - 1][1], (part, None)])]
@@ -249,7 +279,11 @@ def _cheapest(
                 span = Span(parts[first].first, part.last, part.results)
                 ways.append((best[first][0] + cost_s, [*best[first][1], (span, step)]))
         best.append(min(ways, key=lambda way: way[0]))
-    total_s, way = best[-1]
+    return best[-1]
+
+
+def _joined(plan: Plan, total_s: float, way: _Way) -> Plan:
+    """The plan in which regions stand for their spans; the plan itself where there are none."""
     if all(step is None for _, step in way):
         return plan
     steps: list[PlanStep] = []

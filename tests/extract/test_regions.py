@@ -23,7 +23,7 @@ from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import input as input_
 from eqsynth.frontend.expression import weight
-from eqsynth.ir.tensor import Region
+from eqsynth.ir.tensor import Op, Region
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import cpu_backends, engines
 from eqsynth.lower.program import CompiledProgram
@@ -154,6 +154,45 @@ def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
     torch.testing.assert_close(
         compiled(captured, graph, better.plan)(x), compiled(captured, graph, found.plan)(x)
     )
+
+
+def test_halving_ends_where_it_gains_nothing(costs: CostModel) -> None:
+    """An engine that is as fast everywhere: the whole and two halves are tried, no quarters."""
+    x: Expr = X
+    for _ in range(8):
+        x = ops.tanh(x)
+    _, graph, found = searched(x, costs)
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        (kernel,) = kernels
+        asked.append(kernel.term.label)
+        return {kernel: seconds(1.02 * int(kernel.term.label.split()[2]))}
+
+    assert len(spans(found.plan)) == 8
+    plan = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0).plan
+    assert plan == found.plan
+    # The halves are equal up to names, so that one of them is timed.
+    assert asked == ["Region of 8 operators", "Region of 4 operators"]
+
+
+def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
+    """The original has a sigmoid where the plan has a tangent, and is slower as a whole."""
+    _, graph, found = searched(ops.relu(ops.tanh(ops.exp(ops.neg(X)))), costs)
+    (tanh,) = (step for step in found.plan.steps if step.kernel.term.label == "Tanh")
+    assert isinstance(tanh.member, Op)
+    other = Op("Sigmoid", tanh.member.args)
+    graph = replace(graph, original={**graph.original, tanh.result[0]: (other,)})
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        (kernel,) = kernels
+        asked.append(str(kernel.term.outputs[0]) if isinstance(kernel.term, Region) else "")
+        return {kernel: seconds(5.0 if "Sigmoid" in asked[-1] else 4.0)}
+
+    with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0)
+    assert sum("Sigmoid" in text for text in asked) == 1
+    assert sum("Tanh" in text for text in asked) == 2
 
 
 def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
