@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 import eqsynth
+from eqsynth import pipeline
 from eqsynth.errors import EqsynthError
+from eqsynth.extract.plan import Plan
 from eqsynth.lower import inductor
 
 
@@ -41,13 +44,18 @@ def fast_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQSYNTH_CACHE", str(directory))
         optimized(engines=["inductor"])
+    _set_times(directory, 1e-9)
+    return directory
+
+
+def _set_times(directory: Path, seconds: float) -> None:
+    """What regions take on Inductor, in the profile."""
     (path,) = directory.rglob("*.sqlite*")
     with sqlite3.connect(path) as profile:
         profile.execute(
-            "UPDATE times SET median_s = 1e-9, q1_s = 1e-9, q3_s = 1e-9 "
-            "WHERE family LIKE 'inductor%'"
+            "UPDATE times SET median_s = ?, q1_s = ?, q3_s = ? WHERE family LIKE 'inductor%'",
+            (seconds,) * 3,
         )
-    return directory
 
 
 def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +67,27 @@ def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) 
         torch.testing.assert_close(mine, wanted)
     assert "Linear" not in str(program.explain()) and program.explain().rules  # it has a proof
     assert "Region" in repr(program)
+
+
+def test_the_program_that_was_weighed_is_used(
+    fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plan without regions is built once, though its kernels are timed in a row first."""
+    directory = tmp_path / "slow"
+    shutil.copytree(fast_inductor, directory)
+    _set_times(directory, 10.0)
+    monkeypatch.setenv("EQSYNTH_CACHE", str(directory))
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    built: list[Plan] = []
+
+    def lowered(captured: Any, graph: Any, plan: Plan, *rest: Any, **named: Any) -> Any:
+        built.append(plan)
+        return real(captured, graph, plan, *rest, **named)
+
+    real = pipeline.lowered
+    monkeypatch.setattr(pipeline, "lowered", lowered)
+    program = optimized(engines=["inductor"])
+    assert "inductor" not in program.report.backend and len(built) == 1
 
 
 def test_it_is_saved(
