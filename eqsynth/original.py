@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.errors import LoweringError
+from eqsynth.errors import LoweringError
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
@@ -93,6 +94,22 @@ class Original:
         cut = "" if report.stop in WHOLE else f" (the search was cut short: {report.stop})"
         why = NoExplanation(f"the original program is used: {report.reason}{cut}")
         return CompiledProgram.from_module(self.module, report, why, (self.args, self.kwargs))
+
+    def refuse_nan(self) -> None:
+        """A sum with NaN in it has no order in which it is right: such a program stays as it is.
+
+        Raises:
+            LoweringError: a weight holds NaN.
+        """
+        for name, weight in self.captured.weights.items():
+            if weight.is_floating_point() and bool(weight.isnan().any()):
+                raise LoweringError(
+                    what="a weight holds NaN",
+                    where=name,
+                    got="NaN",
+                    expected="numbers",
+                    hint="look for the step of training that made it; the original is used",
+                )
 
     def leaves(self) -> Sequence[Any]:
         """The example arguments, one by one."""

@@ -239,7 +239,7 @@ class _Run:
     def pipeline(self) -> CompiledProgram:
         program = self.captured.program
         self.report.count_before(program)
-        self._refuse_nan()
+        self.original.refuse_nan()
         self.original.try_inputs()
         with Measurer(self.original.target.threads) as measurer:
             with self._stage("saturate"):
@@ -292,18 +292,6 @@ class _Run:
         )
         self.built = found.plan, compiled
         return compiled
-
-    def _refuse_nan(self) -> None:
-        """A sum with NaN in it has no order in which it is right: such a program stays as it is."""
-        for name, weight in self.captured.weights.items():
-            if weight.is_floating_point() and bool(weight.isnan().any()):
-                raise LoweringError(
-                    what="a weight holds NaN",
-                    where=name,
-                    got="NaN",
-                    expected="numbers",
-                    hint="look for the step of training that made it; the original is used",
-                )
 
     # ---- stages ------------------------------------------------------------------
 
