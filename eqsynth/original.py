@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_flatten
 
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.errors import LoweringError
-from eqsynth.errors import LoweringError
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
