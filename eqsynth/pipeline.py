@@ -61,7 +61,7 @@ from eqsynth.race import race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
-from eqsynth.why_not import why_not
+from eqsynth.why_not import operator_times, why_not
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -218,6 +218,8 @@ def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
 # Seconds that a worker takes to load its libraries at least, and that a round of rules does: with
 # less time neither is begun.
 _LOADING_S, _ROUND_S = 1.0, 0.02
+# Operators of a program that takes longer aren't timed one by one for the explanation.
+_LONG_S = 1.0
 
 
 @dataclass
@@ -404,6 +406,10 @@ class _Run:
         if any(step.kernel.opaque for step in compiled.steps):
             self.report.opaque_share = opaque_share(compiled, args, kwargs)
         if not kept:
+            if must_win and result.before.median_s < _LONG_S:
+                self.report.operator_times = operator_times(
+                    self.captured, graph, plan, compiled, args, kwargs
+                )
             return compiled
         self.report.reason = "nothing faster was found"
         self.report.why_not = why_not(self.captured, graph, plan, compiled, args, kwargs)
@@ -437,4 +443,5 @@ class _Run:
                 for key, g in self.graphs.items()
                 if self.settings.explain and g.stop not in WHOLE
             },
+            partial(getattr, self.report, "operator_times"),
         )

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OperatorTimes, Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op
 from eqsynth.ir.work import bytes_moved, flops
@@ -83,6 +83,8 @@ class Report:
         own_rules: names of the user's rules, which are told before eqsynth's.
         opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
             the program that was found.
+        operator_times: seconds of the original's operators and of the program's, in their places;
+            measured where time is the objective and a faster program was found.
         stages_s: seconds of each stage; ``capture`` comes before the time limit begins.
         reason: why the original was kept, if it was.
         engine_refused: why the plan with regions on engines was given up, if it was.
@@ -123,6 +125,7 @@ class Report:
     complete: bool = False
     reason: str = ""
     engine_refused: str = ""
+    operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
 
     def count_before(self, program: Program) -> None:

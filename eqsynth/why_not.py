@@ -1,4 +1,5 @@
-"""Why a program that was found is no faster: its steps against the operators that they replaced.
+"""What the steps of a program take, and what the original's operators do; so why a program that
+was found is no faster: its steps against the operators that they replaced.
 
 Both are timed where they stand: the steps of the compiled program, and the original operator by
 operator through plain torch. What a step replaced are the original's operators between the step's
@@ -12,9 +13,11 @@ from typing import Any
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError, LoweringError
+from eqsynth.explain import planned_values
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.select import Selection
+from eqsynth.extract.timing import OperatorTimes
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, args_of
 from eqsynth.lower.program import CompiledProgram
@@ -47,6 +50,32 @@ def why_not(
     return tuple((known or sorted(found, key=lambda step: -step.time_s))[:_TOLD])
 
 
+def operator_times(
+    captured: Captured,
+    graph: EGraph,
+    plan: Plan,
+    compiled: CompiledProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> OperatorTimes:
+    """Seconds of the original's operators and of the program's steps, by what they compute."""
+    _, values = planned_values(graph, plan)
+    known = list(zip(plan.steps, step_times(compiled, args, kwargs), strict=True))
+    plain = _plain(captured, graph)
+    before: dict[Tensor, float] = {}
+    if plain is not None:
+        program, own = plain
+        _, originals = planned_values(graph, own)
+        pairs = zip(own.steps, step_times(program, args, kwargs), strict=True)
+        before = {originals[step.result]: seconds for step, seconds in pairs}
+    moving = [(step, s) for step, s in known if step.kernel.implementation != "torch.view"]
+    return OperatorTimes(
+        before,
+        {values[step.result]: seconds for step, seconds in moving},
+        {values[step.result]: _kernel(step) for step, _ in moving},
+    )
+
+
 def replaced(graph: EGraph, step: PlanStep) -> dict[ClassRef, Op] | None:
     """The original's operators that a step computes, by their classes; None if that isn't known,
     because its result or an argument is no value of the original."""
@@ -69,18 +98,30 @@ def _original_times(
     captured: Captured, graph: EGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[ClassRef, float]:
     """Seconds of each of the original's operators through plain torch, by its class."""
-    backends = (TorchBackend(captured.opaque),)
-    try:
-        found = candidates(graph, backends, until=0.0)  # the original's operators alone
-        plan = Selection(graph, found).plain(lambda kernel: 1.0)
-        program = lowered(captured, graph, plan, backends)
-    except (ExtractionError, LoweringError):
+    plain = _plain(captured, graph)
+    if plain is None:
         return {}
+    program, plan = plain
     times: dict[ClassRef, float] = {}
     for step, seconds in zip(plan.steps, step_times(program, args, kwargs), strict=True):
         ref = step.result[0]
         times[ref] = times.get(ref, 0.0) + seconds
     return times
+
+
+def _plain(captured: Captured, graph: EGraph) -> tuple[CompiledProgram, Plan] | None:
+    """The original's operators through plain torch, one by one; None if that can't be built."""
+    backends = (TorchBackend(captured.opaque),)
+    try:
+        found = candidates(graph, backends, until=0.0)  # the original's operators alone
+        plan = Selection(graph, found).plain(lambda kernel: 1.0)
+        return lowered(captured, graph, plan, backends), plan
+    except (ExtractionError, LoweringError):
+        return None
+
+
+def _kernel(step: PlanStep) -> str:
+    return f"{step.kernel.implementation} {step.kernel.schedule}".strip()
 
 
 def _told(
@@ -92,7 +133,7 @@ def _told(
     known = operators is not None and all(ref in before for ref in operators)
     return StepTime(
         what=_name(step.member),
-        kernel=f"{step.kernel.implementation} {step.kernel.schedule}".strip(),
+        kernel=_kernel(step),
         time_s=seconds,
         replaced=tuple(map(_name, (operators or {}).values())),
         replaced_s=sum(before[ref] for ref in operators or ()) if known else None,

@@ -102,8 +102,12 @@ def test_the_explanation_goes_through_einnets_chain(einnet: Proof) -> None:
     last = explanation.steps[-1].after
     names = {term.name for term in topological(last) if isinstance(term, Op)}
     assert names == {"Matmul", "Reshape", "Permute"}
-    text = str(explanation)
-    assert all(rule in text for rule in chain)
+    assert all(rule in explanation.full for rule in chain)
+    assert all(rule in str(explanation) for rule in chain)
+
+
+def test_a_proof_is_told_as_what_its_steps_change(einnet: Proof, golden: Any) -> None:
+    golden.check("explain/conv3x3_offset_reduce.txt", f"{einnet.explain()}\n")
 
 
 def test_every_program_of_the_chain_has_one_value(einnet: Proof) -> None:

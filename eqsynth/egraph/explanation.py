@@ -26,7 +26,7 @@ from eqsynth.egraph.terms import Term
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import Operator
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import Tensor, args_of, topological
+from eqsynth.ir.tensor import Op, Tensor, args_of, topological
 
 _INDICES = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
 _SCALARS = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
@@ -71,7 +71,10 @@ class Derivation:
         for term in topological([root]):
             if term not in self._tensors:
                 parts = {arg: Handle(self._tensors[arg]) for arg in args_of(term)}
-                self._tensors[term] = self._ground(encode_tensor(term, parts), None)
+                ground = self._ground(encode_tensor(term, parts), None)
+                self._tensors[term] = ground
+                if isinstance(term, Op) and term.origin:
+                    self._decoded.setdefault(ground, term)  # a log knows nothing of places
         return self._tensors[root]
 
     def outputs(self, roots: tuple[Tensor, ...]) -> Term:
@@ -183,6 +186,19 @@ class Derivation:
                 if not self.forest.equal(same, affine):
                     self.forest.union(same, affine, Justification(AFFINE_FORM, "computation"))
                     changed = True
+
+    def tensors(self, whole: Term) -> dict[Tensor, Term]:
+        """The tensors in a ground term, with a ground term of each."""
+        self.decode(whole)
+        found = {self._decoded[sub]: sub for sub in self.forest.bank.subterms(whole)
+                 if isinstance(self._decoded[sub], Tensor)}  # fmt: skip
+        return found
+
+    def outputs_of(self, whole: Term) -> tuple[Tensor, ...]:
+        """The outputs of a whole program: the inverse of :meth:`outputs`."""
+        found = self.decode(whole)
+        assert isinstance(found, tuple) and not isinstance(found, Index)
+        return found
 
     def decode(self, term: Term) -> Value:
         """A ground term as IR: a tensor, scalar or index, or the outputs of a program."""

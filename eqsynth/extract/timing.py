@@ -15,7 +15,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from eqsynth.ir.tensor import Tensor
 
 SAMPLE_S = 50e-6
 """What a sample takes at least, so that the clock doesn't matter."""
@@ -45,6 +47,24 @@ class Timing:
             return Timing(seconds[0], seconds[0], seconds[0], 1)
         q1, median, q3 = statistics.quantiles(seconds, n=4, method="inclusive")
         return Timing(median, q1, q3, len(seconds))
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """Seconds of operators in their places, as far as they were measured.
+
+    Attributes:
+        before: of the original's operators through torch, one by one.
+        after: of what the compiled program computes by one kernel.
+        kernels: what runs these.
+    """
+
+    before: Mapping[Tensor, float] = field(default_factory=dict)
+    after: Mapping[Tensor, float] = field(default_factory=dict)
+    kernels: Mapping[Tensor, str] = field(default_factory=dict)
+
+    def __deepcopy__(self, _memo: object) -> OperatorTimes:
+        return self  # terms are deeper than Python's stack, and nobody changes them
 
 
 def time_interleaved(

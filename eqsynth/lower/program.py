@@ -355,9 +355,25 @@ class CompiledProgram(torch.nn.Module):
     def _compiled(self) -> tuple[Callable[..., list[torch.Tensor]], str]:
         return straight_line(self.inputs, self.steps, self.outputs, self.constants, self.device)
 
-    def explain(self) -> Any:
-        """Why the program is equal to the original."""
-        return self._explanation() if callable(self._explanation) else self._explanation
+    def explain(self, form: str = "summary") -> Any:
+        """Why the program is equal to the original.
+
+        Args:
+            form: ``summary``: a headline for each region that was changed, and what its steps
+                changed. ``full``: every step, with the whole of what it was applied to, as text.
+
+        Raises:
+            EqsynthError: no such form.
+        """
+        if form not in ("summary", "full"):
+            raise EqsynthError(
+                f"explain: there is no form {form!r}",
+                got=repr(form),
+                expected="'summary', 'full'",
+                hint="explain() is the summary",
+            )
+        found = self._explanation() if callable(self._explanation) else self._explanation
+        return getattr(found, "full", found) if form == "full" else found
 
     def train(self, mode: bool = True) -> CompiledProgram:
         """Nothing: the program is what was optimized, in evaluation mode."""
@@ -379,6 +395,18 @@ class CompiledProgram(torch.nn.Module):
         if self.original is not None:
             return f"{type(self).__name__}(original={type(self.original).__name__})"
         return listing(type(self).__name__, self.inputs, self.steps, self.outputs)
+
+
+class Text(str):
+    """An explanation that was saved: its summary, and in full."""
+
+    full: str
+
+    @staticmethod
+    def of(summary: str, full: str) -> Text:
+        found = Text(summary)
+        found.full = full
+        return found
 
 
 class _AsItIs:

@@ -34,7 +34,7 @@ from eqsynth.lower.manifest import (
     text,
     texts,
 )
-from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.program import CompiledProgram, Text
 from eqsynth.lower.steps import Step, build_kernels
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_calls import TorchCall, call_from_data, call_to_data
@@ -80,7 +80,11 @@ def to_parts(program: CompiledProgram) -> Parts:
     Raises:
         LoweringError: the program has parts that are no plain data.
     """
-    told = {"report": str(program.report), "explanation": str(program.explain())}
+    explained = program.explain()
+    told = {
+        "report": str(program.report),
+        "explanation": [str(explained), str(getattr(explained, "full", explained))],
+    }
     arrays = _Arrays()
     if program.original is not None:
         return Parts({"original": _graph_to_data(program, arrays)} | told, arrays)
@@ -177,6 +181,11 @@ def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
 # ---- from data ------------------------------------------------------------------------------
 
 
+def _told(data: Data) -> Text:
+    summary, full = map(text, row(data, 2))
+    return Text.of(summary, full)
+
+
 def from_parts(parts: Parts) -> CompiledProgram:
     """The inverse of :func:`to_parts`. What is malformed raises one of Python's own errors.
 
@@ -186,7 +195,7 @@ def from_parts(parts: Parts) -> CompiledProgram:
     if type(parts.program) is dict and "original" in parts.program:
         graph, report, explanation = fields(parts.program, ("original", "report", "explanation"))
         return CompiledProgram.from_module(
-            _graph_from_data(graph, parts.tensors), text(report), text(explanation), loaded=True
+            _graph_from_data(graph, parts.tensors), text(report), _told(explanation), loaded=True
         )
     data, report, explanation = fields(parts.program, ("kernels", "report", "explanation"))
     arrays = parts.tensors
@@ -243,7 +252,7 @@ def from_parts(parts: Parts) -> CompiledProgram:
         constants,
         mutations,
         report=text(report),
-        explanation=text(explanation),
+        explanation=_told(explanation),
         recipe=_recipe_from_data(recipe_data, types, arrays, opaque),
         backends=backends,
         loaded=True,

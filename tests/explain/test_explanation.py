@@ -95,7 +95,7 @@ def test_the_text_shows_both_programs_and_every_rule(
     programs: dict[str, CompiledProgram],
 ) -> None:
     explanation = explanation_of(programs["linear_attention"])
-    text = str(explanation)
+    text = programs["linear_attention"].explain("full")
     assert text.startswith("original program") and "optimized program" in text
     assert all(f"{n}. " in text for n in range(1, len(explanation.steps) + 1))
     assert all(rule in text for rule in explanation.rules)
@@ -154,7 +154,8 @@ def test_a_chain_that_is_too_long_is_told_as_lemmas(tmp_path: Path) -> None:
     explanation.longest = explanation.longest_text = 100
     with pytest.raises(ExplanationTooLong, match="too long"):
         _ = explanation.steps
-    text = str(explanation)
+    assert len(str(explanation).splitlines()) < 100
+    text = explanation.full
     assert len(text.splitlines()) < 1_000
     about = [x for x in explanation.lemmas if isinstance(x.terms[0], Tensor | tuple)]
     assert all(f"\nlemma {n}: " in text for n in range(1, len(about) + 1))
@@ -193,4 +194,6 @@ def test_a_body_takes_the_time_of_what_it_shares(function: str) -> None:
     torch.testing.assert_close(
         program(value), torch.as_tensor(evaluate(scope, {"x": value.numpy()}), dtype=torch.float32)
     )
-    assert str(program.explain()).count("L[i<4]") <= 4 and len(str(program.explain())) < 50_000
+    for form in ("summary", "full"):
+        told = str(program.explain(form))
+        assert told.count("L[i<4]") <= 4 and len(told) < 50_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +15,11 @@ from eqsynth.egraph.proof import Pair
 from eqsynth.egraph.segments import Segment, inlined, over
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
+from eqsynth.explain.changes import Change, changes
+from eqsynth.explain.told import summary
 from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.plan import Plan, State
+from eqsynth.extract.timing import OperatorTimes
 from eqsynth.ir.index import Index
 from eqsynth.ir.printing import render, render_program, render_term
 from eqsynth.ir.program import Program
@@ -70,24 +73,41 @@ class Explanation:
     """A derivation, in two forms: ``steps``, a chain of whole programs, and ``lemmas``, where a
     pair of subterms is proved once however often the chain would need it again.
 
-    As text it is the steps, or the lemmas if there are more than ``longest_text`` steps: the chain
-    of an unrolled recurrent network is exponential in its length, its lemmas are linear.
+    As text it is a headline for each region that was changed, and what its steps changed; in full
+    it is the steps, or the lemmas if there are more than ``longest_text`` steps: the chain of an
+    unrolled recurrent network is exponential in its length, its lemmas are linear.
 
     >>> print(program.explain())                                          # doctest: +SKIP
+    >>> print(program.explain("full"))                                    # doctest: +SKIP
     """
 
     longest = 20_000
     longest_text = 1_000
 
     def __init__(
-        self, derivation: Derivation, before: Term, after: Term, note: str = ""
+        self,
+        derivation: Derivation,
+        before: Term,
+        after: Term,
+        note: str = "",
+        times: OperatorTimes = OperatorTimes(),  # noqa: B008  (frozen)
     ) -> None:
         """
         Args:
             note: what the text begins with: that a part of the program wasn't rewritten, and why.
+            times: of operators, as far as they are known.
         """
         self._derivation, self._before, self._after = derivation, before, after
-        self.note = note
+        self.note, self.times = note, times
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """The regions of the program that were changed, equal ones once.
+
+        Raises:
+            EquivalenceError: the log doesn't contain what makes the programs equal.
+        """
+        return changes(self._derivation, self._before, self._after, self.times)
 
     @cached_property
     def steps(self) -> tuple[RewriteStep, ...]:
@@ -108,8 +128,8 @@ class Explanation:
             rule=step.rule,
             forward=step.forward,
             position=(decode(step.position[0]), decode(step.position[1])),
-            before=_outputs(decode(step.before)),
-            after=_outputs(decode(step.after)),
+            before=self._derivation.outputs_of(step.before),
+            after=self._derivation.outputs_of(step.after),
         )
 
     @cached_property
@@ -147,7 +167,7 @@ class Explanation:
     @property
     def found(self) -> Program:
         """The program that was chosen; unlike the steps to it, this takes no search."""
-        return Program((), _outputs(self._derivation.decode(self._after)))
+        return Program((), self._derivation.outputs_of(self._after))
 
     def programs(self, longest: int | None = None) -> Iterator[tuple[str, Program]]:
         """(rule, whole program after it), the original first, under the name ``original``.
@@ -155,12 +175,17 @@ class Explanation:
         Raises:
             ExplanationTooLong: there are more than ``longest`` steps.
         """
-        yield "original", Program((), _outputs(self._derivation.decode(self._before)))
+        yield "original", Program((), self._derivation.outputs_of(self._before))
         for step in self.steps if longest is None else self._chain(longest):
             yield step.rule, Program((), step.after)
 
     def __str__(self) -> str:
-        original = render_program(Program((), _outputs(self._derivation.decode(self._before))))
+        return summary(self.changes, [self.note] if self.note else [])
+
+    @property
+    def full(self) -> str:
+        """Every step with all that stands around it, or the lemmas if the steps are too many."""
+        original = render_program(Program((), self._derivation.outputs_of(self._before)))
         final = render_program(self.found)
         try:
             steps = self._chain(self.longest_text)
@@ -182,6 +207,10 @@ class NoExplanation:
     def __str__(self) -> str:
         return self.reason
 
+    @property
+    def full(self) -> str:
+        return self.reason
+
 
 def explain_plan(
     program: Program,
@@ -190,12 +219,14 @@ def explain_plan(
     graph: EGraph,
     plan: Plan,
     cut_short: Mapping[bytes, str] | None = None,
+    times: Callable[[], OperatorTimes] = OperatorTimes,
 ) -> Explanation | NoExplanation:
     """The derivation of a plan from the program that it was extracted for.
 
     Args:
         cut_short: segments that weren't searched to the end, and why. One of them that has no log
             stays as it was.
+        times: of operators, as far as they are known when the explanation is asked for.
     """
     derivation = Derivation()
     stops = [(cut_short or {}).get(segment.key, "") for segment in segments]
@@ -212,11 +243,21 @@ def explain_plan(
     note = f"{count} of {len(segments)} segments weren't searched to the end: {why}" if why else ""
     before = derivation.outputs(program.outputs)
     after = derivation.outputs(planned_terms(graph, plan))
-    return Explanation(derivation, before, after, note)
+    return Explanation(derivation, before, after, note, times())
 
 
 def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
     """The program that a plan computes, as terms over the inputs and weights."""
+    constants, terms = planned_values(graph, plan)
+    return tuple(
+        constants[state[0]] if state[0].constant else terms[state] for state in plan.outputs
+    )
+
+
+def planned_values(
+    graph: EGraph, plan: Plan
+) -> tuple[Mapping[ClassRef, Tensor], Mapping[State, Tensor]]:
+    """What a plan computes, constants and values at run time, over the inputs and weights."""
     constants = constant_terms(
         graph,
         list(
@@ -244,14 +285,7 @@ def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
             terms.update(zip((step.result, *step.also), found, strict=True))
         else:
             terms[step.result] = over(step.member, images)
-    return tuple(
-        constants[state[0]] if state[0].constant else terms[state] for state in plan.outputs
-    )
-
-
-def _outputs(value: Value) -> tuple[Tensor, ...]:
-    assert isinstance(value, tuple) and not isinstance(value, Index)
-    return value
+    return constants, terms
 
 
 def _lemmas_text(lemmas: Sequence[Lemma]) -> str:

@@ -1,0 +1,202 @@
+"""An explanation that one can read: a headline a region, then what its steps changed.
+
+(q @ kᵀ) @ v -> q @ (kᵀ @ v): 16 times fewer FLOPs, 0.91 -> 0.02 ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from eqsynth.explain.changes import Change, Side, Told, is_spelling, spelled
+from eqsynth.ir.formulas import Line
+from eqsynth.ir.work import flops
+
+SCREEN: Final = 40
+"""Lines of a region at most."""
+
+_WIDTH: Final = 100
+# From this ratio on FLOPs or bytes are told as so many times fewer.
+_TOLD_RATIO: Final = 1.05
+
+
+def headline(change: Change) -> tuple[str, str]:
+    """``before -> after``, and what was gained."""
+    gains = [gain for gain in (_work(change), _time(change)) if gain]
+    return _short(change), ", ".join(gains) + _alike(change)
+
+
+def _headline(change: Change) -> list[str]:
+    what, gained = headline(change)
+    whole = f"{what}: {gained}" if gained else what
+    return [whole] if len(whole) <= _WIDTH else [f"{what}:", f"  {gained}"]
+
+
+def _is_worth_a_table(change: Change) -> bool:
+    if not change.before.formula or not change.after.formula or change.after.seconds:
+        return True
+    return len(change.before.lines) > 1 or len(change.after.lines) > 1
+
+
+def _short(change: Change) -> str:
+    before, after = change.before, change.after
+    one = len(after.lines) == sum(after.kinds.values()) == 1 < sum(before.kinds.values())
+    if one and before.formula and spelled(before.formula) == spelled(after.formula):
+        return f"{before.formula} in one kernel"
+    if before.formula and after.formula:
+        return f"{before.formula} -> {after.formula}"
+    return f"{counted(before.kinds)} -> {counted(after.kinds)}"
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """``conv3x3, 2 mul, add``; views last."""
+    told = [f"{n} {kind}s" if kind == "view" and n > 1 else f"{n} {kind}" if n > 1 else kind
+            for kind, n in sorted(kinds.items(), key=lambda item: item[0] == "view")]  # fmt: skip
+    left = sum(kinds.values()) - sum(list(kinds.values())[:6])
+    return ", ".join(told[:6]) + (f" and {left} more" if len(told) > 6 else "") or "nothing"
+
+
+def _work(change: Change) -> str:
+    before, after = change.before, change.after
+    for what, old, new in (
+        ("FLOPs", before.flops, after.flops),
+        ("bytes moved", before.bytes, after.bytes),
+    ):
+        if new and old > _TOLD_RATIO * new:
+            return f"{_ratio(old / new)} times fewer {what}"
+        if old and not new:
+            return f"no {what} any more"
+    old, new = (sum(side.kinds.values()) for side in (before, after))
+    if old > new:
+        return f"{old} operators -> {new}"
+    ratio = after.flops / before.flops if before.flops else 1.0
+    return f"{_ratio(ratio)} times the FLOPs" if ratio > _TOLD_RATIO else ""
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}".removesuffix(".0")
+
+
+def _time(change: Change) -> str:
+    before, after = change.before.time_s, change.after.time_s
+    if before is None or after is None:
+        return ""
+    return f"{milliseconds(before)} -> {milliseconds(after)} ms"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, as far as there are any: 97.2, 0.91, 0.02."""
+    ms = seconds * 1e3
+    return f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 0.1 else f"{ms:.3f}"
+
+
+def _alike(change: Change) -> str:
+    return f" (in {len(change.places)} places)" if len(change.places) > 1 else ""
+
+
+# ---- a region -----------------------------------------------------------------------------------
+
+
+def region(change: Change, longest: int = SCREEN) -> list[str]:
+    """The lines that tell of a region, at most so many."""
+    found = [*_headline(change), *_places(change)]
+    found += [f"  {name}: {told}" for name, told in list(change.where.items())[:8]]
+    if len(change.where) > 8:
+        found.append(f"  and {len(change.where) - 8} more names")
+    if _is_worth_a_table(change):
+        half = max(4, (longest - len(found)) // 4)
+        found += ["  before", *_table(change.before, half)]
+        found += ["  after", *_table(change.after, half)]
+    found += _steps(change, longest - len(found))
+    return [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 2]} …" for line in found]
+
+
+def _places(change: Change) -> list[str]:
+    known = [place for place in change.places if place]
+    more = f" and {len(known) - 4} more places" if len(known) > 4 else ""
+    return [f"  in {'; '.join(known[:4])}{more}"] if known else []
+
+
+def _table(side: Side, longest: int) -> list[str]:
+    """The lines of a side, each with its type and its share of the work."""
+    rows = [(str(line), *_facts(line, side)) for line in side.lines]
+    shown = rows if len(rows) <= longest else [*rows[: longest - 2], *rows[-1:]]
+    widths = [max((len(row[n]) for row in shown), default=0) for n in range(len(rows[0]))]
+    widths[0] = min(widths[0], _WIDTH - sum(widths[1:]) - 12)
+    found = []
+    for text, *facts in shown:
+        if len(text) > widths[0]:
+            found.append(f"    {text}")
+            text = ""
+        found.append("    " + "  ".join(map(str.ljust, (text, *facts), widths)).rstrip())
+    if len(rows) > len(shown):
+        found.insert(-1, f"    … {len(rows) - len(shown)} lines more")
+    return found
+
+
+def _facts(line: Line, side: Side) -> tuple[str, ...]:
+    """The shape, the work, the time and the kernel of a line."""
+    work = sum(flops(term) for term in line.covers if not term.constant)
+    known = [side.seconds[term] for term in line.covers if term in side.seconds]
+    return (
+        f"{list(line.term.shape)}",
+        f"{_count(work)}FLOP" if work else "",
+        f"{milliseconds(sum(known))} ms" if known else "",
+        ", ".join(side.kernels[term] for term in line.covers if term in side.kernels),
+    )
+
+
+def _count(number: int) -> str:
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} "
+
+
+def _steps(change: Change, room: int) -> list[str]:
+    if change.count < 0:
+        return [f"  by {_names(change.rules)}", '  too many steps to show: explain("full")']
+    if len(change.steps) == 1 and _is_worth_a_table(change):
+        found = [f"  by {_names(change.steps[0].rules)}"]  # the tables say what it changed
+    else:
+        found = [line for n, step in enumerate(change.steps, 1) for line in _step(n, step)]
+    room = max(room - 1, 3)
+    if len(found) > room:
+        left = len(found) - room
+        end = room // 3
+        found = [*found[: room - end], f"  … {left} lines more", *found[-end:]]
+    left = change.count - len(change.steps)
+    if left > 0:
+        plural = "steps" if left > 1 else "step"
+        found.append(f'  {left} more {plural} of spelling: explain("full")')
+    return found
+
+
+def _step(number: int, step: Told) -> Iterable[str]:
+    yield f"  {number}. {_names(step.rules)}"
+    yield from (f"     - {line}" for line in step.gone)
+    yield from (f"     + {line}" for line in step.new)
+
+
+def _names(rules: Sequence[str]) -> str:
+    """The rules that did something, each once; if none did, those that spelled it otherwise."""
+    plain = dict.fromkeys(rules)
+    names = [rule for rule in plain if not is_spelling(rule)] or list(plain)
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# ---- the whole ----------------------------------------------------------------------------------
+
+
+def summary(found: Sequence[Change], notes: Sequence[str] = ()) -> str:
+    """All regions; those in which nothing but views changed with a line each."""
+    worth = [c for c in found if {*c.before.kinds, *c.after.kinds} - {"view"}]
+    views = len(found) - len(worth)
+    parts = [*notes]
+    if not found:
+        parts.append("no operator was changed")
+    blocks = ["\n".join(region(change)) for change in worth]
+    if views:
+        regions = "regions" if views > 1 else "region"
+        blocks.append(f'{views} {regions} of views alone changed: explain("full")')
+    return "\n\n".join(["\n".join(parts), *blocks] if parts else blocks)

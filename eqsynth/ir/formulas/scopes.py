@@ -1,0 +1,308 @@
+"""Scopes as formulas, where they are operators: products of matrices, sums, convolutions, maps.
+
+L[i<2, j<32, l<32] sum[k0<512] . v[i, k0, l] * k[i, k0, j]   is   kᵀ @ v
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from eqsynth.ir.formulas.parts import (
+    ATOM,
+    MATMUL,
+    PRODUCT,
+    SUM,
+    Formula,
+    Operands,
+    infix,
+    permuted,
+    tight,
+    window,
+)  # fmt: skip
+from eqsynth.ir.index import It
+from eqsynth.ir.printing import render_term
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    factors_of,
+    iterators,
+    tensors,
+    tree_size,
+)  # fmt: skip
+from eqsynth.ir.tensor import Scope, Tensor, args_of
+
+# Leaves of a body that is still written as a formula.
+_LONGEST_BODY: Final = 24
+_LETTERS: Final = "bijklmnopqrstuvwxyzacdefgh"
+
+
+def scope_formula(scope: Scope, operands: Operands) -> Formula:
+    """A scope as the operator that it is, else as EinNet writes it."""
+    found = _as_operator(scope, operands)
+    return found if found is not None else (_notation(scope, operands), SUM)
+
+
+def _as_operator(scope: Scope, operands: Operands) -> Formula | None:
+    found = _contraction(scope, operands) or _convolution(scope, operands)
+    return found or _map(scope, operands)
+
+
+def is_written_out(scope: Scope) -> bool:
+    """Whether a scope is no operator, so that it is written in full: L[i<4] . …"""
+    return _as_operator(scope, _anything) is None
+
+
+def scope_kind(scope: Scope) -> str:
+    """``matmul``, ``einsum``, ``conv3x3``, ``sum``, ``map``, …; what is reduced through a window
+    is an ``offset-reduce`` [EinNet]."""
+    single = isinstance(scope.body, Read)
+    if not scope.reduction:
+        return "view" if single else "map"
+    found = _contraction(scope, _anything)
+    if found is not None:
+        return scope.reducer if single else "matmul" if found[1] == MATMUL else "einsum"
+    windowed = _windowed(scope)
+    if windowed is not None:
+        return f"conv{windowed[2]}"
+    if single:
+        return "offset-reduce" if scope.reducer == "sum" else f"offset-{scope.reducer}"
+    return f"{scope.reducer} of products"
+
+
+def _anything(_term: Tensor) -> Formula:
+    return "_", ATOM
+
+
+def _slots(read: Read, scope: Scope) -> list[int] | None:
+    """The iterators at which a tensor is read whole, one an axis, without axes of extent 1."""
+    if not read.in_range():
+        return None
+    slots = []
+    for index, extent in zip(read.index, read.tensor.shape, strict=True):
+        it = index.bare()
+        if it is None and not index.terms and extent == 1:
+            continue
+        if it is None or it.extent != extent or it.slot in slots:
+            return None
+        slots.append(it.slot)
+    return slots
+
+
+def _contraction(scope: Scope, operands: Operands) -> Formula | None:
+    """A reduction of tensors that are read whole: a product of matrices, an einsum, a sum."""
+    rank = len(scope.traversal)
+    out = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
+    reads = [part for part in factors_of(scope.body) if isinstance(part, Read)]
+    if not scope.reduction or not reads or len(reads) != len(factors_of(scope.body)):
+        return None
+    slots = [_slots(read, scope) for read in reads]
+    if any(found is None for found in slots):
+        return None
+    own = [(read, found) for read, found in zip(reads, slots, strict=True) if found is not None]
+    used = {slot for _, found in own for slot in found}
+    reduced = [rank + n for n, extent in enumerate(scope.reduction) if extent != 1]
+    if used != {*out, *reduced}:
+        return None
+    if len(own) == 1:
+        read, found = own[0]
+        if [slot for slot in found if slot < rank] != out:
+            return None
+        axes = [n for n, index in enumerate(read.index) if (it := index.bare()) and it.slot >= rank]
+        text = f"axis {axes[0]}" if len(axes) == 1 else f"axes {tuple(axes)}"
+        return f"{scope.reducer}({operands(read.tensor)[0]}, {text})", ATOM
+    if scope.reducer != "sum":
+        return None
+    if len(own) == 2 and len(reduced) == 1:
+        for (a, left), (b, right) in (own, own[::-1]):
+            found_product = _product(out, reduced[0], left, right)
+            if found_product is not None:
+                sides = zip((a, b), found_product, strict=True)
+                first, second = (_transposed(operands(x.tensor), flip) for x, flip in sides)
+                return infix(" @ ", MATMUL, first, second)
+    letter = {slot: _LETTERS[n % 26] for n, slot in enumerate([*out, *reduced])}
+    subscripts = ",".join("".join(letter[s] for s in found) for _, found in own)
+    names = ", ".join(operands(read.tensor)[0] for read, _ in own)
+    return f'einsum("{subscripts}->{"".join(letter[s] for s in out)}", {names})', ATOM
+
+
+def _transposed(source: Formula, flip: bool) -> Formula:
+    return (f"{tight(source, ATOM)}ᵀ", ATOM) if flip else source
+
+
+def _product(out: list[int], k: int, left: list[int], right: list[int]) -> tuple[bool, bool] | None:
+    """Whether operands with these axes are factors of a product of matrices, and which of them are
+    transposed."""
+    n = [slot for slot in out if slot in right and slot not in left]
+    m = [slot for slot in out if slot in left and slot not in right]
+    shared = [slot for slot in out if slot in left and slot in right]
+    if len(n) > 1 or out != [*shared, *m, *n]:
+        return None
+    if left == [*shared, *m, k]:
+        a = False
+    elif len(m) == 1 and left == [*shared, k, *m]:
+        a = True
+    else:
+        return None
+    if not n:
+        return (a, False) if right == [*shared, k] and not shared else None
+    if right == [*shared, k, *n]:
+        return a, False
+    return (a, True) if right == [*shared, *n, k] else None
+
+
+def _convolution(scope: Scope, operands: Operands) -> Formula | None:
+    found = _windowed(scope)
+    if found is None:
+        return None
+    read, kernel, size, step = found
+    told = "" if step == 1 else f", stride {step}"
+    text = f"{operands(read.tensor)[0]}, {operands(kernel.tensor)[0]}{told}"
+    return f"conv{size}({text})", ATOM
+
+
+def _windowed(scope: Scope) -> tuple[Read, Read, str, int] | None:
+    """Of a sum of products of a kernel and of a tensor that is read through a window: the tensor,
+    the kernel, the window's size, and the largest stride."""
+    factors = factors_of(scope.body)
+    if scope.reducer != "sum" or len(factors) != 2:
+        return None
+    rank = len(scope.traversal)
+    for read, kernel in (factors, factors[::-1]):
+        if not isinstance(read, Read) or not isinstance(kernel, Read):
+            return None
+        windows = [index for index in read.index if len(index.terms) == 2 and index.is_affine]
+        plain = [index for index in (*read.index, *kernel.index) if index not in windows]
+        if not windows or any(index.terms and index.bare() is None for index in plain):
+            continue
+        sides = [[atom for atom, _ in index.terms if isinstance(atom, It)] for index in windows]
+        inside = iterators(kernel)
+        if all(at.slot < rank <= by.slot and by in inside for at, by in sides):
+            steps = (i.coefficient(at.slot) for i, (at, _) in zip(windows, sides, strict=True))
+            return read, kernel, window(by.extent for _, by in sides), max(steps)
+    return None
+
+
+def _map(scope: Scope, operands: Operands) -> Formula | None:
+    """An elementwise body over tensors that are read whole, or a view of one."""
+    if scope.reduction or tree_size(scope.body) > _LONGEST_BODY:
+        return None
+    if isinstance(scope.body, Read):
+        return _read_view(scope, scope.body, operands)
+    return _scalar(scope.body, lambda read: _broadcast(scope, read, operands))
+
+
+def _broadcast(scope: Scope, read: Read, operands: Operands) -> Formula | None:
+    """A read as an operand of NumPy's broadcasting; None where it isn't one."""
+    slots = _slots(read, scope)
+    if slots is None:
+        return None
+    source = operands(read.tensor)
+    ahead = len(scope.traversal) - len(read.index)
+    its = [index.bare() for index in read.index]
+    if ahead >= 0 and all(it is None or it.slot == ahead + n for n, it in enumerate(its)):
+        return source
+    axes = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
+    if sorted(slots) != slots:
+        return (
+            permuted(source, read.tensor.shape, _order(slots))
+            if len(slots) == len(axes) and (len(slots) == len(read.tensor.shape))
+            else None
+        )
+    if len(slots) < len(read.tensor.shape):
+        return None
+    first = axes.index(slots[0])
+    at = ", ".join(":" if slot in slots else "None" for slot in axes[first:])
+    return f"{tight(source, ATOM)}[{at}]", ATOM
+
+
+def _order(slots: Sequence[int]) -> list[int]:
+    """The order of the axes of what is read, by which it has those of the result."""
+    return sorted(range(len(slots)), key=lambda axis: slots[axis])
+
+
+def _read_view(scope: Scope, read: Read, operands: Operands) -> Formula | None:
+    slots = _slots(read, scope)
+    axes = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
+    source = operands(read.tensor)
+    if slots is None:
+        return _cut(scope, read, source)
+    if slots == axes:
+        return source
+    if sorted(slots) == axes and len(slots) == len(read.tensor.shape):
+        return permuted(source, read.tensor.shape, _order(slots))
+    if sorted(slots) == slots and slots == axes[len(axes) - len(slots) :]:
+        return f"expand({source[0]}, {list(scope.traversal)})", ATOM
+    return None
+
+
+def _cut(scope: Scope, read: Read, source: Formula) -> Formula | None:
+    """A slice: each axis at an iterator, from a number on, or at a number."""
+    if not read.in_range():
+        return None
+    at, slots = list[str](), list[int]()
+    for index, extent in zip(read.index, read.tensor.shape, strict=True):
+        if not index.terms:
+            at.append(str(index.const) if extent != 1 else ":")
+            continue
+        atom, step = index.terms[0]
+        if len(index.terms) > 1 or not isinstance(atom, It) or step < 1:
+            return None
+        stop = index.const + step * (atom.extent - 1) + 1
+        whole = not index.const and step == 1 and atom.extent == extent
+        part = f"{index.const}:{stop}" + (f":{step}" if step != 1 else "")
+        at.append(":" if whole else part)
+        slots.append(atom.slot)
+    if slots != [slot for slot, extent in enumerate(scope.traversal) if extent != 1]:
+        return None
+    return f"{tight(source, ATOM)}[{', '.join(at)}]", ATOM
+
+
+def _scalar(part: Scalar, read: Callable[[Read], Formula | None]) -> Formula | None:
+    match part:
+        case Num(value=value):
+            return f"{value:g}", ATOM if value >= 0 else SUM
+        case Read():
+            return read(part)
+        case Cast(dtype=dtype, arg=arg):
+            inner = _scalar(arg, read)
+            return None if inner is None else (f"{dtype}({inner[0]})", ATOM)
+        case Call(fn=fn, args=args):
+            found = [_scalar(arg, read) for arg in args]
+            inside = [text for text in found if text is not None]
+            if len(inside) < len(args):
+                return None
+            return f"{fn}({', '.join(text for text, _ in inside)})", ATOM
+        case Prod(factors=parts):
+            return _joined(" * ", PRODUCT, parts, read)
+        case Sum(terms=parts):
+            return _joined(" + ", SUM, parts, read)
+    return None
+
+
+def _joined(
+    sign: str, binds: int, parts: Sequence[Scalar], read: Callable[[Read], Formula | None]
+) -> Formula | None:
+    # The order in a body is that of digests; people write 2 * x * w + b, numbers last in a sum.
+    def last(part: Scalar) -> tuple[bool, bool]:
+        is_number = isinstance(part, Num)
+        constant = all(tensor.constant for tensor in tensors(part))
+        return (is_number, constant) if binds == SUM else (not is_number, constant)
+
+    parts = sorted(parts, key=last)
+    found = [_scalar(part, read) for part in parts]
+    inside = [text for text in found if text is not None]
+    if len(inside) < len(parts):
+        return None
+    return sign.join(tight(text, binds) for text in inside).replace("+ -", "- "), binds
+
+
+def _notation(scope: Scope, operands: Operands) -> str:
+    """A scope as it is written in EinNet, over the names of what it reads."""
+    names = {arg: tight(operands(arg), ATOM) for arg in args_of(scope)}
+    return render_term(scope, names)

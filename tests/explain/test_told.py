@@ -1,0 +1,154 @@
+"""Explanations as people read them: golden files, and what bounds their length."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.segments import cut, stitch
+from eqsynth.explain import Explanation, explain_plan, planned_values
+from eqsynth.explain.told import SCREEN, headline, region
+from eqsynth.extract.candidates import candidates
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.select import Selection
+from eqsynth.extract.timing import OperatorTimes
+from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.tensor import Op
+from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.rules import load_rules
+
+
+class LinearAttention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.transpose(-1, -2)) @ v
+
+
+class Block(nn.Module):
+    """Of a ResNet: two convolutions, each with its normalization, and the sum with the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(x + self.bn2(self.conv2(y)))
+
+
+class Layer(nn.Module):
+    """Of a transformer, with one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.after = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.q, self.k, self.v = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        scores = torch.softmax(self.q(y) @ self.k(y).transpose(-1, -2), dim=-1)
+        x = x + scores @ self.v(y)
+        return x + self.down(torch.relu(self.up(self.after(x))))
+
+
+PROGRAMS = {
+    "linear_attention": (LinearAttention(), tuple(torch.ones(2, 64, 8) for _ in range(3))),
+    "resnet_block": (Block(), (torch.ones(1, 4, 6, 6),)),
+    "two_layers": (nn.Sequential(Layer(), Layer()), (torch.ones(1, 6, 8),)),
+}
+
+
+# Enough for the first of the layers' rewrites; their search would take a minute to its end.
+NODES = 600
+
+
+def price(kernel: Kernel) -> float:
+    """Little arithmetic, little moved, few kernels."""
+    return flops(kernel.term) + bytes_moved(kernel.term) + 100.0
+
+
+def explained(model: nn.Module, inputs: tuple[Any, ...], timed: bool = False) -> Explanation:
+    captured = capture(model.eval(), inputs)
+    program = captured.program
+    segments = cut(program)
+    rules = load_rules()
+    graphs = {
+        s.key: saturate_terms(s.roots, rules, DEFAULT_PHASES, Limits(NODES, 600.0), True)
+        for s in segments
+    }
+    graph = stitch(program, segments, [graphs[s.key] for s in segments])
+    plan = Selection(graph, candidates(graph, [TorchBackend()])).best(price)
+    times = OperatorTimes()
+    if timed:
+        _, values = planned_values(graph, plan)
+        times = OperatorTimes(
+            before={t: 1e-3 for t in program.terms() if isinstance(t, Op) and not t.constant},
+            after={values[step.result]: 25e-6 for step in plan.steps},
+            kernels={values[step.result]: "a kernel" for step in plan.steps},
+        )
+    logs = {key: graph.log for key, graph in graphs.items()}
+    found = explain_plan(program, tuple(segments), logs, graph, plan, times=lambda: times)
+    assert isinstance(found, Explanation)
+    return found
+
+
+@pytest.fixture(scope="module")
+def explanations() -> dict[str, Explanation]:
+    return {name: explained(*PROGRAMS[name]) for name in PROGRAMS}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_one_reads(name: str, explanations: dict[str, Explanation], golden: Any) -> None:
+    text = re.sub(r"(\.py):\d+", r"\1", str(explanations[name]))
+    golden.check(f"explain/{name}.txt", text + "\n")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_region_fits_a_screen(name: str, explanations: dict[str, Explanation]) -> None:
+    for change in explanations[name].changes:
+        for room in (SCREEN, 24):
+            found = region(change, room)
+            assert len(found) <= room and max(map(len, found)) <= 100
+
+
+def test_the_headline_says_what_was_gained(explanations: dict[str, Explanation]) -> None:
+    (change,) = explanations["linear_attention"].changes
+    assert headline(change) == ("(q @ kᵀ) @ v -> q @ (vᵀ @ k)ᵀ", "8 times fewer FLOPs")
+    assert (change.before.flops, change.after.flops) == (4 * 2 * 64 * 64 * 8, 4 * 2 * 64 * 8 * 8)
+    assert [step.rules[-1] for step in change.steps] == ["factor"]
+
+
+def test_milliseconds_are_told_where_they_are_known() -> None:
+    explanation = explained(*PROGRAMS["linear_attention"], timed=True)
+    (change,) = explanation.changes
+    # Two products and a transposition before; after, two einsums at least.
+    assert change.before.time_s == pytest.approx(3e-3)
+    assert change.after.time_s == pytest.approx(len(change.after.seconds) * 25e-6)
+    assert headline(change)[1].startswith("8 times fewer FLOPs, 3.00 -> 0.05")
+    assert str(explanation).count("a kernel") == len(change.after.lines)
+
+
+def test_equal_layers_are_told_once(explanations: dict[str, Explanation]) -> None:
+    twice = [c for c in explanations["two_layers"].changes if len(c.places) == 2]
+    assert twice
+    assert all("0." in c.places[0] and "1." in c.places[1] for c in twice)
+
+
+def test_the_chain_is_there_in_full(explanations: dict[str, Explanation]) -> None:
+    explanation = explanations["linear_attention"]
+    assert explanation.full.startswith("original program")
+    assert all(f"{n}. " in explanation.full for n in range(1, len(explanation.steps) + 1))
+
+
+def test_what_changed_nothing_is_no_region() -> None:
+    explanation = explained(nn.Softmax(dim=-1), (torch.ones(2, 3),))
+    assert explanation.changes == ()
+    assert str(explanation) == "no operator was changed"

@@ -1,0 +1,123 @@
+"""Terms as formulas: what they look like, and that they mean what the terms do."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.formulas import in_one, kind_of, lines
+from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import Read, product
+from eqsynth.ir.tensor import Input, Scope, Tensor, Weight, args_of
+from eqsynth.ir.types import TensorType
+
+A, B, C = (eqsynth.input(name, (4, 4)) for name in "abc")
+X, W = eqsynth.input("x", (1, 3, 8, 8)), eqsynth.weight("w", (5, 3, 3, 3))
+V = eqsynth.input("v", (4,))
+
+
+def text(term: Tensor, longest: int = 200) -> str | None:
+    return in_one((term,), lambda t: t.label if isinstance(t, Input | Weight) else None, longest)
+
+
+@pytest.mark.parametrize(
+    ("expr", "formula"),
+    [
+        ((A @ B) @ C, "(a @ b) @ c"),
+        (A @ B + C, "a @ b + c"),
+        (A - (B - C), "a - (b - c)"),
+        ((A - B) * C, "(a - b) * c"),
+        (ops.relu(A @ ops.permute(B, (1, 0)) + 1.0), "relu(a @ bᵀ + 1)"),
+        (ops.permute(A + B, (1, 0)), "(a + b)ᵀ"),
+        (ops.reshape(A, (2, 8)), "reshape(a, [2, 8])"),
+        (ops.reshape(V, (4, 1)) * A, "v[:, None] * a"),
+        (ops.reshape(V, (1, 4)) * A, "v * a"),
+        (ops.conv2d(X, W, padding=1), "conv3x3(x, w)"),
+        (ops.conv2d(X, W, stride=2), "conv3x3(x, w, stride 2, padding 0)"),
+        (ops.softmax(A, -1), "softmax(a)"),
+        (ops.softmax(A, 0), "softmax(a, axis 0)"),
+        (eqsynth.scope(lambda i, j: A[j, i], i=4, j=4), "aᵀ"),
+        (eqsynth.scope(lambda i, j: A[i, j] * V[i], i=4, j=4), "a * v[:, None]"),
+        (eqsynth.scope(lambda i, j: A[i, j] * V[j] + 2.0, i=4, j=4), "a * v + 2"),
+        (eqsynth.scope(lambda i, j: A[i + 1, 2 * j], i=3, j=2), "a[1:4, 0:3:2]"),
+        (eqsynth.scope(lambda i: eqsynth.sum(lambda k: A[i, k], k=4), i=4), "sum(a, axis 1)"),
+        (
+            eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: A[k, i] * B[j, k], k=4), i=4, j=4),
+            "aᵀ @ bᵀ",
+        ),
+        (
+            eqsynth.scope(lambda i: eqsynth.max(lambda k: A[i, k], k=4), i=4),
+            "max(a, axis 1)",
+        ),
+    ],
+)
+def test_a_formula_is_what_one_would_write(expr: Expr, formula: str) -> None:
+    # The operands of a sum or product in a scope are in the order of digests.
+    def words(line: str | None) -> list[str]:
+        return sorted((line or "").split(" "))
+
+    assert words(text(expr.tensor)) == words(formula)
+
+
+def test_what_is_no_operator_stays_in_einnets_notation() -> None:
+    scope = eqsynth.scope(
+        lambda i: eqsynth.sum(lambda k: A[i + k - 1, 2], k=3), i=4
+    ).tensor  # fmt: skip
+    assert text(scope) == "L[i<4] sum[k0<3] . a[i + k0 - 1, 2]"
+    assert kind_of(scope) == "offset-reduce"
+    brief = in_one((scope,), lambda t: t.label if isinstance(t, Input) else None, 99, brief=True)
+    assert brief == "offset-reduce(a)"
+
+
+def value_of(formula: str, values: dict[str, np.ndarray]) -> np.ndarray:
+    """A formula of products, as NumPy computes it."""
+    python = re.sub(r"(\w+)ᵀ", r"\1.swapaxes(-1, -2)", formula)
+    return eval(python, {"einsum": np.einsum, **values})  # noqa: S307
+
+
+def test_a_contraction_means_what_its_scope_does() -> None:
+    """Every order of axes of two operands, with a shared axis, own axes and a summed one."""
+    extents = (2, 3, 4, 5)  # b, m, n: axes of the result; k: summed
+    rng = np.random.default_rng(0)
+    seen = set()
+    for left, right, out in itertools.product(
+        itertools.permutations((0, 1, 3)), itertools.permutations((0, 2, 3)),
+        itertools.permutations((0, 1, 2)),
+    ):  # fmt: skip
+        slot = {axis: n for n, axis in enumerate((*out, 3))}
+        reads = []
+        values = {}
+        for name, axes in (("p", left), ("q", right)):
+            shape = tuple(extents[axis] for axis in axes)
+            tensor = Input(name, TensorType(shape, "float64"))
+            at = tuple(Index.iterator(slot[axis], extents[axis]) for axis in axes)
+            reads.append(Read(tensor, at))
+            values[name] = rng.normal(size=shape)
+        scope = Scope(tuple(extents[axis] for axis in out), (5,), product(reads))
+        formula = text(scope)
+        assert formula is not None
+        seen.add(re.sub(r"\(.*", "", formula))
+        np.testing.assert_allclose(value_of(formula, values), evaluate(scope, values))
+    assert {"p @ q", "pᵀ @ q", "p @ qᵀ", "pᵀ @ qᵀ", "q @ p", "einsum"} <= seen
+
+
+def test_a_program_is_a_line_for_each_product_and_each_value_that_is_used_again() -> None:
+    shared = ops.relu(A @ B + C)
+    names = iter(f"t{n}" for n in range(9))
+    found = lines(
+        ((shared @ shared).tensor,),
+        lambda _: next(names),
+        lambda t: None if args_of(t) else t.label,
+    )
+    assert [str(line) for line in found] == [
+        "t0 = a @ b", "t1 = relu(t0 + c)", "t2 = t1 @ t1",
+    ]  # fmt: skip
+    assert len(found[1].covers) == 2
+    assert text((shared @ shared).tensor) is None
