@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -10,14 +11,41 @@ import torch
 
 from eqsynth.frontend.onnx.graphs import Bodies, Body, Operator
 from eqsynth.frontend.onnx.table import NUMBERS
+from eqsynth.frontend.onnx.values import outside
 
 Tensor = torch.Tensor
 
 
-def defined_by(
-    operator: Operator, values: Sequence[Any]
-) -> tuple[Body, Mapping[str, Tensor]] | None:
-    """The operator as ONNX defines it by others, if it does, and the definition's constants."""
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A body, and the tensors of its constants."""
+
+    body: Body
+    tensors: Mapping[str, Tensor]
+
+
+class Definitions:
+    """The definitions of a model's operators; each is made once for the same types."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Operator, tuple[Any, ...]], Definition | None] = {}
+
+    def of(self, operator: Operator, values: Sequence[Any]) -> Definition | None:
+        """The operator as ONNX defines it by others for values of these types, if it does."""
+        key = (operator, tuple(map(_kind, values)))
+        if key not in self._made:
+            with outside():  # its constants are tensors with values, also while torch captures
+                self._made[key] = _defined(operator, values)
+        return self._made[key]
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, tuple(map(int, value.shape))
+    return type(value)
+
+
+def _defined(operator: Operator, values: Sequence[Any]) -> Definition | None:
     try:
         schema: Any = onnx.defs.get_schema(operator.kind, operator.opset, operator.domain)
     except onnx.defs.SchemaError:
@@ -49,7 +77,7 @@ def defined_by(
     body = bodies.of_function(function, operator.node, operator.place + "/", defaults)
     if any(o.kind == operator.kind and o.domain == operator.domain for o in body.all_operators()):
         return None
-    return body, bodies.tensors
+    return Definition(body, bodies.tensors)
 
 
 def _type_proto(value: Any) -> bytes | None:

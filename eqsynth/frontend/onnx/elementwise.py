@@ -184,7 +184,7 @@ def cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
     return to_dtype(x, dtype_of(to), bool(saturate))
 
 
-@op("CastLike")
+@op("CastLike", shaped=(1,))
 def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1) -> Tensor:
     return to_dtype(x, like.dtype, bool(saturate))
 

@@ -7,6 +7,7 @@ of the operator that calls them. Not here: reading a file and refusing what is d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,7 +24,7 @@ from eqsynth.frontend.onnx.table import DTYPES
 OWN: Final = ("", "ai.onnx")
 # Operators of all bodies together, functions written out: a file of a few lines may call functions
 # that call functions, and stand for more than anybody can run.
-_MOST_OPERATORS: Final = 200_000
+_MOST_OPERATORS: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Bodies:
         }
         self._running: list[tuple[str, str, str]] = []
         self._count = 0
+        self._copies: Counter[str] = Counter()
 
     def of_graph(
         self,
@@ -163,6 +165,9 @@ class Bodies:
         for number, node in enumerate(nodes):
             for name in _reads(node):
                 last[name] = number
+        ends: dict[int, list[str]] = {}
+        for name, number in last.items():
+            ends.setdefault(number, []).append(name)
         made = {name for node in nodes for name in node.output}
         kept = set(outputs)
         operators = []
@@ -177,7 +182,7 @@ class Bodies:
                 constants[node.output[0]] = self._constant(prefix, node, attributes, place)
                 continue
             unread = [name for name in node.output if name not in last]
-            dead = [name for name, at in last.items() if at == number] + unread
+            dead = ends.get(number, []) + unread
             function = self._functions.get((node.domain, node.op_type, node.overload))
             operators.append(
                 Operator(
@@ -273,10 +278,10 @@ class Bodies:
 
     def _store(self, key: str, tensor: torch.Tensor) -> str:
         # A function that is called twice has its constants twice, under the names of its calls.
-        base, count = key, 1
+        base = key
         while key in self.tensors:
-            count += 1
-            key = f"{base}_{count}"
+            self._copies[base] += 1
+            key = f"{base}_{self._copies[base]}"
         self.tensors[key] = tensor
         return key
 

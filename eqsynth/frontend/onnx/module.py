@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import psutil
 import torch
 
 from eqsynth.errors import DtypeError, EqsynthError, ShapeError
+from eqsynth.frontend.onnx.definitions import Definitions
 from eqsynth.frontend.onnx.graphs import Bodies, Body, Operator, TypeOf, type_of
 from eqsynth.frontend.onnx.reading import read, told_opsets
 from eqsynth.frontend.onnx.running import Runner
@@ -45,13 +47,15 @@ class OnnxModule(torch.nn.Module):
         self._constants = bodies.tensors
         self._weights: dict[str, str] = {}
         told = {info.name: type_of(info.type) for info in model.graph.input}
-        names = _unique(self._body.inputs)
-        self.types = {name: told[own] for own, name in names.items()}
-        self._mode = Mode.RUN
+        names = _Names()
+        self.types = {names.of(name): told[name] for name in self._body.inputs}
+        self._definitions = Definitions()
         self._most_bytes = int(psutil.virtual_memory().total * _SHARE)
         places = [o.place for o in self._body.all_operators()]
-        labels = [place.partition(" ")[2].strip("'") for place in places]
-        self._labels = dict(zip(places, _distinct(labels), strict=True))
+        self._names = _Names()
+        self._labels = {
+            place: self._names.of(place.partition(" ")[2].strip("'")) for place in places
+        }
         for label in self._labels.values():
             self.add_module(label, _Operator())
         self.__class__ = _with_arguments(tuple(self.types))
@@ -67,12 +71,9 @@ class OnnxModule(torch.nn.Module):
         runner = self._runner(Mode.TRY)
         with torch.no_grad():
             runner.body(self._body, self._inputs(args, kwargs))
-        taken = set(self._labels.values())
         for key in self._constants:
             if key not in runner.relied and key not in self._weights:
-                name = _free(key, taken)
-                taken.add(name)
-                self._weights[key] = name
+                self._weights[key] = name = self._names.of(key)
                 self.register_buffer(name, self._constants[key])
 
     def _inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Value]:
@@ -89,7 +90,9 @@ class OnnxModule(torch.nn.Module):
         return results[0] if len(results) == 1 else tuple(results)
 
     def _runner(self, mode: Mode) -> Runner:
-        return Runner(mode, self._constant, self._most_bytes, self._call)
+        return Runner(
+            mode, self._constant, self._most_bytes, self._call, self._definitions
+        )
 
     def _constant(self, key: str) -> Value:
         tensor = self._constants[key]
@@ -221,33 +224,23 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
 # ---- names -----------------------------------------------------------------------------------
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """The name as one of Python's, and of nobody else."""
-    base = re.sub(r"\W", "_", name) or "value"
-    if base[0].isdigit() or keyword.iskeyword(base) or hasattr(torch.nn.Module, base):
-        base = f"_{base}"
-    if base.startswith("_"):
-        base = f"onnx{base}"
-    found, count = base, 1
-    while found in taken or found in ("self", "types", "training"):
-        count += 1
-        found = f"{base}_{count}"
-    return found
+class _Names:
+    """Names of Python, each of which is given out once."""
 
+    def __init__(self) -> None:
+        self._taken = {"self", "types", "training"}
+        self._copies: Counter[str] = Counter()
 
-def _unique(names: Sequence[str]) -> dict[str, str]:
-    taken: set[str] = set()
-    result = {}
-    for name in names:
-        result[name] = _free(name, taken)
-        taken.add(result[name])
-    return result
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    taken: set[str] = set()
-    result = []
-    for name in names:
-        result.append(_free(name, taken))
-        taken.add(result[-1])
-    return result
+    def of(self, name: str) -> str:
+        """The name, with what Python doesn't take in names replaced, and a number if it is taken:
+        ``/layer.1/Conv`` -> ``onnx_layer_1_Conv``."""
+        base = re.sub(r"\W", "_", name) or "value"
+        taken = keyword.iskeyword(base) or hasattr(torch.nn.Module, base)
+        if base[0] == "_" or base[0].isdigit() or taken:
+            base = f"onnx_{base.lstrip('_')}"
+        found = base
+        while found in self._taken:
+            self._copies[base] += 1
+            found = f"{base}_{self._copies[base] + 1}"
+        self._taken.add(found)
+        return found

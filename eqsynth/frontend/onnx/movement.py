@@ -175,12 +175,12 @@ def _padded(extent: int, before: int, after: int, mode: str) -> Any:
     return np.pad(places, around, mode=mode)  # type: ignore[call-overload]
 
 
-@op("Shape")
+@op("Shape", shaped=(0,))
 def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
     return torch.tensor(list(x.shape)[start:end], dtype=torch.int64)
 
 
-@op("Size")
+@op("Size", shaped=(0,))
 def size(x: Tensor) -> Tensor:
     return torch.tensor(x.numel(), dtype=torch.int64)
 
@@ -205,7 +205,7 @@ def constant_of_shape(shape: Sequence[int], *, value: Tensor | None = None) -> T
     return torch.full(list(shape), one(value.tolist()), dtype=value.dtype)
 
 
-@op("EyeLike")
+@op("EyeLike", shaped=(0,))
 def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     rows, columns = x.shape
     at = torch.arange(columns) - torch.arange(rows).unsqueeze(1)

@@ -7,8 +7,10 @@ are read off those, so that capture, where tensors have no values, sees numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -27,7 +29,7 @@ from eqsynth.frontend.onnx import (  # those without a name below fill the table
     windows,
 )
 from eqsynth.frontend.onnx.control import CONTROL
-from eqsynth.frontend.onnx.definitions import defined_by
+from eqsynth.frontend.onnx.definitions import Definitions
 from eqsynth.frontend.onnx.graphs import OWN, Body, Operator
 from eqsynth.frontend.onnx.table import TABLE, Entry, Refused
 from eqsynth.frontend.onnx.values import MISSING, Mode, Value, outside
@@ -41,12 +43,8 @@ FILLED_BY: Final = (
 # Elements of a tensor whose values are kept in mind while a model is captured: shapes and axes have
 # a few, tables of positions some thousands.
 _MOST_KNOWN: Final = 1 << 16
-# Steps of one call, those of loops counted each time.
-_MOST_STEPS: Final = 1_000_000
-
-
-# Operators of which the result is known from the shape of what they read.
-_OF_SHAPES: Final = frozenset({"Shape", "Size"})
+# Steps of one call, those of loops counted each time: some seconds' worth.
+_MOST_STEPS: Final = 100_000
 
 
 @dataclass
@@ -58,13 +56,16 @@ class Runner:
         calls: what runs an operator: a function of its entry and its arguments.
         most_bytes: of one tensor, while the model is tried.
         relied: constants whose values decide what is computed.
+        seen: operators with their arguments, of which the sizes of the results are known.
     """
 
     mode: Mode
     constant: Callable[[str], Value]
     most_bytes: int
     call: Callable[[Operator, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+    definitions: Definitions
     relied: set[str] = field(default_factory=set)
+    seen: set[tuple[str, str]] = field(default_factory=set)
     steps: int = 0
 
     def body(
@@ -155,14 +156,11 @@ class Runner:
                 return self._by_entry(operator, entry, values)
             except (Refused, NotImplementedError):
                 pass
-        body = defined_by(operator, [value.data for value in values])
-        if body is not None:
-            definition, tensors = body
-            inner = Runner(
-                self.mode, lambda key: Value(tensors[key], tensors[key]), self.most_bytes,
-                self.call, self.relied, self.steps,
-            )  # fmt: skip
-            result = inner.body(definition, values)
+        definition = self.definitions.of(operator, [value.data for value in values])
+        if definition is not None:
+            tensors = definition.tensors
+            inner = replace(self, constant=lambda key: Value(tensors[key], tensors[key]))
+            result = inner.body(definition.body, values)
             self.steps = inner.steps
             return result
         data = [value.data for value in values]
@@ -189,41 +187,35 @@ class Runner:
         results = _several(self.call(operator, entry.function, args, options))
         if self.mode is Mode.RUN:
             return [Value(result) for result in results]
-        known = self._known(operator, entry, values, args, options, results)
+        known = self._known(entry, values, args, options, results)
         if known is None:
             return [Value(result) for result in results]
-        constants = frozenset[str]().union(*(value.constants for value in values))
-        if operator.kind in _OF_SHAPES:
-            constants = frozenset()
+        read = (v.constants for i, v in enumerate(values) if i not in entry.shaped)
+        constants = frozenset[str]().union(*read)
         return [Value(r, k, constants) for r, k in zip(results, known, strict=True)]
 
     def _known(
         self,
-        operator: Operator,
         entry: Entry,
         values: Sequence[Value],
         args: Sequence[Any],
         options: Mapping[str, Any],
         results: Sequence[Any],
     ) -> Sequence[Any] | None:
-        """The results' values, where all arguments' are known, or their shapes are enough."""
-        if operator.kind in _OF_SHAPES:
-            if self.mode is Mode.TRY:
-                return results
-            shape = list(map(int, values[0].data.shape))
-            with outside():
-                return _several(entry.function(torch.empty(shape, device="meta"), **options))
-        if any(value.data is not None and value.known is None for value in values):
-            return None
+        """The results' values, where those of all arguments are known that they depend on."""
+        for i, value in enumerate(values):
+            if value.data is not None and value.known is None and i not in entry.shaped:
+                return None
         if not all(isinstance(r, Tensor) and r.numel() <= _MOST_KNOWN for r in results):
             return None
         if self.mode is Mode.TRY:
             return results
         with outside():
             known = [
-                value.known if isinstance(arg, Tensor) else arg
+                arg if not isinstance(arg, Tensor) else
+                _empty(arg) if i in entry.shaped else value.known
                 for i, (arg, value) in enumerate(zip(args, values, strict=True))
-            ]
+            ]  # fmt: skip
             return _several(entry.function(*known, **options))
 
     def _fits(
@@ -238,8 +230,13 @@ class Runner:
         Raises:
             EqsynthError: one is larger than what this machine should hold.
         """
+        shapes = [a.shape if isinstance(a, Tensor) else a for a in args]
+        asked = (operator.place, repr(shapes))
+        if asked in self.seen:
+            return
+        self.seen.add(asked)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            with _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 fakes = torch.utils._pytree.tree_map_only(Tensor, mode.from_tensor, list(args))
                 results = _several(entry.function(*fakes, **options))
                 sizes = [r.numel() * r.dtype.itemsize for r in results if isinstance(r, Tensor)]
@@ -255,8 +252,25 @@ class Runner:
             )
 
 
+def _empty(x: Tensor) -> Tensor:
+    """A tensor of this shape and dtype, without data."""
+    return torch.empty(list(map(int, x.shape)), dtype=x.dtype, device="meta")
+
+
 def _is_number(value: Value) -> bool:
     return value.known is not None and value.known.ndim == 0
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's tracebacks of operators that fail on tensors without data: the operator fails
+    again on the tensors themselves, and is told then."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _several(result: Any) -> Sequence[Any]:

@@ -33,6 +33,7 @@ class Entry:
     Attributes:
         known: positions of the inputs that it takes as numbers.
         scalar: of those that it takes as a number where there is one.
+        shaped: of those of which it reads the shape and dtype only.
         told: which of ``opset``, ``outputs`` and ``dtypes`` it is told.
         attributes: those that it treats.
     """
@@ -40,6 +41,7 @@ class Entry:
     function: Callable[..., Any]
     known: frozenset[int]
     scalar: frozenset[int]
+    shaped: frozenset[int]
     told: frozenset[str]
     attributes: frozenset[str]
 
@@ -54,23 +56,26 @@ def enter(
     function: Callable[..., Any],
     known: Sequence[int] = (),
     scalar: Sequence[int] = (),
+    shaped: Sequence[int] = (),
 ) -> None:
     parameters = inspect.signature(function).parameters.values()
     named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    TABLE[name] = Entry(
-        function, frozenset(known), frozenset(scalar), named & _TOLD, named - _TOLD
-    )
+    places = frozenset(known), frozenset(scalar), frozenset(shaped)
+    TABLE[name] = Entry(function, *places, named & _TOLD, named - _TOLD)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def op(
-    *names: str, known: Sequence[int] = (), scalar: Sequence[int] = ()
+    *names: str,
+    known: Sequence[int] = (),
+    scalar: Sequence[int] = (),
+    shaped: Sequence[int] = (),
 ) -> Callable[[_F], _F]:
     def entered(function: _F) -> _F:
         for name in names:
-            enter(name, function, known, scalar)
+            enter(name, function, known, scalar, shaped)
         return function
 
     return entered
