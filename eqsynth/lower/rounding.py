@@ -184,13 +184,17 @@ def _by_moving(outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int]) -
 
 
 def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
-    """Elements that are as close to the truth as the original is.
+    """Elements that are as close to the truth as the original is; whole numbers and bools that are
+    the truth, where the original's aren't: `x.std() > 0` of equal numbers is False, and torch,
+    which rounds, may say True.
 
     Where nothing moved, as where all inputs are whole numbers, what the original's row is off by
     stands for what rounding does; without a truth, some roundings of the row's largest value.
     """
     for position, output in enumerate(outputs):
         still = not bool(output.reach.any())
+        if exact is not None and position < len(exact) and not output.eps:
+            output.settle(distance(output.got, exact[position]) == 0)
         if exact is None or position >= len(exact) or not output.eps:
             if still:
                 output.allowed = torch.maximum(

@@ -127,6 +127,19 @@ def test_what_loses_digits_is_wrong_and_what_the_original_loses_is_not() -> None
     assert not wrong(stable, unstable, x)
 
 
+def test_a_bool_that_is_the_truth_is_right_where_the_original_rounds() -> None:
+    """Equal numbers have no deviation; in float32 their mean isn't one of them."""
+    x = torch.full((2, 7), 0.1)
+
+    def right(x: Tensor) -> Tensor:
+        return (x - x.sum(-1, keepdim=True) / 7).abs().amax(-1) > 0
+
+    assert bool(right(x).all()) and not bool(right(x.double()).any())
+    assert not wrong(lambda x: right(x.double()), right, x)
+    assert wrong(lambda x: right(x.double()), right, x, exact=False)
+    assert wrong(lambda x: ~right(x), right, torch.rand(2, 7))
+
+
 def test_a_module_that_does_something_else_in_float64_is_no_truth() -> None:
     x = torch.rand(50)
 
