@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 import eqsynth
 from benchmarks.workloads import WORKLOADS
-from eqsynth.egraph import remembered
+from eqsynth.egraph import remembered, saturation
 from eqsynth.errors import (
     CaptureError,
     DtypeError,
@@ -28,7 +28,7 @@ from eqsynth.errors import (
     RuleError,
     ShapeError,
 )
-from eqsynth.executor import end_idle_workers
+from eqsynth.executor import Worker, end_idle_workers
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 
@@ -410,28 +410,68 @@ class Killer:
         self._thread.join()
 
 
+# What a worker does in the place of its task: it dies as soon as it has handed something over, or
+# where it would.
+_DIES = """
+import os, signal
+from eqsynth.egraph import saturation
+hand_over = saturation.hand_over
+def dies(graph):
+    if hands_over:
+        hand_over(graph)
+    os.kill(os.getpid(), signal.SIGKILL)
+saturation.hand_over = dies
+saturation.saturate_terms(*args)
+"""
+
+
+def workers_die(patch: pytest.MonkeyPatch, times: int, hands_over: bool) -> list[int]:
+    """So many workers kill themselves in the middle of saturating, and are listed."""
+    run, dead = Worker.run, list[int]()
+
+    def run_or_die(self: Worker, task: Any, *args: Any, **how: Any) -> Any:
+        if task is not saturation.saturate_terms or len(dead) == times:
+            return run(self, task, *args, **how)
+        dead.append(self.pid)
+        return run(self, exec, _DIES, {"args": args, "hands_over": hands_over}, **how)
+
+    patch.setattr(Worker, "run", run_or_die)
+    return dead
+
+
+# No deadline that a loaded machine could reach: all segments saturate.
+_NO_LIMIT = 3600.0
+
+
 @pytest.mark.usefixtures("nothing_kept")
-def test_a_saturation_worker_that_is_killed_in_the_middle() -> None:
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_a_saturation_worker_that_is_killed_in_the_middle(
+    hands_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, inputs = WORKLOADS["csrnet"].reduced()
-    with Killer("egglog", times=1) as killer:
-        program = quick(model, inputs)
-    assert killer.killed == 1
+    dead = workers_die(monkeypatch, 1, hands_over)
+    program = quick(model, inputs, time_limit_s=_NO_LIMIT)
     # One segment is as far as it came; the others were saturated by the next worker.
-    assert "worker killed" in program.report.stop.split(", ")
+    assert len(dead) == 1 and program.report.distinct_segments > 1
+    assert program.report.stop == "worker killed"
     assert program.report.rules_fired
-    # Said where nothing had come of it.
-    assert "worker killed" in (program.explain().note or "worker killed")
-    assert program.explain().rules  # of the other segments
+    explanation = program.explain()
+    assert explanation.rules  # of the other segments
+    assert "worker killed" in explanation.note
     agrees(program, model, *inputs)
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_saturation_workers_that_are_killed_each_time() -> None:
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_saturation_workers_that_are_killed_each_time(
+    hands_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, inputs = WORKLOADS["transition"].reduced()
-    with Killer("egglog", times=100) as killer:
-        program = quick(model, inputs)
-    assert killer.killed == program.report.distinct_segments
-    assert "worker killed" in program.report.stop.split(", ")
+    dead = workers_die(monkeypatch, 100, hands_over)
+    program = quick(model, inputs, time_limit_s=_NO_LIMIT)
+    assert len(set(dead)) == len(dead) == program.report.distinct_segments
+    # What is handed over first is the program as it is, before a rule has fired.
+    assert program.report.stop == "worker killed" and not program.report.rules_fired
     agrees(program, model, *inputs)
 
 

@@ -29,10 +29,9 @@ from eqsynth.egraph import graph as graphs
 from eqsynth.egraph import snapshot
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import Limits, Phase
-from eqsynth.egraph.segments import over
 from eqsynth.ir import index, scalar, tensor, types
 from eqsynth.ir.scalar import digest_of
-from eqsynth.ir.tensor import ClassRef, Tensor, topological
+from eqsynth.ir.tensor import ClassRef, Tensor, over, topological
 from eqsynth.rules import RuleSet
 
 MAX_BYTES: Final = 256 << 20

@@ -15,12 +15,11 @@ from dataclasses import replace
 from eqsynth.egraph.blame import blaming
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
-from eqsynth.egraph.segments import over
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.executor import Latest, Worker
 from eqsynth.ir.scalar import digest_of
-from eqsynth.ir.tensor import ClassRef, Tensor, topological
+from eqsynth.ir.tensor import ClassRef, Tensor, over, topological
 from eqsynth.rules import RuleSet
 from eqsynth.serving import WorkerError, hand_over, is_worker
 

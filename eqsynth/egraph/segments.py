@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.program import Program
-from eqsynth.ir.scalar import Read, Scalar, digest_of, rewrite_leaves
+from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import (
     ClassRef,
     Input,
     Op,
     Region,
-    Scope,
     Tensor,
     Weight,
     args_of,
+    over,
     topological,
 )
 
@@ -152,26 +152,6 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
             stack.append((term, True))
             stack.extend((arg, False) for arg in reversed(args_of(term)))
     return Segment(tuple(renamed[t] for t in outputs), names, outputs)
-
-
-def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
-    """A term over other arguments."""
-    if isinstance(term, Op):
-        args = tuple(images[arg] for arg in term.args)
-        return Op(term.name, args, term.attrs, term.origin, term.defined)
-    if isinstance(term, Region):
-        return Region(term.outputs, tuple(images[arg] for arg in term.args))
-    if isinstance(term, Scope):
-
-        def leaf(part: Scalar) -> Scalar:
-            if isinstance(part, Read):
-                return Read(images[part.tensor], part.index, part.fill)
-            return part
-
-        return Scope(
-            term.traversal, term.reduction, rewrite_leaves(term.body, leaf), term.reducer
-        )
-    return term
 
 
 def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:

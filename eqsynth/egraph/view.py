@@ -19,7 +19,6 @@ from eqsynth.egraph.encode import (
     decode_tensor,
     scope_as,
 )
-from eqsynth.egraph.segments import over
 from eqsynth.egraph.snapshot import EClass, ENode, Snapshot
 from eqsynth.errors import SaturationError
 from eqsynth.ir.index import Index
@@ -27,7 +26,7 @@ from eqsynth.ir.operators import Operator
 from eqsynth.ir.outline import Outline, Places, outline
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, over
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
 

@@ -18,13 +18,12 @@ from typing import Final
 
 from eqsynth.egraph.chains import Step
 from eqsynth.egraph.explanation import AFFINE_FORM, Derivation
-from eqsynth.egraph.segments import over
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
 from eqsynth.explain.naming import Names
 from eqsynth.extract.timing import OperatorTimes
 from eqsynth.ir.formulas import Line, in_one, kind_of
-from eqsynth.ir.tensor import Input, Op, Tensor, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Tensor, args_of, over, topological
 from eqsynth.ir.work import bytes_moved, flops
 
 LONGEST_CHAIN: Final = 300

@@ -12,7 +12,7 @@ from eqsynth.egraph.explanation import Derivation, Value
 from eqsynth.egraph.graph import EGraph, Log
 from eqsynth.egraph.proof import Lemma as GroundLemma
 from eqsynth.egraph.proof import Pair
-from eqsynth.egraph.segments import Segment, inlined, over
+from eqsynth.egraph.segments import Segment, inlined
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
 from eqsynth.explain.changes import Change, changes
@@ -24,7 +24,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.printing import render, render_program, render_term
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import ClassRef, Region, Tensor, args_of, topological
+from eqsynth.ir.tensor import ClassRef, Region, Tensor, args_of, over, topological
 
 
 @dataclass(frozen=True)

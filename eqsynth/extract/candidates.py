@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.segments import over
 from eqsynth.extract.kernel import Backend, Kernel, Layout
-from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of, over
 from eqsynth.ir.types import TensorType
 
 # What a view costs to make at run time: a call of torch, no data.

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.segments import over
 from eqsynth.errors import ExtractionError
-from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of
+from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, over
 from eqsynth.ir.work import flops
 
 

@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.segments import over
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import NEGLIGIBLE, CostModel, Extraction, Measure
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of
+from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
 
 LIGHT = 0.1
 """A span that takes less than this part of the plan is not tried by itself: an engine takes

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from eqsynth.egraph.answers import grounded
 from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor, encode_scalar
-from eqsynth.egraph.segments import over
 from eqsynth.egraph.session import Session
 from eqsynth.egraph.snapshot import Handle, smallest_terms
 from eqsynth.errors import DtypeError, EqsynthError, SaturationError
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import iterators
-from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, topological
+from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, over, topological
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.testing.patterns import Sample
 

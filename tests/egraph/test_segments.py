@@ -14,14 +14,14 @@ from benchmarks.workloads import WORKLOADS
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
 from eqsynth.egraph.schedule import Limits
-from eqsynth.egraph.segments import Segment, cut, over, stitch
+from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.executor import Worker
 from eqsynth.extract.cost import CostModel, extract
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import ClassRef, Input, Tensor, Weight, args_of, topological
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, Weight, args_of, over, topological
 from eqsynth.ir.work import flops
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
