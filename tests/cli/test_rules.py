@@ -18,9 +18,9 @@ from eqsynth.cli import app
 from eqsynth.rules import load_rules
 from eqsynth.rules.catalogue import entry
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RULES = load_rules()
-UNSOUND = Path(__file__).parent / "rules" / "unsound"
+UNSOUND = ROOT / "tests" / "rules" / "unsound"
 
 
 def run(*args: str | Path, code: int = 0) -> str:
@@ -80,7 +80,7 @@ def test_show_prints_sides_conditions_and_where_it_is_tested() -> None:
     assert data("show", "max-with-zero")["right"] == '(Call "relu" (vec-of (vec-get v 0)))'
     law = data("show", "sum-split")
     assert "sum-split" in law["right"] and law["source"] == "EinNet §4.1"
-    assert "tests/test_cli.py" in law["tested"]
+    assert "tests/cli/test_rules.py" in law["tested"]
     text = run("show", "relu-of-relu")
     for part in ("relu(relu(x)) = relu(x)", "(Relu (Relu x))", "validated", "bitwise", "TASO"):
         assert part in text

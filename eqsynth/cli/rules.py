@@ -1,39 +1,23 @@
-"""The command line: ``eqsynth rules list``, ``rules show`` and ``rules check``.
-
-It prints what the library finds and turns errors into messages and exit codes: 1 where a rule is
-refused, 2 where a file or a name can't be used. Nothing is decided here.
-"""
+"""``eqsynth rules``: the catalogue and the checker of rules."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
 
+from eqsynth.cli.output import AsJson, fail, print_json, say, table
 from eqsynth.errors import EqsynthError
 
-app = typer.Typer(help="An optimizer for tensor programs.", no_args_is_help=True)
 rules_app = typer.Typer(help="The catalogue and the checker of rules.", no_args_is_help=True)
-app.add_typer(rules_app, name="rules")
 
 Files = Annotated[
     list[Path] | None,
     typer.Argument(help="Rule files or directories of them; without any, eqsynth's own."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
-@app.callback()
-def main() -> None:
-    """An optimizer for tensor programs."""
 
 
 @rules_app.command("list")
@@ -44,13 +28,13 @@ def list_rules(files: Files = None, as_json: AsJson = False) -> None:
     rules, names = _load(files or [])
     entries = [entry(rules, name) for name in names]
     if as_json:
-        _print_json([vars(e) for e in entries])
+        print_json([vars(e) for e in entries])
         return
     columns = ("name", "kind", "ruleset", "numerics", "status", "what it says")
-    _table(columns, [
+    table(columns, [
         (e.name, e.kind, e.ruleset, e.numerics, e.status, e.statement) for e in entries
     ])  # fmt: skip
-    _say(f"{len(entries)} rules")
+    say(f"{len(entries)} rules")
 
 
 @rules_app.command("show")
@@ -66,9 +50,9 @@ def show_rule(
     try:
         found = entry(rules, name)
     except EqsynthError as error:
-        _fail(error)
+        fail(error)
     if as_json:
-        _print_json(vars(found))
+        print_json(vars(found))
         return
     tested = ", ".join(found.tested)
     rows = {
@@ -83,10 +67,10 @@ def show_rule(
         "stands in": found.place,
         "tested": f"{tested}, and eqsynth rules check" if tested else "eqsynth rules check",
     }
-    _say(found.name)
+    say(found.name)
     for key, value in rows.items():
         for number, line in enumerate(value.splitlines()):
-            _say(f"  {'' if number else key:{max(map(len, rows))}}  {line}")
+            say(f"  {'' if number else key:{max(map(len, rows))}}  {line}")
 
 
 @rules_app.command("check")
@@ -122,10 +106,10 @@ def check(
         try:
             names = [find(rules, name).name]
         except EqsynthError as error:
-            _fail(error)
+            fail(error)
     if not as_json:
         for finding in findings:
-            _say(str(finding), "yellow")
+            say(str(finding), "yellow")
     names = [rule.name for rule in to_check(rules, names, _part(part))]
     total = len(names)
     results, interrupted = [], False
@@ -143,11 +127,11 @@ def check(
                 results.append(found)
                 progress.update(task, advance=1, description=found.rule.name)
                 if found.error is not None and not as_json:
-                    _say(str(found.error), "red")
+                    say(str(found.error), "red")
         except KeyboardInterrupt:
             interrupted = True
     if as_json:
-        _print_json({
+        print_json({
             "rules": [_checked(found) for found in results],
             "findings": [_finding(finding) for finding in findings],
             "interrupted": interrupted,
@@ -171,7 +155,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _summary(results: list[Any], findings: list[Any]) -> None:
     columns = ("rule", "verdict", "known", "numerics", "claimed status")
-    _table(columns, [
+    table(columns, [
         (
             found.rule.name, "sound" if found.error is None else f"refused: {found.error.kind}",
             found.known, found.rule.numerics, found.rule.status,
@@ -181,36 +165,11 @@ def _summary(results: list[Any], findings: list[Any]) -> None:
     refused = sum(found.error is not None for found in results)
     judged = sum(found.accepted for found in results)
     exact = sum(found.method == "exact" for found in results)
-    _say(
+    say(
         f"{len(results)} rules, {refused} refused; {judged} equalities judged; {exact} rules "
         f"exact at all their samples, none proved by it; "
         f"the linter finds {len(findings) or 'nothing'}"
     )
-
-
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], red: Sequence[bool] = ()
-) -> None:
-    """Rows in columns, whole: in a terminal that is wide enough, the last column is wrapped."""
-    console = Console()
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    if console.is_terminal and sum(widths[:-1]) + 2 * len(widths) + 20 <= console.width:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns[:-1]:
-            table.add_column(column, no_wrap=True)
-        table.add_column(columns[-1])
-        for number, row in enumerate(rows):
-            table.add_row(*map(Text, row), style="red" if red and red[number] else Style.null())
-        console.print(table)
-        return
-    for number, row in enumerate((columns, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        _say(line.rstrip(), "red" if number and red and red[number - 1] else "")
-
-
-def _say(text: str, style: str = "") -> None:
-    """Text as it is: neither wrapped nor read as markup."""
-    Console().print(Text(text, style=style), soft_wrap=True)
 
 
 def _finding(error: Any) -> dict[str, Any]:
@@ -252,17 +211,4 @@ def _load(files: list[Path]) -> tuple[Any, list[str]]:
         rules = load_rules()
         return rules, list(rules.names)
     except EqsynthError as error:
-        _fail(error)
-
-
-def _fail(error: EqsynthError) -> NoReturn:
-    Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
-    raise typer.Exit(2)
-
-
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2))
-
-
-if __name__ == "__main__":
-    app()
+        fail(error)

@@ -1,0 +1,45 @@
+"""The command line: it prints what the library finds, errors as messages and exit codes.
+
+Here: the commands together. Not here: a decision of any kind; what a command does is in
+``programs.py`` and ``rules.py``, what it prints with in ``output.py``.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from eqsynth.cli import programs
+from eqsynth.cli.rules import rules_app
+
+EXIT_CODES = """
+Exit codes: 0, done; 1, a rule was refused by the checker; 2, a model, file, name or argument can't
+be used; 130, Ctrl-C before there was a result.
+"""
+
+app = typer.Typer(no_args_is_help=True, epilog=EXIT_CODES, rich_markup_mode=None)
+app.add_typer(rules_app, name="rules")
+for command in (programs.optimize, programs.run, programs.explain, programs.profile):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"eqsynth {metadata.version('eqsynth')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Makes tensor programs faster without changing what they compute.
+
+    eqsynth optimize model.pt2 -o fast.eqsynth     searches, checks, and writes what it found
+
+    eqsynth explain fast.eqsynth                   what was changed, and by which rules
+    """

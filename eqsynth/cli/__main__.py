@@ -1,0 +1,5 @@
+"""``python -m eqsynth.cli``."""
+
+from eqsynth.cli import app
+
+app()

@@ -1,0 +1,163 @@
+"""Models and programs that are named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eqsynth.errors import CaptureError, EqsynthError
+
+
+@dataclass(frozen=True)
+class Model:
+    """What ``optimize`` takes: a program, and arguments to try it with."""
+
+    program: Any
+    args: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def model(name: str) -> Model:
+    """A model by its name: a file ``.pt2`` or ``.onnx``, or ``module:function``.
+
+    Raises:
+        EqsynthError: there is no such model, or it can't be read.
+    """
+    if name.endswith(".onnx"):
+        return Model(str(_existing(name)))
+    if name.endswith(".pt2"):
+        return _exported(_existing(name))
+    module, colon, function = name.rpartition(":")
+    if not colon:
+        raise _unknown(name, "a name that says nothing of its kind")
+    return _made(name, _found(module, name), function)
+
+
+def _existing(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise EqsynthError(
+            "there is no such file", where=name, expected="a file", hint="look for a slip in it"
+        )
+    return path
+
+
+def _unknown(name: str, got: str) -> EqsynthError:
+    return EqsynthError(
+        "this names no model",
+        where=name,
+        got=got,
+        expected="a file .pt2 or .onnx, or module:function (file.py:function)",
+        hint="a function without arguments that returns the model and a tuple of example inputs",
+    )
+
+
+def _exported(path: Path) -> Model:
+    import torch
+
+    try:
+        exported = torch.export.load(path)
+        module = exported.module()
+    except Exception as error:  # whatever a damaged file leads to
+        raise CaptureError(
+            "torch can't load this file",
+            where=str(path),
+            got=f"{type(error).__name__}: {error}"[:300],
+            expected="what torch.export.save has written",
+            hint="save it again, with this version of torch",
+        ) from error
+    if exported.example_inputs is None:
+        raise CaptureError(
+            "the exported program has no example inputs",
+            where=str(path),
+            expected="torch.export.export(model, inputs), saved",
+            hint="export the model again",
+        )
+    for part in module.modules():  # what was exported doesn't depend on it any more
+        part.training = False
+    args, kwargs = exported.example_inputs
+    return Model(module, tuple(args), dict(kwargs))
+
+
+def _found(module: str, name: str) -> Any:
+    try:
+        if not module.endswith(".py"):
+            sys.path.insert(0, str(Path.cwd()))
+            return importlib.import_module(module)
+        spec = importlib.util.spec_from_file_location(Path(module).stem, _existing(module))
+        assert spec is not None and spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found
+        spec.loader.exec_module(found)
+        return found
+    except EqsynthError:
+        raise
+    except Exception as error:  # the user's own code
+        raise _unknown(name, f"{type(error).__name__}: {error}"[:300]) from error
+
+
+def _made(name: str, module: Any, function: str) -> Model:
+    import torch
+
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise _unknown(name, f"no function {function!r} in {module.__name__}")
+    try:
+        made = make()
+    except Exception as error:  # the user's own code
+        raise _unknown(name, f"{type(error).__name__}: {error}"[:300]) from error
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 2 <= len(parts) <= 3 or not isinstance(parts[0], torch.nn.Module):
+        raise _unknown(name, f"a function that returns {type(made).__name__}")
+    inputs = parts[1] if isinstance(parts[1], tuple | list) else (parts[1],)
+    return Model(parts[0].eval(), tuple(inputs), dict(parts[2]) if len(parts) > 2 else {})
+
+
+def arguments(program: Any, inputs: Path | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a loaded program: those of a file that ``torch.save`` wrote, else random ones
+    of the types that it takes.
+
+    Raises:
+        EqsynthError: the file can't be read, or the program's inputs aren't known.
+    """
+    import torch
+
+    if inputs is not None:
+        try:
+            given = torch.load(_existing(str(inputs)), weights_only=True)
+        except Exception as error:
+            if isinstance(error, EqsynthError):
+                raise
+            raise EqsynthError(
+                "torch can't load the inputs",
+                where=str(inputs),
+                got=f"{type(error).__name__}: {error}"[:300],
+                expected="a tensor, or a list or tuple of them, from torch.save",
+                hint="torch.save((x, y), path)",
+            ) from error
+        return (tuple(given) if isinstance(given, list | tuple) else (given,)), {}
+    if program.original is not None:
+        if program.examples is None:
+            raise EqsynthError(
+                "the program doesn't know its inputs",
+                hint="give them: --inputs FILE, from torch.save",
+            )
+        args, kwargs = program.examples()
+        return tuple(args), dict(kwargs)
+    users = program.inputs[: len(program.inputs) - len(program.state())]
+    torch.manual_seed(0)
+    values = []
+    for parameter in users:
+        dtype = getattr(torch, parameter.input.dtype)
+        shape = parameter.input.shape
+        values.append(
+            torch.randn(shape).to(dtype)
+            if dtype.is_floating_point
+            else torch.zeros(shape).to(dtype)
+        )
+    return tuple(values), {}

@@ -1,0 +1,242 @@
+"""``eqsynth optimize``, ``run``, ``explain`` and ``profile``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from eqsynth.cli import models
+from eqsynth.cli.output import AsJson, fail, print_json, say, table
+from eqsynth.errors import EqsynthError
+from eqsynth.report import WHOLE
+
+# A first search takes this part of the time, so that there is something to keep.
+_FIRST = 0.25
+# A search that is shorter isn't done in two.
+_SHORT_S = 20.0
+
+Program = Annotated[Path, typer.Argument(help="A file that eqsynth optimize or save has written.")]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="Tensors that torch.save has written; without them, random ones."),
+]
+
+
+def optimize(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A file .pt2 (torch.export.save) or .onnx, or module:function or file.py:function "
+            "of a function that returns a module and a tuple of example inputs.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the program is written.")],
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", min=0.1, help="Seconds of the search.")
+    ] = 120.0,
+    objective: Annotated[str, typer.Option(help="What is to be less: time or flops.")] = "time",
+    numerics: Annotated[
+        str, typer.Option(help="What rules may do to rounding: bitwise, real, cancels, approx.")
+    ] = "real",
+    rules: Annotated[
+        list[Path] | None, typer.Option(help="A rule file of your own; may be given again.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine for parts of the program; none: --engine ''."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Searches for a faster program, checks it, and writes it to a file.
+
+    eqsynth optimize model.pt2 -o fast.eqsynth --time-limit 60
+
+    Where nothing faster is found the file holds the original. Ctrl-C ends the search: what was
+    found until then is written. What was measured and searched is kept for the next time.
+    """
+    from eqsynth.lower.bundle import save
+
+    begin = time.monotonic()
+    try:
+        found = models.model(model)
+        options: dict[str, Any] = {
+            "objective": objective,
+            "numerics": numerics,
+            "rules": rules or [],
+        }
+        if engine is not None:
+            options["engines"] = tuple(filter(None, engine))
+        best, interrupted = _searched(found, time_limit_s, options, begin)
+        save(best, out)
+    except EqsynthError as error:
+        fail(error)
+    if as_json:
+        print_json(_report_data(best.report) | {"out": str(out), "interrupted": interrupted})
+        return
+    say(str(best.report))
+    say("")
+    say(str(best.explain()))
+    say("")
+    say(f"written to {out}")
+
+
+def _searched(
+    found: models.Model, limit_s: float, options: dict[str, Any], begin: float
+) -> tuple[Any, bool]:
+    """The best program, and whether Ctrl-C ended the search. It is done in two: what the first
+    search measures and saturates, the second needn't.
+
+    Raises:
+        typer.Exit: Ctrl-C before there was a program.
+    """
+    from eqsynth import pipeline
+
+    limits = [limit_s] if limit_s < _SHORT_S else [limit_s * _FIRST, limit_s * (1 - _FIRST)]
+    best: Any = None
+    console = Console(stderr=True)
+    for seconds in limits:
+        try:
+            program = pipeline.optimize(
+                found.program,
+                found.args,
+                example_kwargs=found.kwargs or None,
+                time_limit_s=seconds,
+                **options,
+            )
+        except KeyboardInterrupt:
+            if best is None:
+                console.print("interrupted before there was a program")
+                raise typer.Exit(130) from None
+            console.print("interrupted: what was found is kept")
+            return best, True
+        if best is None or program.report.time_after_s < best.report.time_after_s:
+            best = program
+        report = best.report
+        console.print(f"{report.speedup:.2f}x at {time.monotonic() - begin:.0f} s")
+        if _is_whole(report):
+            break
+    return best, False
+
+
+def _is_whole(report: Any) -> bool:
+    """Whether more time would change nothing."""
+    return report.stop in (*WHOLE, "unsteady", "capture") and (report.complete or not report.rounds)
+
+
+def _report_data(report: Any) -> dict[str, Any]:
+    """The fields of a report that are plain data."""
+    data = {f.name: getattr(report, f.name) for f in fields(report)}
+    data |= {"speedup": report.speedup, "faster": not report.reason}
+    data["why_not"] = [str(step) for step in report.why_not]
+    plain = (str, int, float, bool, tuple, list, dict)
+    return {name: value for name, value in data.items() if isinstance(value, plain)}
+
+
+def _loaded(path: Path) -> Any:
+    from eqsynth.lower.bundle import load
+
+    try:
+        return load(path)
+    except EqsynthError as error:
+        fail(error)
+    except OSError as error:
+        fail(EqsynthError("the program can't be read", where=str(path), got=str(error)))
+
+
+def run(
+    program: Program,
+    inputs: Inputs = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where torch.save writes the result.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a program that was written, and says what comes out and how long it takes.
+
+    eqsynth run fast.eqsynth --inputs x.pt -o y.pt
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from eqsynth.extract.timing import time_one
+
+    loaded = _loaded(program)
+    try:
+        args, kwargs = models.arguments(loaded, inputs)
+        result = loaded(*args, **kwargs)
+        took = time_one(lambda: loaded(*args, **kwargs))
+    except EqsynthError as error:
+        fail(error)
+    if out is not None:
+        torch.save(result, out)
+    values = [
+        f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        for x in tree_leaves(result)
+        if isinstance(x, torch.Tensor)
+    ]
+    if as_json:
+        print_json({"outputs": values, "median_s": took.median_s, "q1_s": took.q1_s})
+        return
+    say(f"{', '.join(values)} in {took.median_s * 1e3:.3f} ms")
+
+
+def explain(
+    program: Program,
+    full: Annotated[bool, typer.Option("--full", help="Every step, whole programs.")] = False,
+) -> None:
+    """Says what was changed, region by region, and by which rules.
+
+    eqsynth explain fast.eqsynth
+    """
+    loaded = _loaded(program)
+    say(str(loaded.report))
+    say("")
+    say(str(loaded.explain("full" if full else "summary")))
+
+
+def profile(program: Program, inputs: Inputs = None, as_json: AsJson = False) -> None:
+    """Times each step of a program in its place.
+
+    eqsynth profile fast.eqsynth
+    """
+    from eqsynth.lower.step_times import step_times
+
+    loaded = _loaded(program)
+    if loaded.original is not None:
+        fail(
+            EqsynthError(
+                "this program is the original: it has no steps",
+                where=str(program),
+                hint="torch.profiler tells of the original",
+            )
+        )
+    try:
+        args, kwargs = models.arguments(loaded, inputs)
+        loaded(*args, **kwargs)
+        times = step_times(loaded, args, kwargs)
+    except EqsynthError as error:
+        fail(error)
+    steps = [
+        {
+            "step": step.name,
+            "what": step.label or type(step.kernel.term).__name__,
+            "kernel": f"{step.kernel.implementation} {step.kernel.schedule}".strip(),
+            "seconds": seconds,
+            "share": seconds / sum(times),
+        }
+        for step, seconds in zip(loaded.steps, times, strict=True)
+    ]
+    if as_json:
+        print_json(steps)
+        return
+    rows = [
+        (s["step"], f"{s['seconds'] * 1e3:.3f}", f"{s['share']:.0%}", s["kernel"], s["what"])
+        for s in steps
+    ]
+    table(("step", "ms", "share", "kernel", "what"), [tuple(map(str, row)) for row in rows])

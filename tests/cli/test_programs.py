@@ -1,0 +1,174 @@
+"""The command line: a model goes in, a program comes out, is run, timed and explained."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import eqsynth
+from eqsynth.cli import app
+from eqsynth.cli.models import model
+from eqsynth.errors import CaptureError, EqsynthError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = """\
+import torch
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v):
+        return (q @ k.transpose(-1, -2)) @ v
+
+def attention():
+    return Attention(), tuple(torch.randn(64, 4) for _ in range(3))
+
+def layers():
+    layer = lambda: torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+    return torch.nn.Sequential(layer(), layer()), torch.randn(1, 16, 32)
+
+def nothing():
+    return 1
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("cli")
+    (found / "models.py").write_text(MODELS)
+    return found
+
+
+def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "eqsynth.cli", *args], cwd=cwd, start_new_session=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def optimized(folder: Path) -> Path:
+    """What ``eqsynth optimize`` writes."""
+    process = command(
+        "optimize", "models:attention", "-o", "fast.eqsynth", "--objective", "flops",
+        "--time-limit", "15", "--json", cwd=folder,
+    )  # fmt: skip
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    told = json.loads(out)
+    assert told["flops_after"] < told["flops_before"] and not told["interrupted"]
+    assert told["out"] == "fast.eqsynth" and "x at " in err
+    return folder / "fast.eqsynth"
+
+
+def output(*args: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_what_is_written_is_the_program(optimized: Path, folder: Path) -> None:
+    q, k, v = (torch.randn(64, 4) for _ in range(3))
+    program = eqsynth.load(optimized)
+    torch.testing.assert_close(program(q, k, v), (q @ k.T) @ v, rtol=1e-4, atol=1e-4)
+    torch.save((q, k, v), folder / "x.pt")
+    said = output("run", optimized, "--inputs", folder / "x.pt", "-o", folder / "y.pt")
+    assert "float32[64, 4]" in said
+    torch.testing.assert_close(torch.load(folder / "y.pt"), program(q, k, v))
+    assert json.loads(output("run", optimized, "--json"))["outputs"] == ["float32[64, 4]"]
+
+
+def test_it_is_explained_in_two_lengths(optimized: Path) -> None:
+    said, full = output("explain", optimized), output("explain", optimized, "--full")
+    assert "(q @ kᵀ) @ v -> " in said and "original program" not in said
+    assert "original program" in full and len(full) > len(said)
+
+
+def test_its_steps_are_timed(optimized: Path) -> None:
+    steps = json.loads(output("profile", optimized, "--json"))
+    program = eqsynth.load(optimized)
+    assert [step["step"] for step in steps] == [step.name for step in program.steps]
+    assert sum(step["share"] for step in steps) == pytest.approx(1.0)
+    assert all(step["kernel"] in output("profile", optimized) for step in steps)
+
+
+def test_an_exported_program_is_a_model(folder: Path) -> None:
+    layer, x = torch.nn.Linear(4, 3).eval(), torch.ones(2, 4)
+    torch.export.save(torch.export.export(layer, (x,)), folder / "linear.pt2")
+    found = model(str(folder / "linear.pt2"))
+    torch.testing.assert_close(found.program(*found.args), layer(x))
+    out = folder / "linear.eqsynth"
+    said = output(
+        "optimize", folder / "linear.pt2", "-o", out, "--objective", "flops", "--time-limit", "10"
+    )
+    assert "saturated" in said and f"written to {out}" in said.replace("\n", " ")
+    torch.testing.assert_close(eqsynth.load(out)(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("nothing.pt2", ""),
+        ("model.bin", "says nothing of its kind"),
+        ("models.py:missing", "missing"),
+        ("models.py:nothing", "returns int"),
+        ("no_such_module:f", "ModuleNotFoundError"),
+    ],
+)
+def test_what_names_no_model_is_refused(
+    name: str, got: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(EqsynthError) as caught:
+        model(name)
+    assert got in caught.value.got and caught.value.hint
+    output("optimize", name, "-o", "never.eqsynth", code=2)
+    assert not (folder / "never.eqsynth").exists()
+
+
+def test_a_damaged_export_is_refused(folder: Path) -> None:
+    (folder / "damaged.pt2").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(CaptureError) as caught:
+        model(str(folder / "damaged.pt2"))
+    assert caught.value.where.endswith("damaged.pt2")
+
+
+def test_a_file_that_is_no_program_is_refused(folder: Path) -> None:
+    for name in ("run", "explain", "profile"):
+        output(name, folder / "models.py", code=2)
+        output(name, folder / "missing.eqsynth", code=2)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert output("--version").split() == ["eqsynth", eqsynth.__version__]
+
+
+def test_every_command_teaches_with_an_example() -> None:
+    for name in ("optimize", "run", "explain", "profile"):
+        assert f"eqsynth {name} " in output(name, "--help").split("Usage")[1].split("\n", 1)[1]
+    assert "Exit codes" in output("--help")
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_found(folder: Path) -> None:
+    """Once the first search has said what it found, Ctrl-C ends the second."""
+    process = command(
+        "optimize", "models.py:layers", "-o", "kept.eqsynth", "--time-limit", "24", "--json",
+        cwd=folder,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while "x at " not in (line := process.stderr.readline()):
+        assert line, "it ended without a word"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["interrupted"]
+    assert eqsynth.load(folder / "kept.eqsynth")(torch.randn(1, 16, 32)).shape == (1, 16, 32)
