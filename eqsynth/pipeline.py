@@ -37,7 +37,7 @@ from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import with_engines
+from eqsynth.extract.regions import first_asked, with_engines
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.examples import arguments, try_out
@@ -324,9 +324,10 @@ class _Run:
         missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
         self.report.remembered_segments = len(distinct) - len(missing)
         timing = self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S
+        begin_s, engines = self.settings.time_limit_s / 2, engines_of(self.settings.engines)
         if missing and timing:
             # Of a program whose e-graphs are remembered, the times mostly are too.
-            measurer.prepare()
+            measurer.prepare(first_asked(program, self.segments, engines, begin_s), begin_s)
         if end - time.monotonic() < _ROUND_S:
             self.graphs |= {key: unsaturated(seg.roots, "deadline") for key, seg in missing}
         elif missing:

@@ -17,10 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import unsaturated
+from eqsynth.egraph.segments import Segment, stitch
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import NEGLIGIBLE, CostModel, Extraction, Measure
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
 
 LIGHT = 0.1
@@ -72,6 +75,27 @@ def spans(plan: Plan) -> list[Span]:
     if results and first < len(plan.steps):
         found.append(Span(first, len(plan.steps), results))
     return found
+
+
+def first_asked(
+    program: Program, segments: Sequence[Segment], engines: Sequence[Backend], within_s: float
+) -> list[Kernel]:
+    """What ``with_engines`` will ask each engine for first, known before anything is searched for:
+    the original as one region. None if there are fewer seconds than compiling may take."""
+    if within_s < 2 * COMPILE_S:
+        return []
+    graph = stitch(program, segments, [unsaturated(s.roots, "not searched yet") for s in segments])
+    inputs = {
+        member.name: (ref, contiguous(len(ref.shape)))
+        for ref, members in graph.original.items()
+        for member in members
+        if isinstance(member, Input)
+    }
+    roots = tuple((root, contiguous(len(root.shape))) for root in dict.fromkeys(graph.roots))
+    results = tuple(s for s in roots if not s[0].constant and s not in inputs.values())
+    plan, span = Plan((), inputs, roots, 0.0), Span(0, 0, results)
+    ways = (w for e in engines for w in _ways(graph, plan, span, e, (_ORIGINAL,)) if results)
+    return [step.kernel for _, step in ways]
 
 
 def with_engines(
@@ -164,7 +188,7 @@ def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, 
 
 
 # A span as it was chosen, and as it was in the original.
-_SIDES = (0, 1)
+_CHOSEN, _ORIGINAL = _SIDES = (0, 1)
 
 
 def _ways(

@@ -17,7 +17,7 @@ import torch
 
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, borrow, give_back, uninterrupted
-from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous, strides
+from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Tensor, args_of
@@ -162,23 +162,53 @@ def load_libraries() -> None:
     import tvm  # noqa: F401
 
 
+# Kernels that were built before it was known whether they will be timed, and what they are called
+# with.
+_prepared: dict[Kernel, tuple[Runner | None, list[torch.Tensor]]] = {}
+
+
+def prepare_kernels(kernels: Sequence[Kernel], threads: int) -> None:
+    """Builds kernels that take long to build; a task of the measuring worker, which keeps them
+    until they are timed or others are prepared."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    _prepared.clear()
+    backends = cpu_backends()
+    with torch.no_grad():
+        for kernel in kernels:
+            (_prepared[kernel],) = _built(backend_of(kernel, backends), [kernel])
+
+
 def _time_together(
     backend: Backend, kernels: Sequence[Kernel], until: float
 ) -> Iterator[Timing | None]:
     """Times of kernels that are built at once, up to the deadline."""
+    known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
+    rest = [kernel for kernel in kernels if kernel not in known]
+    known |= dict(zip(rest, _built(backend, rest), strict=True))
+    for kernel in kernels:
+        runner, given = known[kernel]
+        if time.monotonic() >= until:
+            return
+        try:
+            yield _steady(partial(runner, *given), until) if runner is not None else None
+        except (EqsynthError, RuntimeError):
+            yield None
+
+
+def _built(
+    backend: Backend, kernels: Sequence[Kernel]
+) -> list[tuple[Runner | None, list[torch.Tensor]]]:
+    """Runners, and random data to call them with."""
     arguments = [_arguments(kernel) for kernel in kernels]
     packed = [
         (kernel, {i: values[i] for i, constant in enumerate(kernel.constants) if constant})
         for kernel, values in zip(kernels, arguments, strict=True)
     ]
-    for kernel, values, runner in zip(kernels, arguments, backend.build(packed), strict=True):
-        if time.monotonic() >= until:
-            return
-        given = [v for v, c in zip(values, kernel.constants, strict=True) if not c]
-        try:
-            yield _steady(partial(runner, *given), until) if runner is not None else None
-        except (EqsynthError, RuntimeError):
-            yield None
+    return [
+        (runner, [v for v, constant in zip(values, kernel.constants, strict=True) if not constant])
+        for kernel, values, runner in zip(kernels, arguments, backend.build(packed), strict=True)
+    ]
 
 
 def _steady(call: Callable[[], object], until: float) -> Timing:
@@ -203,10 +233,16 @@ class Measurer:
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
 
-    def prepare(self) -> None:
-        """Has the worker load its libraries, which takes seconds, while something else goes on."""
+    def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
+        """Has the worker load its libraries, which takes seconds, while something else goes on;
+        and build kernels that take as long.
+
+        Args:
+            timeout_s: how long these builds may take.
+        """
         with uninterrupted():
-            self._loading = _Loading(borrow(threads=self._threads))
+            worker = borrow(threads=self._threads)
+            self._loading = _Loading(worker, list(kernels), self._threads, timeout_s)
 
     def _loaded(self, until: float) -> bool:
         """Waits for the libraries, up to the deadline."""
@@ -271,8 +307,11 @@ class Measurer:
 class _Loading:
     """A worker that loads its libraries, and the thread that waits for it."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(
+        self, worker: Worker, kernels: list[Kernel], threads: int, timeout_s: float
+    ) -> None:
         self._worker = worker
+        self._kernels, self._threads, self._timeout_s = kernels, threads, timeout_s
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
@@ -280,6 +319,10 @@ class _Loading:
         # Whatever is wrong with it, the first batch will tell.
         with suppress(EqsynthError, OSError, ValueError):
             self._worker.run(load_libraries)
+            if self._kernels:
+                self._worker.run(
+                    prepare_kernels, self._kernels, self._threads, timeout_s=self._timeout_s
+                )
 
     def worker_at(self, until: float) -> Worker | None:
         """The worker, as soon as it is ready; None if that isn't so before ``until``."""

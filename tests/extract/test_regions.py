@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.saturation import unsaturated
+from eqsynth.egraph.saturation import saturate_terms, unsaturated
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.segments import cut, stitch
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import spans, with_engines
+from eqsynth.extract.regions import first_asked, spans, with_engines
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import Captured, capture_expression
@@ -28,6 +30,7 @@ from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import cpu_backends, engines
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.rules import load_rules
 from tests.extract.test_cost import TARGET
 
 X, Y = input_("x", (4, 8)), input_("y", (4, 8))
@@ -193,6 +196,32 @@ def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
     with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0)
     assert sum("Sigmoid" in text for text in asked) == 1
     assert sum("Tanh" in text for text in asked) == 2
+
+
+def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> None:
+    """The weight that both parts read is a constant of each."""
+    h = ops.relu(X @ W) @ W
+    captured, _, _ = searched(ops.relu(h) @ W + h, costs)
+    segments = cut(captured.program)
+    assert len(segments) > 1
+    graph = stitch(
+        captured.program, segments,
+        [saturate_terms(s.roots, load_rules(), DEFAULT_PHASES, Limits(500, 5.0), False)
+         for s in segments],
+    )  # fmt: skip
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+    )
+    asked: list[Kernel] = []
+
+    def late(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernels)
+        return {}
+
+    with_engines(graph, found, engines(["inductor"]), costs, late, 60.0)
+    (first,) = first_asked(captured.program, segments, engines(["inductor"]), 60.0)
+    assert first in asked
+    assert not first_asked(captured.program, segments, engines(["inductor"]), 1.0)
 
 
 def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:

@@ -6,7 +6,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import psutil
 import pytest
@@ -23,10 +24,12 @@ from eqsynth.lower.backends import (
     Measurer,
     backend_of,
     cpu_backends,
+    prepare_kernels,
     random_argument,
     random_inputs,
     time_kernels,
 )
+from eqsynth.lower.torch_backend import TorchBackend
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,24 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert fast is not None and slow is not None
     assert slow.median_s > fast.median_s  # 16 MB against 40 bytes
     assert measurer([]) == {}
+
+
+def test_a_kernel_that_was_prepared_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, other = kernel(relu(48)), kernel(relu(49))
+    prepare_kernels([prepared], 1)
+    built: list[Kernel] = []
+
+    def build(self: TorchBackend, kernels: Sequence[tuple[Kernel, Any]]) -> list[Any]:
+        built.extend(kernel for kernel, _ in kernels)
+        return real(self, kernels)
+
+    real = TorchBackend.build
+    monkeypatch.setattr(TorchBackend, "build", build)
+    times = dict(time_kernels([other, prepared], 1))
+    assert all(isinstance(times[n], Timing) for n in (0, 1)) and built == [other]
+    # What was timed isn't kept.
+    time_kernels([prepared], 1)
+    assert built == [other, prepared]
 
 
 def test_no_kernel_is_begun_past_the_deadline(measurer: Measurer) -> None:
