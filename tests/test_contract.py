@@ -21,7 +21,7 @@ LAYERS = {
 FACES = {"__init__", "__main__"}
 HOMES = {
     "egglog": {"egraph", "rules"}, "tvm": {"lower"}, "tvm_ffi": {"lower"}, "z3": {"rules"},
-    "onnx": {"frontend", "testing", "pipeline"}, "onnxruntime": {"frontend"},
+    "onnx": {"frontend", "lower", "testing", "pipeline"}, "onnxruntime": {"lower"},
 }  # fmt: skip
 HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx")
 MAX_LINES = 450

@@ -111,10 +111,10 @@ def origin_of(node: torch.fx.Node) -> str:
     """``layer1.0.conv1, resnet.py:60``: the place in the user's model."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
-    own = str(Path(torch.__file__).parent)
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     line = ""
     for text in (node.meta.get("stack_trace") or "").splitlines():
-        if text.strip().startswith('File "') and own not in text:
+        if text.strip().startswith('File "') and not any(folder in text for folder in own):
             file, number = text.split('"')[1], text.split("line ")[1].split(",")[0]
             line = f"{Path(file).name}:{number}"
     return ", ".join(part for part in (path, line) if part) or node.name

@@ -6,6 +6,7 @@ so nothing has to be unpickled, and nothing but operators can be called.
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,8 @@ def _target(name: str) -> Any:
     if name == "item":
         return operator.getitem
     space, _, rest = name.partition("::")
+    if space == "eqsynth":
+        importlib.import_module("eqsynth.lower.onnx_operator")  # registers it
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(torch.ops, space), packet, None)
     target = getattr(found, overload or "default", None)

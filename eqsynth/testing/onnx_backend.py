@@ -20,10 +20,10 @@ import torch
 
 from eqsynth.errors import CaptureError, DtypeError, EqsynthError, UnsupportedOperatorError
 from eqsynth.extract.measure import measure_cpu_target
-from eqsynth.frontend.onnx.graphs import tensor_of, torch_of
+from eqsynth.frontend.onnx.graphs import tensor_of
 from eqsynth.frontend.onnx.module import OnnxModule
-from eqsynth.frontend.onnx.table import DTYPES
 from eqsynth.frontend.torch_export import capture
+from eqsynth.lower.onnx_operator import DTYPES, torch_of
 from eqsynth.original import Original
 
 KINDS: Final = ("node", "simple", "pytorch-operator", "pytorch-converted")

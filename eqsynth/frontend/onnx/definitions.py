@@ -10,8 +10,8 @@ import onnx
 import torch
 
 from eqsynth.frontend.onnx.graphs import Bodies, Body, Operator
-from eqsynth.frontend.onnx.table import NUMBERS
 from eqsynth.frontend.onnx.values import outside
+from eqsynth.lower.onnx_operator import NUMBERS
 
 Tensor = torch.Tensor
 

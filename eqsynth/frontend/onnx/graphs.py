@@ -18,7 +18,7 @@ import torch
 from onnx import numpy_helper
 
 from eqsynth.errors import CaptureError, UnsupportedOperatorError
-from eqsynth.frontend.onnx.table import DTYPES
+from eqsynth.lower.onnx_operator import DTYPES, torch_of
 
 # Names of ONNX's own domain.
 OWN: Final = ("", "ai.onnx")
@@ -337,16 +337,6 @@ def tensor_of(proto: onnx.TensorProto, place: str) -> torch.Tensor:
             "a tensor's data don't fit its shape", place, f"{list(proto.dims)}: {error}"
         ) from error
     return torch_of(array, dtype)
-
-
-def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """The array's elements, whose type NumPy may know by another name than torch."""
-    if dtype.is_floating_point and array.dtype.kind == "V" or array.dtype.name.startswith(
-        ("bfloat16", "float8")
-    ):
-        bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
-        return torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)
-    return torch.from_numpy(array.reshape(-1)).to(dtype).reshape(array.shape)
 
 
 def dense_of(sparse: onnx.SparseTensorProto, place: str) -> torch.Tensor:

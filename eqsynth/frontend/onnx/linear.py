@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from eqsynth.frontend.onnx.elementwise import to_dtype
-from eqsynth.frontend.onnx.table import NUMBERS, Refused, axis_of, dtype_of, op
+from eqsynth.frontend.onnx.table import Refused, axis_of, dtype_of, op
 from eqsynth.frontend.onnx.windows import windows
+from eqsynth.lower.onnx_operator import NUMBERS
 
 Tensor = torch.Tensor
 

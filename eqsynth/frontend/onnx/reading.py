@@ -14,6 +14,7 @@ from typing import Any, Final
 import onnx
 
 from eqsynth.errors import CaptureError
+from eqsynth.lower.onnx_operator import messages_in, tensors_in
 
 _OLDEST: Final = 13
 
@@ -94,7 +95,7 @@ def _check(model: onnx.ModelProto, where: str) -> None:
         )
     # Of a tensor whose shape isn't told the checker says that it must be.
     untold = [
-        message for message in _messages(model)
+        message for message in messages_in(model)
         if isinstance(message, onnx.TypeProto.Tensor) and not message.HasField("shape")
     ]  # fmt: skip
     for kind in untold:
@@ -120,20 +121,7 @@ def _check(model: onnx.ModelProto, where: str) -> None:
 def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor whose data lie in a file."""
     external = onnx.TensorProto.EXTERNAL
-    for message in _messages(model):
-        if isinstance(message, onnx.TensorProto) and message.data_location == external:
-            yield message
-
-
-def _messages(message: Any) -> Iterator[Any]:
-    """A message and all that it holds."""
-    pending = [message]
-    while pending:
-        message = pending.pop()
-        yield message
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                pending += value if hasattr(value, "__len__") else [value]
+    return (tensor for tensor in tensors_in(model) if tensor.data_location == external)
 
 
 def _taken_out(

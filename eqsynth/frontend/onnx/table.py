@@ -21,6 +21,8 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from eqsynth.lower.onnx_operator import DTYPES
+
 
 class Refused(Exception):
     """An entry doesn't treat the case at hand."""
@@ -79,17 +81,6 @@ def op(
         return function
 
     return entered
-
-
-# ONNX's numbers of element types (TensorProto.DataType), as far as torch can hold them.
-DTYPES: Final = {
-    1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16,
-    6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64,
-    12: torch.uint32, 13: torch.uint64, 14: torch.complex64, 15: torch.complex128,
-    16: torch.bfloat16, 17: torch.float8_e4m3fn, 18: torch.float8_e4m3fnuz,
-    19: torch.float8_e5m2, 20: torch.float8_e5m2fnuz,
-}  # fmt: skip
-NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def dtype_of(number: int) -> torch.dtype:

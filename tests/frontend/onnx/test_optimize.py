@@ -1,5 +1,6 @@
 """ONNX models through the whole of ``optimize``, against ONNX's own reference evaluator."""
 
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +37,13 @@ def expected(proto: onnx.ModelProto, *inputs: torch.Tensor) -> list[np.ndarray[A
 
 def close(result: torch.Tensor, wanted: np.ndarray[Any, Any]) -> None:
     np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def run_python(code: str, *args: str) -> str:
+    """What a new process prints."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
 
 def test_a_net_from_a_file(tmp_path: Path) -> None:
@@ -125,19 +133,27 @@ def test_a_loop_that_is_counted_is_unrolled() -> None:
     torch.testing.assert_close(rows, torch.stack([x * w ** (i + 1) + i for i in range(4)]))
 
 
-def test_a_foreign_operator_stays_as_it_is() -> None:
-    """``Det`` of another kind: a binarizer of ``ai.onnx.ml``, between operators that are known."""
+def test_a_foreign_operator_stays_as_it_is_and_is_saved(tmp_path: Path) -> None:
+    """A binarizer of ``ai.onnx.ml``, between operators that are known."""
     nodes = [
         node("Relu", "x", "r"),
         helper.make_node("Binarizer", ["r"], ["b"], domain="ai.onnx.ml", threshold=0.5),
         node("Add", "b x", "y"),
     ]
     proto = model(nodes, {"x": (F, [3, 4])}, ["y"], opsets={"": 17, "ai.onnx.ml": 3})
+    torch.manual_seed(0)
     x = torch.randn(3, 4)
     program = eqsynth.optimize(proto, (x,), **LIMITS)
     module, args = module_of(proto, (x,), {})
     assert "onnx_operator" in str(capture(module, args).program)
     close(program(x), expected(proto, x)[0])
+    eqsynth.save(program, tmp_path / "program")
+    code = (
+        "import sys, torch, eqsynth; torch.manual_seed(0)\n"
+        "print(eqsynth.load(sys.argv[1])(torch.randn(3, 4)).tolist())"
+    )
+    again = run_python(code, str(tmp_path / "program"))
+    assert json.loads(again) == program(x).tolist()
 
 
 def test_an_operator_that_nothing_knows_is_named_with_its_place() -> None:
@@ -178,11 +194,7 @@ def test_without_onnx_the_extra_is_named() -> None:
         "try: eqsynth.optimize('model.onnx')\n"
         "except eqsynth.CaptureError as error: print(error.hint)\n"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-    )
-    assert "eqsynth[onnx]" in done.stdout
+    assert "eqsynth[onnx]" in run_python(code)
 
 
 def test_a_path_without_a_file() -> None:

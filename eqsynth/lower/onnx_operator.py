@@ -1,0 +1,139 @@
+"""``eqsynth::onnx_operator``: one operator of ONNX as an operator of torch.
+
+It is run by ONNX Runtime where that is installed, else by ONNX's reference evaluator. Programs that
+keep such an operator are saved and loaded with it. Not here: which operators become one
+(``frontend/onnx/foreign.py``).
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+Tensor = torch.Tensor
+_Arrays = Callable[[Sequence[Any]], Sequence[Any]]
+
+# ONNX's numbers of element types (TensorProto.DataType), as far as torch can hold them.
+DTYPES: Final = {
+    1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16,
+    6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64,
+    12: torch.uint32, 13: torch.uint64, 14: torch.complex64, 15: torch.complex128,
+    16: torch.bfloat16, 17: torch.float8_e4m3fn, 18: torch.float8_e4m3fnuz,
+    19: torch.float8_e5m2, 20: torch.float8_e5m2fnuz,
+}  # fmt: skip
+NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
+
+
+def messages_in(message: Any) -> Iterator[Any]:
+    """A message of ONNX and all that it holds."""
+    pending = [message]
+    while pending:
+        message = pending.pop()
+        yield message
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                pending += value if hasattr(value, "__len__") else [value]
+
+
+def tensors_in(message: Any) -> Iterator[Any]:
+    """Every tensor in a message."""
+    import onnx
+
+    return (m for m in messages_in(message) if isinstance(m, onnx.TensorProto))
+
+
+def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """The array's elements, whose type NumPy may know by another name than torch."""
+    if dtype.is_floating_point and array.dtype.kind == "V" or array.dtype.name.startswith(
+        ("bfloat16", "float8")
+    ):
+        bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
+        return torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)
+    return torch.from_numpy(array.reshape(-1)).to(dtype).reshape(array.shape)
+
+
+@functools.lru_cache(maxsize=256)
+def runner(text: str) -> _Arrays:
+    """Runs the model of an operator on arrays.
+
+    Raises:
+        Exception: neither ONNX Runtime nor the reference evaluator knows it, each with its own.
+    """
+    import onnx
+
+    model = onnx.ModelProto.FromString(base64.b64decode(text))
+    if any(tensor.data_location == tensor.EXTERNAL for tensor in tensors_in(model)):
+        raise ValueError("an operator whose data lie in another file")
+    if find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        try:
+            typed = onnx.shape_inference.infer_shapes(model)
+            session = onnxruntime.InferenceSession(
+                typed.SerializeToString(), providers=["CPUExecutionProvider"]
+            )
+            names = [i.name for i in session.get_inputs()]
+            return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+        except Exception:  # it doesn't know the operator for these types: the evaluator may
+            pass
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    inputs = list(evaluator.input_names)
+
+    def evaluated(arrays: Sequence[Any]) -> Sequence[Any]:
+        return list(evaluator.run(None, dict(zip(inputs, arrays, strict=True))))
+
+    return evaluated
+
+
+def _array(x: Tensor) -> Any:
+    if x.dtype == torch.bfloat16 or str(x.dtype).startswith("torch.float8"):
+        import ml_dtypes
+
+        name = str(x.dtype).removeprefix("torch.")
+        bits = torch.int16 if x.dtype.itemsize == 2 else torch.uint8
+        return x.contiguous().view(bits).numpy().view(getattr(ml_dtypes, name))
+    return x.contiguous().numpy()
+
+
+@torch.library.custom_op("eqsynth::onnx_operator", mutates_args=())
+def _onnx_operator(inputs: list[Tensor], model: str) -> list[Tensor]:
+    import onnx
+
+    results = runner(model)([_array(x) for x in inputs])
+    tensors = []
+    for result in results:
+        array = np.array(result, order="C", copy=True)
+        number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensors.append(torch_of(array, DTYPES[number]))
+    return tensors
+
+
+@_onnx_operator.register_fake
+def _(inputs: list[Tensor], model: str) -> list[Tensor]:
+    import onnx
+
+    proto = onnx.ModelProto.FromString(base64.b64decode(model))
+    for info, x in zip(proto.graph.input, inputs, strict=True):
+        info.type.tensor_type.shape.SetInParent()
+        for extent in x.shape:
+            info.type.tensor_type.shape.dim.add().dim_value = int(extent)
+    typed = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    results = []
+    for info in typed.graph.output:
+        tensor = info.type.tensor_type
+        dims = [d.dim_value for d in tensor.shape.dim]
+        known = tensor.HasField("shape") and all(
+            d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim
+        )
+        if not known or tensor.elem_type not in DTYPES:
+            raise NotImplementedError("the shape of the result depends on data")
+        results.append(torch.empty(dims, dtype=DTYPES[tensor.elem_type]))
+    return results
