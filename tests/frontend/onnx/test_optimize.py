@@ -25,6 +25,7 @@ from eqsynth.errors import (
 )
 from eqsynth.frontend.onnx import module_of
 from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.tensor import Op
 
 LIMITS: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
 
@@ -201,3 +202,20 @@ def test_a_path_without_a_file() -> None:
     with pytest.raises(CaptureError) as error:
         eqsynth.optimize("nowhere.onnx")
     assert error.value.where == "nowhere.onnx"
+
+
+def test_what_onnx_defines_by_others_is_captured() -> None:
+    """``Attention`` has no entry: its definition computes shapes, and casts constants like data."""
+    attend = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    kinds = {name: (F, [2, 3, 4, 8]) for name in "qkv"}
+    module, args = module_of(model([attend], kinds, ["y"], opsets={"": 23}), (), {})
+    program = capture(module, args).program
+    assert not [t for t in program.terms() if getattr(t, "name", "") == "Opaque"]
+    wanted = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)
+    torch.testing.assert_close(module(*args), wanted)
+
+
+def test_places_are_those_of_the_model() -> None:
+    module, args = module_of(cnn(), (torch.randn(2, 3, 16, 16),), {})
+    places = {t.name: t.origin for t in capture(module, args).program.terms() if isinstance(t, Op)}
+    assert places["Conv2d"] == "stem"
