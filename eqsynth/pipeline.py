@@ -32,7 +32,7 @@ from eqsynth.errors import (
     UnsteadyError,
 )
 from eqsynth.executor import Worker, borrowed
-from eqsynth.explain import NoExplanation, explain_plan
+from eqsynth.explain import NoExplanation, Page, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
@@ -343,7 +343,7 @@ class _Run:
         report.segments, report.distinct_segments = len(self.segments), len(distinct)
         report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
-        report.law_faults = graph.faults
+        report.law_faults, report.growth = graph.faults, graph.growth
         return graph
 
     def _file_of(self, segment: Segment) -> str:
@@ -432,7 +432,7 @@ class _Run:
 
     def _explanation(self, graph: EGraph, found: Extraction) -> Callable[[], object]:
         """Made when it is asked for: the logs are replayed then."""
-        return partial(
+        why = partial(
             explain_plan,
             self.captured.program,
             tuple(self.segments),
@@ -446,3 +446,5 @@ class _Run:
             },
             partial(getattr, self.report, "operator_times"),
         )
+        self.report.page = Page(why)
+        return why

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eqsynth.errors import EqsynthError
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.timing import OperatorTimes, Timing
 from eqsynth.ir.program import Program
@@ -80,6 +83,7 @@ class Report:
             why there was none: ``capture``, ``unsteady`` (the original differs from itself).
         backend: what runs: the kernels' implementations, or ``original``.
         kernels_estimated: kernels of the plan that there was no time to measure.
+        growth: phase of saturation -> e-nodes at its end, of all segments.
         own_rules: names of the user's rules, which are told before eqsynth's.
         opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
             the program that was found.
@@ -87,6 +91,7 @@ class Report:
             measured where time is the objective and a faster program was found.
         stages_s: seconds of each stage; ``capture`` comes before the time limit begins.
         reason: why the original was kept, if it was.
+        page: draws the report; None where no program was captured.
         engine_refused: why the plan with regions on engines was given up, if it was.
     """
 
@@ -116,6 +121,7 @@ class Report:
     own_rules: tuple[str, ...] = ()
     over_budget: Mapping[str, int] = field(default_factory=dict)
     law_faults: Mapping[str, str] = field(default_factory=dict)
+    growth: Mapping[str, int] = field(default_factory=dict)
     backend: str = "original"
     opaque_share: float = 0.0
     kernels_considered: int = 0
@@ -127,6 +133,7 @@ class Report:
     engine_refused: str = ""
     operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
+    page: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
 
     def count_before(self, program: Program) -> None:
         """FLOPs and bytes of a program as it was captured."""
@@ -225,6 +232,23 @@ class Report:
 
     def _lost(self) -> str:
         return ", ".join(f"{part:.1e} on {kind} inputs" for kind, part in self.digits_lost.items())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes one page that needs nothing else: the program, what was changed, the plan, side by
+        side; what hovers over a line sees what became of it; and where the time went.
+
+        Raises:
+            EqsynthError: there was no program to draw.
+            EquivalenceError: the log doesn't contain what makes the programs equal.
+        """
+        if self.page is None:
+            raise EqsynthError(
+                "there is no program to draw",
+                got=self.reason or "a report without a search",
+                expected="a report of optimize that has captured the program",
+                hint="print(report) tells why there was no search",
+            )
+        Path(path).write_text(self.page(self), encoding="utf-8")
 
     def original_is_kept(self, parameters: int) -> None:
         """Figures of what runs are those of the original, which holds nothing for itself.

@@ -40,6 +40,7 @@ class EGraph:
         classes: class -> its members, terms whose arguments are classes.
         roots: the classes of the terms that were added, in order.
         original: class -> the members that were added: the program as it came.
+        growth: phase -> e-nodes at its end; empty where a worker ended before the search.
         faults: law -> what went wrong in it. What was asked got no answer, all else stands.
     """
 
@@ -54,3 +55,4 @@ class EGraph:
     over_budget: Mapping[str, int] = field(default_factory=dict)
     original: Mapping[ClassRef, tuple[Tensor, ...]] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
+    growth: Mapping[str, int] = field(default_factory=dict)

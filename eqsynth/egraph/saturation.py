@@ -48,7 +48,8 @@ def saturate_terms(
         if is_worker():
             session.on_view = _Checkpoints(session, roots)
         report = saturate(session, phases, limits)
-        return session.graph(roots, report.stop, report.seconds, report.over_budget)
+        graph = session.graph(roots, report.stop, report.seconds, report.over_budget)
+        return replace(graph, growth=report.growth)
 
 
 class _Checkpoints:

@@ -46,12 +46,14 @@ class SaturationReport:
 
     Attributes:
         stop: why it ended: ``saturated``, ``rounds``, ``node_limit`` or ``deadline``.
+        growth: phase -> e-nodes at its end.
     """
 
     stop: str = "saturated"
     seconds: float = 0.0
     rounds: dict[str, int] = field(default_factory=dict)
     over_budget: dict[str, int] = field(default_factory=dict)
+    growth: dict[str, int] = field(default_factory=dict)
 
 
 # Meaning first, then normal form, contraction algebra, steps of loops as one product, EinNet's
@@ -106,7 +108,8 @@ def saturate(
                 if report.seconds > limits.deadline_s:
                     report.stop = "deadline"
                     return report
-                if session.engine.enodes() > limits.enodes:
+                report.growth[phase.name] = session.engine.enodes()
+                if report.growth[phase.name] > limits.enodes:
                     report.stop = "node_limit"
                     return report
             report.rounds[phase.name] = number + 1

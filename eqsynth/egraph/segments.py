@@ -12,6 +12,7 @@ whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -216,6 +217,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         log=None,
         over_budget={rule: n for g in distinct for rule, n in g.over_budget.items()},
         faults={law: why for g in distinct for law, why in g.faults.items()},
+        growth=dict(sum((Counter(g.growth) for g in distinct), Counter())),
         original=original,
     )
 

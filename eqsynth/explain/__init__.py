@@ -11,8 +11,10 @@ from eqsynth.explain.explanation import (
     planned_terms,
     planned_values,
 )
+from eqsynth.explain.page import Page
 
 __all__ = [
+    "Page",
     "Explanation", "Lemma", "Link", "NoExplanation", "RewriteStep", "explain_plan",
     "planned_terms", "planned_values",
 ]  # fmt: skip

@@ -91,6 +91,7 @@ class Change:
         places: where it stands in the user's model, and where equal ones do.
         steps: empty where there are more than ``LONGEST_CHAIN``; ``count`` says how many, or -1.
         rules: all that were used, in order.
+        alike: the terms of equal regions, this one among them, before and after.
     """
 
     before: Side
@@ -100,6 +101,7 @@ class Change:
     steps: tuple[Told, ...]
     count: int
     rules: tuple[str, ...]
+    alike: tuple[tuple[frozenset[Tensor], frozenset[Tensor]], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -134,6 +136,13 @@ def changes(
     return _alike(_Comparison(derivation, before, after, times).changes())
 
 
+def wholes(
+    derivation: Derivation, before: Term, after: Term, times: OperatorTimes
+) -> tuple[Side, Side]:
+    """The two programs as a whole; values of one class have one name in both."""
+    return _Comparison(derivation, before, after, times).wholes(before, after)
+
+
 class _Comparison:
     def __init__(
         self, derivation: Derivation, before: Term, after: Term, times: OperatorTimes
@@ -164,6 +173,15 @@ class _Comparison:
     def changes(self) -> list[Change]:
         regions = self._merged([r for r in map(self._region, self._places()) if r is not None])
         return [self._change(region) for region in regions]
+
+    def wholes(self, before: Term, after: Term) -> tuple[Side, Side]:
+        roots = [self.derivation.outputs_of(whole) for whole in (before, after)]
+        terms = [tuple(t for t in topological(root) if not t.constant) for root in roots]
+        names, known = Names(self.classes, {}, [*terms[0], *terms[1]]), self.times
+        return (
+            self._side(roots[0], terms[0], names, known.before, {}),
+            self._side(roots[1], terms[1], names, known.after, known.kernels),
+        )
 
     def _places(self) -> list[Term]:
         order = [self.classes[t] for t in topological(list(self.found.values())) if not t.constant]
@@ -263,6 +281,7 @@ class _Comparison:
             steps=steps,
             count=count,
             rules=tuple(dict.fromkeys(rules)),
+            alike=((frozenset(region.before), frozenset(region.after)),),
         )
 
     def _outside(self, region: _Region) -> list[Term]:
@@ -408,6 +427,7 @@ def _alike(found: Sequence[Change]) -> tuple[Change, ...]:
         replace(
             group[0],
             places=tuple(change.places[0] for change in group),
+            alike=tuple(side for change in group for side in change.alike),
             before=_together([change.before for change in group]),
             after=_together([change.after for change in group]),
         )

@@ -15,7 +15,7 @@ from eqsynth.egraph.proof import Pair
 from eqsynth.egraph.segments import Segment, inlined
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
-from eqsynth.explain.changes import Change, changes
+from eqsynth.explain.changes import Change, Side, changes, wholes
 from eqsynth.explain.told import summary
 from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.plan import Plan, State
@@ -108,6 +108,11 @@ class Explanation:
             EquivalenceError: the log doesn't contain what makes the programs equal.
         """
         return changes(self._derivation, self._before, self._after, self.times)
+
+    @property
+    def wholes(self) -> tuple[Side, Side]:
+        """The original and what was chosen, as formulas; equal values have one name."""
+        return wholes(self._derivation, self._before, self._after, self.times)
 
     @cached_property
     def steps(self) -> tuple[RewriteStep, ...]:

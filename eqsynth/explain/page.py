@@ -1,0 +1,259 @@
+"""An explanation as one HTML page, which needs no network and no library.
+
+Three panels: the program, what was changed, the plan. A line and what became of it have a number in
+common (``data-r``), and the page lights up what shares one with the line under the pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Protocol
+
+from eqsynth.explain.changes import Change, Side
+from eqsynth.explain.explanation import Explanation, NoExplanation
+from eqsynth.explain.told import SCREEN, headline, milliseconds, region
+from eqsynth.ir.formulas import Line
+from eqsynth.ir.tensor import Tensor
+
+# Lines of a program that are drawn.
+_LONGEST = 600
+
+
+class Figures(Protocol):
+    """What a page takes from a report."""
+
+    time_before_s: float
+    time_after_s: float
+    enodes: int
+    stop: str
+    reason: str
+    stages_s: Mapping[str, float]
+    growth: Mapping[str, int]
+    over_budget: Mapping[str, int]
+    law_faults: Mapping[str, str]
+
+    def rows(self) -> list[tuple[str, str]]: ...
+
+
+class Page:
+    """Draws a report with an explanation, which is made when it is asked for."""
+
+    def __init__(self, explanation: Callable[[], Explanation | NoExplanation]) -> None:
+        self._explanation = explanation
+
+    def __deepcopy__(self, _memo: object) -> Page:
+        return self  # the e-graph behind it is the same for all copies of a report
+
+    def __call__(self, report: Figures) -> str:
+        return page(self._explanation(), report)
+
+
+def page(explanation: Explanation | NoExplanation, report: Figures) -> str:
+    """The whole page as text."""
+    if isinstance(explanation, NoExplanation):
+        middle = f"<p class=cut>{escape(explanation.reason)}</p>"
+        panels = _panel("program", "Your program", "") + _panel("derivation", "Derivation", middle)
+        return _whole(report, panels + _panel("plan", "Plan", ""))
+    before, after = explanation.wholes
+    marks = _Marks(explanation.changes)
+    every = [_seconds(line, side) for side in (before, after) for line in side.lines]
+    longest_s = max(every, default=0.0)
+    note = f"<p class=cut>{escape(explanation.note)}</p>" if explanation.note else ""
+    return _whole(
+        report,
+        _panel("program", "Your program", _lines(before, 0, marks, longest_s))
+        + _panel("derivation", "Derivation", note + _changes(explanation.changes))
+        + _panel("plan", "Plan", _lines(after, 1, marks, longest_s)),
+    )
+
+
+class _Marks:
+    """The numbers of regions that a line belongs to, and for other lines its own name: one value
+    has one name in both programs."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self._of: tuple[dict[Tensor, set[str]], dict[Tensor, set[str]]] = ({}, {})
+        for number, change in enumerate(changes):
+            for place, sides in enumerate(change.alike):
+                for side, terms in enumerate(sides):
+                    for term in terms:
+                        own = self._of[side].setdefault(term, set())
+                        own |= {f"r{number}", f"r{number}-{place}"}
+
+    def of(self, line: Line, side: int) -> str:
+        found = {mark for term in line.covers for mark in self._of[side].get(term, ())}
+        return " ".join(sorted(found) or [f"v-{line.name}"])
+
+
+def _panel(name: str, title: str, body: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2>{body}</section>\n'
+
+
+def _lines(side: Side, number: int, marks: _Marks, longest_s: float) -> str:
+    rows = []
+    for line in side.lines[:_LONGEST]:
+        mark = marks.of(line, number)
+        changed = " changed" if mark.startswith("r") else ""
+        seconds = _seconds(line, side)
+        kernel = ", ".join(side.kernels[t] for t in line.covers if t in side.kernels)
+        facts = " · ".join(filter(None, (str(line.term.type), kernel)))
+        bar = _bar(seconds, longest_s, f"{milliseconds(seconds)} ms") if seconds else ""
+        rows.append(
+            f'<div class="line{changed}" data-r="{escape(mark)}"><code>{escape(str(line))}</code>'
+            f"<small>{escape(facts)}</small>{bar}</div>"
+        )
+    if len(side.lines) > _LONGEST:
+        rows.append(f"<p class=cut>{len(side.lines) - _LONGEST} lines more were cut</p>")
+    return "\n".join(rows)
+
+
+def _seconds(line: Line, side: Side) -> float:
+    return sum(side.seconds[t] for t in line.covers if t in side.seconds)
+
+
+def _bar(value: float, longest: float, text: str) -> str:
+    width = 100.0 * value / longest if longest else 0.0
+    return f'<div class=bar><i style="width:{width:.1f}%"></i><b>{escape(text)}</b></div>'
+
+
+def _changes(changes: Sequence[Change]) -> str:
+    if not changes:
+        return "<p>no operator was changed</p>"
+    found = []
+    for number, change in enumerate(changes):
+        marks = [f"r{number}", *(f"r{number}-{n}" for n in range(len(change.alike)))]
+        what, gained = headline(change)
+        told = "\n".join(map(_step_line, region(change, SCREEN)[1:]))
+        found.append(
+            f'<details class=change data-r="{" ".join(marks)}"{" open" if number < 3 else ""}>'
+            f"<summary><code>{escape(what)}</code><em>{escape(gained)}</em></summary>"
+            f"<pre>{told}</pre></details>"
+        )
+    return "\n".join(found)
+
+
+def _step_line(line: str) -> str:
+    kind = {"-": "gone", "+": "new"}.get(line.strip()[:1], "")
+    return f'<span class="{kind}">{escape(line)}</span>' if kind else escape(line)
+
+
+# ---- the frame ----------------------------------------------------------------------------------
+
+
+def _whole(report: Figures, panels: str) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in report.rows()
+    )
+    growth = [(phase, float(n), f"{n:,} e-nodes") for phase, n in report.growth.items()]
+    stages = [(name, s, f"{s:.2f} s") for name, s in report.stages_s.items()]
+    before, after = report.time_before_s, report.time_after_s
+    times = [("before", before, f"{milliseconds(before)} ms"),
+             ("after", after, f"{milliseconds(after)} ms")]  # fmt: skip
+    figures = (
+        _chart("times", "A call", times if before else [])
+        + _chart("growth", "E-graph, phase by phase", growth)
+        + _chart("stages", "Where the search spent its time", stages)
+        + _panel(
+            "cuts", "What was cut", "".join(f"<p class=cut>{escape(c)}</p>" for c in _cuts(report))
+        )
+    )
+    return _FRAME.format(
+        style=_STYLE,
+        script=_SCRIPT,
+        panels=panels,
+        figures=figures,
+        report=f"<table>{rows}</table>",
+    )
+
+
+def _chart(name: str, title: str, values: Sequence[tuple[str, float, str]]) -> str:
+    longest = max((value for _, value, _ in values), default=0.0)
+    bars = "".join(
+        f"<div class=row><span>{escape(label)}</span>{_bar(value, longest, text)}</div>"
+        for label, value, text in values
+    )
+    return _panel(name, title, bars or "<p>not known</p>")
+
+
+def _cuts(report: Figures) -> Iterable[str]:
+    """What the search left out, and what stopped it."""
+    if report.reason:
+        yield f"the original is used: {report.reason}"
+    if report.stop not in ("", "saturated"):
+        yield f"the search ended by: {report.stop}"
+    for rule, rounds in report.over_budget.items():
+        yield f"{rule}: over its budget of matches in {rounds} rounds"
+    for law, why in report.law_faults.items():
+        yield f"{law} failed: {why}"
+    if report.stop in ("", "saturated") and not report.over_budget and not report.law_faults:
+        yield "nothing: the search came to its own end"
+
+
+_FRAME = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>eqsynth</title>
+<style>{style}</style>
+</head>
+<body>
+<main id="panels">
+{panels}</main>
+<footer id="figures">
+{figures}<section id="report"><h2>Report</h2>{report}</section>
+</footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --on: #f5c54266; --bar: #4a90d9; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 0; }
+#panels { display: grid; grid-template-columns: 1fr 1.3fr 1fr; height: 70vh; }
+#panels section { overflow: auto; padding: 0 1em 1em; border-right: 1px solid var(--line); }
+h2 { font-size: 1em; position: sticky; top: 0; background: Canvas; padding: .6em 0; margin: 0; }
+code, pre { font: 12px/1.5 ui-monospace, monospace; white-space: pre-wrap; }
+pre { white-space: pre; overflow-x: auto; margin: .5em 0; }
+.line { padding: .25em .4em; border-left: 3px solid transparent; }
+.changed { border-left-color: var(--bar); }
+.line small { display: block; opacity: .65; }
+.on { background: var(--on); }
+details { border: 1px solid var(--line); border-radius: 4px; margin: 0 0 .6em; padding: .4em; }
+summary { cursor: pointer; }
+summary em { display: block; opacity: .8; }
+.gone { color: #c0392b; } .new { color: #27ae60; }
+.bar { position: relative; height: 1.2em; background: #8882; flex: 1; }
+.bar i { position: absolute; inset: 0 auto 0 0; background: var(--bar); opacity: .6; }
+.bar b { position: relative; font-weight: normal; font-size: 11px; padding-left: .4em; }
+.row { display: flex; gap: .6em; margin: .15em 0; } .row span { width: 6em; }
+#figures { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--line); }
+#figures section { padding: 0 1em 1em; }
+#report { grid-column: 1 / -1; } th { text-align: left; padding-right: 1em; vertical-align: top; }
+"""
+
+# Lights up what has a mark in common with the line under the pointer; a click keeps it lit.
+_SCRIPT = """
+const marked = [...document.querySelectorAll('[data-r]')];
+const marksOf = element => element.dataset.r.split(' ');
+let kept = null;
+function light(element) {
+  const wanted = element ? new Set(most(element)) : new Set();
+  for (const other of marked)
+    other.classList.toggle('on', marksOf(other).some(mark => wanted.has(mark)));
+}
+function most(element) {
+  const all = marksOf(element), places = all.filter(mark => mark.includes('-'));
+  return element.matches('details') || !places.length ? all : places;
+}
+for (const element of marked) {
+  element.addEventListener('mouseenter', () => light(element));
+  element.addEventListener('mouseleave', () => light(kept));
+  element.addEventListener('click', () => {
+    kept = kept === element ? null : element;
+    light(kept);
+  });
+}
+"""
