@@ -22,6 +22,7 @@ from eqsynth.frontend.onnx.definitions import Definitions
 from eqsynth.frontend.onnx.graphs import Bodies, Body, Operator, TypeOf, type_of
 from eqsynth.frontend.onnx.reading import read, told_opsets
 from eqsynth.frontend.onnx.running import Runner
+from eqsynth.frontend.onnx.table import Refused
 from eqsynth.frontend.onnx.values import Mode, Value
 
 Tensor = torch.Tensor
@@ -109,14 +110,23 @@ class OnnxModule(torch.nn.Module):
         label = self._labels.get(operator.place)
         if label is None:  # an operator of ONNX's own definition of another
             return function(*args, **options)
-        return getattr(self, label)(function, *args, **options)
+        result = getattr(self, label)(function, *args, **options)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 class _Operator(torch.nn.Module):
-    """An operator of the model: a part with a name, so that torch tells where a call comes from."""
+    """An operator of the model: a part with a name, so that torch tells where a call comes from.
+
+    What an entry refuses is returned, not raised: torch.export loses count of parts that raise.
+    """
 
     def forward(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except (Refused, NotImplementedError) as error:
+            return error
 
 
 def _with_arguments(names: Sequence[str]) -> type[OnnxModule]:

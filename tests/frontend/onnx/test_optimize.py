@@ -26,6 +26,7 @@ from eqsynth.errors import (
 from eqsynth.frontend.onnx import module_of
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Op
+from eqsynth.testing.onnx_backend import Verdict, cases, run
 
 LIMITS: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
 
@@ -219,3 +220,9 @@ def test_places_are_those_of_the_model() -> None:
     module, args = module_of(cnn(), (torch.randn(2, 3, 16, 16),), {})
     places = {t.name: t.origin for t in capture(module, args).program.terms() if isinstance(t, Op)}
     assert places["Conv2d"] == "stem"
+
+
+@pytest.mark.parametrize("name", ["test_layer_normalization_2d_axis0", "test_convtranspose_pads"])
+def test_what_an_entry_refuses_is_captured_otherwise(name: str) -> None:
+    (case,) = (case for case in cases("node") if case.name == name)
+    assert run(case).verdict is Verdict.CAPTURED
