@@ -22,19 +22,27 @@ BATCH = 100
 
 class Actions:
     """Collects actions, cuts them into throwaway rules. A batch ends only between `add_*`s, so
-    that lets reach where they are used.
+    that lets reach where they are used; a term of an earlier batch goes by its handle.
     """
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
         self._signatures = rules.known.signatures
         self.batches: list[list[Any]] = [[]]
+        # By the identity of a term: what stands for it in the batch of now, and its handle for the
+        # batches after its own. An id is only good while its object lives.
         self._lets: dict[int, Any] = {}
+        self._handles: dict[int, Any] = {}
         self._alive: list[Any] = []
+        self._named: list[Any] = []
 
     def add_union(self, handle: Handle, term: Any) -> None:
         self._begin()
-        self._push(egg.Union(SPAN, _handle(handle), self._value(term, "Tensor")))
+        name = _handle(handle)
+        self._push(egg.Union(SPAN, name, self._value(term, "Tensor")))
+        if not isinstance(term, Handle):
+            self._handles[id(term)] = name
+            self._named.append(term)
 
     def add_fact(self, fact: tuple[Any, ...]) -> None:
         """`("relation", args...)`."""
@@ -51,7 +59,7 @@ class Actions:
     def _begin(self) -> None:
         if len(self.batches[-1]) >= BATCH:
             self.batches.append([])
-            self._lets.clear()
+            self._lets = dict(self._handles)
             self._alive.clear()
 
     def _push(self, action: Any) -> None:
@@ -104,7 +112,7 @@ class Actions:
             variable = f"let/{len(self.batches[-1])}"
             self._push(egg.Let(SPAN, variable, self._call(top, "constructor")))
             self._lets[id(top)] = egg.Var(SPAN, variable)
-            self._alive.append(top)  # an id is only good while its object lives
+            self._alive.append(top)
         if isinstance(term, Handle):
             if sort != "Tensor":
                 raise _misfit(term, f"a term of sort {sort}")
