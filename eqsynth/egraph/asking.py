@@ -12,12 +12,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from eqsynth.egraph.answers import Answer, using
 from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING
+from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
@@ -25,22 +27,26 @@ from eqsynth.ir.tensor import ClassRef, Tensor
 from eqsynth.rules import RuleSet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
     """A request that was asked.
 
     Attributes:
+        row: what the rule filed. The engine gives the same object as long as the row is there.
+        text: by which requests are ordered.
         body: the size that its body had.
         classes: the classes that it reads, its own among them, as they were; None once the request
             is answered for good.
     """
 
+    row: tuple[Any, ...]
+    text: str
     body: int
     classes: tuple[tuple[int, tuple[bytes, int]], ...] | None
 
-    def is_due(self, view: View, row: tuple[Any, ...]) -> bool:
+    def is_due(self, view: View) -> bool:
         """Whether its body reads smaller, or it waits and what it reads has got new members."""
-        if self.body != view.body_size(row):
+        if self.body != view.body_size(self.row):
             return True
         if self.classes is None:
             return False
@@ -55,7 +61,52 @@ def _looked_at(
     body = decoded[-1]
     if isinstance(body, Scalar):
         refs += [tensor for tensor in tensors(body) if isinstance(tensor, ClassRef)]
-    return tuple((ref.handle, view.state(ref.handle)) for ref in refs)
+    return tuple([(ref.handle, view.state(ref.handle)) for ref in refs])
+
+
+class _Index:
+    """Which requests may be due: those that read a class that has changed.
+
+    A change is seen once a view, for each class that a request has read and for each body; a
+    request that reads no changed class isn't looked at.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        # Handle or body -> its state or size as it was seen last, and the requests that read it,
+        # by the identity of their rows.
+        self._states: dict[int, tuple[bytes, int]] = {}
+        self._sizes: dict[EClass, int] = {}
+        self._readers: defaultdict[int | EClass, set[int]] = defaultdict(set)
+        self._touched: set[int] = set()
+
+    def add(self, asked: _Asked) -> None:
+        """Watches what a request has read in the view of now."""
+        key = id(asked.row)
+        self._touched.discard(key)
+        for handle, state in asked.classes or ():
+            self._readers[handle].add(key)
+            self._states[handle] = state
+        body = asked.row[-1]
+        if isinstance(body, EClass) and body.sort != "Tensor":
+            self._readers[body].add(key)
+            self._sizes[body] = asked.body
+
+    def touched(self, view: View) -> set[int]:
+        """The requests that read what has changed since they were asked."""
+        if view is not self._view:
+            self._view = view
+            changed: list[int | EClass] = [
+                *(h for h, state in self._states.items() if view.state(h) != state),
+                *(b for b, size in self._sizes.items() if view.size_of(b) != size),
+            ]
+            for place in changed:
+                self._touched |= self._readers.pop(place)
+                if isinstance(place, EClass):
+                    del self._sizes[place]
+                else:
+                    del self._states[place]
+        return self._touched
 
 
 class Requests:
@@ -65,7 +116,7 @@ class Requests:
         asked: how often each law was asked.
         vain: how often it was asked and gave no new answer.
         known: how often one of its requests was there and needn't be asked.
-        spent_s: seconds of CPU in which it answered.
+        spent_s: seconds of CPU in which its requests were sorted out and answered.
         faults: what went wrong in a law, by law: what was asked got no answer.
         deadline: no request is answered past it, so that one long round can't outlive the worker.
 
@@ -82,8 +133,9 @@ class Requests:
         self.faults: dict[str, str] = {}
         self.deadline = math.inf
         self._answered: set[tuple[str, Any]] = set()
-        # What requests looked at when they were last asked, by law and row.
-        self._rows: defaultdict[str, dict[Any, _Asked]] = defaultdict(dict)
+        # What requests looked at when they were last asked, by the identity of their rows.
+        self._asked: dict[int, _Asked] = {}
+        self._index = _Index()
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._several: dict[str, bool] = {}
         requests = {r.law: r for r in rules.rules if r.kind == "law-request"}
@@ -112,33 +164,56 @@ class Requests:
         found: list[Answer] = []
         over: list[str] = []
         for law, relation in relations.items():
-            count = 0
-            asked = self._rows[law]
+            begin = time.process_time()
             rows = view.snapshot.rows[relation]
-            waiting = [row for row in rows if row not in asked or asked[row].is_due(view, row)]
+            waiting = self._waiting(view, rows)
             self.known[law] += len(rows) - len(waiting)
-            for row in sorted(waiting, key=repr):
+            count = 0
+            for text, row in sorted(waiting, key=itemgetter(0)):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
-                decoded = [view.value(value) for value in row]
-                size = view.body_size(row)
-                if decoded[0].constant and law not in MEANING:
-                    asked[row] = _Asked(size, None)
-                    continue
-                try:
-                    answers = self._ask(view, law, row, decoded, fired)
-                    settled = law not in ASKED_AGAIN
-                except Later:
-                    answers, settled = [], False
-                asked[row] = _Asked(size, None if settled else _looked_at(view, decoded))
-                key = tuple(decoded)
-                self.asked[law] += 1
-                fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
-                self.vain[law] += not fresh
+                fresh = self._fresh(view, law, row, text, fired)
                 count += len(fresh)
-                found += [Answer(law, row, key, a.term, a.members) for a in fresh]
+                found += fresh
+            self.spent_s[law] += time.process_time() - begin
         return found, over
+
+    def _waiting(
+        self, view: View, rows: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[str, tuple[Any, ...]]]:
+        """The requests among the rows that were never asked or are due, and what orders them."""
+        asked, touched = self._asked, self._index.touched(view)
+        waiting = [(repr(row), row) for row in rows if id(row) not in asked]
+        for row in rows if touched else ():
+            if id(row) in touched and asked[id(row)].is_due(view):
+                waiting.append((asked[id(row)].text, row))
+        return waiting
+
+    def _fresh(
+        self, view: View, law: str, row: tuple[Any, ...], text: str, fired: Iterable[str]
+    ) -> list[Answer]:
+        """The new answers to one request."""
+        decoded = [view.value(value) for value in row]
+        size = view.body_size(row)
+        if decoded[0].constant and law not in MEANING:
+            self._remember(_Asked(row, text, size, None))
+            return []
+        try:
+            answers = self._ask(view, law, row, decoded, fired)
+            settled = law not in ASKED_AGAIN
+        except Later:
+            answers, settled = [], False
+        self._remember(_Asked(row, text, size, None if settled else _looked_at(view, decoded)))
+        key = tuple(decoded)
+        self.asked[law] += 1
+        fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
+        self.vain[law] += not fresh
+        return [Answer(law, row, key, a.term, a.members) for a in fresh]
+
+    def _remember(self, asked: _Asked) -> None:
+        self._asked[id(asked.row)] = asked
+        self._index.add(asked)
 
     def _ask(
         self, view: View, law: str, row: Any, decoded: Sequence[Any], fired: Iterable[str]
@@ -150,7 +225,6 @@ class Requests:
             SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
             MemoryError: the process has no more.
         """
-        begin = time.process_time()
         try:
             return [using(answer) for answer in LAWS[law](view, decoded)]
         except (Later, SaturationError, MemoryError):
@@ -173,8 +247,6 @@ class Requests:
                 raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
             self.faults.setdefault(law, got)
             return []
-        finally:
-            self.spent_s[law] += time.process_time() - begin
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))

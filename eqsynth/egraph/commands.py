@@ -7,6 +7,7 @@ the parser, since every call is a let of its own.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from egglog import bindings as egg
@@ -78,6 +79,8 @@ class Actions:
             if not isinstance(value, list | tuple):
                 raise _misfit(value, f"a vector of sort {sort}")
             element = self._rules.known.vecs[sort]
+            if all(type(child) is int for child in value):
+                return _integers(tuple(value), element)
             return egg.Call(SPAN, "vec-of", [self._value(child, element) for child in value])
         if sort in self._rules.known.eq_sorts:
             return self._term(value, sort)
@@ -138,8 +141,14 @@ def run(ruleset: str) -> Any:
     return egg.RunSchedule(egg.Run(SPAN, egg.RunConfig(ruleset)))
 
 
+@lru_cache(maxsize=1 << 14)
 def _handle(handle: Handle) -> Any:
     return egg.Call(SPAN, "Tok", [egg.Lit(SPAN, egg.Int(handle.n))])
+
+
+@lru_cache(maxsize=1 << 14)
+def _integers(values: tuple[int, ...], sort: str) -> Any:
+    return egg.Call(SPAN, "vec-of", [egg.Lit(SPAN, _literal(value, sort)) for value in values])
 
 
 def _literal(value: Any, sort: str) -> Any:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from egglog import bindings as egg
 
 from eqsynth.egraph.commands import SPAN, Actions, run, throwaway_rule
-from eqsynth.egraph.snapshot import EClass, ENode, Handle, Snapshot, smallest_terms
+from eqsynth.egraph.reading import Classes, Reader, Rows, number
+from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
 from eqsynth.rules import rewind
 from eqsynth.rules.rule import Rule
@@ -54,9 +55,8 @@ class Engine:
         self._frozen: egg.FrozenEGraph | None = None
         # What was read out of the e-graph, and how often what it says has changed since.
         self._changes = 0
-        self._read: tuple[int, _Classes] | None = None
-        self._decoders: dict[str, Callable[[Any], Any]] = {}
-        self._vectors: list[dict[Any, tuple[Any, ...]]] = []
+        self._read: tuple[int, Classes] | None = None
+        self._reader = Reader(self._egraph, rules.known)
         self._analyses = tuple(
             dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
         )
@@ -176,11 +176,11 @@ class Engine:
             return []
         self._frozen = None
         new = _raw_rows(self._freeze(), rule.relation) - _raw_rows(before, rule.relation)
-        decoders = [self._decoder(sort) for _, sort in rule.columns]
+        decoders = [self._reader.decoder(sort) for _, sort in rule.columns]
         # By number: the order of a hash table would make runs differ.
         return [
             tuple(decode(value) for decode, value in zip(decoders, row, strict=True))
-            for row in sorted(new, key=lambda row: [_number(value) for value in row])
+            for row in sorted(new, key=lambda row: [number(value) for value in row])
         ]
 
     def request(self, rule: Rule) -> bool:
@@ -238,55 +238,19 @@ class Engine:
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """Rows of one relation, or of one function with its value."""
-        return self._decoded_rows(name, self._freeze().functions)
-
-    def _decoded_rows(self, name: str, functions: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        signature = self.rules.known.signatures[name]
-        sorts = signature.inputs
-        if signature.kind == "function":
-            sorts = (*sorts, signature.output)
-        decoders = [self._decoder(sort) for sort in sorts]
-        if signature.kind == "function":
-            return [
-                tuple([d(v) for d, v in zip(decoders, (*row.inputs, row.output), strict=True)])
-                for row in functions[name].rows
-            ]
-        return [
-            tuple([decode(value) for decode, value in zip(decoders, row.inputs, strict=True)])
-            for row in functions[name].rows
-        ]
+        return self._reader.rows(name, self._freeze().functions)
 
     def snapshot(self) -> Snapshot:
         """The whole e-graph as plain data; match relations are left out."""
         if self._read is None or self._read[0] != self._changes:
-            self._read = self._changes, self._classes(self._freeze().functions)
+            self._read = self._changes, self._reader.classes(self._freeze().functions)
         classes, handles = self._read[1]
         return Snapshot(classes, self.snapshot_rows(), handles)
 
     def snapshot_rows(self) -> Mapping[str, list[tuple[Any, ...]]]:
         """The ``rows`` of a snapshot: all that changes when requests are filed."""
         functions = self._freeze().functions
-        return _Rows(self._decoded_rows, functions, self.rules.known.signatures)
-
-    def _classes(self, functions: Mapping[str, Any]) -> _Classes:
-        classes: dict[EClass, list[ENode]] = {}
-        handles: dict[Handle, EClass] = {}
-        for name, signature in self.rules.known.signatures.items():
-            if signature.kind != "constructor":
-                continue
-            to_class = self._decoder(signature.output)
-            decoders = [self._decoder(sort) for sort in signature.inputs]
-            for row in functions[name].rows:
-                args = tuple([
-                    decode(value) for decode, value in zip(decoders, row.inputs, strict=True)
-                ])
-                eclass = to_class(row.output)
-                if name == "Tok":
-                    handles[Handle(args[0])] = eclass
-                    classes.setdefault(eclass, [])
-                else:
-                    classes.setdefault(eclass, []).append(ENode(name, args))
-        return classes, handles
+        return Rows(self._reader, functions)
 
     # ---- within ----------------------------------------------------------
 
@@ -339,8 +303,7 @@ class Engine:
     def _changed(self) -> None:
         self._frozen = None
         self._changes += 1
-        for vectors in self._vectors:
-            vectors.clear()
+        self._reader.changed()
 
     def _freeze(self) -> egg.FrozenEGraph:
         self._alive("read")
@@ -353,82 +316,6 @@ class Engine:
         (output,) = self._egraph.run_program(egg.PrintSize(SPAN, None))
         return dict(output.sizes)  # type: ignore[union-attr]
 
-    def _decoder(self, sort: str) -> Callable[[Any], Any]:
-        """From the engine's value to ours; what a class is called is remembered for good, what is
-        in a vector of classes until something changes."""
-        if sort not in self._decoders:
-            self._decoders[sort] = self._new_decoder(sort)
-        return self._decoders[sort]
-
-    def _new_decoder(self, sort: str) -> Callable[[Any], Any]:
-        egraph, known = self._egraph, self.rules.known
-        if sort in known.vecs:
-            element = self._decoder(known.vecs[sort])
-            seen: dict[Any, tuple[Any, ...]] = {}
-            self._vectors.append(seen)
-
-            def decode(value: Any) -> tuple[Any, ...]:
-                found = seen.get(value)
-                if found is None:
-                    found = seen[value] = tuple(map(element, egraph.value_to_vec(value)))
-                return found
-
-            return decode
-        if sort in known.eq_sorts:
-            classes: dict[Any, EClass] = {}
-
-            def to_class(value: Any) -> EClass:
-                found = classes.get(value)
-                if found is None:
-                    found = classes[value] = EClass(sort, _number(value))
-                return found
-
-            return to_class
-        return {
-            "i64": egraph.value_to_i64,
-            "f64": egraph.value_to_f64,
-            "String": egraph.value_to_string,
-            "bool": egraph.value_to_bool,
-        }[sort]
-
-
-_Classes = tuple[dict[EClass, list[ENode]], dict[Handle, EClass]]
-
 
 def _raw_rows(frozen: egg.FrozenEGraph, relation: str) -> set[tuple[Any, ...]]:
     return {tuple(row.inputs) for row in frozen.functions[relation].rows}
-
-
-class _Rows(Mapping[str, list[tuple[Any, ...]]]):
-    """Rows of one frozen e-graph, decoded when they are asked for: most of them never are."""
-
-    def __init__(
-        self,
-        decode: Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]],
-        functions: Mapping[str, Any],
-        signatures: Mapping[str, Any],
-    ) -> None:
-        self._decode, self._functions = decode, functions
-        self._names = [n for n, s in signatures.items() if s.kind != "constructor"]
-        self._done: dict[str, list[tuple[Any, ...]]] = {}
-
-    def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
-        if name not in self._done:
-            if name not in self._names:
-                raise KeyError(name)
-            self._done[name] = self._decode(name, self._functions)
-        return self._done[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (dict, (dict(self),))
-
-
-def _number(value: Any) -> int:
-    """egglog shows a value's number only in its text, `Value(17)`."""
-    return int(str(value)[6:-1])

@@ -51,7 +51,7 @@ class Session:
         self._view: View | None = None
         # The engine's count of changes that the view has seen.
         self._view_changes = 0
-        self._decoded: Decoded = {}
+        self._decoded = Decoded()
         self._refs: dict[tuple[Any, ...], ClassRef] = {}
         # The engine's count of changes after a round of a ruleset that found nothing to do.
         self._idle: dict[str, int] = {}
@@ -172,7 +172,7 @@ class Session:
         """Types of what rewrites made, from the operator table, arguments first."""
         values: list[tuple[tuple[Any, ...], Any]] = []
         facts: list[tuple[Any, ...]] = []
-        view = View(snapshot, refs, {}, self.defined)
+        view = View(snapshot, refs, Decoded(), self.defined)
         while untyped:
             waiting = []
             for eclass in untyped:

@@ -7,7 +7,9 @@ some rule is unsound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -30,9 +32,35 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, over
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
 
-# An e-node -> its arguments and the term, as they were read last. Numbers of classes change their
-# meaning, so the arguments say whether the term is still right.
-Decoded = dict[ENode, tuple[list[Any], Any]]
+
+
+class Decoded:
+    """What e-nodes mean, as they were read last, for the views of one session.
+
+    Numbers of classes change their meaning, so what the classes among an e-node's arguments mean
+    says whether its term is still right. The engine gives the same object for an e-node as long as
+    it is there, so e-nodes go by identity.
+    """
+
+    def __init__(self) -> None:
+        self.terms: dict[int, tuple[list[Any], Any]] = {}
+        self._parts: dict[int, tuple[ENode, tuple[EClass, ...]]] = {}
+
+    def parts(self, node: ENode) -> tuple[EClass, ...]:
+        """The classes among the arguments, those in vectors too."""
+        known = self._parts.get(id(node))
+        if known is None or known[0] is not node:
+            known = self._parts[id(node)] = node, tuple(_classes_in(node.args))
+        return known[1]
+
+
+def _classes_in(args: tuple[Any, ...]) -> Iterator[EClass]:
+    for arg in args:
+        if isinstance(arg, EClass):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from _classes_in(arg)
+
 
 
 class View:
@@ -51,6 +79,7 @@ class View:
         self._scalars: dict[EClass, Scalar] = {}
         self._indices: dict[EClass, Index] = {}
         self._members: dict[EClass, tuple[Tensor, ...]] = {}
+        self._found: dict[tuple[Any, Scope], Any] = {}
 
     def eclass(self, ref: ClassRef) -> EClass:
         return self._by_handle[ref.handle]
@@ -77,6 +106,10 @@ class View:
         if not isinstance(body, EClass) or body.sort == "Tensor":
             return 0
         return self._sizes[body]
+
+    def size_of(self, body: EClass) -> int | None:
+        """The size of an index or scalar class; None if it isn't one any more."""
+        return self._sizes.get(body)
 
     def current(self, ref: ClassRef) -> ClassRef:
         """The reference by which the class goes in this view."""
@@ -165,6 +198,13 @@ class View:
     def instantiated(self) -> frozenset[EClass]:
         return frozenset(row[0] for row in self.snapshot.rows.get("instantiated", []))
 
+    def once(self, law: Callable[[View, Scope], Any], scope: Scope) -> Any:
+        """What a pure function says of a scope, found once for this view."""
+        key = law, scope
+        if key not in self._found:
+            self._found[key] = law(self, scope)
+        return self._found[key]
+
     # ---- decoding ----------------------------------------------------------
 
     def value(self, value: Any) -> Any:
@@ -173,7 +213,9 @@ class View:
             if value.sort == "Tensor":
                 return self.refs[value]
             return self.scalar(value) if value.sort == "Scalar" else self.index(value)
-        return tuple(map(self.value, value)) if isinstance(value, tuple) else value
+        if not isinstance(value, tuple) or not value or not isinstance(value[0], tuple):
+            return value
+        return tuple([self.value(part) for part in value])
 
     def term(self, node: ENode) -> Tensor:
         return self._as_before(node, self._decode_tensor)  # type: ignore[no-any-return]
@@ -185,18 +227,18 @@ class View:
 
     def _as_before(self, node: ENode, decode: Callable[[str, Sequence[Any]], Any]) -> Any:
         """What a node means: the term of an earlier view, if its arguments are those of then."""
-        args = list(map(self.value, node.args))
-        known = self._decoded.get(node)
-        if known is not None and _are_same(args, known[0]):
+        now = [self.value(part) for part in self._decoded.parts(node)]
+        known = self._decoded.terms.get(id(node))
+        if known is not None and all(map(operator.is_, now, known[0])):
             return known[1]
-        term = decode(node.function, args)
-        self._decoded[node] = args, term
+        term = decode(node.function, list(map(self.value, node.args)))
+        self._decoded.terms[id(node)] = now, term
         return term
 
     def index(self, eclass: EClass) -> Index:
         if eclass not in self._indices:
             node = self._best[eclass]
-            self._indices[eclass] = decode_index(node.function, list(map(self.value, node.args)))
+            self._indices[eclass] = self._as_before(node, decode_index)
         return self._indices[eclass]
 
     @property
@@ -210,50 +252,33 @@ class View:
     @cached_property
     def _smallest(self) -> tuple[dict[EClass, ENode], dict[EClass, int]]:
         """The smallest member of each index and scalar class, ties by its own structure; sizes."""
-        classes = {c: n for c, n in self.snapshot.classes.items() if c.sort != "Tensor"}
-        users: dict[EClass, list[tuple[EClass, ENode]]] = {}
-        for eclass, nodes in classes.items():
+        parts_of = self._decoded.parts
+        work: list[tuple[EClass, ENode, list[EClass]]] = []
+        users: defaultdict[EClass, list[tuple[EClass, ENode, list[EClass]]]] = defaultdict(list)
+        for eclass, nodes in self.snapshot.classes.items():
+            if eclass.sort == "Tensor":
+                continue
             for node in nodes:
-                for child in children(node.args):
-                    users.setdefault(child, []).append((eclass, node))
+                parts = [part for part in parts_of(node) if part.sort != "Tensor"]
+                entry = eclass, node, parts
+                work.append(entry)
+                for part in parts:
+                    users[part].append(entry)
         cost: dict[EClass, tuple[int, str]] = {}
         best: dict[EClass, ENode] = {}
-        work = [(c, n) for c, nodes in classes.items() for n in nodes]
         while work:
-            again: list[tuple[EClass, ENode]] = []
-            for eclass, node in work:
-                parts = list(children(node.args))
-                if any(part not in cost for part in parts):
-                    continue
-                size = 1 + sum(cost[part][0] for part in parts)
-                key = (size, node.function)
-                if eclass not in cost or key < cost[eclass]:
-                    cost[eclass], best[eclass] = key, node
-                    again.extend(users.get(eclass, ()))
+            again: list[tuple[EClass, ENode, list[EClass]]] = []
+            for eclass, node, parts in work:
+                size = 1
+                for part in parts:
+                    known = cost.get(part)
+                    if known is None:
+                        break
+                    size += known[0]
+                else:
+                    key = size, node.function
+                    if eclass not in cost or key < cost[eclass]:
+                        cost[eclass], best[eclass] = key, node
+                        again.extend(users.get(eclass, ()))
             work = again
         return best, {eclass: key[0] for eclass, key in cost.items()}
-
-
-def _are_same(args: Sequence[Any], before: Sequence[Any]) -> bool:
-    """Whether decoded arguments are one by one what they were: terms are the same objects."""
-    return len(args) == len(before) and all(
-        a is b
-        or (_are_same(a, b) if isinstance(a, tuple) and isinstance(b, tuple) else _is_plain(a, b))
-        for a, b in zip(args, before, strict=True)
-    )
-
-
-def _is_plain(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and isinstance(a, int | float | str) and repr(a) == repr(b)
-
-
-def children(args: tuple[Any, ...]) -> list[EClass]:
-    """The index and scalar classes among (nested) arguments."""
-    found: list[EClass] = []
-    for arg in args:
-        if isinstance(arg, EClass):
-            if arg.sort != "Tensor":
-                found.append(arg)
-        elif isinstance(arg, tuple):
-            found.extend(children(arg))
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, saturate
 from eqsynth.egraph.session import Session
-from eqsynth.egraph.view import View
+from eqsynth.egraph.view import Decoded, View
 from tests.egraph.programs import RULES
 from tests.terms import leaf, op
 
@@ -52,7 +52,7 @@ def test_a_class_that_changes_is_read_again() -> None:
     for ruleset in ("define", "normal", "index", "normal", "index", "index", "normal", "match"):
         session.round(ruleset, 1000)
         view = session.view()
-        bare = View(view.snapshot, view.refs, {})
+        bare = View(view.snapshot, view.refs, Decoded())
         for ref in view.refs.values():
             assert view.members(ref) == bare.members(ref)
         sizes.add(sum(len(view.members(ref)) for ref in view.refs.values()))

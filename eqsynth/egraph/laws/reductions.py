@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.laws.closing import (
@@ -112,9 +112,14 @@ def rfactor(scope: Scope) -> Scope | None:
         return None
     each = operations(scope.body) + 1
     limit = math.prod(scope.extents) * each
+    traversal = traversal_iterators(scope)
+
+    def pays(indices: Sequence[Index], reduced: Sequence[It]) -> bool:
+        return any(_worth(indices, traversal, reduced, each, limit))
+
     found = [
         factored
-        for whole in (scope, *splits(scope))
+        for whole in (scope, *splits(scope, pays))
         for factored in _factored(whole, each, limit)
         if factored.scope.type == scope.type
     ]
@@ -129,45 +134,61 @@ def _is_windowed(scope: Scope) -> bool:
 
 def _mixed(scope: Scope) -> set[It]:
     """The reduced iterators that share an index with another iterator."""
-    reduced = set(reduction_iterators(scope))
-    mixing = (set(index.iterators()) for index in indices_of(scope.body))
+    return _mixing(indices_of(scope.body), set(reduction_iterators(scope)))
+
+
+def _mixing(indices: Iterable[Index], reduced: set[It]) -> set[It]:
+    mixing = (set(index.iterators()) for index in indices)
     return {it for its in mixing if len(its) > 1 for it in its & reduced}
 
 
-def splits(scope: Scope) -> Iterator[Scope]:
+Pays = Callable[[Sequence[Index], Sequence[It]], bool]
+
+
+def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterator[Scope]:
     """The scope with one iterator r as ``d*r1 + r0``, for every iterator of a window and divisor d
-    of it."""
+    of it; only those are built whose indices and reduced iterators ``pay``."""
+    indices, size = list(dict.fromkeys(indices_of(scope.body))), len(scope.extents)
     for r in sorted(_mixed(scope), key=lambda r: r.slot):
+        rest = [it for it in reduction_iterators(scope) if it != r]
         for d in range(2, r.extent // 2 + 1 if r.extent <= MAX_WINDOW else 0):
             if r.extent % d == 0:
-                yield _split(scope, r, d)
+                reduced = [*rest, It(size, r.extent // d), It(size + 1, d)]
+                image = _image(r, bare(reduced[-2]) * d + bare(reduced[-1]))
+                if pays([index.substitute(image) for index in indices], reduced):
+                    yield same_scope(scope, substitute(scope.body, image), reduced)
 
 
-def _split(scope: Scope, r: It, d: int) -> Scope:
-    outer, inner = It(len(scope.extents), r.extent // d), It(len(scope.extents) + 1, d)
-    image = bare(outer) * d + bare(inner)
-    body = substitute(scope.body, lambda it: image if it == r else bare(it))
-    rest = [it for it in reduction_iterators(scope) if it != r]
-    return same_scope(scope, body, [*rest, outer, inner])
+def _image(r: It, value: Index) -> Callable[[It], Index]:
+    return lambda it: value if it == r else bare(it)
 
 
 def _factored(scope: Scope, each: int, limit: int) -> Iterator[_Factored]:
     """The ways to reduce in two parts; those whose points alone are too many aren't built."""
     reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
-    mixed = _mixed(scope)
+    indices = list(dict.fromkeys(indices_of(scope.body)))
+    for outer, inner, parts in _worth(indices, traversal, reduced, each, limit):
+        answer = _through(scope, parts, inner, outer, each, limit)
+        if answer is None:
+            continue
+        read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
+        assert isinstance(read.tensor, Scope)
+        cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
+        yield _Factored(answer, cost)
+
+
+def _worth(
+    indices: Sequence[Index], traversal: Sequence[It], reduced: Sequence[It], each: int, limit: int
+) -> Iterator[tuple[tuple[It, ...], list[It], list[Index]]]:
+    """What is reduced outside and what inside, and the coordinates in between, where these are few
+    enough."""
+    mixed = _mixing(indices, set(reduced))
     for size in range(1, len(reduced)):
         for outer in itertools.combinations(reduced, size):
             inner = [it for it in reduced if it not in outer]
-            parts = _coordinates(scope.body, {*traversal, *outer}) if mixed & {*outer} else None
-            if parts is None or _points(parts, inner) * each >= SUPPORT * limit:
-                continue
-            answer = _through(scope, parts, inner, outer, each, limit)
-            if answer is None:
-                continue
-            read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
-            assert isinstance(read.tensor, Scope)
-            cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
-            yield _Factored(answer, cost)
+            parts = _coordinates(indices, {*traversal, *outer}) if mixed & {*outer} else None
+            if parts is not None and _points(parts, inner) * each < SUPPORT * limit:
+                yield outer, inner, parts
 
 
 def _points(parts: Sequence[Index], inner: Sequence[It]) -> int:
@@ -175,10 +196,11 @@ def _points(parts: Sequence[Index], inner: Sequence[It]) -> int:
     return math.prod(spans) * math.prod(it.extent for it in inner)
 
 
-def _coordinates(body: Scalar, outside: set[It]) -> list[Index] | None:
-    """The combinations of the iterators outside through which the body depends on them."""
+def _coordinates(indices: Iterable[Index], outside: set[It]) -> list[Index] | None:
+    """The combinations of the iterators outside through which a body of these indices depends on
+    them."""
     found: dict[Index, None] = {}
-    for index in indices_of(body):
+    for index in indices:
         if not index.is_affine:
             if set(index.iterators()) & outside:
                 return None

@@ -42,7 +42,11 @@ def scope_of(row: Sequence[Any]) -> Scope:
 
 def settled(view: View, row: Sequence[Any]) -> Scope | None:
     """The request's scope if it is in canonical form; laws wait for that form."""
-    scope = scope_of(row)
+    found: Scope | None = view.once(_settled, scope_of(row))
+    return found
+
+
+def _settled(view: View, scope: Scope) -> Scope | None:
     if canonical(scope) != scope:
         return None
     return None if scope not in view.derived and _waits(scope) else scope
@@ -59,7 +63,14 @@ def _waits(scope: Scope) -> bool:
 
 
 def inlinable(view: View, scope: Scope) -> Using | None:
-    """The scope with its first read of a product inlined, if there is one."""
+    """The scope with its first read of a product inlined, if there is one.
+
+    A dozen laws ask it of the same scope, so the view remembers it."""
+    found: Using | None = view.once(_inlined, scope)
+    return found
+
+
+def _inlined(view: View, scope: Scope) -> Using | None:
     for factor in factors_of(scope.body):
         if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
             for inner in _members_to_inline(view, factor.tensor, scope.constant):
@@ -149,6 +160,12 @@ def number_of(view: View, tensor: Tensor) -> float | None:
 
 
 def without_constants(view: View, scope: Scope) -> Scope | None:
+    """The scope with numbers in the place of tensors that hold one number everywhere."""
+    found: Scope | None = view.once(_with_numbers, scope)
+    return found
+
+
+def _with_numbers(view: View, scope: Scope) -> Scope | None:
     return selection.read_constants(scope, partial(number_of, view))
 
 

@@ -18,6 +18,7 @@ from eqsynth.egraph.laws.closing import (
 )
 from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -28,6 +29,7 @@ from eqsynth.ir.scalar import (
     product,
     rewrite_leaves,
     substitute,
+    tensors,
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
@@ -87,9 +89,13 @@ def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> 
     if not is_float(scope.dtype):
         return None
 
+    numbers = {tensor: constant(tensor) for tensor in tensors(scope.body)}
+    if all(number is None for number in numbers.values()) and canonical(scope) == scope:
+        return None
+
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read) and part.in_range() and part.tensor.dtype == scope.dtype:
-            value = constant(part.tensor)
+            value = numbers[part.tensor]
             return part if value is None else Num(value)
         return part
 
