@@ -166,7 +166,7 @@ class Requests:
         for law, relation in relations.items():
             begin = time.process_time()
             rows = view.snapshot.rows[relation]
-            waiting = self._waiting(view, rows)
+            waiting = self.due(view, rows)
             self.known[law] += len(rows) - len(waiting)
             count = 0
             for text, row in sorted(waiting, key=itemgetter(0)):
@@ -179,7 +179,7 @@ class Requests:
             self.spent_s[law] += time.process_time() - begin
         return found, over
 
-    def _waiting(
+    def due(
         self, view: View, rows: Sequence[tuple[Any, ...]]
     ) -> list[tuple[str, tuple[Any, ...]]]:
         """The requests among the rows that were never asked or are due, and what orders them."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+
+from eqsynth.egraph.reading import Reader
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, saturate
 from eqsynth.egraph.session import Session
 from eqsynth.egraph.view import Decoded, View
@@ -57,6 +61,71 @@ def test_a_class_that_changes_is_read_again() -> None:
             assert view.members(ref) == bare.members(ref)
         sizes.add(sum(len(view.members(ref)) for ref in view.refs.values()))
     assert len(sizes) > 3
+
+
+def at_each_round(session: Session, check: Callable[[View], None]) -> None:
+    """Calls ``check`` before laws are asked, on programs in which classes merge and bodies get
+    smaller."""
+    a, b, c = leaf("a", 2, 8), leaf("b", 8, 8), leaf("c", 8, 2)
+    flat = op("Reshape", X, attrs=((32,),))
+    bias = op("Add", op("Relu", op("Matmul", a, b)), leaf("d", 8))
+    products = op("Matmul", op("Matmul", a, b), c), op("Matmul", bias, c)
+    session.add([
+        op("Relu", op("Reshape", flat, attrs=((4, 2, 4),))),
+        op("Concat", *products, attrs=(0,)),
+    ])
+    session.on_view = lambda: check(session.fresh_view())
+    saturate(session, DEFAULT_PHASES, Limits())
+
+
+def test_what_is_read_is_what_a_first_reading_reads() -> None:
+    """Rows and e-nodes that are still there are taken from before: all of them are what a reader
+    without a memory finds, and the same objects as before."""
+    session = Session(RULES)
+    known: dict[tuple[str, object], object] = {}
+    united = []
+
+    def check(view: View) -> None:
+        snapshot, functions = view.snapshot, session.engine._freeze().functions
+        first = Reader(session.engine._egraph, RULES.known)
+        assert (dict(snapshot.classes), dict(snapshot.handles)) == first.classes(functions)
+        for name in first.tables:
+            rows = snapshot.rows[name]
+            assert rows == first.rows(name, functions)
+            if name.endswith("-request"):
+                assert all(known.setdefault((name, row), row) is row for row in rows)
+        united.append(len(snapshot.handles) - len(set(snapshot.handles.values())))
+
+    at_each_round(session, check)
+    assert len(set(united)) > 5
+
+
+def test_the_index_finds_each_request_that_is_due() -> None:
+    session = Session(RULES)
+    requests = session.requests
+    again = []
+
+    def check(view: View) -> None:
+        for request in (r for r in RULES.rules if r.kind == "law-request"):
+            rows = view.snapshot.rows[request.relation]
+            asked = requests._asked
+            new = {id(row) for row in rows if id(row) not in asked}
+            due = {id(row) for row in rows if id(row) in asked and asked[id(row)].is_due(view)}
+            assert {id(row) for _, row in requests.due(view, rows)} == new | due
+            again.append(len(due))
+
+    at_each_round(session, check)
+    assert sum(again) > 50
+
+
+def test_garbage_is_collected_as_before_once_a_search_has_ended() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(701, 11, 12)
+    try:
+        defined()
+        assert gc.get_threshold() == (701, 11, 12)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_ruleset_that_found_nothing_waits_for_a_change() -> None:
