@@ -56,6 +56,7 @@ class Engine:
         # What was read out of the e-graph, and how often what it says has changed since.
         self._changes = 0
         self._read: tuple[int, Classes] | None = None
+        self._counted: tuple[int, int] | None = None
         self._reader = Reader(self._egraph, rules.known)
         self._analyses = tuple(
             dict.fromkeys(rule.apply_ruleset for rule in rules.rules if rule.kind == "analysis")
@@ -218,11 +219,13 @@ class Engine:
     def enodes(self) -> int:
         """E-nodes, handles left out."""
         known = self.rules.known
-        return sum(
-            count
-            for name, count in self._sizes().items()
-            if name != "Tok" and known.is_constructor(name)
-        )
+        if self._counted is None or self._counted[0] != self._changes:
+            self._counted = self._changes, sum(
+                count
+                for name, count in self._sizes().items()
+                if name != "Tok" and known.is_constructor(name)
+            )
+        return self._counted[1]
 
     def eclasses(self) -> int:
         """E-classes, of all sorts."""

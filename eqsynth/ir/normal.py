@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache, wraps
 from typing import Final, TypeVar, TypeVarTuple
@@ -113,14 +113,13 @@ def _canonical(scope: Scope) -> Scope:
         }
     ordered = sorted(slots, key=lambda s: repr(colours[s]))
     groups = [list(g) for _, g in itertools.groupby(ordered, key=lambda s: repr(colours[s]))]
-    if math.prod(math.factorial(len(g)) for g in groups) <= _MAX_ORDERS:
-        orders: Iterable[list[int]] = (
+    best = ordered
+    if 1 < math.prod(math.factorial(len(g)) for g in groups) <= _MAX_ORDERS:
+        orders = (
             [s for part in parts for s in part]
             for parts in itertools.product(*(itertools.permutations(g) for g in groups))
         )
-    else:
-        orders = [ordered]
-    best = min(orders, key=lambda order: _key(scope.body, _numbered(order, width)))
+        best = min(orders, key=lambda order: _key(scope.body, _numbered(order, width)))
     place = {slot: width + k for k, slot in enumerate(best)}
 
     def rename(it: It) -> Index:

@@ -21,7 +21,7 @@ from eqsynth.egraph.laws.closing import (
 from eqsynth.egraph.laws.merging import is_product, neutral_outside
 from eqsynth.egraph.laws.substitution import mixes, reduction_split
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
     Scalar,
@@ -102,6 +102,7 @@ def distance(split: Scope) -> int:
     return len(mixed_iterators(inner) & set(reduction_iterators(inner)))
 
 
+@remembered(maxsize=1 << 14)
 def tighten(scope: Scope) -> Scope | None:
     """``L_X f = {L_X' f}[x - lo]``, f = 0 on X \\ X' [EinNet §4.1, boundary tightening].
 
@@ -164,6 +165,7 @@ def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
     return low, high
 
 
+@remembered(maxsize=1 << 14)
 def traversal_order(scope: Scope) -> Scope | None:
     """``L_x f = {L_p(x) f}[p(x)]`` with p(x) the canonical order of the axes.
 

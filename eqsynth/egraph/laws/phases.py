@@ -14,10 +14,12 @@ from eqsynth.egraph.laws.closing import bare, reduction_iterators, traversal_ite
 from eqsynth.egraph.laws.merging import is_product
 from eqsynth.egraph.laws.substitution import rebuilt, reduced_by
 from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
 from eqsynth.ir.tensor import Scope
 
 
+@remembered(maxsize=1 << 14)
 def phase_select(scope: Scope) -> Scope | None:
     """``sum_k f((r - k) // s, k) = sum_q f(r // s - q, s*q + r % s)``, f = 0 unless s | r - k.
 

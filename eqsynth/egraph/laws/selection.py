@@ -18,7 +18,7 @@ from eqsynth.egraph.laws.closing import (
 )
 from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical
+from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -35,6 +35,7 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 
 
+@remembered(maxsize=1 << 14)
 def select(scope: Scope) -> Scope | None:
     """``sum_k f(k) * t[k - e] = f(e) * t[0]``, t of extent 1 along that axis and zero outside.
 

@@ -20,7 +20,7 @@ from eqsynth.egraph.laws.closing import (
 )
 from eqsynth.egraph.laws.merging import is_product, is_view, leaves_with, merge
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
-from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
     Scalar,
@@ -167,6 +167,7 @@ def is_rearranged(scope: Scope) -> bool:
 # ---- iterators that only occur together ------------------------------------------------------
 
 
+@remembered(maxsize=1 << 14)
 def variable_substitution(scope: Scope) -> Scope | None:
     """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
 
@@ -394,6 +395,7 @@ def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
     return reduced_by(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
 
 
+@remembered(maxsize=1 << 14)
 def reduction_unfold(scope: Scope) -> Scope | None:
     """``sum_k f(k // d, k % d) = sum_{q,r} f(q, r)`` of any reduction, k over a multiple of d.
 

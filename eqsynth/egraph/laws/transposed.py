@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,15 @@ def _axis(scope: Scope, x: Read, w: Read, image: int, weight: int) -> _Axis | No
     if any(_elsewhere(w, it, weight) for it in its):
         return None
     out, tap = next(iter(outs), None), next(iter(taps), None)
+    steps = _steps(over, at, out, tap, pixels, kernel)
+    return _Axis(image, weight, out, tap, *steps) if steps else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _steps(
+    over: Index, at: Index, out: It | None, tap: It | None, pixels: int, kernel: int
+) -> tuple[int, int, int] | None:
+    """Stride, padding and dilation of one axis, from its indices alone."""
     extent = out.extent if out else 1
     found = _triples(over, at, out, tap)
     inside = found[((found[:, 1:] >= 0) & (found[:, 1:] < (pixels, kernel))).all(1)]
@@ -107,7 +117,7 @@ def _axis(scope: Scope, x: Read, w: Read, image: int, weight: int) -> _Axis | No
     whole = np.column_stack([place, pairs])[within]
     if sorted(whole.tolist()) != sorted(inside.tolist()):
         return None
-    return _Axis(image, weight, out, tap, stride, padding, dilation)
+    return stride, padding, dilation
 
 
 def _elsewhere(read: Read, it: It, axis: int) -> bool:
