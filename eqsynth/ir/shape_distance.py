@@ -62,7 +62,14 @@ def shape_distance(
 
     Source: Syno §7.1, Appendix A.
     """
-    return _memo(tuple(result), tuple(tensor), frozenset(primary))
+    return _memo(_in_order(result), _in_order(tensor), frozenset(primary))
+
+
+def _in_order(shape: Iterable[Extent]) -> tuple[Extent, ...]:
+    """The extents; of a shape of numbers those beyond 1, by size: their order doesn't matter."""
+    extents = tuple(shape)
+    numbers = [e for e in extents if isinstance(e, int)]
+    return tuple(sorted(n for n in numbers if n != 1)) if len(numbers) == len(extents) else extents
 
 
 def _extents(shape: Iterable[Extent], primary: frozenset[str]) -> tuple[Monomial, ...]:
