@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eqsynth.egraph.commands import Actions
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.snapshot import EClass, ENode, Handle, smallest_terms
 from eqsynth.errors import SaturationError
@@ -277,3 +278,14 @@ def test_deep_and_shared_terms(engine: Engine) -> None:
         deep = ("Relu", deep)
     engine.insert([deep])
     assert engine.enodes() == 61 + 3_001
+
+
+def test_a_term_of_an_earlier_batch_goes_by_its_handle(rules: RuleSet) -> None:
+    """A chain takes commands in its length: what an earlier batch has named isn't built again."""
+    actions = Actions(rules)
+    term: Any = ("Input", "x", [2])
+    for number in range(400):
+        actions.add_union(Handle(number), term)
+        term = ("Relu", term)
+    assert len(actions.batches) > 5
+    assert sum(map(len, actions.batches)) == 2 * 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -73,6 +74,29 @@ def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
 
     check()
     assert min(answered[reducer] for reducer in IDENTITY) >= 5, answered
+
+
+def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rfactor builds those splits only that may pay: with all of them built it finds the same."""
+    every, built = reductions.splits, Counter[str]()
+
+    def counted(scope: Scope, pays: reductions.Pays) -> Iterator[Scope]:
+        found = list(every(scope, pays))
+        built["some"] += len(found)
+        built["all"] += len(list(every(scope)))
+        return iter(found)
+
+    @settings(max_examples=times(1))
+    @given(windowed())
+    def check(scope: Scope) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(reductions, "splits", counted)
+            some = reductions.rfactor(scope)
+            patch.setattr(reductions, "splits", lambda scope, _pays: every(scope))
+            assert reductions.rfactor(scope) == some
+
+    check()
+    assert 0 < built["some"] < built["all"]
 
 
 def test_what_was_split_is_merged_again() -> None:
