@@ -67,7 +67,7 @@ def measure(name: str, limit_s: float) -> dict[str, Any]:
                 del os.environ["EQSYNTH_CACHE"]
             else:
                 os.environ["EQSYNTH_CACHE"] = cache
-    search_s = sum(report.stages_s.get(stage, 0.0) for stage in ("saturate", "extract"))
+    search_s = sum(report.stages_s.get(stage, 0.0) for stage in ("saturate", "extract", "measure"))
     return {
         "program": name,
         "limit_s": limit_s,

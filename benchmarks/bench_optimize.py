@@ -1,9 +1,13 @@
-"""What an optimization costs: seconds cold and with a warm profile, memory of all processes, and
-what calling a compiled program costs over calling its operators by hand.
+"""What an optimization costs, by stage: cold, warm in the same process, and warm in another one;
+beside it what frozen Inductor takes to compile the same model.
 
-    python -m benchmarks.bench_optimize [--workload resnet18] [--json FILE]
+    python -m benchmarks.bench_optimize [--workload NAME ...] [--reduced] [--json FILE]
 
-Printed, not asserted. The cold run uses a profile of its own, which is empty.
+Seconds are those of the clock; of CPU, all processes together. Cold means an empty cache directory,
+of Inductor too, and a process in which nothing is loaded yet but torch. ``measure`` is what was
+waited for the times of kernels; requests are those that laws were asked and those that were known
+(see ``bench_saturate.py``). At the end: what calling a compiled program costs over calling its
+operators by hand.
 """
 
 from __future__ import annotations
@@ -12,65 +16,71 @@ import argparse
 import json
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 import eqsynth
+from benchmarks import bench_saturate
 from benchmarks.about import about
-from benchmarks.workloads import WORKLOADS
+from benchmarks.spending import Run, Spent, built, compiled, optimized
+from benchmarks.workloads import NETS, WORKLOADS
+from eqsynth.egraph.segments import cut
+from eqsynth.executor import Worker
 from eqsynth.extract.timing import time_interleaved
+from eqsynth.frontend.torch_export import capture
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.rules import load_rules
+
+_CACHES = ("EQSYNTH_CACHE", "TORCHINDUCTOR_CACHE_DIR")
 
 
-class PeakMemory:
-    """Largest resident memory of this process and its children together, sampled."""
+@dataclass
+class Row:
+    """A workload; ``inductor`` is what compiling it with frozen weights took."""
 
-    def __init__(self, period_s: float = 0.05) -> None:
-        self.peak_bytes = 0
-        self._period_s, self._stop = period_s, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def _sample(self) -> None:
-        process = psutil.Process()
-        while not self._stop.wait(self._period_s):
-            total = 0
-            for each in (process, *process.children(recursive=True)):
-                try:
-                    total += each.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            self.peak_bytes = max(self.peak_bytes, total)
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    workload: str
+    seed: int
+    asked: int = 0
+    known: int = 0
+    runs: dict[str, Run] = field(default_factory=dict)
+    inductor: Spent = field(default_factory=Spent)
 
 
-def optimize_once(name: str) -> tuple[CompiledProgram, dict[str, Any]]:
-    """One optimization: the program, seconds by stage, peak memory."""
-    module, inputs = WORKLOADS[name].build(1)
-    begin = time.perf_counter()
-    with PeakMemory() as memory:
-        program = eqsynth.optimize(module, inputs)
-    report = program.report
-    return program, {
-        "seconds": time.perf_counter() - begin,
-        "stages_s": dict(report.stages_s),
-        "peak_bytes": memory.peak_bytes,
-        "kernels_timed": report.kernels_timed,
-        "time_before_s": report.time_before_s,
-        "time_after_s": report.time_after_s,
-    }
+def measured(workload: str, reduced: bool) -> Row:
+    """Everything that a row has, each process with caches that are empty at first."""
+    row, threads = Row(workload, WORKLOADS[workload].seed), torch.get_num_threads()
+    module, inputs = built(workload, reduced)
+    segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
+    with _empty_caches():
+        requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
+        row.asked, row.known = requests.asked, requests.known
+    with _empty_caches():
+        with Worker(threads=threads) as worker:
+            first, second = worker.run(optimized, workload, reduced, threads, 2)
+        with Worker(threads=threads) as worker:
+            (third,) = worker.run(optimized, workload, reduced, threads, 1)
+        row.runs = {"cold": first, "warm": second, "other process": third}
+    with _empty_caches(), Worker(threads=threads) as worker:
+        row.inductor = worker.run(compiled, workload, reduced, threads)
+    return row
+
+
+@contextmanager
+def _empty_caches() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _CACHES}
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ.update({name: str(Path(directory) / name) for name in _CACHES})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})
 
 
 def call_overhead() -> dict[str, Any]:
@@ -78,18 +88,17 @@ def call_overhead() -> dict[str, Any]:
     layers = 16
     module = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(layers))).eval()
     x = torch.randn(4, 16)
-    captured = eqsynth.optimize(module, (x,), objective="flops", check=False)
-    runners = [(s.runner, s) for s in captured.steps]
-    straight = straight_function(captured)
+    program = eqsynth.optimize(module, (x,), objective="flops", check=False)
+    straight = straight_function(program)
     times = time_interleaved(
-        {"program": lambda: captured(x), "straight": lambda: straight(x)}, repeats=15, block=200
+        {"program": lambda: program(x), "straight": lambda: straight(x)}, repeats=15, block=200
     )
     return {
-        "operators": len(runners),
+        "operators": len(program.steps),
         "program_s": times["program"].median_s,
         "straight_s": times["straight"].median_s,
         "overhead_s_an_operator": (times["program"].median_s - times["straight"].median_s)
-        / max(len(runners), 1),
+        / max(len(program.steps), 1),
     }
 
 
@@ -106,30 +115,36 @@ def straight_function(program: CompiledProgram) -> Callable[[torch.Tensor], torc
     return run
 
 
-def main() -> None:
+def show(row: Row) -> None:
+    cold = row.runs["cold"]
+    print(
+        f"{row.workload}: {cold.enodes:,} e-nodes, {row.asked:,} requests asked, {row.known:,} "
+        f"known, {cold.timed} of {cold.considered} kernels timed, "
+        f"{cold.before_s * 1e3:.2f} -> {cold.after_s * 1e3:.2f} ms"
+    )
+    for name, run in row.runs.items():
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in run.stages_s.items())
+        print(f"  {name:14} {_seconds(run.spent)}: {stages}")
+    print(f"  {'Inductor':14} {_seconds(row.inductor)}", flush=True)
+
+
+def _seconds(spent: Spent) -> str:
+    peak = spent.peak_bytes / 2**30
+    return f"{spent.wall_s:6.1f} s, {spent.cpu_s:6.1f} s of CPU, {peak:.2f} GiB"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", default="resnet18")
+    parser.add_argument("--workload", nargs="*", default=[net.name for net in NETS])
+    parser.add_argument("--reduced", action="store_true", help="at the sizes of tests")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    result: dict[str, Any] = {
-        "workload": options.workload,
-        **about(),
-        "threads": torch.get_num_threads(),
-        "seed": WORKLOADS[options.workload].seed,
-    }
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["EQSYNTH_CACHE"] = cache
-        _, result["cold"] = optimize_once(options.workload)
-        _, result["warm"] = optimize_once(options.workload)
-        result["overhead"] = call_overhead()
-    for kind in ("cold", "warm"):
-        run = result[kind]
-        print(f"{kind}: {run['seconds']:.1f} s, peak {run['peak_bytes'] / 2**30:.2f} GiB in all "
-              f"processes, {run['kernels_timed']} kernels timed")  # fmt: skip
-        print("   ", ", ".join(f"{k} {v:.1f} s" for k, v in run["stages_s"].items()))
-        print(f"    before {run['time_before_s'] * 1e3:.2f} ms, "
-              f"after {run['time_after_s'] * 1e3:.2f} ms")  # fmt: skip
-    overhead = result["overhead"]
+    options = parser.parse_args(arguments)
+    result: dict[str, Any] = {**about(), "threads": torch.get_num_threads(), "rows": []}
+    for workload in options.workload:
+        row = measured(workload, options.reduced)
+        show(row)
+        result["rows"].append(asdict(row))
+    result["overhead"] = overhead = call_overhead()
     print(f"call overhead: program {overhead['program_s'] * 1e6:.1f} us, straight Python "
           f"{overhead['straight_s'] * 1e6:.1f} us, {overhead['operators']} operators: "
           f"{overhead['overhead_s_an_operator'] * 1e6:.2f} us an operator")  # fmt: skip

@@ -248,6 +248,7 @@ class _Run:
                 graph = self._saturate(measurer)
             with self._stage("extract"):
                 own, found = self._extract(graph, measurer)
+        self.report.part("extract", "measure", measurer.spent_s)
         try:
             compiled, plan = self._checked(graph, found), found.plan
         except (LoweringError, Mismatch) as error:

@@ -89,7 +89,8 @@ class Report:
             the program that was found.
         operator_times: seconds of the original's operators and of the program's, in their places;
             measured where time is the objective and a faster program was found.
-        stages_s: seconds of each stage; ``capture`` comes before the time limit begins.
+        stages_s: seconds of each stage; ``capture`` comes before the time limit begins. ``measure``
+            is what extraction has waited for the times of kernels.
         reason: why the original was kept, if it was.
         page: draws the report; None where no program was captured.
         engine_refused: why the plan with regions on engines was given up, if it was.
@@ -154,6 +155,11 @@ class Report:
         kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
         self.backend = ", ".join(sorted(kinds)) or "nothing to run"
         self.predicted_s = sum(step.cost_s for step in plan.steps)
+
+    def part(self, stage: str, name: str, seconds: float) -> None:
+        """So many seconds of a stage are a stage of their own."""
+        rest = self.stages_s[stage] - seconds
+        self.stages_s = {**self.stages_s, stage: rest, name: seconds}
 
     def timed(self, before: Timing, candidate: Timing, kept: bool) -> None:
         """What the race found.

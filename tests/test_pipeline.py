@@ -23,7 +23,7 @@ from eqsynth.report import Report
 # Whole optimizations, minutes on two cores: `make test-all`.
 pytestmark = pytest.mark.slow
 
-STAGES = ["rules", "capture", "saturate", "extract", "lower", "check", "race"]
+STAGES = ["rules", "capture", "saturate", "extract", "measure", "lower", "check", "race"]
 
 # More than about five seconds on two cores.
 SLOW = {"resnet18", "resnet50", "resnext50", "vgg16", "nasnet_a", "infogan", "dcgan", "bert128",

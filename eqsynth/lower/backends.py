@@ -226,10 +226,13 @@ class Measurer:
     """Times kernels in a worker process, where a crash of one costs that one only.
 
     As a context it gives the worker back at the end.
+
+    Attributes:
+        spent_s: what those who asked for times have waited for them.
     """
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
+        self._threads, self.spent_s = threads, 0.0
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
 
@@ -259,12 +262,13 @@ class Measurer:
         """The times of the kernels that were reached before the monotonic clock says ``until``;
         None for those that can't be built or run."""
         times: dict[Kernel, Timing | None] = {}
-        if not self._loaded(until):
-            return times
-        for start in range(0, len(kernels), _BATCH):
-            if time.monotonic() >= until:
-                break
-            times.update(self._batch(list(kernels[start : start + _BATCH]), until))
+        begin = time.monotonic()
+        if self._loaded(until):
+            for start in range(0, len(kernels), _BATCH):
+                if time.monotonic() >= until:
+                    break
+                times.update(self._batch(list(kernels[start : start + _BATCH]), until))
+        self.spent_s += time.monotonic() - begin
         return times
 
     def _batch(self, kernels: list[Kernel], until: float) -> dict[Kernel, Timing | None]:
