@@ -239,8 +239,7 @@ class _Run:
     built: tuple[Plan, CompiledProgram] | None = None
 
     def pipeline(self) -> CompiledProgram:
-        program = self.captured.program
-        self.report.count_before(program)
+        self.report.count_before(self.captured.program)
         self.original.refuse_nan()
         self.original.try_inputs()
         with Measurer(self.original.target.threads) as measurer:
@@ -325,10 +324,10 @@ class _Run:
         missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
         self.report.remembered_segments = len(distinct) - len(missing)
         timing = self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S
-        begin_s, engines = self.settings.time_limit_s / 2, engines_of(self.settings.engines)
         if missing and timing:
             # Of a program whose e-graphs are remembered, the times mostly are too.
-            measurer.prepare(first_asked(program, self.segments, engines, begin_s), begin_s)
+            engines, half_s = engines_of(self.settings.engines), self.settings.time_limit_s / 2
+            measurer.prepare(first_asked(program, self.segments, engines, half_s), half_s)
         if end - time.monotonic() < _ROUND_S:
             self.graphs |= {key: unsaturated(seg.roots, "deadline") for key, seg in missing}
         elif missing:

@@ -275,6 +275,7 @@ def extract(
     search = _Search(Selection(graph, found, end), costs)
     costs.load(list(kernels))
     try:
+        search.recall()
         while not search.round():
             assert search.plan is not None
             until = end - reserve_s(search.plan)
@@ -309,6 +310,14 @@ class _Search:
     incumbent: Plan | None = None
     rounds: int = 0
     timed: int = 0
+
+    def recall(self) -> None:
+        """What was measured before may make a plan: others are then tried if that is worth it."""
+        if self.costs.objective == "flops":
+            return
+        with suppress(ExtractionError):
+            known = self.selection.one_by_one(self.costs.timed_only)
+            self.incumbent = known if math.isfinite(known.cost_s) else None
 
     def round(self) -> bool:
         """Selects; true if that was the last one."""

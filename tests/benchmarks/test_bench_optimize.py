@@ -41,7 +41,7 @@ def test_every_run_and_its_stages_are_told(
     for run in row["runs"].values():
         assert list(run["stages_s"]) == stages
         assert run["spent"]["cpu_s"] > 0 and run["spent"]["peak_bytes"] > 0
-    assert row["runs"]["cold"]["timed"] > 0 and row["runs"]["warm"]["timed"] == 0
+    assert row["runs"]["cold"]["timed"] > row["runs"]["warm"]["timed"]
     assert row["asked"] > 0 and row["inductor"]["cpu_s"] > 0
     text = capsys.readouterr().out
     assert "chain" in text and "Inductor" in text and "call overhead" in text

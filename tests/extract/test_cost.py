@@ -271,6 +271,10 @@ def test_what_can_gain_less_than_a_hundredth_is_not_timed(
     assert found.plan.cost_s == pytest.approx(
         sum(times[label] or 0.0 for label in map(str, (s.member.label for s in found.plan.steps)))
     )
+    # Nor is it timed in the next search, which begins with what is known.
+    again = Clock(**times)
+    extract(graph, [InOneLayout()], CostModel(TARGET, profile), again, 60.0)
+    assert again.rounds == []
 
 
 def test_a_kernel_that_fails_is_never_chosen(profile: Profile) -> None:
