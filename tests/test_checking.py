@@ -87,12 +87,14 @@ class Distances(nn.Module):
 @pytest.mark.slow
 def test_digits_that_the_user_lets_go_are_told_and_the_program_is_used() -> None:
     torch.manual_seed(0)
-    args = torch.randn(128, 64), torch.randn(128, 64)
+    large = torch.randn(1024, 128), torch.randn(1024, 128)
     program = eqsynth.optimize(
-        Distances().eval(), args, numerics="cancels", strict=True, progress=False
+        Distances().eval(), large, numerics="cancels", strict=True, progress=False
     )
     report = program.report
     assert program.original is None and report.digits_lost["near-equal"] > 1e-3
     assert "near-equal" in str(report) and report.error_rel < 1e-5
+    assert report.bytes_after < report.bytes_before / 50  # nothing of 1024 x 1024 x 128
+    args = torch.randn(128, 64), torch.randn(128, 64)
     exact = eqsynth.optimize(Distances().eval(), args, strict=True, progress=False)
     assert not exact.report.digits_lost
