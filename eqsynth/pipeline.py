@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eqsynth.checking import Stage, warn
-from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
-from eqsynth.egraph.segments import Segment, cut, stitch
+from eqsynth.egraph.segments import Segment
 from eqsynth.errors import (
     CaptureError,
     EqsynthError,
@@ -31,7 +28,6 @@ from eqsynth.errors import (
     LoweringError,
     UnsteadyError,
 )
-from eqsynth.executor import Worker, borrowed
 from eqsynth.explain import NoExplanation, Page, explain_plan
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
@@ -45,7 +41,6 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture, validate
-from eqsynth.ir.tensor import topological
 from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
@@ -60,6 +55,7 @@ from eqsynth.progress import Progress
 from eqsynth.race import race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
+from eqsynth.segmented import Saturation
 from eqsynth.settings import Settings
 from eqsynth.why_not import operator_times, why_not
 
@@ -215,9 +211,8 @@ def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
     return capture_expression(program)
 
 
-# Seconds that a worker takes to load its libraries at least, and that a round of rules does: with
-# less time neither is begun.
-_LOADING_S, _ROUND_S = 1.0, 0.02
+# Seconds that a worker takes to load its libraries at least: with less time none is begun.
+_LOADING_S = 1.0
 # Operators of a program that takes longer aren't timed one by one for the explanation.
 _LONG_S = 1.0
 
@@ -309,58 +304,34 @@ class _Run:
         return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
 
     def _saturate(self, measurer: Measurer) -> EGraph:
-        program = self.captured.program
-        self.segments = cut(program)
-        distinct = {segment.key: segment for segment in self.segments}
-        self.bar.total(len(distinct))
-        # Half of the time at most: extraction has to measure with the rest.
-        end = self.begin + self.settings.time_limit_s / 2
-        files = {key: self._file_of(segment) for key, segment in distinct.items()}
-        for key, segment in distinct.items():
-            known = remembered.load(files[key], segment.roots)
-            if known is not None:
-                self.graphs[key] = known
-                self.bar.advance()
-        missing = [(key, segment) for key, segment in distinct.items() if key not in self.graphs]
-        self.report.remembered_segments = len(distinct) - len(missing)
-        timing = self.settings.objective == "time" and self.settings.time_limit_s > _LOADING_S
-        if missing and timing:
+        settings = self.settings
+        timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
+        begin_s, engines = settings.time_limit_s / 2, engines_of(settings.engines)
+
+        def prepare(segments: Sequence[Segment]) -> None:
             # Of a program whose e-graphs are remembered, the times mostly are too.
-            engines, half_s = engines_of(self.settings.engines), self.settings.time_limit_s / 2
-            measurer.prepare(first_asked(program, self.segments, engines, half_s), half_s)
-        if end - time.monotonic() < _ROUND_S:
-            self.graphs |= {key: unsaturated(seg.roots, "deadline") for key, seg in missing}
-        elif missing:
-            with borrowed(memory_limit=self.settings.worker_bytes) as worker:
-                for number, (key, segment) in enumerate(missing):
-                    left = (end - time.monotonic()) / (len(missing) - number)
-                    limits = Limits(self.settings.enodes, left)
-                    self.graphs[key] = self._saturated(worker, segment, limits)
-                    remembered.keep(files[key], self.graphs[key])
-                    self.bar.advance()
-        graph = stitch(program, self.segments, [self.graphs[s.key] for s in self.segments])
+            if timing:
+                first = first_asked(self.captured.program, segments, engines, begin_s)
+                measurer.prepare(first, begin_s)
+
+        saturation = Saturation(
+            self.captured.program,
+            settings,
+            self.rules,
+            self.bar,
+            # Half of the time at most: extraction has to measure with the rest.
+            self.begin + begin_s,
+            prepare,
+        )
+        graph = saturation.run()
+        self.segments, self.graphs = saturation.segments, saturation.graphs
         report = self.report
-        report.segments, report.distinct_segments = len(self.segments), len(distinct)
+        report.remembered_segments = saturation.remembered
+        report.segments, report.distinct_segments = len(self.segments), saturation.distinct
         report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
         report.law_faults, report.growth = graph.faults, graph.growth
         return graph
-
-    def _file_of(self, segment: Segment) -> str:
-        limits = Limits(self.settings.enodes)
-        return remembered.key_of(
-            segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.explain
-        )
-
-    def _saturated(self, worker: Worker, segment: Segment, limits: Limits) -> EGraph:
-        if any(0 in term.shape for root in segment.roots for term in topological([root])):
-            return unsaturated(segment.roots, "zero-size dimension")
-        if limits.deadline_s <= 0:  # a rule that hangs must not do so in each segment
-            return unsaturated(segment.roots, "deadline")
-        return saturate_in_worker(
-            worker, segment.roots, self.rules, limits=limits, log_matches=self.settings.explain,
-            grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
-        )  # fmt: skip
 
     def _extract(self, graph: EGraph, measurer: Measurer) -> tuple[Extraction, Extraction]:
         """The plan of eqsynth's own kernels, and the plan with regions on engines."""

@@ -5,9 +5,13 @@ across: the tensor comes out of a function that isn't linear (a contraction keep
 whatever is done on either side) and a contraction takes it (so it is materialized in any case,
 unless the contraction's result is averaged: the average may be taken before it). A tensor that
 contractions read through layer normalizations alone is another such place. What is lost: a bias
-before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway;
-and where a program reads a part of its last layer only, the layers before the cut are computed
-whole.
+before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway.
+
+Where the program reads only a part of its last layer, the layers before a cut need only compute
+a part, too. So a segment whose e-graph can do with a slice of what it is given has that slice asked
+for: it becomes a second root of the segment before, and its class is one class of both e-graphs.
+
+    relu(q @ k') | (r @ v)[0:1]   ->   r and r[0:1] | r[0:1] @ v
 """
 
 from __future__ import annotations
@@ -46,11 +50,13 @@ class Segment:
         names: what each of these names stands for in the program: an input, a weight, or the term
             on the other side of a cut.
         outputs: the program's terms that the roots stand for.
+        part: the last root is a part of the first, and is all that is wanted of it.
     """
 
     roots: tuple[Tensor, ...]
     names: Mapping[Tensor, Tensor]
     outputs: tuple[Tensor, ...]
+    part: bool = False
 
     @property
     def key(self) -> bytes:
@@ -155,6 +161,60 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
     return Segment(tuple(renamed[t] for t in outputs), names, outputs)
 
 
+def with_part(segment: Segment, part: Op) -> Segment:
+    """The segment, asked for a slice of its output as well; its other outputs aren't wanted."""
+    images = {segment.outputs[0]: segment.roots[0]}
+    roots = (segment.roots[0], over(part, images))
+    return Segment(roots, segment.names, (segment.outputs[0], part), part=True)
+
+
+def demanded(segment: Segment, graph: EGraph) -> dict[Tensor, Op]:
+    """What is given across a cut -> the smallest slice of it, of half of it at most, with which
+    the segment can do. Nothing for what it needs whole, or several parts of."""
+    wanted = graph.roots[-1:] if segment.part else graph.roots
+    found: dict[Tensor, Op] = {}
+    for ref, members in graph.classes.items():
+        outer = next((segment.names[m] for m in members if m in segment.names), None)
+        if outer is None or isinstance(outer, Input | Weight):
+            continue
+        slices = {
+            other: member
+            for other, own in graph.classes.items()
+            for member in own
+            if isinstance(member, Op) and member.name == "Slice" and member.args == (ref,)
+        }
+        small = [other for other in slices if 2 * other.type.size <= ref.type.size]
+        for other in sorted(small, key=lambda other: other.type.size):
+            if _reached(graph, segment, ref, other, wanted):
+                found[outer] = Op("Slice", (outer,), slices[other].attrs)
+                break
+    return found
+
+
+def _reached(
+    graph: EGraph, segment: Segment, whole: ClassRef, part: ClassRef, wanted: Sequence[ClassRef]
+) -> bool:
+    """Whether the wanted classes can be computed of the part and the other inputs."""
+    done = {
+        ref
+        for ref, members in graph.classes.items()
+        if ref != whole and (ref.constant or any(member in segment.names for member in members))
+    } | {part}
+    left = {
+        ref: [set(args_of(member)) for member in members if args_of(member)]
+        for ref, members in graph.classes.items()
+        if ref not in done and ref != whole
+    }
+    news = True
+    while news and not done.issuperset(wanted):
+        ready = [ref for ref, needs in left.items() if any(args <= done for args in needs)]
+        done.update(ready)
+        news = bool(ready)
+        for ref in ready:
+            del left[ref]
+    return done.issuperset(wanted)
+
+
 def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The outputs of a region as terms over other arguments."""
     images: dict[Tensor, Tensor] = {Input(str(n), a.type): a for n, a in enumerate(args)}
@@ -162,6 +222,28 @@ def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if term not in images:
             images[term] = over(term, images)
     return tuple(images[term] for term in region.outputs)
+
+
+def _given(
+    segment: Segment, graph: EGraph, of_term: Mapping[Tensor, ClassRef]
+) -> dict[ClassRef, ClassRef]:
+    """Classes of a segment that earlier ones have: what is given, and the slices asked for."""
+    outer = {
+        ref: segment.names[member]
+        for ref, members in graph.classes.items()
+        for member in members
+        if member in segment.names
+    }
+    found = {ref: of_term[term] for ref, term in outer.items() if term in of_term}
+    for ref, members in graph.classes.items():
+        for member in members:
+            if isinstance(member, Op) and member.name == "Slice" and member.args[0] in found:
+                source = member.args[0]
+                assert isinstance(source, ClassRef)
+                part = of_term.get(Op("Slice", (outer[source],), member.attrs))
+                if part is not None:
+                    found.setdefault(ref, part)
+    return found
 
 
 def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGraph]) -> EGraph:
@@ -174,10 +256,11 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
     of_term: dict[Tensor, ClassRef] = {}
     for number, (segment, graph) in enumerate(zip(segments, graphs, strict=True)):
         images: dict[Tensor, ClassRef] = {}
+        given = _given(segment, graph, of_term)
         for ref, members in graph.classes.items():
             outer = next((segment.names[m] for m in members if m in segment.names), None)
-            if outer is not None and outer in of_term:
-                images[ref] = of_term[outer]
+            if ref in given:
+                images[ref] = given[ref]
                 continue
             digest = digest_of("segment", number, ref.digest, ref.handle)
             new = ClassRef(len(of_term) + len(classes), ref.type, ref.constant, digest)

@@ -72,7 +72,8 @@ def improved(
 
     Args:
         ways: of each class that isn't constant; those of the program's inputs cost and need
-            nothing.
+            nothing. What a class needs of itself (a view of a view that is the class again) is left
+            out.
         wanted: the states that are the program's results.
         class_of: the class of a state.
         copy_s: what it costs to make the second state of a class from the first.
@@ -80,7 +81,10 @@ def improved(
         hint_s: what that plan costs.
         until: when the monotonic clock says so, what was found is returned.
     """
-    kept = {place: _undominated(own, hint_s) for place, own in ways.items()}
+    kept = {
+        place: _undominated([w for w in own if place not in map(class_of, w.needs)], hint_s)
+        for place, own in ways.items()
+    }
     useful = _reachable(kept, wanted, class_of)
     if hint_s <= 0 or all(len(own) == 1 for own in useful.values()):
         return None

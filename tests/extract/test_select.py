@@ -255,6 +255,30 @@ def test_a_cycle_is_never_chosen() -> None:
     assert caught.value.where == "output 0"
 
 
+def test_a_view_of_its_own_class_makes_no_circle() -> None:
+    """A class whose other layout is a view of it; two users that pay only together."""
+    x, a, b, c = ref(0, (3, 3)), ref(1, (3, 3)), ref(2, (3, 3)), ref(3, (3, 3))
+    turned = Op("Permute", (a,), ((1, 0),))
+    graph = egraph(
+        {
+            x: [leaf(Input, 0, (3, 3))],
+            a: [unary("Exp", x), turned],
+            b: [unary("Relu", a), unary("Neg", x)],
+            c: [unary("Tanh", a), unary("Sigmoid", x)],
+        },
+        b, c,
+    )  # fmt: skip
+    plan = best(
+        graph,
+        kernel(unary("Exp", x), 5.0, output=(0, 1)),
+        kernel(unary("Relu", a), 1.0, [(1, 0)]), kernel(unary("Tanh", a), 1.0, [(1, 0)]),
+        kernel(unary("Neg", x), 4.0), kernel(unary("Sigmoid", x), 4.0),
+        copy_s=0.5,
+    )  # fmt: skip
+    check_plan(plan)
+    assert plan.cost_s <= 7.5
+
+
 def test_a_member_that_reads_its_own_class_is_no_candidate() -> None:
     x, a = ref(0), ref(1)
     graph = egraph({x: [leaf(Input, 0)], a: [unary("Relu", a), unary("Relu", x)]}, a)

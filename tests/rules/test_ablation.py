@@ -236,6 +236,13 @@ def time_steps() -> list[Expr]:
 
 
 @expressions
+def normalized_row() -> list[Expr]:
+    """The first row of a normalized product: of the product one row will do."""
+    rows = ops.layer_norm(A @ B, (A @ B).shape[-1:])
+    return [ops.slice(rows, 0, 0, 1) @ eqsynth.weight("projection", (B.shape[-1], 3))]
+
+
+@expressions
 def branches() -> list[Expr]:
     convs = [ops.conv2d(IMAGE, eqsynth.weight(f"k{n}", (2, 8, 1, 1))) for n in range(4)]
     return [ops.softmax(y, 1) for y in convs]
@@ -347,6 +354,7 @@ ROWS: dict[str, Winner | Equal] = {
     "match-epilogue": MLP,
     "match-view": Winner(cropped_twice, "time", "Slice Softmax"),
     # merge
+    "slice-of-layer-norm": Winner(normalized_row, "time", "Scope LayerNorm Matmul"),
     "stack": Winner(time_steps, "time", "Scope" + 4 * " Slice Reshape Softmax"),
     "merge-matmuls": Winner(heads, "time", "Matmul" + 4 * " Slice Softmax"),
     "merge-conv2ds": Winner(branches, "time", "Conv2d" + 4 * " Slice Softmax"),
