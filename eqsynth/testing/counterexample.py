@@ -22,8 +22,8 @@ from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.indices import render as render_index
 from eqsynth.testing.judging import Difference, Meaningless, Sides
 from eqsynth.testing.literals import Literals
-from eqsynth.testing.patterns import Sample, sample_of
-from eqsynth.testing.templates import Template
+from eqsynth.testing.patterns import sample_of
+from eqsynth.testing.templates import Sample, Template
 
 SEARCH_S: Final = 10.0
 """Seconds after which no smaller counterexample is looked for."""
@@ -86,7 +86,7 @@ def smallest(
     deadline = time.monotonic() + search_s
 
     def fails(sample: Sample | None) -> bool:
-        if sample is None or time.monotonic() > deadline:
+        if sample is None:
             return False
         found = _failure(rules, rule, sample, seed, kind, literals)
         if found is None:
@@ -97,6 +97,9 @@ def smallest(
 
     @st.composite
     def samples(draw: st.DrawFn) -> Sample | None:
+        if time.monotonic() > deadline:
+            # Nothing is drawn, so nothing is left to vary: hypothesis ends.
+            return None
         try:
             return sample_of(template, DrawnChoices(draw))
         except Rejected:
@@ -177,7 +180,11 @@ def _simplified(
                     continue
                 tries += 1
                 changed = _with(env, name, at, simple_number)
-                other = sides.verdict(difference.data, rule.numerics, changed)
+                try:
+                    other = sides.verdict(difference.data, rule.numerics, changed)
+                except Meaningless:
+                    # A position that is simple may be none.
+                    continue
                 if other is not None and other.kind == kind:
                     env[name][at], difference = simple_number, other
                     break

@@ -29,7 +29,7 @@ FLOATS: Final[Mapping[str, Draw]] = {
     "offset": lambda rng, shape: 100 + rng.normal(size=shape),
     "far-offset": lambda rng, shape: 1e4 + rng.normal(size=shape),
     "scaled": lambda rng, shape: 100 * rng.normal(size=shape),
-    "small": lambda rng, shape: 1e-3 * rng.normal(size=shape),
+    "small": lambda rng, shape: 1e-5 * rng.normal(size=shape),
     "near-equal": lambda rng, shape: 1 + 1e-3 * rng.normal(size=shape),
     "sparse": lambda rng, shape: np.where(rng.random(size=shape) < 0.5, rng.normal(size=shape), 0),
 }

@@ -19,7 +19,7 @@ from eqsynth.ir.index import It
 from eqsynth.ir.scalar import iterators
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, over, topological
 from eqsynth.rules import Rule, RuleSet
-from eqsynth.testing.patterns import Sample
+from eqsynth.testing.templates import Sample
 
 BUDGET: Final = 100_000
 """Matches that one round may unite: all of a few samples."""

@@ -123,7 +123,10 @@ def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> 
 
 
 def _axis_of(world: World, x: TensorType) -> int:
-    return world.choices.pick(range(max(x.rank, 1)))
+    """An axis; the last one, which many rules are about, more often."""
+    rank = max(x.rank, 1)
+    axes: tuple[int, ...] = (*range(rank), rank - 1)
+    return world.choices.pick(axes)
 
 
 def _shaped(world: World, want: TensorType | None, types: Types) -> TensorType:

@@ -39,7 +39,7 @@ ROUNDINGS: Final = 16
 _NAMES_NOTHING: Final = Literals()
 # Ordinary data whose numbers are of about the size of 1, and such with larger ones: where the right
 # side must not overflow in float16, and where it is told if it does.
-_OF_ORDER_ONE: Final = ("normal", "near-equal", "negative", "sparse", "ties", "small")
+_OF_ORDER_ONE: Final = ("normal", "near-equal", "negative", "sparse", "ties")
 _LARGER: Final = ("scaled", "offset", "far-offset")
 _INTEGERS: Final = {"zeros": "zeros", "ties": "ties"}
 # Kinds of data on which the sides are compared where no input is a float.
@@ -108,7 +108,8 @@ class Sides:
         # What the sides share is computed once.
         self._orders = (first, [term for term in topological([right]) if term not in known])
         self._leaves = leaves((left, right))
-        self._bounds = positions(term for order in self._orders for term in order)
+        # What is a position on the right side alone is any number: the left side says which.
+        self._bounds = positions(first)
         self._environments: dict[str, dict[str, Array]] = {}
 
     def environment(self, kind: str) -> dict[str, Array]:

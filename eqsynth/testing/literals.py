@@ -6,13 +6,16 @@ data; one that says ``3.7`` and ``3.8`` with these, with 3.75 between them and w
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eqsynth.ir.types import DTYPES
 from eqsynth.rules import Rule
 from eqsynth.rules.definitions import Definition
+from eqsynth.rules.tree import Tree, is_call
+from eqsynth.rules.values import Unknown, evaluate
 
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r'"(\w+)"')
@@ -43,6 +46,20 @@ class Literals:
         return tuple(n for n in self.integers if 1 < n <= _LARGEST_EXTENT)
 
 
+def _computed(tree: Tree) -> Iterator[float]:
+    """What arithmetic over literals alone gives: 1517 of `(* 37.0 41.0)`."""
+    if not is_call(tree):
+        return
+    try:
+        value = evaluate(tree, {})
+    except (Unknown, ArithmeticError, IndexError):
+        for part in tree[1:]:
+            yield from _computed(part)
+        return
+    if isinstance(value, int | float) and math.isfinite(value):
+        yield float(value)
+
+
 def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Literals:
     """The literals of a rule: of its pattern, its conditions, both sides, and comprehensions.
 
@@ -54,7 +71,9 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
         repr((operator.cases, operator.shapes)).replace("'", '"')
         for name, operator in definitions.items() if re.search(rf"\({name}[ )]", text)
     )  # fmt: skip
-    named = sorted({float(number) for number in _NUMBER.findall(text)} - _COMMON)
+    numbers = {float(number) for number in _NUMBER.findall(text)}
+    numbers |= {value for tree in (*rule.body, *(rule.equality or ())) for value in _computed(tree)}
+    named = sorted(numbers - _COMMON)
     whole = [int(v) for v in named if v.is_integer() and abs(v) <= _LARGEST_NUMBER]
     integers = dict.fromkeys(n + d for n in whole for d in (0, 1, -1, n))
     reals = [v + d for v in named for d in (0.0, 1.0, -1.0, v)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
@@ -22,38 +21,19 @@ from eqsynth.rules.definitions import Comprehension
 from eqsynth.rules.tree import variables
 from eqsynth.rules.values import Unknown, evaluate
 from eqsynth.testing.algebra_samples import product_of_type
+from eqsynth.testing.boundaries import at_a_boundary
 from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.defined_fits import fit_comprehension
 from eqsynth.testing.fitting import fit
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
-from eqsynth.testing.templates import Template
+from eqsynth.testing.templates import SLOTS, Sample, Template
 from eqsynth.testing.world import MAX_ELEMENTS, World, world_of_rule
-
-SLOTS: Final = (4, 6, 3)
-"""Extents of the iterators over which loose scalars and indices are built."""
 
 # Extents of iterators besides SLOTS.
 _SLOTS: Final = (5, 7, 2, 1, 9, 13)
 _REALS: Final = (0.0, 1.0, 2.0, -1.0, 0.5)
 _NUMBER_ROLES: Final = {"IDiv": "divisor", "IMod": "divisor"}
-
-
-@dataclass
-class Sample:
-    """Terms to be put into an e-graph: tensors, scalars and indices, and facts about scopes.
-
-    Scalars and indices are raw terms of the schema over tensors, since a rule may be about a form
-    that the IR never makes, as ``x + 0``.
-
-    Attributes:
-        slots: extents of the iterators of the loose ones.
-    """
-
-    tensors: list[Tensor] = field(default_factory=list)
-    raw: list[tuple[str, Any]] = field(default_factory=list)
-    derived: list[Scope] = field(default_factory=list)
-    slots: tuple[int, ...] = SLOTS
 
 
 def sample_of(template: Template, choices: Choices) -> Sample:
@@ -93,6 +73,12 @@ class _Builder:
         # What another pattern contains is built with it.
         for name in [n for n in roots if n not in used] or roots:
             self._root(name)
+        if self.template.compared and chance(self.choices, 3):
+            bound = at_a_boundary(self.template, self.choices, self.bound)
+            moved = {t: bound[n] for n, t in self.bound.items() if isinstance(t, Tensor)}
+            if all(term.type.size <= MAX_ELEMENTS for term in moved.values()):
+                self.result.tensors = [moved.get(term, term) for term in self.result.tensors]
+                self.bound = bound
         self._count_conditions()
         if not self.result.tensors and not self.result.raw:
             raise Rejected("the rule has no pattern")
@@ -180,13 +166,26 @@ class _Builder:
             if tree.name in self.template.definitions:
                 built = self._tensor(self.template.definitions[tree.name], want)
             else:
-                built = self._leaf(tree.name, want or self.world.type())
+                built = self._leaf(tree.name, self._as_said(tree.name, want or self.world.type()))
             return self._bind(tree, built)  # type: ignore[no-any-return]
         if tree[0] == "Scope":
             return self._scope(tree)
         if tree[0] in ("Input", "Weight"):
             return leaf(self.world, (want or self.world.type()).shape, "w" * (tree[0] == "Weight"))
         return self._operator(tree, want)
+
+    def _as_said(self, name: str, kind: TensorType) -> TensorType:
+        """The type with the shape and the dtype that the facts say a variable has."""
+        found: dict[str, Any] = {"shape": kind.shape, "dtype": kind.dtype}
+        for what in found:
+            for tree in self.template.types.get((what, name), ()):
+                try:
+                    said = evaluate(tree, self.bound)
+                except (Unknown, ArithmeticError, IndexError):
+                    continue
+                if not chance(self.choices, 8):
+                    found[what] = said
+        return TensorType(found["shape"], found["dtype"])
 
     def _leaf(self, name: str, kind: TensorType) -> Tensor:
         if kind.size > MAX_ELEMENTS:
@@ -212,7 +211,8 @@ class _Builder:
         else:
             parts, rest = list(tree[1 : 1 + row.arity]), tree[1 + row.arity :]
         known: list[Tensor | None] = [self._known_tensor(part) for part in parts]
-        attrs = [self._attribute(part) for part in rest]
+        attrs = [self._along_vector(p) if a is None else a
+                 for p, a in ((part, self._attribute(part)) for part in rest)]  # fmt: skip
         given = [None if t is None else t.type for t in known]
         if row.expand is not None:
             attrs = [self._of_length(part) if a is None else a
@@ -233,12 +233,24 @@ class _Builder:
             raise Rejected("too large")
         return built
 
+    def _along_vector(self, tree: Tree) -> Any:
+        """Integers along a pattern `(vec-of k 1)`; None if the operator may say what fits."""
+        parts = tree[1:] if isinstance(tree, tuple) and tree[0] == "vec-of" else ()
+        known = [self._attribute(part) for part in parts]
+        if not any(value is not None for value in known) and (not parts or chance(self.choices, 2)):
+            return None
+        for at, part in enumerate(parts):
+            if known[at] is None:
+                known[at] = self._bind(part, self.world.number((1, 2, 0, 3), least=0))
+                # A variable that stands there twice is one number.
+                known[at + 1 :] = [self._attribute(other) for other in parts[at + 1 :]]
+        return tuple(known)
+
     def _of_length(self, tree: Tree) -> Any:
         """Some integers, as many as the facts say that the vector has; None if they don't."""
-        length = self.template.lengths.get(tree.name) if isinstance(tree, Var) else None
-        if length is None:
+        if not isinstance(tree, Var) or tree.name not in self.template.lengths:
             return None
-        return tuple(self.world.number((1, 2, 0, 3)) for _ in range(length))
+        return tuple(self.world.number((1, 2, 0)) for _ in range(self.template.lengths[tree.name]))
 
     def _along_definition(
         self, name: str, want: TensorType | None, types: list[TensorType | None], attrs: list[Any]
@@ -287,6 +299,9 @@ class _Builder:
         if length is None:
             least = max(given, default=0) + 1
             length = self.choices.pick(range(least, max(least, most) + 1))
+            if most > 1 and chance(self.choices, 4):
+                # Behind those that the rule names, too.
+                length += self.choices.pick((1, 2))
         return [given.get(n, Var(f"{name or 'v'}{n}")) for n in range(length)]
 
     def _scope(self, tree: Tree) -> Tensor:

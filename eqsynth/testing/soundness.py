@@ -28,8 +28,8 @@ from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.joins import joins_blindly
 from eqsynth.testing.judging import Difference, Meaningless, Sides, types_differ
 from eqsynth.testing.literals import Literals
-from eqsynth.testing.patterns import Sample, sample_of
-from eqsynth.testing.templates import Template
+from eqsynth.testing.patterns import sample_of
+from eqsynth.testing.templates import Sample, Template
 
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
@@ -41,9 +41,9 @@ LIMIT_S: Final = 30.0
 _BATCH: Final = 48
 _LARGEST_BATCH: Final = 160
 # Where a pattern is matched by going through all combinations of terms: samples of the first
-# e-graph, and how much slower twice as many may be.
+# e-graph, and seconds of one that the next may be larger than.
 _FIRST_BATCH: Final = 6
-_SLOWER: Final = 8.0
+_FAST_S: Final = 0.3
 # Samples that are drawn at most for an equality that is wanted, and until the first one matches.
 _MOST_DRAWN: Final = 80
 _HOPELESS: Final = 384
@@ -164,7 +164,9 @@ class _Check:
         self.overflows = False
         self.start = time.process_time()
         self.deadline = self.start + limit_s
-        self.aim = self.wanted * (_MORE if rule.kind == "rewrite" else _MORE_LAWS)
+        self.blind = joins_blindly(rule, rules.known)
+        more = 1 if self.blind else _MORE if rule.kind == "rewrite" else _MORE_LAWS
+        self.aim = self.wanted * more
 
     def run(self) -> Checked:
         """Draws, fires and judges until there are enough equalities.
@@ -192,10 +194,8 @@ class _Check:
         eager = _EAGER if self.rule.kind == "rewrite" else longer * _EAGER_LAWS
         hopeless, most = longer * _HOPELESS, longer * _MOST_DRAWN * self.wanted
         size = _LARGEST_BATCH if scopes else _BATCH
-        largest = _LARGEST_BATCH
-        if joins_blindly(self.rule, self.rules.known):
-            size = largest = _FIRST_BATCH
-        fired_s = 0.0
+        if self.blind:
+            size = _FIRST_BATCH
         try:
             while len(self.seen) < (self.aim if self.drawn < eager else self.wanted):
                 if self._late():
@@ -207,13 +207,12 @@ class _Check:
                 before, aimed = len(self.seen), bool(self.fired_on) or longer == 1
                 batch, start = self._batch(size), time.process_time()
                 pairs = self._fired(batch)
-                before_s, fired_s = fired_s, time.process_time() - start
+                fired_s = time.process_time() - start
                 self._judge(pairs)
-                if largest < _LARGEST_BATCH:
-                    # Twice as many, unless that was far more than twice the work the last time.
-                    slower = before_s and fired_s > _SLOWER * before_s
-                    largest = max(1, largest // 4) if slower else 2 * largest
-                    size = largest
+                if self.blind:
+                    # The work grows with a high power of the samples: half as many more, or fewer.
+                    size = 3 * size // 2 if fired_s < _FAST_S else max(1, size // 2)
+                    size = min(size, _LARGEST_BATCH)
                     continue
                 # As many as give what is missing, if they match as often as these did.
                 rate, missing = (len(self.seen) - before) / size, self.aim - len(self.seen)

@@ -42,7 +42,8 @@ class World:
     def shape(self, rank: int | None = None) -> Shape:
         rank = self.choices.pick((1, 2, 0, 3, 4, 2, 3, 5)) if rank is None else rank
         shape: list[int] = []
-        room = MAX_ELEMENTS
+        # What is made of a tensor of many axes, as a concatenation, has to have room as well.
+        room = MAX_ELEMENTS // (4 if rank > 2 else 1)
         for _ in range(rank):
             extent = self.extent()
             # A tensor of many axes has a long one, not two.

@@ -37,9 +37,9 @@ from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import Rule, RuleSet, load_rules
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.firing import alone, fire
-from eqsynth.testing.patterns import SLOTS, sample_of
+from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.search import estimated_plan
-from eqsynth.testing.templates import Template
+from eqsynth.testing.templates import SLOTS, Template
 from tests.egraph.programs import PROGRAMS, squared_distances
 from tests.egraph.test_transposed import transposed as transposed_and_its_taps
 from tests.rules import test_einnet as einnet

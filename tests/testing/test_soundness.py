@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,15 @@ from eqsynth.ir.tensor import Input, Op
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules, load_text
 from eqsynth.testing import assert_rule_sound, extremes
-from eqsynth.testing.choices import RandomChoices
+from eqsynth.testing.choices import RandomChoices, Rejected
+from eqsynth.testing.counterexample import smallest
 from eqsynth.testing.extremes import EXTREMES
+from eqsynth.testing.firing import alone
 from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.judging import Sides, digits_lost, types_differ
 from eqsynth.testing.literals import Literals, literals_of
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, simplest
+from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.rule_files import check_rules, load_for_check, to_check
 from eqsynth.testing.soundness import Checked, UnsoundRule, check_rule
 from eqsynth.testing.templates import Template
@@ -76,8 +81,8 @@ def test_a_rule_may_round_lose_digits_or_approximate_if_it_says_so() -> None:
 # What wrong rules of tests/rules/unsound say, with the condition that makes it true.
 TRUE: dict[str, tuple[str, str]] = {
     "a number between -1 and 0 has a sign": (
-        """(rewrite (Call "abs" (vec-of (Prod (vec-of (Num c) x))))
-                    (Prod (vec-of (Num c) (Call "abs" (vec-of x)))) :when ((>= c 0.0)) {})""",
+        """(rewrite (Call "relu" (vec-of (Call "max" (vec-of x (Num c)))))
+                    (Call "max" (vec-of x (Num c))) :when ((>= c 0.0) (<= c 100.0)) {})""",
         "real",
     ),
     "padding that is not negative": (
@@ -149,6 +154,35 @@ def test_a_time_limit_is_told_and_refuses_nothing() -> None:
     wrong = planted(rule)
     error = check_rule(wrong, wrong["planted"], limit_s=1e-3).error
     assert error is not None and error.kind == "vacuous"
+
+
+def test_no_smaller_counterexample_is_drawn_for_after_the_time() -> None:
+    rules = planted(
+        '(rewrite (Slice x a 0 e 1) x :when ((>= e 1)) :ruleset planted :name "planted")'
+    )
+    rule = rules["planted"]
+    error = check_rule(rules, rule, search_s=0.0).error
+    assert error is not None and error.counterexample is not None
+    template = Template(rule, rules)
+    found = smallest(template, alone(rules, rule), rule, error.counterexample, 0, 0.0)
+    assert found.difference.kind == error.kind
+    # A sample that is drawn asks its conditions.
+    assert not template.asked
+
+
+def test_an_attribute_is_drawn_at_the_boundary_of_its_condition() -> None:
+    """Seldom otherwise: the extent of one operand says nothing to the slice of both."""
+    rules = planted(
+        """(rewrite (Slice (Concat (vec-of x y) 0) 0 0 e 1) x
+                    :when ((<= e (+ (vec-get (shape x) 0) 1))) :ruleset planted :name "planted")"""
+    )
+    template, at = Template(rules["planted"], rules), Counter[int]()
+    for seed in range(600):
+        with suppress(Rejected):
+            (term,) = sample_of(template, RandomChoices(seed)).tensors
+            whole = term.args[0]  # type: ignore[attr-defined]
+            at[term.attrs[2] - whole.args[0].shape[0]] += 1  # type: ignore[attr-defined]
+    assert min(at[0], at[1], at[2]) > at.total() / 20
 
 
 def test_what_a_rule_names_is_drawn() -> None:
