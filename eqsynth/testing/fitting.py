@@ -59,6 +59,27 @@ def fit(
     return known, filled
 
 
+def along_vector(
+    world: World, known: Sequence[int | None], parts: Sequence[Any], attribute: str
+) -> tuple[int, ...] | None:
+    """Integers for a vector of which some are known; None if the operator may say what fits.
+
+    Args:
+        parts: what stands there; equal parts are equal numbers.
+        attribute: its name. Axes of one tensor differ.
+    """
+    if all(number is None for number in known) and chance(world.choices, 2):
+        return None
+    found = dict(zip(parts, known, strict=True))
+    for part in parts:
+        if found[part] is None and attribute in ("axes", "order"):
+            others = [n for n in range(len(parts) + 2) if n not in found.values()]
+            found[part] = world.choices.pick(others)
+        elif found[part] is None:
+            found[part] = world.number((1, 2, 0, 3), least=0)
+    return tuple(found[part] for part in parts)
+
+
 def _any_attr(world: World, name: str, kind: str, types: Sequence[TensorType]) -> Any:
     """An attribute of an operator without an entry: by its name and kind alone."""
     pick = world.choices.pick
@@ -115,7 +136,11 @@ def _matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
 
 
 def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
-    x = fill(types, 0, lambda: world.type(None if want is None else want.rank))
+    rank = None if want is None else want.rank
+    if attrs[0]:
+        # All of the axes are there; at times more.
+        rank = max(max(attrs[0]) + world.choices.pick((1, 1, 2)), rank or 0)
+    x = fill(types, 0, lambda: world.type(rank))
     if attrs[0] is None:
         attrs[0] = tuple(a for a in range(x.rank) if chance(world.choices, 2))
     if attrs[1] is None:

@@ -24,7 +24,7 @@ from eqsynth.testing.algebra_samples import product_of_type
 from eqsynth.testing.boundaries import at_a_boundary
 from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.defined_fits import fit_comprehension
-from eqsynth.testing.fitting import fit
+from eqsynth.testing.fitting import along_vector, fit
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
 from eqsynth.testing.templates import SLOTS, Sample, Template
@@ -211,8 +211,9 @@ class _Builder:
         else:
             parts, rest = list(tree[1 : 1 + row.arity]), tree[1 + row.arity :]
         known: list[Tensor | None] = [self._known_tensor(part) for part in parts]
-        attrs = [self._along_vector(p) if a is None else a
-                 for p, a in ((part, self._attribute(part)) for part in rest)]  # fmt: skip
+        attrs = [self._attribute(part) for part in rest]
+        attrs = [self._along_vector(part, own) if value is None else value
+                 for value, part, (own, _) in zip(attrs, rest, row.attrs, strict=True)]  # fmt: skip
         given = [None if t is None else t.type for t in known]
         if row.expand is not None:
             attrs = [self._of_length(part) if a is None else a
@@ -233,18 +234,12 @@ class _Builder:
             raise Rejected("too large")
         return built
 
-    def _along_vector(self, tree: Tree) -> Any:
+    def _along_vector(self, tree: Tree, attribute: str) -> Any:
         """Integers along a pattern `(vec-of k 1)`; None if the operator may say what fits."""
-        parts = tree[1:] if isinstance(tree, tuple) and tree[0] == "vec-of" else ()
-        known = [self._attribute(part) for part in parts]
-        if not any(value is not None for value in known) and (not parts or chance(self.choices, 2)):
+        if not isinstance(tree, tuple) or tree[0] != "vec-of":
             return None
-        for at, part in enumerate(parts):
-            if known[at] is None:
-                known[at] = self._bind(part, self.world.number((1, 2, 0, 3), least=0))
-                # A variable that stands there twice is one number.
-                known[at + 1 :] = [self._attribute(other) for other in parts[at + 1 :]]
-        return tuple(known)
+        known = [self._attribute(part) for part in tree[1:]]
+        return along_vector(self.world, known, tree[1:], attribute)
 
     def _of_length(self, tree: Tree) -> Any:
         """Some integers, as many as the facts say that the vector has; None if they don't."""

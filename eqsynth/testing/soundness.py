@@ -55,8 +55,10 @@ _MORE_LAWS: Final = 2
 _EAGER_LAWS: Final = 160
 # Samples of scopes come from families, and a rule fires on few of them: all of these take longer.
 _FAMILIES: Final = 4
-# Of so many samples, one is from a family on which the rule may not have fired yet.
+# Of so many samples, one is from a family on which the rule may not have fired yet; every second
+# one, while fewer than one of `_SELDOM` samples fire.
 _ELSEWHERE: Final = 4
+_SELDOM: Final = 40
 
 
 class UnsoundRule(RuleError):
@@ -251,7 +253,9 @@ class _Check:
 
     def _family(self, choices: RandomChoices) -> Family:
         """Mostly one on which the rule fires; most laws wait for the canonical form."""
-        if self.fired_on and not chance(choices, _ELSEWHERE):
+        # Where it seldom fires there may be a family on which it fires often.
+        elsewhere = 2 if len(self.fired_on) * _SELDOM < self.drawn else _ELSEWHERE
+        if self.fired_on and not chance(choices, elsewhere):
             return choices.pick(self.fired_on)
         return choices.pick(FAMILIES if chance(choices, 3) else CANONICAL_FAMILIES)
 
