@@ -28,7 +28,7 @@ def headline(change: Change) -> tuple[str, str]:
 
 def _headline(change: Change) -> list[str]:
     what, gained = headline(change)
-    whole = f"{what}: {gained}" if gained else what
+    whole = f"{what}: {gained}" if gained[:1].strip() else f"{what}{gained}"
     return [whole] if len(whole) <= _WIDTH else [f"{what}:", f"  {gained}"]
 
 

@@ -20,7 +20,7 @@ from eqsynth.ir.types import TensorType
 
 A, B, C = (eqsynth.input(name, (4, 4)) for name in "abc")
 X, W = eqsynth.input("x", (1, 3, 8, 8)), eqsynth.weight("w", (5, 3, 3, 3))
-V = eqsynth.input("v", (4,))
+V, U = eqsynth.input("v", (4,)), eqsynth.input("u", (4, 3))
 
 
 def text(term: Tensor, longest: int = 200) -> str | None:
@@ -51,6 +51,13 @@ def text(term: Tensor, longest: int = 200) -> str | None:
         (
             eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: A[k, i] * B[j, k], k=4), i=4, j=4),
             "aᵀ @ bᵀ",
+        ),
+        (eqsynth.scope(lambda i, j: V[i] + 1.0, i=4, j=1), "v + 1"),
+        (
+            eqsynth.scope(
+                lambda c, h: eqsynth.sum(lambda r: A[c, h + r - 1] * U[c, r], r=3), c=4, h=4
+            ),
+            "conv3(a, u, grouped)",
         ),
         (
             eqsynth.scope(lambda i: eqsynth.max(lambda k: A[i, k], k=4), i=4),

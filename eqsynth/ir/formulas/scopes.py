@@ -162,6 +162,8 @@ def _convolution(scope: Scope, operands: Operands) -> Formula | None:
         return None
     read, kernel, size, step = found
     told = "" if step == 1 else f", stride {step}"
+    both = iterators(read) & iterators(kernel)
+    told += ", grouped" if any(it.slot < len(scope.traversal) for it in both) else ""
     text = f"{operands(read.tensor)[0]}, {operands(kernel.tensor)[0]}{told}"
     return f"conv{size}({text})", ATOM
 
@@ -217,6 +219,8 @@ def _broadcast(scope: Scope, read: Read, operands: Operands) -> Formula | None:
     if len(slots) < len(read.tensor.shape):
         return None
     first = axes.index(slots[0])
+    if slots == axes[first:]:
+        return source  # what follows has extent 1
     at = ", ".join(":" if slot in slots else "None" for slot in axes[first:])
     return f"{tight(source, ATOM)}[{at}]", ATOM
 
