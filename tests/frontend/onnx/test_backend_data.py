@@ -10,7 +10,7 @@ from eqsynth.frontend.onnx.table import TABLE
 from eqsynth.testing.onnx_backend import Case, Verdict, cases, run
 
 # `make test` captures one of so many cases, others each day.
-PARTS = 200
+PARTS = 400
 RIGHT = (Verdict.CAPTURED, Verdict.RUNS, Verdict.UNKNOWN, Verdict.OLD, Verdict.RANDOM)
 
 
