@@ -2,11 +2,12 @@
 
     python -m benchmarks.bench_saturate [--json FILE] [--net NAME ...] [--layers N ...]
 
-``engine`` is egglog's own matching, applying and inserting; ``laws`` what laws take to answer;
-``rest`` reading the e-graph and all else in Python; ``remembered`` what the same takes from the
-cache directory. Requests are counted as they were asked, in vain (no new answer), and known (a row
-that was there and needn't be asked). Sizes are those of tests: rules don't see sizes. ``--layers``
-saturates so many equal layers in one piece, ``x + tanh(x @ w)``, which nothing cuts.
+``engine`` is egglog's own matching, applying and inserting; ``laws`` finding the requests that are
+due and answering them; ``rest`` reading the e-graph and all else in Python; ``remembered`` what the
+same takes from the cache directory. Requests are counted as they were asked, in vain (no new
+answer), and known (a row that was there and needn't be asked). Sizes are those of tests: rules
+don't see sizes. ``--layers`` saturates so many equal layers in one piece, ``x + tanh(x @ w)``,
+which nothing cuts.
 """
 
 from __future__ import annotations
