@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eqsynth.egraph.terms import Term
 from eqsynth.ir.formulas import ATOM, Line, formula, in_one, kind_of, lines
-from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Input, Op, Tensor, Weight, args_of, topological
 
 _LETTERS = ("x", "y", "z", "u", "v", "p", "q", "r")
@@ -75,14 +74,14 @@ class Names:
             return term.label
         if not isinstance(term, Op):
             return self._computed(term)
-        row = operator(term.name)
+        row = term.row
         if row.kind == "constant":
             return formula(term, lambda arg: (arg.label, ATOM))[0]
         if row.kind == "view" and len(term.args) == 1:
             source = term.args[0]
             if isinstance(source, Weight):
                 return formula(term, lambda weight: (weight.label, ATOM))[0]
-            while isinstance(source, Op) and operator(source.name).kind == "view" and source.args:
+            while isinstance(source, Op) and source.row.kind == "view" and source.args:
                 source = source.args[0]
             if isinstance(source, Op) and source.name == "Full":
                 return f"{source.attrs[1]:g}"

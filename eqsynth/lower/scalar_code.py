@@ -133,6 +133,12 @@ class ScalarCode:
     def _fold(self, is_sum: bool, parts: Sequence[Scalar], dtype: str) -> Expr:
         if dtype == "bool" and any(isinstance(part, Num) for part in parts):
             return differ(self._fold(is_sum, parts, "int64"), number(0, "int64"))
+        zeros = [part for part in parts if isinstance(part, Num) and part.value == 0]
+        if zeros and not is_sum and is_float(arithmetic(dtype)):
+            # TVM takes 0 * x for 0, and 0 * inf is NaN: what x - x is, too.
+            rest = [part for part in parts if not isinstance(part, Num)]
+            product = self.bind(self._fold(False, rest, dtype)) if rest else None
+            return number(0.0, arithmetic(dtype)) if product is None else product - product
         values = [self.value(part, dtype) for part in parts]
         result = values[0]
         for value in values[1:]:

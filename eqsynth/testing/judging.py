@@ -1,6 +1,6 @@
 """Whether two terms are equal: in type, over the reals, exactly, and in float32 as claimed.
 
-`Sides.verdict` looks at one kind of data. Equality over the reals is judged in 160-bit numbers, so
+`Sides.verdict` looks at one kind of data. Equality over the reals is judged in 320-bit numbers, so
 that rounding is never mistaken for a difference, nor a difference for rounding. Exact equality is
 decided in finite fields (``numbers.py``).
 """
@@ -28,7 +28,7 @@ from eqsynth.testing.literals import Literals
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, Undecided, exact
 
 REAL_TOLERANCE: Final = 1e-12
-"""Of 160-bit results relative to the largest: constants of rules are float64 at best."""
+"""Of 320-bit results relative to the largest: constants of rules are float64 at best."""
 
 LOST: Final = 64.0
 """The right side loses digits if its float32 error is so many times what can't be blamed on it:

@@ -1,6 +1,7 @@
 """Arithmetics in which an equality is judged without rounding: high precision, and a finite field.
 
-**High precision** has 160 bits and no bounds on the exponent. Its functions are the real ones, so
+**High precision** has 320 bits and no bounds on the exponent: the square of 1e30 beside 1e-30 keeps
+all of its digits. Its functions are the real ones, so
 it decides whether two terms are equal over the reals, but at sampled data only.
 
 **A finite field** decides polynomial identities: two polynomials of degree d that differ agree at a
@@ -28,7 +29,7 @@ from eqsynth.ir.types import is_float, numpy_dtype
 PRIMES: Final = (2**61 - 1, 2**89 - 1, 2**107 - 1)
 """Mersenne primes: the fields in which equalities are decided."""
 
-_BITS: Final = 160
+_BITS: Final = 320
 _SIMPLE: Final = 10**6
 # What has more digits before the point than are kept.
 _LARGEST: Final = 2**_BITS

@@ -107,6 +107,20 @@ def shuffled_halves() -> Tensor:
     return op("Matmul", op("Concat", right, left, attrs=(1,)), weight("w", 6, 2))
 
 
+def steps_of_a_loop() -> Tensor:
+    """Rows of one tensor, each through the same matrix and a function."""
+    x, w = leaf("x", 3, 1, 4), weight("w", 4, 2)
+    rows = [
+        op("Reshape", op("Slice", x, attrs=(0, n, n + 1, 1)), attrs=((1, 4),)) for n in range(3)
+    ]
+    return op("Concat", *(op("Relu", op("Matmul", row, w)) for row in rows), attrs=(0,))
+
+
+def part_of_a_normalization() -> Tensor:
+    norm = op("LayerNorm", leaf("x", 3, 4), weight("g", 4), weight("h", 4), attrs=(1, 1e-3))
+    return op("Slice", norm, attrs=(0, 0, 1, 1))
+
+
 def broadcast_beside() -> Tensor:
     """A sum of a row and a column, through a matrix product."""
     rows, columns = leaf("r", 4, 1), leaf("c", 1, 5)
@@ -416,6 +430,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "layer-norm-operator": lambda: op("Matmul", op("LayerNorm", leaf("x", 2, 3, 4),
         weight("g", 3, 4), weight("h", 3, 4), attrs=(2, 1e-3)), weight("w", 4, 2)),
     "shuffled-halves": shuffled_halves,
+    "steps-of-a-loop": steps_of_a_loop,
+    "part-of-a-normalization": part_of_a_normalization,
     "largest": lambda: op("ReduceMax", op("Relu", leaf("x", 3, 4)), attrs=((1,), 0)),
     "broadcast": broadcast_beside,
     "padded-sum": padded_average,

@@ -46,7 +46,7 @@ def test_inference_of_every_operator_agrees_with_the_interpreter(name: str) -> N
         world = draw_world(choices, DTYPES)
         arity = choices.pick((2, 1, 3)) if row.arity is None else row.arity
         try:
-            types, attrs = fit(name, world, None, [None] * arity, [None] * len(row.attrs))
+            types, attrs = fit(row, world, None, [None] * arity, [None] * len(row.attrs))
             args = (Input(f"x{n}", t) for n, t in enumerate(types))
             term = Op(name, tuple(args), tuple(attrs))
         except EqsynthError:

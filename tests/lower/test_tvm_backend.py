@@ -23,7 +23,7 @@ from eoperator_cases import (
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.scalar import Prod, Read, Sum
+from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
@@ -55,6 +55,17 @@ def evaluate_torch(scope: Scope, values: Mapping[Tensor, torch.Tensor]) -> torch
 
 def row_of_one() -> Read:
     return Read(tensor(0, (1, 4)), (it(0, 1), it(1, 4)))
+
+
+def test_zero_times_what_is_no_number_is_none() -> None:
+    """TVM itself takes 0 * x for 0."""
+    scope = Scope((1, 4), (), Prod((Num(0.0), row_of_one())))
+    kernels = list(TvmBackend().kernels(scope, (False,)))
+    values = torch.tensor([[float("nan"), float("inf"), -float("inf"), -3.0]])
+    assert kernels
+    for run in TvmBackend().build([(kernel, {}) for kernel in kernels]):
+        assert run is not None
+        torch.testing.assert_close(run(values), 0 * values, equal_nan=True)
 
 
 def test_arguments_are_checked() -> None:

@@ -323,7 +323,7 @@ def test_a_proof_goes_through_it_and_is_replayed(tmp_path: Path) -> None:
     assert proof.meeting is not None and proof.meeting.proved
     explanation = proof.explain()
     assert isinstance(explanation, Explanation)
-    assert "RowProduct(" in str(explanation) and "row-product-of-sum" in str(explanation)
+    assert "row_product(" in str(explanation) and "row-product-of-sum" in str(explanation)
     programs = [program.outputs[0] for _, program in explanation.programs()]
     assert len(programs) > 3
     env = sample_all(*programs)

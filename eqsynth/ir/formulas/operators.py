@@ -17,7 +17,6 @@ from eqsynth.ir.formulas.parts import (
     tight,
     window,
 )  # fmt: skip
-from eqsynth.ir.operators import operator
 from eqsynth.ir.tensor import Op
 
 _INFIX = {
@@ -50,7 +49,7 @@ def call_name(op: Op) -> str:
 
 def operator_formula(op: Op, operands: Operands) -> Formula:
     args = [operands(arg) for arg in op.args]
-    kind = operator(op.name).kind
+    kind = op.row.kind
     if op.name in _INFIX:
         return infix(*_INFIX[op.name], *args)
     if op.name == "Neg":
@@ -69,7 +68,7 @@ def operator_formula(op: Op, operands: Operands) -> Formula:
 
 def _attributes(op: Op) -> list[str]:
     """Attributes that haven't their usual value."""
-    known = dict(zip((name for name, _ in operator(op.name).attrs), op.attrs, strict=False))
+    known = dict(zip((name for name, _ in op.row.attrs), op.attrs, strict=False))
     rank = len(op.args[0].shape) if op.args else 0
     told = []
     for name, value in known.items():

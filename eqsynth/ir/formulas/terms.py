@@ -5,7 +5,6 @@ from __future__ import annotations
 from eqsynth.ir.formulas.operators import call_name, operator_formula
 from eqsynth.ir.formulas.parts import ATOM, Formula, Operands
 from eqsynth.ir.formulas.scopes import is_written_out, scope_formula, scope_kind
-from eqsynth.ir.operators import operator
 from eqsynth.ir.printing import render_term
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of
 
@@ -45,7 +44,7 @@ def kind_of(term: Tensor) -> str:
     'conv3x3'
     """
     if isinstance(term, Op):
-        return "view" if operator(term.name).kind == "view" else call_name(term)
+        return "view" if term.row.kind == "view" else call_name(term)
     if not isinstance(term, Scope):
         return type(term).__name__.lower()
     return scope_kind(term)
@@ -55,5 +54,5 @@ def is_heavy(term: Tensor) -> bool:
     """Whether a term is worth a line of its own: it contracts, reduces, reads at data, or isn't
     known."""
     if isinstance(term, Op):
-        return operator(term.name).kind in ("contraction", "reduction", "data", "opaque")
+        return term.row.kind in ("contraction", "reduction", "data", "opaque")
     return isinstance(term, Region) or (isinstance(term, Scope) and bool(term.reduction))
