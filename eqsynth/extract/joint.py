@@ -149,7 +149,8 @@ class _Problem:
         self._found = (cp_model.OPTIMAL, cp_model.FEASIBLE)
         self._optimal = cp_model.OPTIMAL
         self.model: CpModel = cp_model.CpModel()
-        self.ways, self._class_of, self._unit_s = ways, class_of, hint_s / UNITS
+        self.ways, self._class_of = ways, class_of
+        self._most_s, self._unit_s = hint_s, hint_s / UNITS
         self._names = map(str, count())
         self._prices: list[tuple[IntVar, float]] = []
         self._uses = {place: [self._bool() for _ in own] for place, own in ways.items()}
@@ -188,7 +189,7 @@ class _Problem:
         sources = list(given.get(state, ()))
         for other, uses in given.items():
             cost_s = copy_s(other, state) if other != state else math.inf
-            if math.isfinite(cost_s):
+            if cost_s <= self._most_s:
                 copied = self._bool()
                 self._copies[other, state] = copied
                 self._prices.append((copied, cost_s))

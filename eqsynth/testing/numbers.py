@@ -1,8 +1,8 @@
 """Arithmetics in which an equality is judged without rounding: high precision, and a finite field.
 
 **High precision** has 320 bits and no bounds on the exponent: the square of 1e30 beside 1e-30 keeps
-all of its digits. Its functions are the real ones, so
-it decides whether two terms are equal over the reals, but at sampled data only.
+all of its digits. Its functions are the real ones, so it decides whether two terms are equal over
+the reals, but at sampled data only.
 
 **A finite field** decides polynomial identities: two polynomials of degree d that differ agree at a
 random point of a field of p elements with probability d/p at most (Schwartz and Zippel), and here
