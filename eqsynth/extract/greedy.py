@@ -22,7 +22,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placeholder
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
-from eqsynth.extract.layout import free_view, normalized
+from eqsynth.extract.layout import normalized, view_kernel
 from eqsynth.extract.plan import Plan, PlanStep, State
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
@@ -167,13 +167,11 @@ class Greedy:
 
     def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
         arg, layout = self.states[source]
-        out = free_view(member, layout)
-        if out is None:
+        kernel = view_kernel(placeholder(member)[0], layout)
+        if kernel is None:
             return None
-        term, _ = placeholder(member)
-        kernel = Kernel(term, (False,), "torch.view", (layout,), out)
         choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)
-        return self.number(ref, normalized(out, member.shape)), choice
+        return self.number(ref, normalized(kernel.output, member.shape)), choice
 
 
 class _Run:

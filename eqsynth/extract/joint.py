@@ -166,9 +166,11 @@ class _Problem:
         self._without_cycles()
         for state in wanted:
             self.model.add(self._at_hand[state] == 1)
-        self.model.minimize(
-            sum(variable * max(round(s / self._unit_s), 0) for variable, s in self._prices)
-        )
+        self.model.minimize(sum(var * self._units(cost_s) for var, cost_s in self._prices))
+
+    def _units(self, cost_s: float) -> int:
+        """What costs anything costs one unit: copies take no FLOPs, and aren't made for nothing."""
+        return max(round(cost_s / self._unit_s), int(cost_s > 0))
 
     def _bool(self) -> IntVar:
         return self.model.new_bool_var(next(self._names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eqsynth.extract.kernel import Layout
+from eqsynth.extract.kernel import Kernel, Layout
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import Shape
@@ -35,6 +35,13 @@ def free_view(term: Tensor, layout: Layout) -> Layout | None:
         moved = tuple(squeezed[axis] for axis in order)
         return reshaped(moved, permuted(order, inner), term.shape)
     return None
+
+
+def view_kernel(term: Tensor, layout: Layout) -> Kernel | None:
+    """The kernel that gives a term as a view of its one argument, which lies in this layout; None
+    where elements would have to move."""
+    out = free_view(term, layout)
+    return None if out is None else Kernel(term, (False,), "torch.view", (layout,), out)
 
 
 def term_shape(scope: Scope) -> Shape:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from eqsynth.extract.kernel import Kernel, Layout, strides
+from eqsynth.extract.layout import view_kernel
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.kernel_data import term_from_data, term_to_data
@@ -156,6 +157,8 @@ def check_kernel(kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], A
         raise ValueError(f"{kernel.implementation} has {len(args)} arguments")
     moved = len(args) == 1 and args[0].type == kernel.term.type
     if moved and kernel == conversion(args[0].type, kernel.inputs[0], kernel.output):
+        return
+    if len(args) == 1 and kernel == view_kernel(kernel.term, kernel.inputs[0]):
         return
     if kernel.backend != "tvm" and all(k != kernel for k in offered(kernel.term, kernel.constants)):
         raise ValueError(f"there is no kernel {kernel.implementation} {kernel.term.type}")

@@ -13,6 +13,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, Candidate, candidates, placeholder
 from eqsynth.extract.constants import constant_terms
+from eqsynth.extract.kernel import Layout
 from eqsynth.extract.select import Selection
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.lower.backends import cpu_backends
@@ -226,6 +227,28 @@ def test_slices_of_one_whole_are_taken_together(whole_s: float, cost_s: float) -
     plan = best(graph, kernel(unary("Exp", x), whole_s), *found)
     check_plan(plan)
     assert plan.cost_s == cost_s
+
+
+def test_copies_that_cost_next_to_nothing_are_not_made_for_nothing() -> None:
+    """As by FLOPs: a copy takes none, and its time is but a tie-breaker."""
+    x, whole = ref(0), ref(1)
+    pieces = [ref(2, (1, 3)), ref(3, (1, 3))]
+    halves = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(2)]
+    alone = [Op("Slice", (x,), (0, n, n + 1, 1)) for n in range(2)]
+    graph = egraph(
+        {
+            x: [leaf(Input, 0)],
+            whole: [unary("Exp", x)],
+            **{piece: [a, h] for piece, a, h in zip(pieces, alone, halves, strict=True)},
+        },
+        *pieces,
+    )
+    layouts: list[Layout] = [(0, 1), (1, 0)]
+    found = [kernel(h, 0.5e9, [at]) for h in halves for at in layouts]
+    found += [kernel(unary("Exp", x), 1e9, [at], out) for at in layouts for out in layouts]
+    plan = best(graph, *found, *(kernel(a, 1.2e9) for a in alone), copy_s=1e-9)
+    check_plan(plan)
+    assert len(plan.steps) == 3
 
 
 def test_roots_share_work() -> None:

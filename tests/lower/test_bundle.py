@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,18 @@ from torch.utils._pytree import tree_flatten
 
 from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.extract.kernel import Kernel, contiguous
+from eqsynth.extract.layout import view_kernel
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
-from eqsynth.ir.tensor import Input, Scope, args_of
+from eqsynth.ir.tensor import Input, Op, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.bundle import load, save
 from eqsynth.lower.calling import Fixed, SavedCalling
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
+from eqsynth.lower.manifest import check_kernel
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.tvm_backend import TvmBackend
 
 ROW = SavedCalling((0,), (0,))
@@ -100,6 +105,19 @@ def test_kernels_of_scopes_survive_as_data(scope: Scope) -> None:
     kernel = Kernel(scope, (True, False), "torch", inputs, contiguous(len(scope.shape)))
     assert kernel_from_data(json.loads(json.dumps(kernel_to_data(kernel)))) == kernel
     assert len(arguments(scope)) == len(inputs)
+
+
+def test_a_view_of_any_layout_is_a_kernel() -> None:
+    """Extraction takes views of whatever layout is there, not of those alone that torch offers."""
+    x = Input("0", TensorType((3, 2, 3), "float32"))
+    turned = Op("Permute", (x,), ((1, 2, 0),))
+    for layout in permutations(range(3)):
+        kernel = view_kernel(turned, layout)
+        assert kernel is not None
+        check_kernel(kernel, TorchBackend().kernels)
+        others = (layout for layout in permutations(range(3)) if layout != kernel.output)
+        with pytest.raises(ValueError, match="no kernel"):
+            check_kernel(replace(kernel, output=next(others)), TorchBackend().kernels)
 
 
 def test_every_dtype_of_constants(tmp_path: Path) -> None:
