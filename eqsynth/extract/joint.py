@@ -48,13 +48,10 @@ class Joint:
 
     Attributes:
         copies: for each state that is a copy, the state that it is copied from.
-        bound_s: no plan of these ways costs less.
     """
 
     ways: Mapping[int, Way]
     copies: Mapping[int, int]
-    cost_s: float
-    bound_s: float
 
 
 def improved(
@@ -232,10 +229,6 @@ class _Problem:
     def solve(self, until: float) -> Joint | None:
         """Proves a small problem to be at its optimum; else looks around the best that is known."""
         solver, status = self._run(until, PROVE_WORK, num_workers=1)
-        if status not in self._found:
-            bound = 0.0
-        else:
-            bound = solver.best_objective_bound
         if status != self._optimal:
             # One thread in turns, so that the outcome doesn't depend on the machine.
             wide, status = self._run(
@@ -246,7 +239,7 @@ class _Problem:
             solver = wide
         if solver.objective_value >= UNITS:
             return None
-        return self._chosen(solver, bound * self._unit_s)
+        return self._chosen(solver)
 
     def _run(self, until: float, work: float, **parameters: Any) -> tuple[CpSolver, Any]:
         solver = self._solver()
@@ -257,7 +250,7 @@ class _Problem:
             setattr(solver.parameters, name, value)
         return solver, solver.solve(self.model)
 
-    def _chosen(self, solver: CpSolver, bound_s: float) -> Joint:
+    def _chosen(self, solver: CpSolver) -> Joint:
         ways = {
             place: way
             for place, uses in self._uses.items()
@@ -265,4 +258,4 @@ class _Problem:
             if solver.value(use)
         }
         copies = {to: source for (source, to), var in self._copies.items() if solver.value(var)}
-        return Joint(ways, copies, solver.objective_value * self._unit_s, bound_s)
+        return Joint(ways, copies)
