@@ -69,6 +69,24 @@ class RuleError(EqsynthError):
         super().__init__(what, where=where, got=got, expected=expected, hint=hint)
 
 
+class LawError(EqsynthError):
+    """Arguments that a law of the calculus doesn't hold for; `condition` names what fails."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        law: str,
+        condition: str,
+        got: str = "",
+        expected: str = "",
+        hint: str = "",
+    ) -> None:
+        self.law = law
+        self.condition = condition
+        super().__init__(what, where=law, got=got, expected=expected, hint=hint)
+
+
 class ShapeError(EqsynthError, ValueError):
     """Shapes that do not fit together."""
 

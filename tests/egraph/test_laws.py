@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eqsynth.calculus.conditions import is_product, is_view, vanishes_outside
 from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, windows
 from eqsynth.egraph.laws.common_factor import common_factor
-from eqsynth.egraph.laws.merging import is_product, is_view, merge, vanishes_outside
+from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.ir.index import Index, It

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
+from eqsynth.calculus.conditions import is_product
 from eqsynth.egraph.laws import linear, selection
 from eqsynth.egraph.laws.common_factor import common_factor
-from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total

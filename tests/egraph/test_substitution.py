@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
+from eqsynth.calculus.scopes import reduction_iterators
 from eqsynth.egraph.laws import derivation, substitution
-from eqsynth.egraph.laws.closing import reduction_iterators
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Prod, Read, Sum, reads

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from eqsynth.calculus import conditions
 from eqsynth.egraph.laws import contraction, linear, maps, merging, selection, splitting
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.requests import (
@@ -202,10 +203,10 @@ def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
     """The scope, and a sum of one read with the maps that are read put in its place."""
     yield Using(scope, {})
     found = list(reads(scope.body))
-    if len(found) == 1 and merging.is_product(scope) and isinstance(found[0].tensor, ClassRef):
+    if len(found) == 1 and conditions.is_product(scope) and isinstance(found[0].tensor, ClassRef):
         read, ref = found[0], found[0].tensor
         for inner in _maps(view, ref):
-            if merging.is_product(inner) or canonical(inner) != inner:
+            if conditions.is_product(inner) or canonical(inner) != inner:
                 continue
             if inner not in view.derived:
                 merged = merging.merge(scope, read, inner)
@@ -254,7 +255,7 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
 
 def quotient(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = underived(view, row)
-    if merging.is_product(scope):
+    if conditions.is_product(scope):
         scope = flat(view, row)
     return some(linear.quotient(scope))
 
@@ -277,7 +278,7 @@ def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Using]:
 def _opened(view: View, scope: Scope) -> Using | None:
     """A product of reads of sums with two or more of the sums in their place, such as a square."""
     members: dict[Tensor, Tensor] = {}
-    if not merging.is_product(scope):
+    if not conditions.is_product(scope):
         return None
     for _ in range(2):
         opened = _open_one(view, scope)
@@ -320,7 +321,7 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
     computed = [
         inner
         for inner in _maps(view, table)
-        if not merging.is_product(inner) and canonical(inner) == inner
+        if not conditions.is_product(inner) and canonical(inner) == inner
     ]
     for inner in (*products_of(view, table), *computed):
         gathered = selection.gather_rows(Op("Embedding", (table, ids)), inner)
@@ -349,7 +350,7 @@ def extremum(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def part(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
-    if scope is None or (merging.is_product(scope) and inlinable(view, scope) is not None):
+    if scope is None or (conditions.is_product(scope) and inlinable(view, scope) is not None):
         raise Later
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
@@ -367,6 +368,6 @@ def _is_computed(view: View, scope: Scope, read: Read) -> bool:
     if any(isinstance(member, Input | Weight) for member in view.members(read.tensor)):
         return False
     found = [s for s in view.scopes(read.tensor) if s not in view.derived]
-    if merging.is_product(scope):
-        return any(not merging.is_view(s) for s in found)
+    if conditions.is_product(scope):
+        return any(not conditions.is_view(s) for s in found)
     return any(s.reduction for s in found) and all(s.reduction for s in found)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.scopes import (
     bare,
-    close,
+    closed,
     read_all,
     same_scope,
     scope_over,
@@ -165,7 +165,7 @@ def _join(scope: Scope, p: _Placed, a: Read, rests: Sequence[Scalar]) -> Scope |
     """``a`` times the sum of what multiplies it in p and elsewhere."""
     shared, outside = _outside(scope, p, a)
     parts = [_rest(p.factors, a, outside), *rests]
-    inner = close(total(parts), set[It]().union(*map(iterators, parts)))
+    inner = closed(total(parts), set[It]().union(*map(iterators, parts)))
     joined = scope_over(
         traversal_iterators(scope),
         sorted(shared, key=lambda i: i.slot),
@@ -187,7 +187,7 @@ def _rest(factors: Sequence[Scalar], a: Scalar, outside: set[It]) -> Scalar:
     if not rest:
         return Num(1)
     body = product(rest)
-    return body if iterators(body) <= outside else close(body, outside)
+    return body if iterators(body) <= outside else closed(body, outside)
 
 
 def _unify(b: Read, a: Read, q: _Placed, p: _Placed) -> _Match | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from eqsynth.egraph.laws.closing import (
-    close,
+from eqsynth.calculus.conditions import is_product, support
+from eqsynth.calculus.scopes import (
+    closed,
     reduction_iterators,
     same_scope,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.derivation import support
-from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
@@ -99,7 +98,7 @@ def fold_constants(scope: Scope) -> Scope | None:
     if not rest or len(rest) + len(found) != len(factors_of(scope.body)):
         return None
     outside = {it for f in found for it in iterators(f)}
-    return same_scope(scope, product([*rest, close(product(found), outside)]))
+    return same_scope(scope, product([*rest, closed(product(found), outside)]))
 
 
 def _foldable(scope: Scope) -> list[Scalar] | None:
@@ -115,7 +114,7 @@ def _foldable(scope: Scope) -> list[Scalar] | None:
 def _side(part: Sequence[Scalar], used: set[It], outside: set[It]) -> Scalar:
     if len(part) == 1 and used <= outside:
         return part[0]
-    return close(product(part), outside)
+    return closed(product(part), outside)
 
 
 def _constant(f: Scalar) -> bool:
@@ -171,7 +170,7 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
     if sum(_work(part) >= whole and not _is_constant(part) for part in parts) > 1:
         return None
     traversal = traversal_iterators(scope)
-    result = same_scope(scope, total([close(part, set(traversal)) for part in parts]), [])
+    result = same_scope(scope, total([closed(part, set(traversal)) for part in parts]), [])
     return result if result.dtype == scope.dtype else None
 
 
@@ -197,5 +196,5 @@ def hoist(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if all(it in used or it.extent <= 1 for it in traversal):
         return None
-    inner = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
+    inner = closed(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
     return same_scope(scope, inner, []) if inner.tensor.dtype == scope.dtype else None

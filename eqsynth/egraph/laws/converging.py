@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from eqsynth.calculus import conditions
+from eqsynth.calculus.scopes import traversal_iterators
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
-from eqsynth.egraph.laws.closing import traversal_iterators
 from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, settled
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
@@ -60,7 +61,7 @@ def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
     occur by quotient and remainder only, and the strictest boundaries [EinNet §4.1, §6.1].
     """
     scope = settled(view, row)
-    if scope is None or not merging.is_product(scope) or contraction.fold_constants(scope):
+    if scope is None or not conditions.is_product(scope) or contraction.fold_constants(scope):
         raise Later
     if len(factors_of(scope.body)) != 2 or not scope.reduction:
         raise Later
@@ -103,7 +104,7 @@ def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     """Of any product, not of pairs alone, and of what is read by another reduction: what is smaller
     is better whatever comes next."""
     scope = settled(view, row)
-    if scope is None or merging.neutral_outside(scope) is None:
+    if scope is None or conditions.neutral_outside(scope) is None:
         raise Later
     if scope not in view.derived and inlinable(view, scope) is not None:
         raise Later
@@ -131,10 +132,10 @@ def operand_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = settled(view, row)
     if scope is None:
         raise Later
-    if merging.is_product(scope) and len(set(reads(scope.body))) > 1:
+    if conditions.is_product(scope) and len(set(reads(scope.body))) > 1:
         found = _cancelled(view, scope)
     else:
-        found = [] if merging.is_view(scope) else _carried(view, scope)
+        found = [] if conditions.is_view(scope) else _carried(view, scope)
     if not found:
         raise Later
     return found
@@ -187,7 +188,7 @@ def _rearranged(view: View, read: Read) -> list[Scope]:
         inner
         for inner in view.scopes(read.tensor)
         if inner in view.derived
-        and merging.is_view(inner)
+        and conditions.is_view(inner)
         and all(r.tensor != read.tensor for r in reads(inner.body))
     ]
     return sorted(found, key=lambda inner: inner.order)

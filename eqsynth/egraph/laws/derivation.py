@@ -10,22 +10,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.conditions import is_product, neutral_outside, support
+from eqsynth.calculus.scopes import (
     bare,
-    close,
+    closed,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_product, neutral_outside
 from eqsynth.egraph.laws.substitution import mixes, reduction_split
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
-    Scalar,
-    factors_of,
     iterators,
     reads,
     substitute,
@@ -66,7 +64,7 @@ def sum_split(scope: Scope) -> Iterator[Scope]:
         for outer in itertools.combinations(mixed, size):
             if len(outer) == len(reduced):
                 continue
-            inner = close(scope.body, {*traversal_iterators(scope), *outer})
+            inner = closed(scope.body, {*traversal_iterators(scope), *outer})
             if inner.tensor != scope:
                 yield same_scope(scope, inner)
 
@@ -146,25 +144,6 @@ def tighten(scope: Scope) -> Scope | None:
     return same_scope(scope, Read(inner, at, outside), [])
 
 
-def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
-    """The range of an iterator outside of which some factor reads ``outside``: by default zero,
-    and with it the product."""
-    low, high = 0, it.extent
-    for factor in factors_of(body):
-        if not isinstance(factor, Read) or factor.fill != outside:
-            continue
-        for index, size in zip(factor.index, factor.tensor.shape, strict=True):
-            step = index.coefficient(it.slot)
-            if step <= 0 or not index.is_affine:
-                continue
-            rest = index - Index.iterator(it.slot, it.extent) * step
-            rest_low, rest_high = rest.range()
-            # step*it + rest in [0, size) for some value of the rest.
-            low = max(low, -(rest_high // step))
-            high = min(high, (size - 1 - rest_low) // step + 1)
-    return low, high
-
-
 @remembered(maxsize=1 << 14)
 def traversal_order(scope: Scope) -> Scope | None:
     """``L_x f = {L_p(x) f}[p(x)]`` with p(x) the canonical order of the axes.
@@ -174,7 +153,7 @@ def traversal_order(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if len(traversal) < 2 or not scope.reduction:
         return None
-    read = close(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
+    read = closed(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
     if len(read.index) != len([it for it in traversal if it.extent != 1]):
         return None
     if tuple(index.bare() for index in read.index) == tuple(traversal):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from eqsynth.egraph.laws.closing import bare, scope_over, traversal_iterators
+from eqsynth.calculus.scopes import bare, scope_over, traversal_iterators
 from eqsynth.egraph.laws.matching import reshape
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, iterators, leaves, terms_of, total

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eqsynth.egraph.laws.closing import (
-    close,
+from eqsynth.calculus.conditions import is_finite
+from eqsynth.calculus.scopes import (
+    closed,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_finite
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
@@ -60,7 +60,7 @@ def term_split(scope: Scope) -> Scope | None:
     parts: list[Scalar] = [
         Num(term.value * count)
         if isinstance(term, Num)
-        else close(term, set(traversal), "sum", reduced)
+        else closed(term, set(traversal), "sum", reduced)
         for term in terms
     ]
     result = same_scope(scope, total(parts), [])
@@ -97,7 +97,7 @@ def fold_terms(scope: Scope) -> Scope | None:
         found = [t for t in constants if iterators(t) <= iterators(largest)]
         rest = [t for t in terms if t not in found]
         if len(found) > 1 and rest and len(rest) + len(found) == len(terms):
-            body = total([*rest, close(total(found), iterators(largest), "sum", ())])
+            body = total([*rest, closed(total(found), iterators(largest), "sum", ())])
             result = same_scope(scope, body, reduction_iterators(scope))
             return result if result.type == scope.type else None
     return None
@@ -215,7 +215,7 @@ def _split(body: Scalar, everything: set[It]) -> Scalar:
 
 
 def _closed(part: Scalar) -> Read:
-    return close(part, iterators(part), "sum", ())
+    return closed(part, iterators(part), "sum", ())
 
 
 def _is_floating(part: Scalar) -> bool:

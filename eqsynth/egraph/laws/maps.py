@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from eqsynth.egraph.laws.closing import (
-    close,
+from eqsynth.calculus.conditions import is_finite
+from eqsynth.calculus.scopes import (
+    closed,
     read_all,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_finite
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
@@ -138,7 +138,7 @@ def _reduced(body: Scalar, reducer: str, outside: set[It]) -> Scalar:
     """The reduction of a part, over the iterators that it uses: the same value twice is no more."""
     if iterators(body) <= outside:
         return body
-    return _inward(body, reducer, outside) or close(body, outside, reducer)
+    return _inward(body, reducer, outside) or closed(body, outside, reducer)
 
 
 def _apart(parts: Sequence[Scalar], outside: set[It]) -> bool:

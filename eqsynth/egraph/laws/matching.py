@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eqsynth.egraph.laws.closing import reduction_iterators, scope_over, traversal_iterators
+from eqsynth.calculus.scopes import reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.index import Index, It, row_major
 from eqsynth.ir.scalar import Read, factors_of, iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor

@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eqsynth.egraph.laws.closing import close
+from eqsynth.calculus.scopes import closed
 from eqsynth.errors import RuleError, ShapeError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
@@ -230,7 +230,8 @@ def _define(scope: _Scope, definition: str) -> None:
     body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
     value, reducer = _reduced(scope, form["reducer"] or "", body, [_size(its[r]) for r in reduced])
     outside, gone = ({it for a in part for it in its[a].iterators()} for part in (axes, reduced))
-    scope.local[name] = axes, close(value, outside, reducer, sorted(gone, key=lambda it: it.slot))
+    own = sorted(gone, key=lambda it: it.slot)
+    scope.local[name] = axes, closed(value, outside, reducer, own)
 
 
 def _size(iterator: Index) -> int:

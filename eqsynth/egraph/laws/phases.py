@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from eqsynth.egraph.laws.closing import bare, reduction_iterators, traversal_iterators
-from eqsynth.egraph.laws.merging import is_product
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.egraph.laws.substitution import rebuilt, reduced_by
 from eqsynth.ir.index import Index, It, Mod
 from eqsynth.ir.normal import remembered

@@ -13,15 +13,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.conditions import neutral_outside, support
+from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.derivation import support
-from eqsynth.egraph.laws.merging import neutral_outside
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from eqsynth.calculus import conditions
 from eqsynth.egraph.encode import scope_as
 from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.view import View
@@ -95,13 +96,13 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         scope
         for scope in view.scopes(ref)
         if scope not in view.derived
-        and merging.is_product(scope)
-        and (not ref.constant or bool(scope.reduction) != constant or merging.is_view(scope))
+        and conditions.is_product(scope)
+        and (not ref.constant or bool(scope.reduction) != constant or conditions.is_view(scope))
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
     # What a view reads may be a view back.
-    return sorted(found, key=merging.is_view)
+    return sorted(found, key=conditions.is_view)
 
 
 def normalized(view: View, ref: ClassRef) -> bool:
@@ -121,7 +122,7 @@ def underived(view: View, row: Sequence[Any]) -> Scope:
 def flat_product(view: View, row: Sequence[Any]) -> Scope:
     """The request's scope if it is a canonical product that isn't derived and reads no other."""
     scope = underived(view, row)
-    if not merging.is_product(scope) or inlinable(view, scope) is not None:
+    if not conditions.is_product(scope) or inlinable(view, scope) is not None:
         raise Later
     return scope
 
@@ -141,7 +142,7 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
         scope
         for scope in view.scopes(ref)
         if scope not in view.derived
-        and merging.is_product(scope)
+        and conditions.is_product(scope)
         and canonical(scope) == scope
         and inlinable(view, scope) is None
     ]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_product
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import (

@@ -12,15 +12,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.conditions import independent, is_product, support, vanishes_outside
+from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.derivation import support
-from eqsynth.egraph.laws.merging import independent, is_product, merge, vanishes_outside
+from eqsynth.egraph.laws.merging import merge
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,

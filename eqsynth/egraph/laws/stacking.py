@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
     scope_over,

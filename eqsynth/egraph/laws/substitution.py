@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from eqsynth.egraph.laws.closing import (
+from eqsynth.calculus.conditions import is_product, is_view, leaves_with
+from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import is_product, is_view, leaves_with, merge
+from eqsynth.egraph.laws.merging import merge
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from eqsynth.calculus import conditions
 from eqsynth.egraph.laws import (
     algebra,
     converging,
@@ -123,7 +124,7 @@ def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = settled(view, row)
-    if scope is None or scope in view.derived or not merging.is_product(scope):
+    if scope is None or scope in view.derived or not conditions.is_product(scope):
         raise Later
     if without_constants(view, scope) is not None:
         raise Later
@@ -149,7 +150,7 @@ def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
 def _seen_through(view: View, scope: Scope) -> Using | None:
     """A view with what it reads in its place, whatever that computes: a part of it is computed as
     a part. Of several ways to write it the first one; the others follow from it."""
-    if not merging.is_view(scope):
+    if not conditions.is_view(scope):
         return None
     (read,) = reads(scope.body)
     ref = read.tensor
@@ -183,7 +184,7 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
         for inner in view.scopes(read.tensor):
             if inner not in view.derived or any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
-            if merging.is_view(inner) or merging.is_permutation(scope):
+            if conditions.is_view(inner) or merging.is_permutation(scope):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None and merged != scope:
                     found.append(Using(merged, {read.tensor: inner}))
@@ -197,7 +198,7 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
-    summed = merging.is_product(scope)
+    summed = conditions.is_product(scope)
     if summed and not _sums_each_once(scope):
         raise Later
     if len(view.scopes(row[0])) > MAX_VARIANTS:
@@ -213,7 +214,7 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         for inner in view.scopes(read.tensor):
             if inner.reduction or canonical(inner) != inner:
                 continue
-            if summed and (merging.is_product(inner) or isinstance(inner.body, Sum)):
+            if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
                 continue  # traversal merging and the laws of sums put these in
             if inner in view.derived and not merging.is_permutation(inner):
                 continue
@@ -227,12 +228,12 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 # Of constants only what needs no weights is put together: what an identity matrix
                 # or a mask is.
                 continue
-            if read.tensor.constant and not row[0].constant and not merging.is_view(inner):
+            if read.tensor.constant and not row[0].constant and not conditions.is_view(inner):
                 # Computed once as it is; fused, it would be computed for every element.
                 continue
             merged = merging.merge(scope, read, inner)
             if merged is not None and merged != scope:
-                if merging.is_view(inner):
+                if conditions.is_view(inner):
                     # Views first, and one at a time: which views are inlined makes no difference
                     # to a kernel, and all subsets of them would be many.
                     return [Using(merged, {read.tensor: inner})]
@@ -285,7 +286,7 @@ def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
 
 def _match_view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     scope = settled(view, row)
-    if scope is None or not merging.is_view(scope):
+    if scope is None or not conditions.is_view(scope):
         return []
     assert isinstance(scope.body, Read)
     source = scope.body.tensor

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from eqsynth.egraph.laws.closing import bare, reduction_iterators, same_scope
+from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope
 from eqsynth.egraph.laws.matching import Groups, arranged, dense_axes, gathered, operands
 from eqsynth.egraph.laws.substitution import iterator_split
 from eqsynth.ir.index import Index, It

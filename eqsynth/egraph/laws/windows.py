@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from eqsynth.egraph.laws.closing import bare, reduction_iterators
+from eqsynth.calculus.conditions import leaves_with
+from eqsynth.calculus.scopes import bare, reduction_iterators
 from eqsynth.egraph.laws.matching import (
     Groups,
     arranged,
@@ -20,7 +21,6 @@ from eqsynth.egraph.laws.matching import (
     operands,
     size,
 )
-from eqsynth.egraph.laws.merging import leaves_with
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.inference import window
 from eqsynth.ir.scalar import Read, iterators

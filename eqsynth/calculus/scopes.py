@@ -1,4 +1,4 @@
-"""Closing part of a scope's body into a scope of its own: shared by the laws that split scopes.
+"""Scopes made of parts: over other iterators, with another body, in canonical form.
 
 Iterators are named by the slots of the scope around; here they are split into kept ones (they
 become the inner traversal, in canonical order) and reduced ones.
@@ -34,7 +34,7 @@ def scope_over(
     return canonical(Scope(*extents, renumber(body, place), reducer))
 
 
-def close(
+def closed(
     body: Scalar, outside: set[It], reducer: str = "sum", reduced: Sequence[It] | None = None
 ) -> Read:
     """A read of the scope that computes ``body``, reducing every iterator not in ``outside``.

@@ -1,0 +1,23 @@
+"""The calculus: what is equal to a scope. The trusted part of the optimizer.
+
+A law is a function ``law(scope, arguments) -> scope``: a pure function of terms that gives a term
+equal to the one it was given. Its arguments say what is done (which read is replaced, which factors
+are taken together); they are a frozen dataclass of the law's name. A law checks every condition
+that its equality has and raises a ``LawError`` where one fails, naming it; it decides nothing, and
+so has no limit of sizes, no order of preference and no flag. Given any arguments at all it gives an
+equal term or none. ``tests/calculus`` proposes arguments at random, and holds what isn't refused
+against the interpreter.
+
+    inline   L_x f({L_z g(z)}[p(x)])  =  L_x f(g(p(x)))            a read becomes what it reads
+
+What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments.
+It can't be unsound, whatever it proposes. Laws that haven't been moved here yet compute and choose
+in one function there.
+
+An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
+its members. The law holds under it; who proposes it says where it is from (``Using``).
+
+``scopes.py`` makes scopes of parts, ``conditions.py`` is what laws ask of them, ``checking.py``
+how they refuse. Nothing is imported but ``ir`` and ``errors``. Not here: canonical forms, which are
+one name for one thing (``ir/normal.py``).
+"""

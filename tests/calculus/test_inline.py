@@ -1,0 +1,112 @@
+"""Inlining: a read becomes what it reads. Directed tests stand at the edges of its conditions."""
+
+from __future__ import annotations
+
+import pytest
+
+from eqsynth.calculus.inline import Inline, inline
+from eqsynth.errors import LawError
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, reads
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.testing.choices import chance
+from eqsynth.testing.families import FAMILIES
+from eqsynth.testing.scope_samples import any_scope, iterators, nested, read_of, reduced_twice
+from eqsynth.testing.world import World
+from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.terms import INF, it, leaf
+
+
+def whole(tensor: Tensor) -> Scope:
+    """A scope that the tensor equals."""
+    if isinstance(tensor, Scope):
+        return tensor
+    own = tuple(it(slot, extent) for slot, extent in enumerate(tensor.shape))
+    return Scope(tensor.shape, (), Read(tensor, own))
+
+
+def propose(world: World, scope: Scope) -> Inline:
+    """Any read of the scope, or one that isn't there; what it reads, or what is no such tensor."""
+    found = list(reads(scope.body))
+    tensor = world.choices.pick(found).tensor if found else leaf("z", 2)
+    if not found or chance(world.choices, 8):
+        tensor = tensor if not chance(world.choices, 2) else leaf("z", 2)
+        return Inline(read_of(world, tensor, iterators(scope.extents), (0.0, 1.5)), whole(tensor))
+    read = world.choices.pick(found)
+    if chance(world.choices, 8):
+        other = any_scope(world)
+        if isinstance(other, Scope) and other.type != read.tensor.type:
+            return Inline(read, other)
+    return Inline(read, whole(read.tensor))
+
+
+def test_whatever_is_inlined_is_equal() -> None:
+    families = (nested, nested, reduced_twice, *FAMILIES)
+    refused = ("reads", "type", "outside", "reduces", "wraps")
+    never_wrong(inline, propose, families, given_back=60, refused=refused, examples=600)
+
+
+X = Read(leaf("x", 4), (it(0, 4),))
+BIAS = Read(leaf("bias", 1), (Index(0),))
+SUMMED = Scope((4,), (2,), Prod((X, Read(leaf("w", 2), (it(1, 2),)))))
+SUM = Read(SUMMED, (it(0, 4),))
+U8 = Read(leaf("u", 4, dtype="uint8"), (it(0, 4),))
+WRAPPED = Scope((4,), (), Sum((U8, U8)))
+WRAPS = Read(WRAPPED, (it(0, 4),))
+FAR = Read(leaf("f", 3), (it(0, 4),), INF)
+
+
+def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
+    """A read that reaches one element beyond each end of a scope of one axis."""
+    extent = inner.traversal[0] + 2
+    read = Read(inner, (it(0, extent) - 1,), fill)
+    return Scope((extent,), (), read), Inline(read, inner)
+
+
+def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tuple[Scope, Inline]:
+    assert isinstance(read.tensor, Scope)
+    extents = ((), (4,)) if reduced else ((4,), ())
+    return Scope(*extents, body, reducer), Inline(read, read.tensor)
+
+
+@pytest.mark.parametrize(
+    ("condition", "case"),
+    [
+        ("reads", (Scope((4,), (), X), Inline(SUM, SUMMED))),
+        ("reads", (Scope((4,), (), X), Inline(Read(X.tensor, X.index, 1.0), whole(X.tensor)))),
+        ("type", (Scope((4,), (), X), Inline(X, Scope((5,), (), BIAS)))),
+        ("type", (Scope((4,), (), X), Inline(X, Scope((4,), (), Cast("float64", X))))),
+        ("outside", beyond(Scope((4,), (), Sum((X, BIAS))))),
+        ("outside", beyond(Scope((4,), (), Call("exp", (X,))))),
+        ("outside", beyond(Scope((4,), (), X), 1.5)),
+        ("outside", beyond(Scope((4,), (), Prod((X, FAR))))),
+        ("outside", beyond(Scope((4,), (2,), Read(leaf("m", 6), (it(0, 4) + it(1, 2),)), "max"))),
+        ("reduces", over(Call("relu", (SUM,)), SUM)),
+        ("reduces", over(Sum((SUM, BIAS)), SUM)),
+        ("reduces", over(SUM, SUM, "max", 4)),
+        ("reduces", over(Prod((SUM, FAR)), SUM)),
+        ("wraps", over(Sum((WRAPS, X)), WRAPS)),
+        ("wraps", over(Cast("uint8", Sum((WRAPS, Num(0.5)))), WRAPS)),
+    ],
+)  # fmt: skip
+def test_a_condition_that_fails_is_named(condition: str, case: tuple[Scope, Inline]) -> None:
+    with pytest.raises(LawError) as refused:
+        inline(*case)
+    assert (refused.value.law, refused.value.condition) == ("inline", condition)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        beyond(Scope((4,), (), Prod((X, BIAS)))),
+        beyond(SUMMED),
+        beyond(Scope((4,), (), Read(leaf("x", 4), (it(0, 4),), 1.5)), 1.5),
+        over(Prod((SUM, SUM)), SUM),
+        over(Prod((SUM, BIAS)), SUM, "sum", 4),
+        over(Sum((WRAPS, U8)), WRAPS),
+    ],
+)
+def test_one_step_before_the_edge_it_is_equal(case: tuple[Scope, Inline]) -> None:
+    answer = inline(*case)
+    assert answer != case[0]
+    assert_one_value(case[0], answer)
