@@ -13,7 +13,7 @@ from typing import TypeVar
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from eqsynth.errors import LawError
+from eqsynth.errors import LawError, ShapeError
 from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.testing.choices import Choices, DrawnChoices, Rejected
 from eqsynth.testing.judging import Meaningless, Sides
@@ -65,7 +65,7 @@ def never_wrong(
             assume(isinstance(scope, Scope))
             assert isinstance(scope, Scope)
             arguments = propose(world, scope)
-        except Rejected:
+        except (Rejected, ShapeError):
             assume(False)
         try:
             answer = law(scope, arguments)
