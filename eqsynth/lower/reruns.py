@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor, args_of, topological
-from eqsynth.lower.rounding import MOVE, RERUNS
+from eqsynth.lower.rounding import MOVE, RERUNS, SUMS
 from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
 
@@ -28,6 +29,7 @@ Values = tuple[tuple[Any, ...], dict[str, Any]]
 _POOL = 65_537
 _LARGEST = 4 << 30  # bytes of a module that is copied
 _WEIGHTS = 10_000  # the parts of a rerun (see off_by_rounding) that are no inputs
+_SUMS_PART = 100_000
 
 
 @contextmanager
@@ -73,7 +75,10 @@ class Reference:
         return results(self.call, values, self.state)
 
     def moved(self, values: Values, seed: int) -> list[torch.Tensor] | None:
-        """Its results with inputs and weights off by a few roundings; None if it fails on them."""
+        """Its results with inputs and weights off by a few roundings; None if it fails on them.
+
+        Seeds from ``SUMS`` on move what its sums give, too.
+        """
         if self._copies and self._moving is None:
             try:
                 self._moving = _Copy(self.call, self.state)
@@ -89,10 +94,11 @@ class Reference:
             tree,
         )
         try:
-            if self._moving is None:
-                return results(self.call, shaken, self.state)
-            self._moving.move(seed)
-            return results(self._moving.module, shaken, self._moving.state)
+            with _SumsOff(seed) if seed >= SUMS else nullcontext():
+                if self._moving is None:
+                    return results(self.call, shaken, self.state)
+                self._moving.move(seed)
+                return results(self._moving.module, shaken, self._moving.state)
         except Exception:
             return None
 
@@ -108,6 +114,44 @@ class Reference:
         except Exception:
             self._widens = False
             return None
+
+
+# What adds up many terms: in which order, and so with which roundings, is the library's choice.
+_ADDS_UP: Final = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear",
+    "convolution", "_convolution", "mkldnn_convolution", "sum", "nansum", "mean", "cumsum",
+    "logsumexp", "norm", "linalg_vector_norm", "native_layer_norm", "native_group_norm",
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+    "_softmax", "_log_softmax", "avg_pool2d", "_adaptive_avg_pool2d", "var", "std", "var_mean",
+    "_scaled_dot_product_flash_attention_for_cpu", "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd", "mkldnn_rnn_layer", "lstm_cell", "gru_cell",
+})  # fmt: skip
+
+
+class _SumsOff(TorchDispatchMode):
+    """What torch's sums give is off by a rounding, each element by its own.
+
+    Two elements that are the same sum, as all of `x @ x.T` where the rows of x are equal, are equal
+    in torch's kernel and perhaps not in another; a normalization makes a rounding between them a
+    digit. No move of the inputs tells, since the rows stay equal.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed, self._count = seed, _SUMS_PART
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in _ADDS_UP:
+            return result
+        self._count += 1
+
+        def off(x: torch.Tensor) -> torch.Tensor:
+            return off_by_rounding(x, seed=self._seed, part=self._count, roundings=1.0)
+
+        return tree_map_only(torch.Tensor, off, result)
 
 
 def may_be_copied(module: torch.nn.Module) -> bool:
@@ -161,7 +205,7 @@ def off_by_rounding(
     program promises.
 
     Whole numbers are exact, as in a mask or where a float is a position: a tensor of them stays,
-    but for seeds from ``RERUNS`` on, which move it away from zero.
+    but for seeds from ``RERUNS`` to ``SUMS``, which move it away from zero.
 
     Args:
         part: of one rerun; each is moved in a way of its own.
@@ -173,7 +217,7 @@ def off_by_rounding(
     other = (x == 0) & (factor < 1)
     if not _whole(x):
         moved = x * factor
-    elif seed >= RERUNS:
+    elif RERUNS <= seed < SUMS:
         moved = x * (1 + (factor - 1).abs())
     else:
         moved = x

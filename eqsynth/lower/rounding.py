@@ -42,6 +42,9 @@ RERUNS: Final = 12
 """Reruns until an element that differs counts as wrong. One that differs by rounding moves by less
 than a hundredth of its usual way once in a hundred reruns; most judgements need none to three."""
 
+SUMS: Final = 2 * RERUNS
+"""From this seed on what the sums of the original give moves as well as what it is given."""
+
 Results = Sequence[torch.Tensor]
 Rerun = Callable[[int], Results | None]
 
@@ -52,8 +55,8 @@ class Evidence:
 
     Attributes:
         moved: its results with every float off by a few roundings, by a seed; None if it can't.
-            Seeds from ``RERUNS`` on move whole numbers too, which are exact before: they are asked
-            for only where nothing moves else.
+            Seeds from ``RERUNS`` on move whole numbers too, which are exact else: they are asked
+            for only where nothing moves else. Seeds from ``SUMS`` on move what its sums give, too.
         exact: its results in float64; None where it can't be run in float64.
         noisy: the program's own results with each of its intermediate values off by a few
             roundings. Only where digits may be lost: what this explains is told, and no error.
@@ -156,9 +159,11 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
             output.settle(~_finite(output.expected))
     _by_moving(outputs, evidence.moved, range(RERUNS))
     if any(output.open for output in outputs) and not any(o.reach.any() for o in outputs):
-        _by_moving(outputs, evidence.moved, range(RERUNS, 2 * RERUNS))
+        _by_moving(outputs, evidence.moved, range(RERUNS, SUMS))
     if any(output.open for output in outputs):
         _by_truth(outputs, evidence.exact())
+    if any(output.open for output in outputs):
+        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS))
     lost = 0.0
     if evidence.noisy is not None:
         lost = _by_own_noise(outputs, evidence.noisy)

@@ -93,6 +93,30 @@ def test_cancelling_sums_and_ties_are_rounding() -> None:
         )  # fmt: skip
 
 
+def _normalized(x: Tensor, table: Tensor, products: Callable[[Tensor], Tensor]) -> Tensor:
+    """Products of rows that are all alike, and so all one number, normalized: 0."""
+    rows = table[(x.sum(-1) * 0).long()]
+    return nn.functional.layer_norm(products(rows), (4,))
+
+
+def test_one_sum_in_two_places_may_round_twice() -> None:
+    table = torch.randn(1, 7, generator=torch.Generator().manual_seed(3))
+    right = module(lambda self, x: _normalized(x, self.table, lambda r: r @ r.T), table=table)
+
+    def another_order(rows: Tensor) -> Tensor:
+        halves = rows[:, :3] @ rows[:, :3].T, rows[:, 3:] @ rows[:, 3:].T
+        return torch.where(torch.eye(4) > 0, halves[0] + halves[1], rows @ rows.T)
+
+    found = check_equivalence(lambda x: _normalized(x, table, another_order), right, (X,))
+    assert found.error_rel > 0
+
+    with pytest.raises(EquivalenceError):
+        # Far more than a rounding.
+        check_equivalence(
+            lambda x: _normalized(x, table, lambda r: r @ r.T + 1e-4 * torch.eye(4)), right, (X,)
+        )
+
+
 def test_infinite_and_missing_values_must_be_where_they_were() -> None:
     x = torch.tensor([0.0, 1.0, -1.0])
     check_equivalence(lambda x: 1 / x, module(lambda self, x: 1 / x), (x,))
