@@ -137,7 +137,7 @@ class _SumsOff(TorchDispatchMode):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._count = seed, _SUMS_PART
 
     def __torch_dispatch__(
