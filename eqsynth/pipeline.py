@@ -29,6 +29,7 @@ from eqsynth.errors import (
     UnsteadyError,
 )
 from eqsynth.explain import NoExplanation, Page, explain_plan
+from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
@@ -232,6 +233,8 @@ class _Run:
     segments: list[Segment] = field(default_factory=list)
     # The last program that was built, by its plan: one that was built to be weighed is used.
     built: tuple[Plan, CompiledProgram] | None = None
+    # Keeps, or forgets, what was chosen, once it is known whether it is worth it.
+    settle_choice: Callable[[bool], None] = lambda _won: None
 
     def pipeline(self) -> CompiledProgram:
         self.report.count_before(self.captured.program)
@@ -250,6 +253,8 @@ class _Run:
                 raise
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
             self.report.engine_refused = str(error)
+            self.settle_choice(False)
+            self.settle_choice = lambda _won: None
             compiled, plan = self._checked(graph, own), own.plan
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(graph, plan, compiled)
@@ -341,14 +346,24 @@ class _Run:
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, settings.objective)
             backends = cpu_backends(self.captured.opaque)
-            own = extract(
-                graph, backends, costs, measurer, self._left_s(),
-                reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
-            )  # fmt: skip
             tried = engines_of(settings.engines)
-            factor = self._together(graph, own) if tried else 1.0
-            found = with_engines(graph, own, tried, costs, measurer, self._left_s(), factor)
+            path = chosen.path_of(graph, costs, tried)
+            timing = settings.objective == "time"
+            recalled = chosen.recall(path, graph, costs) if timing else None
+            if recalled is not None:
+                own, found, times = recalled.own, recalled.found, recalled.times
+            else:
+                own = extract(
+                    graph, backends, costs, measurer, self._left_s(),
+                    reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
+                )  # fmt: skip
+                factor = self._together(graph, own) if tried else 1.0
+                found = with_engines(graph, own, tried, costs, measurer, self._left_s(), factor)
+                times = costs.relied_on() if timing else {}
+        if timing:
+            self.settle_choice = partial(chosen.settle, path, own, found, times)
         report = self.report
+        report.remembered_plan = recalled is not None
         report.rounds, report.kernels_timed = found.rounds, found.timed
         report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
         report.complete = found.complete
@@ -374,6 +389,7 @@ class _Run:
         )
         must_win = self.settings.objective == "time" and self.original.module is not None
         kept = must_win and not result.won
+        self.settle_choice(not kept)
         self.report.timed(result.before, result.after, kept)
         if any(step.kernel.opaque for step in compiled.steps):
             self.report.opaque_share = opaque_share(compiled, args, kwargs)

@@ -85,6 +85,8 @@ class Report:
         kernels_estimated: kernels of the plan that there was no time to measure.
         growth: phase of saturation -> e-nodes at its end, of all segments.
         own_rules: names of the user's rules, which are told before eqsynth's.
+        remembered_plan: the plan was chosen before, by the times that the profile still holds; the
+            rounds and kernels that are counted are those of now, none.
         opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
             the program that was found.
         operator_times: seconds of the original's operators and of the program's, in their places;
@@ -116,6 +118,7 @@ class Report:
     segments: int = 0
     distinct_segments: int = 0
     remembered_segments: int = 0
+    remembered_plan: bool = False
     optimize_s: float = 0.0
     stop: str = ""
     rules_fired: Mapping[str, int] = field(default_factory=dict)
@@ -273,6 +276,8 @@ class Report:
         kernels = f"{self.kernels_considered} considered, {self.kernels_timed} timed"
         if self.kernels_estimated:
             kernels += f", {self.kernels_estimated} of the plan's chosen by estimates"
+        if self.remembered_plan:
+            kernels += ", the plan remembered"
         told = [name for name, _ in fired if name in mine]
         segments = f"{self.segments}, {self.distinct_segments} distinct"
         if self.remembered_segments:

@@ -3,28 +3,18 @@ isn't again.
 
 A file each, under the digest of all that the e-graph follows from: the segment, the rules, the
 phases, the bound on e-nodes, eqsynth's code and egglog's version. Only what came to its own end is
-kept, so that a deadline on one day isn't one for ever. The directory is the user's own; a file is
-read as data all the same (see :class:`_Reader`), and one that is damaged is as good as none.
+kept, so that a deadline on one day isn't one for ever. How files are kept: ``kept.py``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
-import pickle
-import tempfile
-import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import platformdirs
-
+from eqsynth import kept
 from eqsynth.egraph import graph as graphs
 from eqsynth.egraph import snapshot
 from eqsynth.egraph.graph import EGraph
@@ -38,14 +28,10 @@ MAX_BYTES: Final = 256 << 20
 """Of more, the files that weren't used for longest go."""
 
 _COMPLETE: Final = ("saturated", "rounds")
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
-_CHECKSUM: Final = 16
 
 
 def directory() -> Path:
-    """``$EQSYNTH_CACHE`` or the user's cache directory, and in it the saturated segments."""
-    home = os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")
-    return Path(home) / "saturated-1"
+    return kept.directory("saturated-1")
 
 
 def key_of(
@@ -60,81 +46,23 @@ def key_of(
     The deadline isn't part of it: a search that it has ended isn't kept.
     """
     programs = [(r.name, r.kind, r.ruleset, r.relation, r.columns, r.program) for r in rules.rules]
-    versions = metadata.version("egglog"), _code()
+    versions = metadata.version("egglog"), kept.code_of("ir", "rules", "egraph")
     own = [root.digest for root in roots]
     rest = (rules.declarations, programs, tuple(phases), limits.enodes, log_matches, versions)
     return digest_of(len(own), *own, *rest).hex()
 
 
-def _code() -> str:
-    """The code that decides what is in an e-graph, as it is now."""
-    paths = [p for layer in ("ir", "rules", "egraph") for p in (_PACKAGE / layer).rglob("*.py")]
-    return _digest_of_files(tuple(sorted((str(p), p.stat().st_mtime_ns) for p in paths)))
-
-
-@lru_cache(maxsize=1)
-def _digest_of_files(files: tuple[tuple[str, int], ...]) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for name, _changed in files:
-        data = Path(name).read_bytes()
-        found.update(f"{name.removeprefix(str(_PACKAGE))} {len(data)}\n".encode() + data)
-    return found.hexdigest()
-
-
 def load(key: str, roots: Sequence[Tensor]) -> EGraph | None:
     """The e-graph that was kept, with its operators at the places of these roots; None if there is
     none."""
-    path = directory() / key
-    try:
-        data = path.read_bytes()
-        if hashlib.blake2b(data[_CHECKSUM:], digest_size=_CHECKSUM).digest() != data[:_CHECKSUM]:
-            return None
-        found = _Reader(io.BytesIO(zlib.decompress(data[_CHECKSUM:]))).load()
-    except (OSError, zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError):
-        return None
-    with suppress(OSError):
-        os.utime(path)
+    found = kept.load(directory() / key, _CLASSES)
     return _placed(found, roots) if isinstance(found, EGraph) else None
 
 
 def keep(key: str, graph: EGraph) -> None:
     """Keeps an e-graph that is complete; where nothing can be written, nothing is."""
-    if graph.stop not in _COMPLETE or graph.faults:
-        return
-    data = zlib.compress(pickle.dumps(graph, protocol=pickle.HIGHEST_PROTOCOL), 1)
-    whole = hashlib.blake2b(data, digest_size=_CHECKSUM).digest() + data
-    home = directory()
-    if len(whole) > MAX_BYTES:
-        return
-    with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=home, prefix="new-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(whole)
-            # At once, so that nobody reads half of it.
-            os.replace(name, home / key)
-        except BaseException:
-            os.unlink(name)
-            raise
-        _shrink(home)
-
-
-def _shrink(home: Path) -> None:
-    """Files go until the rest is small enough, longest unused first; other processes may be at it
-    too."""
-    found = []
-    for path in home.iterdir():
-        with suppress(OSError):
-            status = path.stat()
-            found.append((status.st_mtime_ns, status.st_size, path))
-    left = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
-        if left <= MAX_BYTES:
-            return
-        with suppress(OSError):
-            path.unlink()
-        left -= size
+    if graph.stop in _COMPLETE and not graph.faults:
+        kept.keep(directory() / key, graph, MAX_BYTES)
 
 
 def _placed(graph: EGraph, roots: Sequence[Tensor]) -> EGraph | None:
@@ -159,24 +87,12 @@ def _placed(graph: EGraph, roots: Sequence[Tensor]) -> EGraph | None:
     )
 
 
-class _Reader(pickle.Unpickler):
-    """Pickle is the one format that keeps what terms and logs share (as trees they would be larger
-    by orders of magnitude), but it may name any function to call. This reader knows the classes of
-    terms and e-graphs, and no function."""
+TERMS: Final = (
+    types.TensorType,
+    tensor.Input, tensor.Weight, tensor.Op, tensor.Scope, tensor.Region, tensor.ClassRef,
+    scalar.Num, scalar.Read, scalar.Prod, scalar.Sum, scalar.Call, scalar.Value, scalar.Cast,
+    index.Index, index.It, index.FloorDiv, index.Mod, index.Min, index.Max,
+)  # fmt: skip
+"""Classes of what a term consists of."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        known = _CLASSES.get((module, name))
-        if known is None:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of an e-graph")
-        return known
-
-
-_CLASSES: Final[Mapping[tuple[str, str], type]] = {
-    (kind.__module__, kind.__name__): kind
-    for kind in (
-        EGraph, graphs.Log, graphs.Equality, snapshot.Handle, types.TensorType,
-        tensor.Input, tensor.Weight, tensor.Op, tensor.Scope, tensor.ClassRef,
-        scalar.Num, scalar.Read, scalar.Prod, scalar.Sum, scalar.Call, scalar.Value, scalar.Cast,
-        index.Index, index.It, index.FloorDiv, index.Mod, index.Min, index.Max,
-    )
-}  # fmt: skip
+_CLASSES: Final = kept.classes(EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS)

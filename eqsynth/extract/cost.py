@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
@@ -142,6 +142,12 @@ class CostModel:
             self._ratios.pop(family, None)
             self._estimates.pop(family, None)
 
+    def relied_on(self) -> dict[str, float]:
+        """The times that costs follow from, by the names of their rows in the profile."""
+        timed = [kernel for kernel, cost_s in self._measured.items() if cost_s is not None]
+        names = [self.profile.row_of(measurement_key(kernel)) for kernel in timed]
+        return self.profile.lower_quartiles(names)
+
     def roofline_s(self, kernel: Kernel) -> float:
         """The least time that the target's peaks allow."""
         return self._facts_of(kernel).roofline_s
@@ -234,6 +240,7 @@ class Extraction:
         timed: kernels that were timed.
         estimated: kernels of the plan that have no time, so that an estimate chose them.
         considered: kernels among which was chosen.
+        ended: whether the search came to its own end, and not to the deadline.
     """
 
     plan: Plan
@@ -241,6 +248,7 @@ class Extraction:
     timed: int
     estimated: int
     considered: int
+    ended: bool = True
 
     @property
     def complete(self) -> bool:
@@ -274,23 +282,27 @@ def extract(
     kernels = {c.kernel for options in found.values() for c in options}
     search = _Search(Selection(graph, found, end), costs)
     costs.load(list(kernels))
+    ended = True
     try:
         search.recall()
         while not search.round():
             assert search.plan is not None
             until = end - reserve_s(search.plan)
             if time.monotonic() >= until or not search.measure(measure, until):
+                ended = False
                 search.settle()
                 break
     except OutOfTime:
+        ended = False
         search.settle()
     except ExtractionError:
         if time.monotonic() < end:
             raise
         # Some operator runs in another form only, for which the time was too short.
+        ended = False
         search.selection = Selection(graph, candidates(graph, backends))
         search.settle()
-    return search.result(len(kernels))
+    return replace(search.result(len(kernels)), ended=ended)
 
 
 @dataclass

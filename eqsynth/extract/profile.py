@@ -144,7 +144,7 @@ class Profile:
 
     def lookup_many(self, keys: Iterable[MeasurementKey]) -> dict[MeasurementKey, Measurement]:
         """The keys that have been measured, with their times."""
-        by_hash = {self._hash(key): key for key in keys}
+        by_hash = {self.row_of(key): key for key in keys}
         hashes = list(by_hash)
 
         def read(db: sqlite3.Connection) -> dict[MeasurementKey, Measurement]:
@@ -159,6 +159,20 @@ class Profile:
                 for digest, median_s, q1_s, q3_s, samples, roofline_s, date in rows:
                     timing = Timing(median_s, q1_s, q3_s, samples)
                     found[by_hash[digest]] = Measurement(timing, roofline_s, date)
+            return found
+
+        return self._store.run(read, default={})
+
+    def lower_quartiles(self, rows: Iterable[str]) -> dict[str, float]:
+        """The times of rows by their names, in seconds; of those that are there."""
+        names = list(rows)
+
+        def read(db: sqlite3.Connection) -> dict[str, float]:
+            found: dict[str, float] = {}
+            for start in range(0, len(names), _LOOKUP_BATCH):
+                batch = names[start : start + _LOOKUP_BATCH]
+                holes = ",".join("?" * len(batch))
+                found |= db.execute(f"SELECT hash, q1_s FROM times WHERE hash IN ({holes})", batch)
             return found
 
         return self._store.run(read, default={})
@@ -179,7 +193,7 @@ class Profile:
             if not all(_is_time(value) for value in seconds):
                 raise ValueError(f"not a time: {timing} with roofline {roofline_s} s, of {key}")
             rows.append(
-                (self._hash(key), self.target_key, self.versions, key.family, key.text(),
+                (self.row_of(key), self.target_key, self.versions, key.family, key.text(),
                  timing.median_s, timing.q1_s, timing.q3_s, timing.samples, roofline_s, now)
             )  # fmt: skip
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
@@ -261,7 +275,8 @@ class Profile:
     def close(self) -> None:
         self._store.close()
 
-    def _hash(self, key: MeasurementKey) -> str:
+    def row_of(self, key: MeasurementKey) -> str:
+        """The name of a kernel's row."""
         text = "\n".join((self.target_key, self.versions, key.text()))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -126,7 +126,7 @@ def with_engines(
     if costs.objective != "time" or not parts or not engines:
         return found
     choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
-    timed = 0
+    timed, ended = 0, found.ended
     weights = [_own_s(plan, part, together) for part in parts]
     total_s = sum(weights)
     level: list[tuple[int, int, tuple[int, ...]]] = [(0, len(parts), _SIDES)]
@@ -134,10 +134,13 @@ def with_engines(
         halves: list[tuple[int, int, tuple[int, ...]]] = []
         for first, last, sides in level:
             if time.monotonic() >= begin_until:
+                ended = False
                 break
             span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
             ways = [w for engine in engines for w in _ways(graph, plan, span, engine, sides)]
-            timed += _time([step.kernel for _, step in ways], costs, measure, end)
+            kernels = [step.kernel for _, step in ways]
+            timed += _time(kernels, costs, measure, end)
+            ended = ended and all(map(costs.measured, kernels))
             took = [_placed(side, step, plan, span, costs) for side, step in ways]
             best = min((t for t in took if t[0] < float("inf")), key=lambda t: t[0], default=None)
             if best is None:
@@ -149,7 +152,8 @@ def with_engines(
         before_s, (total_s, way) = total_s, _cheapest(parts, choices, weights)
         whole = level[0][:2] == (0, len(parts))
         level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else []
-    return replace(found, plan=_joined(plan, total_s, way), timed=found.timed + timed)
+    joined = _joined(plan, total_s, way)
+    return replace(found, plan=joined, timed=found.timed + timed, ended=ended)
 
 
 def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:

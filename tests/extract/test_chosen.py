@@ -1,0 +1,213 @@
+"""Chosen plans are kept: what comes back, when it isn't taken, and what is never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import eqsynth
+from eqsynth import kept
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import unsaturated
+from eqsynth.extract import chosen
+from eqsynth.extract.cost import CostModel, Extraction, extract, measurement_key
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.regions import with_engines
+from eqsynth.extract.timing import Timing
+from eqsynth.ir.tensor import Op, Region, Tensor
+from eqsynth.lower.backends import engines
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.test_cost import TARGET
+from tests.terms import leaf, op
+
+X, W, V = leaf("x", 4, 8), leaf("w", 8, 8, constant=True), leaf("v", 8, 8, constant=True)
+INDUCTOR = engines(["inductor"])
+
+
+def program(last: str = "Relu", origin: str = "") -> Tensor:
+    """Two products, a function between them, a view, and a second use of a value."""
+    hidden = op("Tanh", op("Matmul", X, W))
+    turned = op("Permute", op("Add", op("Matmul", hidden, V), hidden), attrs=((1, 0),))
+    return Op(last, (turned,), (), origin)
+
+
+def seconds(value: float) -> Timing:
+    return Timing(value, value, value, 5)
+
+
+@dataclass
+class Setting:
+    """A search: its e-graph and costs, where its plan is kept, and what was chosen."""
+
+    graph: EGraph
+    costs: CostModel
+    own: Extraction
+    found: Extraction
+
+    @property
+    def path(self) -> Path:
+        return chosen.path_of(self.graph, self.costs, INDUCTOR)
+
+    def keep(self, won: bool = True) -> None:
+        chosen.settle(self.path, self.own, self.found, self.costs.relied_on(), won)
+
+    def recall(self) -> chosen.Chosen | None:
+        return chosen.recall(self.path, self.graph, self.costs)
+
+
+def searched(costs: CostModel, region_s: float, root: Tensor) -> Setting:
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        return {k: seconds(region_s if isinstance(k.term, Region) else 1.0) for k in kernels}
+
+    graph = unsaturated((root,), "as it is")
+    own = extract(graph, (TorchBackend(),), costs, measure, 60.0)
+    return Setting(graph, costs, own, with_engines(graph, own, INDUCTOR, costs, measure, 60.0))
+
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CostModel]:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    profile = Profile(TARGET.key())
+    yield CostModel(TARGET, profile)
+    profile.close()
+
+
+@pytest.mark.parametrize("region_s", [1e-3, 1e3])
+def test_what_was_chosen_comes_back(costs: CostModel, region_s: float) -> None:
+    setting = searched(costs, region_s, program())
+    assert setting.recall() is None
+    setting.keep()
+    back = setting.recall()
+    assert back is not None
+    assert back.own.plan == setting.own.plan and back.found.plan == setting.found.plan
+    assert (back.found.plan is back.own.plan) is (region_s > 1)
+    assert (back.found.rounds, back.found.timed) == (0, 0) and back.found.complete
+
+
+def test_steps_are_at_the_places_of_the_program_that_asks(costs: CostModel) -> None:
+    searched(costs, 1e3, program(origin="one")).keep()
+    second = searched(costs, 1e3, program(origin="two"))
+    back = second.recall()
+    assert back is not None
+    assert "two" in {s.member.origin for s in back.own.plan.steps if isinstance(s.member, Op)}
+
+
+def test_other_times_other_choices(costs: CostModel, tmp_path: Path) -> None:
+    setting = searched(costs, 1e3, program())
+    setting.keep()
+    kernel = setting.own.plan.kernels()[0]
+    costs.profile.record(measurement_key(kernel), seconds(2.0), 1e-6)
+    assert setting.recall() is None
+    costs.profile.record(measurement_key(kernel), seconds(1.0), 1e-6)
+    assert setting.recall() is not None
+    empty = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "other.sqlite"))
+    assert chosen.recall(setting.path, setting.graph, empty) is None
+
+
+def test_another_search_has_another_file(costs: CostModel) -> None:
+    setting = searched(costs, 1e3, program())
+    other = replace(TARGET, threads=TARGET.threads + 1)
+    newer = Profile(TARGET.key(), versions="torch=9", path=costs.profile.path)
+    names = {
+        setting.path,
+        chosen.path_of(setting.graph, costs, ()),
+        chosen.path_of(setting.graph, CostModel(other, costs.profile), INDUCTOR),
+        chosen.path_of(setting.graph, CostModel(TARGET, newer), INDUCTOR),
+        chosen.path_of(setting.graph, CostModel(TARGET, costs.profile, "flops"), INDUCTOR),
+        chosen.path_of(unsaturated((program("Tanh"),), ""), costs, INDUCTOR),
+        chosen.path_of(replace(setting.graph, original={}), costs, INDUCTOR),
+    }
+    newer.close()
+    assert len(names) == 7
+    same = chosen.path_of(unsaturated((program(origin="elsewhere"),), ""), costs, INDUCTOR)
+    assert same == setting.path
+
+
+def test_what_lost_or_was_cut_short_is_not_kept(costs: CostModel) -> None:
+    setting = searched(costs, 1e-3, program())
+    for cut in (replace(setting.own, ended=False), replace(setting.own, estimated=1)):
+        replace(setting, own=cut).keep()
+        assert setting.recall() is None
+    setting.keep()
+    assert setting.recall() is not None
+    setting.keep(won=False)
+    assert setting.recall() is None
+
+
+def test_a_search_that_a_deadline_has_ended_says_so(costs: CostModel) -> None:
+    def never(_kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        return {}
+
+    graph = unsaturated((program(),), "as it is")
+    own = extract(graph, (TorchBackend(),), costs, never, 60.0)
+    assert not own.ended
+    whole = searched(costs, 1e-3, program()).own
+    assert whole.ended
+    assert with_engines(graph, whole, INDUCTOR, costs, never, 60.0).ended  # in the profile by now
+    assert not with_engines(graph, whole, INDUCTOR, costs, never, 0.0).ended
+
+
+def wrong(plan: Plan, other: Plan) -> Iterator[Plan]:
+    """Plans that don't compute the program, or in no order."""
+    yield replace(plan, steps=plan.steps[1:])
+    yield replace(plan, steps=plan.steps[::-1])
+    yield replace(plan, steps=other.steps)
+    yield replace(plan, inputs={})
+    yield replace(plan, outputs=other.outputs)
+    yield replace(plan, steps=(*plan.steps[:-1], other.steps[-1]))
+    for n, step in enumerate(plan.steps):
+        kernel = replace(step.kernel, term=op("Exp", leaf("0", 4, 8)))
+        changed = replace(step, kernel=kernel)
+        yield replace(plan, steps=(*plan.steps[:n], changed, *plan.steps[n + 1 :]))
+        yield replace(plan, steps=(*plan.steps[:n], 7, *plan.steps[n + 1 :]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("region_s", [1e-3, 1e3])
+def test_a_plan_of_something_else_is_not_taken(costs: CostModel, region_s: float) -> None:
+    setting = searched(costs, region_s, program())
+    other = searched(costs, region_s, program("Tanh"))
+    changed = wrong(setting.found.plan, other.found.plan)
+    plans = [plan for plan in changed if plan != setting.found.plan]
+    assert len(plans) > 5
+    for plan in plans:
+        replace(setting, found=replace(setting.found, plan=plan)).keep()
+        assert setting.recall() is None, plan
+    kept.keep(setting.path, replace(setting.own, considered=1), chosen.MAX_BYTES)
+    assert setting.recall() is None
+
+
+@pytest.mark.slow
+def test_the_second_optimize_searches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    a, b = (torch.nn.Linear(192, 192, bias=False) for _ in range(2))
+
+    class Twice(torch.nn.Module):
+        """A product with each of two weights, and the sum: one product, at half the price."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = a, b
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + self.b(x) + self.a(x)
+
+    x = torch.randn(192, 192)
+    first, second = (
+        eqsynth.optimize(Twice().eval(), (x,), time_limit_s=600, engines=()) for _ in range(2)
+    )
+    assert first.report.kernels_timed > 0 and not first.report.remembered_plan
+    if first.report.reason:
+        pytest.skip("the race was lost: the machine is too busy")
+    assert second.report.remembered_plan and "remembered" in str(second.report)
+    assert (second.report.rounds, second.report.kernels_timed) == (0, 0)
+    if not second.report.reason:
+        assert [s.kernel for s in second.steps] == [s.kernel for s in first.steps]
