@@ -46,7 +46,7 @@ def key_of(
     The deadline isn't part of it: a search that it has ended isn't kept.
     """
     programs = [(r.name, r.kind, r.ruleset, r.relation, r.columns, r.program) for r in rules.rules]
-    versions = metadata.version("egglog"), kept.code_of("ir", "rules", "egraph")
+    versions = metadata.version("egglog"), kept.code_of("ir", "calculus", "rules", "egraph")
     own = [root.digest for root in roots]
     rest = (rules.declarations, programs, tuple(phases), limits.enodes, log_matches, versions)
     return digest_of(len(own), *own, *rest).hex()

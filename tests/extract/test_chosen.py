@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
 
-import eqsynth
 from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
@@ -180,34 +178,3 @@ def test_a_plan_of_something_else_is_not_taken(costs: CostModel, region_s: float
         assert setting.recall() is None, plan
     kept.keep(setting.path, replace(setting.own, considered=1), chosen.MAX_BYTES)
     assert setting.recall() is None
-
-
-@pytest.mark.slow
-def test_the_second_optimize_searches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
-    torch.manual_seed(0)
-    a, b = (torch.nn.Linear(192, 192, bias=False) for _ in range(2))
-
-    class Twice(torch.nn.Module):
-        """A product with each of two weights, and the sum: one product, at half the price."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = a, b
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.a(x) + self.b(x) + self.a(x)
-
-    x = torch.randn(192, 192)
-    first, second = (
-        eqsynth.optimize(Twice().eval(), (x,), time_limit_s=600, engines=()) for _ in range(2)
-    )
-    assert first.report.kernels_timed > 0 and not first.report.remembered_plan
-    if first.report.reason:
-        pytest.skip("the race was lost: the machine is too busy")
-    assert second.report.remembered_plan and "remembered" in str(second.report)
-    assert (second.report.rounds, second.report.kernels_timed) == (0, 0)
-    if not second.report.reason:
-        assert [s.kernel for s in second.steps] == [s.kernel for s in first.steps]
