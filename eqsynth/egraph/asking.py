@@ -33,14 +33,14 @@ class _Asked:
 
     Attributes:
         row: what the rule filed. The engine gives the same object as long as the row is there.
-        text: by which requests are ordered.
+        place: by which requests are ordered.
         body: the size that its body had.
         classes: the classes that it reads, its own among them, as they were; None once the request
             is answered for good.
     """
 
     row: tuple[Any, ...]
-    text: str
+    place: tuple[Any, ...]
     body: int
     classes: tuple[tuple[int, tuple[bytes, int]], ...] | None
 
@@ -51,6 +51,20 @@ class _Asked:
         if self.classes is None:
             return False
         return any(view.state(handle) != state for handle, state in self.classes)
+
+
+def _place(view: View, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By which requests are ordered: handles of classes, oldest first, then what bodies say. The
+    engine's numbers of classes say nothing: they follow from how terms were put in."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, EClass):
+            if value.sort == "Tensor":
+                return view.refs[value].handle
+            return view.scalar(value).digest if value.sort == "Scalar" else repr(view.index(value))
+        return _place(view, value) if isinstance(value, tuple) else value
+
+    return tuple([part(value) for value in row])
 
 
 def _looked_at(
@@ -169,11 +183,11 @@ class Requests:
             waiting = self.due(view, rows)
             self.known[law] += len(rows) - len(waiting)
             count = 0
-            for text, row in sorted(waiting, key=itemgetter(0)):
+            for place, row in sorted(waiting, key=itemgetter(0)):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
-                fresh = self._fresh(view, law, row, text, fired)
+                fresh = self._fresh(view, law, row, place, fired)
                 count += len(fresh)
                 found += fresh
             self.spent_s[law] += time.process_time() - begin
@@ -181,30 +195,31 @@ class Requests:
 
     def due(
         self, view: View, rows: Sequence[tuple[Any, ...]]
-    ) -> list[tuple[str, tuple[Any, ...]]]:
+    ) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """The requests among the rows that were never asked or are due, and what orders them."""
         asked, touched = self._asked, self._index.touched(view)
-        waiting = [(repr(row), row) for row in rows if id(row) not in asked]
+        waiting = [(_place(view, row), row) for row in rows if id(row) not in asked]
         for row in rows if touched else ():
             if id(row) in touched and asked[id(row)].is_due(view):
-                waiting.append((asked[id(row)].text, row))
+                waiting.append((asked[id(row)].place, row))
         return waiting
 
     def _fresh(
-        self, view: View, law: str, row: tuple[Any, ...], text: str, fired: Iterable[str]
-    ) -> list[Answer]:
+        self, view: View, law: str, row: tuple[Any, ...], place: tuple[Any, ...],
+        fired: Iterable[str],
+    ) -> list[Answer]:  # fmt: skip
         """The new answers to one request."""
         decoded = [view.value(value) for value in row]
         size = view.body_size(row)
         if decoded[0].constant and law not in MEANING:
-            self._remember(_Asked(row, text, size, None))
+            self._remember(_Asked(row, place, size, None))
             return []
         try:
             answers = self._ask(view, law, row, decoded, fired)
             settled = law not in ASKED_AGAIN
         except Later:
             answers, settled = [], False
-        self._remember(_Asked(row, text, size, None if settled else _looked_at(view, decoded)))
+        self._remember(_Asked(row, place, size, None if settled else _looked_at(view, decoded)))
         key = tuple(decoded)
         self.asked[law] += 1
         fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]

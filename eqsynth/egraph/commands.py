@@ -1,134 +1,318 @@
-"""Terms as egglog commands, built as objects: no text, no parser.
+"""Terms on their way into egglog: rows of numbers that fixed rules turn into e-nodes.
 
-Measured: 35 us for the union of a term of three e-nodes, whatever the size of the batch; as text
-the same costs 60 us in batches of 20 and 1.2 ms in batches of 300. And no term is too deep for
-the parser, since every call is a let of its own.
+An action of a throwaway rule costs 15 to 90 us, most of it in egglog's typechecking. A row of a
+file that egglog reads costs 2 us, and one rule for each form of row unites what the row says with
+the name that the row gives it:
+
+    ("Read", Handle(5), [i, j], 0.0)   ->   a row: form of Read with 2 indices, 17, 5 3 4, 0.0
+      ->   (union (name/Scalar 17) (Read (Tok 5) (vec-of (name/Idx 3) (name/Idx 4)) 0.0))
+
+So each part of a term has a name, a number by which the rows of other parts speak of it, and what
+has a name in an e-graph isn't put into it again. Names are e-nodes that nobody reads out
+(``reading.py``). What no row can hold (two strings, a quotation mark, more numbers than a row has
+columns) goes in by a throwaway rule.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+import re
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from egglog import bindings as egg
 
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.errors import SaturationError
 from eqsynth.rules.ruleset import RuleSet
+from eqsynth.rules.sorts import Declarations, Signature
 
 SPAN = egg.RustSpan("eqsynth", 0, 0)
 # One throwaway rule holds this many actions: beyond, egglog's typechecking grows faster.
-BATCH = 100
+_BATCH = 100
+# Whole numbers that a row holds, beside the form's and the name's.
+_COLUMNS = 12
+_ROW = "name/row"
+_FIELDS = " ".join(f"a{column}" for column in range(_COLUMNS))
+# Strings that a file of columns between tabs gives back as they are.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:+-]+")
+
+
+def declarations(known: Declarations) -> list[str]:
+    """What an e-graph declares for rows and names, beside the schema."""
+    columns = " ".join(["i64"] * (_COLUMNS + 2))
+    names = [f"(constructor {_name(s)} (i64) {s} :unextractable)" for s in known.eq_sorts]
+    return [f"(relation {_ROW} ({columns} f64 String))", *(n for n in names if " Tok " not in n)]
+
+
+def _name(sort: str) -> str:
+    """The constructor of the names of a sort: those of tensors are the handles."""
+    return "Tok" if sort == "Tensor" else f"name/{sort}"
+
+
+class _Form(NamedTuple):
+    """Rows that one rule reads: what is called, and the lengths of the vectors among its
+    arguments. Called "" is a term that has a name and gets another."""
+
+    called: str
+    lengths: tuple[int, ...]
+
+
+class Names:
+    """What is named in one e-graph, and how more goes in."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.known = rules.known
+        # Forms by number, and those whose rule the e-graph has.
+        self.forms: dict[_Form, int] = {}
+        self._ruled: set[_Form] = set()
+        # Constructor with the names of its arguments -> the name.
+        self.numbers: dict[tuple[Any, ...], int] = {}
+        self._steps = 0
+        self._file = tempfile.TemporaryFile("w", encoding="ascii")  # noqa: SIM115
+
+    def close(self) -> None:
+        self._file.close()
+
+    def commands(self, actions: Actions) -> Iterator[list[Any]]:
+        """The commands that carry actions out, in lists of which each ends with a run."""
+        self.numbers.update(actions.fresh)
+        if actions.rows:
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write("\n".join(actions.rows))
+            self._file.flush()
+            self._file.seek(0)
+            path = f"/dev/fd/{self._file.fileno()}"
+            rules = [c for form in actions.forms for c in self._rule(form)]
+            runs = [run(f"name/{self.forms[form]}") for form in actions.forms]
+            yield [*rules, egg.Input(SPAN, _ROW, path), *runs]
+        for start in range(0, len(actions.others), _BATCH):
+            self._steps += 1
+            yield throwaway_rule(f"insert/{self._steps}", actions.others[start : start + _BATCH])
+
+    def _rule(self, form: _Form) -> list[Any]:
+        """The rule that reads rows of a form, if the e-graph hasn't it: the action, and the row
+        goes."""
+        if form in self._ruled:
+            return []
+        self._ruled.add(form)
+        number = self.forms[form]
+        fields = [egg.Var(SPAN, f) for f in ("n", *_FIELDS.split(), "f", "s")]
+        row = [egg.Lit(SPAN, egg.Int(number)), *fields]
+        columns, lengths = iter(fields[1 : _COLUMNS + 1]), iter(form.lengths)
+
+        def read(sort: str) -> Any:
+            if sort in self.known.vecs:
+                element = self.known.vecs[sort]
+                parts = [read(element) for _ in range(next(lengths))]
+                return egg.Call(SPAN, "vec-of", parts)
+            if sort in ("f64", "String"):
+                return fields[-2 if sort == "f64" else -1]
+            column = next(columns)
+            return column if sort == "i64" else egg.Call(SPAN, _name(sort), [column])
+
+        if form.called == "":
+            action = egg.Union(SPAN, egg.Call(SPAN, "Tok", [fields[0]]), read("Tensor"))
+        else:
+            signature = self.known.signatures[form.called]
+            args = [read(sort) for sort in signature.inputs]
+            output = read(signature.output) if signature.kind == "function" else None
+            action = _action(form.called, signature, fields[0], args, output)
+        gone = egg.Change(SPAN, egg.Delete(), _ROW, row)
+        query = [egg.Fact(egg.Call(SPAN, _ROW, row))]
+        name = f"name/{number}"
+        rule = egg.Rule(SPAN, [action, gone], query, name, name)
+        return [egg.AddRuleset(SPAN, name), egg.RuleCommand(rule)]
+
+
+def _action(called: str, signature: Signature, name: Any, args: list[Any], value: Any) -> Any:
+    """The union of a term with its name, the fact, or the value of the function."""
+    if signature.kind == "function":
+        return egg.Set(SPAN, called, args, value)
+    call = egg.Call(SPAN, called, args)
+    if signature.kind == "relation":
+        return egg.Expr_(SPAN, call)
+    return egg.Union(SPAN, egg.Call(SPAN, _name(signature.output), [name]), call)
 
 
 class Actions:
-    """Collects actions, cuts them into throwaway rules. A batch ends only between `add_*`s, so
-    that lets reach where they are used; a term of an earlier batch goes by its handle.
+    """Collects terms, facts and values; nothing is in the e-graph before ``Names.commands``.
+
+    Attributes:
+        rows, forms: what goes in as rows, and their forms.
+        others: actions for throwaway rules.
+        fresh: names that are new.
     """
 
-    def __init__(self, rules: RuleSet) -> None:
-        self._rules = rules
-        self._signatures = rules.known.signatures
-        self.batches: list[list[Any]] = [[]]
-        # By the identity of a term: what stands for it in the batch of now, and its handle for the
-        # batches after its own. An id is only good while its object lives.
-        self._lets: dict[int, Any] = {}
-        self._handles: dict[int, Any] = {}
-        self._alive: list[Any] = []
-        self._named: list[Any] = []
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._signatures = names.known.signatures
+        self.rows: list[str] = []
+        self.forms: dict[_Form, None] = {}
+        self.others: list[Any] = []
+        self.fresh: dict[tuple[Any, ...], int] = {}
+        # Names by the identity of terms, which live as long as the actions are collected.
+        self._seen: dict[int, int] = {}
 
     def add_union(self, handle: Handle, term: Any) -> None:
-        self._begin()
-        name = _handle(handle)
-        self._push(egg.Union(SPAN, name, self._value(term, "Tensor")))
-        if not isinstance(term, Handle):
-            self._handles[id(term)] = name
-            self._named.append(term)
+        number = self._number(term, "Tensor", handle.n)
+        if number != handle.n:
+            self._add("", handle.n, (number,), ("Tensor",))
 
     def add_fact(self, fact: tuple[Any, ...]) -> None:
         """`("relation", args...)`."""
-        self._begin()
-        self._push(egg.Expr_(SPAN, self._call(fact, "relation")))
+        signature = self._signature(fact, "relation")
+        self._add(fact[0], 0, self._args(fact[1:], signature.inputs), signature.inputs)
 
     def add_value(self, call: tuple[Any, ...], value: Any) -> None:
         """`(set ("function", args...) value)`."""
-        self._begin()
-        expr = self._call(call, "function")
-        output = self._signatures[call[0]].output
-        self._push(egg.Set(SPAN, call[0], list(expr.args), self._value(value, output)))
+        signature = self._signature(call, "function")
+        sorts = (*signature.inputs, signature.output)
+        self._add(call[0], 0, self._args((*call[1:], value), sorts), sorts)
 
-    def _begin(self) -> None:
-        if len(self.batches[-1]) >= BATCH:
-            self.batches.append([])
-            self._lets = dict(self._handles)
-            self._alive.clear()
+    def _signature(self, term: Any, kind: str, output: str = "") -> Signature:
+        name = term[0] if isinstance(term, tuple) and term and not isinstance(term, EClass) else ""
+        signature = self._signatures.get(name) if isinstance(name, str) else None
+        if signature is None or signature.kind != kind or output not in ("", signature.output):
+            what = f"a term of sort {output} or a handle" if output else f"a {kind} of the schema"
+            raise _misfit(term, what)
+        if len(signature.inputs) != len(term) - 1:
+            raise _misfit(term, f"{name} of {len(signature.inputs)} arguments")
+        return signature
 
-    def _push(self, action: Any) -> None:
-        self.batches[-1].append(action)
+    def _number(self, term: Any, sort: str, handle: int | None = None) -> int:
+        """The name of a term, without recursion: terms may be deep, and share parts.
 
-    def _call(self, term: tuple[Any, ...], kind: str) -> Any:
-        name = term[0] if term else ""
-        signature = self._signatures.get(name)
-        if signature is None or signature.kind != kind or len(signature.inputs) != len(term) - 1:
-            raise _misfit(term, f"a {kind} of the schema with as many arguments")
-        pairs = zip(term[1:], signature.inputs, strict=True)
-        return egg.Call(SPAN, name, [self._value(value, sort) for value, sort in pairs])
-
-    def _value(self, value: Any, sort: str) -> Any:
-        if sort in self._rules.known.vecs:
-            if not isinstance(value, list | tuple):
-                raise _misfit(value, f"a vector of sort {sort}")
-            element = self._rules.known.vecs[sort]
-            if all(type(child) is int for child in value):
-                return _integers(tuple(value), element)
-            return egg.Call(SPAN, "vec-of", [self._value(child, element) for child in value])
-        if sort in self._rules.known.eq_sorts:
-            return self._term(value, sort)
-        return egg.Lit(SPAN, _literal(value, sort))
-
-    def _term(self, term: Any, sort: str) -> Any:
-        """A let a call, children first, without recursion: terms may be deep, and share parts."""
-        stack = [(term, sort)]
+        Args:
+            handle: the name that the term gets if it has none.
+        """
+        stack, seen = [(term, sort)], self._seen
         while stack:
             top, wanted = stack[-1]
-            if isinstance(top, Handle) or id(top) in self._lets:
+            if isinstance(top, Handle):
+                stack.pop()
+                if wanted != "Tensor":
+                    raise _misfit(top, f"a term of sort {wanted}")
+                continue
+            signature = self._signature(top, "constructor", wanted)
+            if id(top) in seen:
                 stack.pop()
                 continue
-            name = top[0] if isinstance(top, tuple) and top and not isinstance(top, EClass) else ""
-            signature = self._signatures.get(name) if isinstance(name, str) else None
-            if signature is None or signature.kind != "constructor" or signature.output != wanted:
-                raise _misfit(top, f"a term of sort {wanted} or a handle")
-            if len(signature.inputs) != len(top) - 1:
-                raise _misfit(top, f"{name} of {len(signature.inputs)} arguments")
             below = [
-                (child, child_sort)
-                for value, child_sort in zip(top[1:], signature.inputs, strict=True)
-                for child, child_sort in self._terms_in(value, child_sort)
-                if not isinstance(child, Handle) and id(child) not in self._lets
+                part
+                for value, sort_of in zip(top[1:], signature.inputs, strict=True)
+                for part in self._terms_in(value, sort_of)
             ]
             if below:
                 if len(stack) > 2_000_000:
-                    raise _misfit(name, "a term that does not contain itself")
+                    raise _misfit(top[0], "a term that does not contain itself")
                 stack.extend(below)
                 continue
             stack.pop()
-            variable = f"let/{len(self.batches[-1])}"
-            self._push(egg.Let(SPAN, variable, self._call(top, "constructor")))
-            self._lets[id(top)] = egg.Var(SPAN, variable)
-            self._alive.append(top)
-        if isinstance(term, Handle):
-            if sort != "Tensor":
-                raise _misfit(term, f"a term of sort {sort}")
-            return _handle(term)
-        return self._lets[id(term)]
+            own = handle if not stack else None
+            seen[id(top)] = self._named(top, signature, own)
+        return term.n if isinstance(term, Handle) else seen[id(term)]
 
     def _terms_in(self, value: Any, sort: str) -> list[tuple[Any, str]]:
-        if sort in self._rules.known.eq_sorts:
-            return [(value, sort)]
-        element = self._rules.known.vecs.get(sort)
+        """The terms in a value that have no name yet."""
+        if sort in self._names.known.eq_sorts:
+            return [] if isinstance(value, Handle) or id(value) in self._seen else [(value, sort)]
+        element = self._names.known.vecs.get(sort)
         if element is None or not isinstance(value, list | tuple):
             return []
         return [found for child in value for found in self._terms_in(child, element)]
+
+    def _named(self, term: Any, signature: Signature, handle: int | None) -> int:
+        """The name of a term whose parts have names."""
+        args = self._args(term[1:], signature.inputs)
+        key = (term[0], *map(repr, args)) if "f64" in signature.inputs else (term[0], *args)
+        number = self._names.numbers.get(key)
+        if number is None:
+            number = self.fresh.get(key)
+        if number is None:
+            number = handle
+            if number is None:
+                # Handles are for those who asked for one: what has none counts downwards.
+                number = -1 - len(self._names.numbers) - len(self.fresh)
+            self.fresh[key] = number
+            self._add(term[0], number, args, signature.inputs)
+        return number
+
+    def _args(self, values: tuple[Any, ...], sorts: tuple[str, ...]) -> tuple[Any, ...]:
+        return tuple([self._arg(value, sort) for value, sort in zip(values, sorts, strict=True)])
+
+    def _arg(self, value: Any, sort: str) -> Any:
+        """A literal as it is, a term as its name, a vector as a tuple."""
+        if sort in self._names.known.eq_sorts:
+            return self._number(value, sort)
+        element = self._names.known.vecs.get(sort)
+        if element is None:
+            return _literal(value, sort)
+        if not isinstance(value, list | tuple):
+            raise _misfit(value, f"a vector of sort {sort}")
+        return tuple([self._arg(child, element) for child in value])
+
+    def _add(
+        self, called: str, number: int, args: tuple[Any, ...], sorts: tuple[str, ...]
+    ) -> None:
+        """A row with the arguments, or an action where they don't fit into a row."""
+        columns: list[int] = []
+        lengths: list[int] = []
+        floats: list[float] = []
+        strings: list[str] = []
+        fits = self._flatten(args, sorts, columns, lengths, floats, strings)
+        if not fits or len(columns) > _COLUMNS or len(floats) > 1 or len(strings) > 1:
+            self.others.append(self._action(called, number, args, sorts))
+            return
+        form = _Form(called, tuple(lengths))
+        self.forms[form] = None
+        known = self._names.forms.setdefault(form, len(self._names.forms))
+        columns += [0] * (_COLUMNS - len(columns))
+        whole = "\t".join(map(str, (known, number, *columns)))
+        self.rows.append(f"{whole}\t{floats[0] if floats else 0.0!r}\t{(*strings, '-')[0]}")
+
+    def _flatten(
+        self, args: tuple[Any, ...], sorts: tuple[str, ...], columns: list[int],
+        lengths: list[int], floats: list[float], strings: list[str],
+    ) -> bool:  # fmt: skip
+        """Sorts the arguments into the columns of a row; whether all of them can be there."""
+        for value, sort in zip(args, sorts, strict=True):
+            if sort in self._names.known.vecs:
+                element = self._names.known.vecs[sort]
+                if element != "i64" and element not in self._names.known.eq_sorts:
+                    return False
+                lengths.append(len(value))
+                columns += value
+            elif sort == "f64":
+                floats.append(value)
+            elif sort == "String":
+                if not _PLAIN.fullmatch(value):
+                    return False
+                strings.append(value)
+            elif sort == "bool":
+                return False
+            else:
+                columns.append(value)
+        return True
+
+    def _action(
+        self, called: str, number: int, args: tuple[Any, ...], sorts: tuple[str, ...]
+    ) -> Any:
+        made = [self._expression(value, sort) for value, sort in zip(args, sorts, strict=True)]
+        signature = self._signatures[called]
+        value = made.pop() if signature.kind == "function" else None
+        return _action(called, signature, egg.Lit(SPAN, egg.Int(number)), made, value)
+
+    def _expression(self, value: Any, sort: str) -> Any:
+        if sort in self._names.known.vecs:
+            element = self._names.known.vecs[sort]
+            parts = [self._expression(child, element) for child in value]
+            return egg.Call(SPAN, "vec-of", parts)
+        if sort in self._names.known.eq_sorts:
+            return egg.Call(SPAN, _name(sort), [egg.Lit(SPAN, egg.Int(value))])
+        made = {"i64": egg.Int, "f64": egg.Float, "String": egg.String, "bool": egg.Bool}[sort]
+        return egg.Lit(SPAN, made(value))
 
 
 def throwaway_rule(name: str, actions: list[Any]) -> list[Any]:
@@ -141,25 +325,15 @@ def run(ruleset: str) -> Any:
     return egg.RunSchedule(egg.Run(SPAN, egg.RunConfig(ruleset)))
 
 
-@lru_cache(maxsize=1 << 14)
-def _handle(handle: Handle) -> Any:
-    return egg.Call(SPAN, "Tok", [egg.Lit(SPAN, egg.Int(handle.n))])
-
-
-@lru_cache(maxsize=1 << 14)
-def _integers(values: tuple[int, ...], sort: str) -> Any:
-    return egg.Call(SPAN, "vec-of", [egg.Lit(SPAN, _literal(value, sort)) for value in values])
-
-
 def _literal(value: Any, sort: str) -> Any:
     if sort == "i64" and type(value) is int and -(2**63) <= value < 2**63:
-        return egg.Int(value)
+        return value
     if sort == "f64" and type(value) in (int, float):
-        return egg.Float(float(value))
+        return float(value)
     if sort == "String" and type(value) is str:
-        return egg.String(value)
+        return value
     if sort == "bool" and type(value) is bool:
-        return egg.Bool(value)
+        return value
     raise _misfit(value, f"a value of sort {sort}")
 
 

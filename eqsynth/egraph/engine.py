@@ -15,7 +15,7 @@ from typing import Any
 
 from egglog import bindings as egg
 
-from eqsynth.egraph.commands import SPAN, Actions, run, throwaway_rule
+from eqsynth.egraph.commands import SPAN, Actions, Names, declarations, run
 from eqsynth.egraph.reading import Classes, Reader, Rows, number
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
@@ -49,7 +49,7 @@ class Engine:
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.steps: Counter[str] = Counter()
         self._handles = 0
-        self._throwaways = 0
+        self._names = Names(rules)
         # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
         self._suspects: list[str] = []
         self._frozen: egg.FrozenEGraph | None = None
@@ -66,13 +66,14 @@ class Engine:
         """Leaves the e-graph to the next engine of the same rules; this one can't be used again."""
         if not self.dead:
             self.dead, self._frozen = True, None
+            self._names.close()
             rewind.rewind(self._egraph)
             rewind.keep(self._key, self._egraph)
 
     def _founded(self) -> egg.EGraph:
         """A new e-graph with the declarations and rules."""
         egraph = egg.EGraph()
-        for text in self.rules.declarations:
+        for text in (*self.rules.declarations, *declarations(self.rules.known)):
             self._define(egraph, text, "")
         for rule in self.rules.rules:
             for text in rule.program:
@@ -114,7 +115,7 @@ class Engine:
             SaturationError: a term that does not fit the schema (nothing was done), or a value
                 that contradicts another.
         """
-        actions = Actions(self.rules)
+        actions = Actions(self._names)
         handles = [Handle(self._handles + index) for index in range(len(terms))]
         for handle, term in zip(handles, terms, strict=True):
             actions.add_union(handle, term)
@@ -123,9 +124,8 @@ class Engine:
         for call, value in values:
             actions.add_value(call, value)
         self._handles += len(handles)
-        for batch in filter(None, actions.batches):
-            self._throwaways += 1
-            self._step("insert", *throwaway_rule(f"insert/{self._throwaways}", batch))
+        for commands in self._names.commands(actions):
+            self._step("insert", *commands)
         self._changed()
         return handles
 

@@ -46,8 +46,10 @@ class Reader:
             to_class = self.decoder(signature.output)
             if name == "Tok":
                 for row in functions[name].rows:
-                    handles[Handle(self._egraph.value_to_i64(row.inputs[0]))] = to_class(row.output)
-                    classes.setdefault(to_class(row.output), [])
+                    number_of_handle = self._egraph.value_to_i64(row.inputs[0])
+                    if number_of_handle >= 0:  # others name parts, for ``commands.py`` only
+                        handles[Handle(number_of_handle)] = to_class(row.output)
+                        classes.setdefault(to_class(row.output), [])
                 continue
             decoders = [self.decoder(sort) for sort in signature.inputs]
             vectors = self._vectors_of_classes(signature.inputs)

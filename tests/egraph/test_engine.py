@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import pickle
+from itertools import count
 from typing import Any
 
 import pytest
 
-from eqsynth.egraph.commands import Actions
+from eqsynth.egraph.commands import Actions, Names
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.snapshot import EClass, ENode, Handle, smallest_terms
 from eqsynth.errors import SaturationError
@@ -280,12 +281,39 @@ def test_deep_and_shared_terms(engine: Engine) -> None:
     assert engine.enodes() == 61 + 3_001
 
 
-def test_a_term_of_an_earlier_batch_goes_by_its_handle(rules: RuleSet) -> None:
-    """A chain takes commands in its length: what an earlier batch has named isn't built again."""
-    actions = Actions(rules)
+def test_what_has_a_name_is_not_built_again(rules: RuleSet) -> None:
+    """A chain takes rows in its length, and what an earlier insertion has put in takes none."""
+    names = Names(rules)
     term: Any = ("Input", "x", [2])
-    for number in range(400):
-        actions.add_union(Handle(number), term)
-        term = ("Relu", term)
-    assert len(actions.batches) > 5
-    assert sum(map(len, actions.batches)) == 2 * 400
+    for added in (300, 20):
+        actions = Actions(names)
+        for _ in range(added):
+            term = ("Relu", term)
+            actions.add_union(Handle(len(names.numbers) + len(actions.fresh) + 1), term)
+        assert len(actions.rows) == len(actions.fresh) == added + (added == 300)
+        assert not actions.others and list(names.commands(actions))
+
+
+def test_equal_parts_that_are_two_objects_are_built_once(rules: RuleSet) -> None:
+    names, handles = Names(rules), count()
+    for fresh in (4, 0):
+        actions = Actions(names)
+        read = ("Read", Handle(100), [("It", int("0"), 3), ("It", 1, 4)], -0.0)
+        actions.add_union(Handle(next(handles)), ("Scope", [3, 4], [], "sum", read))
+        assert len(actions.fresh) == fresh and len(actions.rows) == max(fresh, 1)
+        list(names.commands(actions))
+    actions = Actions(names)
+    other = ("Read", Handle(100), [("It", 0, 3), ("It", 1, 4)], 0.0)
+    actions.add_union(Handle(next(handles)), ("Scope", [3, 4], [], "sum", other))
+    assert len(actions.fresh) == 2  # another fill is another read
+
+
+def test_what_fits_no_row_goes_in_all_the_same(engine: Engine) -> None:
+    leaves = engine.insert([leaf(f"x {n}", 2) for n in range(40)])
+    (whole,) = engine.insert([("Concat", [*leaves, ("Relu", leaves[0])], 0)])
+    (again,) = engine.insert([("Concat", [*leaves, ("Relu", leaves[0])], 0)])
+    snapshot = engine.snapshot()
+    assert snapshot.handles[whole] == snapshot.handles[again]
+    (node,) = snapshot.classes[snapshot.handles[whole]]
+    assert node.args[0][:40] == tuple(snapshot.handles[handle] for handle in leaves)
+    assert engine.enodes() == 42 and set(snapshot.handles) == {*leaves, whole, again}
