@@ -99,7 +99,7 @@ class Names:
         self._ruled.add(form)
         number = self.forms[form]
         fields = [egg.Var(SPAN, f) for f in ("n", *_FIELDS.split(), "f", "s")]
-        row = [egg.Lit(SPAN, egg.Int(number)), *fields]
+        row: list[Any] = [egg.Lit(SPAN, egg.Int(number)), *fields]
         columns, lengths = iter(fields[1 : _COLUMNS + 1]), iter(form.lengths)
 
         def read(sort: str) -> Any:
@@ -120,7 +120,7 @@ class Names:
             output = read(signature.output) if signature.kind == "function" else None
             action = _action(form.called, signature, fields[0], args, output)
         gone = egg.Change(SPAN, egg.Delete(), _ROW, row)
-        query = [egg.Fact(egg.Call(SPAN, _ROW, row))]
+        query: list[Any] = [egg.Fact(egg.Call(SPAN, _ROW, row))]
         name = f"name/{number}"
         rule = egg.Rule(SPAN, [action, gone], query, name, name)
         return [egg.AddRuleset(SPAN, name), egg.RuleCommand(rule)]
