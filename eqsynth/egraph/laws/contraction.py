@@ -1,8 +1,9 @@
 """Contraction algebra on flat scopes: ``L sum . f1 * f2 * … * fn``.
 
-Factoring over connected subsets of the factors, folding, distributing, hoisting. All are laws of
-sums and products over any iteration space; which nodes they are asked for is the normal form
-(ARCHITECTURE.md), decided in ``algebra.py``. The common factor of a sum is ``common_factor.py``.
+Factoring over connected subsets of the factors, folding, hoisting: what is worth closing
+(``calculus/close.py``). Distributing is still computed here. Which nodes they are asked for is the
+normal form (ARCHITECTURE.md), decided in ``algebra.py``. The common factor of a sum is
+``common_factor.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from eqsynth.calculus.checking import attempt
+from eqsynth.calculus.close import Close, Part, close, everything
 from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.scopes import (
     closed,
@@ -48,21 +51,19 @@ def factor(scope: Scope) -> Iterator[Scope]:
     factors = factors_of(scope.body)
     if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
         return
-    traversal = set(traversal_iterators(scope))
-    for parts in _splits(scope, factors):
-        used = [{it for f in part for it in iterators(f)} for part in parts]
-        sides = [
-            _side(part, own, other | traversal)
-            for part, own, other in zip(parts, used, reversed(used), strict=True)
-        ]
-        if all(isinstance(f, Scalar) for f in sides) and product(sides) != scope.body:
-            result = same_scope(scope, product(sides))
-            if result != scope:
-                yield result
+    reduced = set(reduction_iterators(scope))
+    for sides in _splits(scope, factors):
+        used = [{it for n in side for it in iterators(factors[n])} & reduced for side in sides]
+        own = [frozenset(a - b) for a, b in zip(used, reversed(used), strict=True)]
+        parts = [Part(side, its) for side, its in zip(sides, own, strict=True)]
+        parts = [part for part in parts if len(part.operands) > 1 or part.reduced]
+        result = attempt(close, scope, Close(tuple(parts))) if parts else None
+        if result is not None and result != scope:
+            yield result
 
 
-def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[list[Scalar]]]:
-    """The factors in two parts, each of which is worth a scope of its own."""
+def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[frozenset[int]]]:
+    """The factors, by position, in two parts, each of which is worth a scope of its own."""
     shared = set(reduction_iterators(scope))
     if len(factors) <= MAX_SHARING:
         shared |= set(traversal_iterators(scope))
@@ -71,9 +72,9 @@ def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[list[Scala
     everything = (1 << len(factors)) - 1
     for first in range(1, everything, 2):
         sides = (first, everything & ~first)
-        parts = [[f for i, f in enumerate(factors) if side >> i & 1] for side in sides]
+        parts = [frozenset(i for i in range(len(factors)) if side >> i & 1) for side in sides]
         good = [
-            _connected(side, links) or _box(part) <= largest
+            _connected(side, links) or _box([factors[i] for i in part]) <= largest
             for side, part in zip(sides, parts, strict=True)
         ]
         if all(good) or not _joined(*sides, links):
@@ -94,11 +95,11 @@ def fold_constants(scope: Scope) -> Scope | None:
     found = _foldable(scope) if is_product(scope) else None
     if found is None:
         return None
-    rest = [f for f in factors_of(scope.body) if f not in found]
-    if not rest or len(rest) + len(found) != len(factors_of(scope.body)):
+    factors = factors_of(scope.body)
+    inside = frozenset(n for n, factor in enumerate(factors) if factor in found)
+    if len(inside) == len(factors) or len(inside) != len(found):
         return None
-    outside = {it for f in found for it in iterators(f)}
-    return same_scope(scope, product([*rest, closed(product(found), outside)]))
+    return attempt(close, scope, Close((Part(inside),)))
 
 
 def _foldable(scope: Scope) -> list[Scalar] | None:
@@ -109,12 +110,6 @@ def _foldable(scope: Scope) -> list[Scalar] | None:
         if small and isinstance(w, Read):
             return [w, *small]
     return None
-
-
-def _side(part: Sequence[Scalar], used: set[It], outside: set[It]) -> Scalar:
-    if len(part) == 1 and used <= outside:
-        return part[0]
-    return closed(product(part), outside)
 
 
 def _constant(f: Scalar) -> bool:
@@ -196,5 +191,4 @@ def hoist(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if all(it in used or it.extent <= 1 for it in traversal):
         return None
-    inner = closed(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
-    return same_scope(scope, inner, []) if inner.tensor.dtype == scope.dtype else None
+    return attempt(close, scope, everything(scope, frozenset(reduction_iterators(scope))))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from eqsynth.calculus.checking import attempt
+from eqsynth.calculus.close import close, everything
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
 from eqsynth.calculus.scopes import (
     bare,
-    closed,
     reduction_iterators,
     same_scope,
     scope_over,
@@ -64,9 +65,10 @@ def sum_split(scope: Scope) -> Iterator[Scope]:
         for outer in itertools.combinations(mixed, size):
             if len(outer) == len(reduced):
                 continue
-            inner = closed(scope.body, {*traversal_iterators(scope), *outer})
-            if inner.tensor != scope:
-                yield same_scope(scope, inner)
+            inside = frozenset((set(reduced) & iterators(scope.body)) - {*outer})
+            split = attempt(close, scope, everything(scope, inside))
+            if split is not None:
+                yield split
 
 
 def window_split(scope: Scope) -> Iterator[Scope]:
@@ -153,9 +155,11 @@ def traversal_order(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if len(traversal) < 2 or not scope.reduction:
         return None
-    read = closed(scope.body, set(traversal), scope.reducer, reduction_iterators(scope))
-    if len(read.index) != len([it for it in traversal if it.extent != 1]):
+    ordered = attempt(close, scope, everything(scope, frozenset(reduction_iterators(scope))))
+    read = ordered.body if ordered is not None else None
+    axes = len([it for it in traversal if it.extent != 1])
+    if not isinstance(read, Read) or len(read.index) != axes:
         return None
     if tuple(index.bare() for index in read.index) == tuple(traversal):
         return None
-    return same_scope(scope, read, []) if read.tensor.dtype == scope.dtype else None
+    return ordered

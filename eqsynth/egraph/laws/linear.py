@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from eqsynth.calculus.checking import attempt
+from eqsynth.calculus.close import Close, Part, close
 from eqsynth.calculus.conditions import is_finite
 from eqsynth.calculus.scopes import (
     closed,
@@ -18,6 +20,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.calculus.split import Split, split
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
@@ -47,24 +50,12 @@ MAX_TERMS = 8
 def term_split(scope: Scope) -> Scope | None:
     """``L_x sum_y (f + g) = L_x ({L_x sum_y f}[x] + {L_x sum_y g}[x])``.
 
-    Each term then has a reduction of its own to push inward. Of floats only: a sum of small
-    integers is carried out in the dtype of all of them together.
+    Each term then has a reduction of its own to push inward.
     """
     terms = terms_of(scope.body)
-    if scope.reducer != "sum" or not scope.reduction or not 2 <= len(terms) <= MAX_TERMS:
+    if not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    if not is_float(scope.dtype) or any(dtype_of(t) not in (None, scope.dtype) for t in terms):
-        return None
-    traversal, reduced = traversal_iterators(scope), reduction_iterators(scope)
-    count = math.prod(scope.reduction)
-    parts: list[Scalar] = [
-        Num(term.value * count)
-        if isinstance(term, Num)
-        else closed(term, set(traversal), "sum", reduced)
-        for term in terms
-    ]
-    result = same_scope(scope, total(parts), [])
-    return result if result.type == scope.type else None
+    return attempt(split, scope, Split(tuple(frozenset({n}) for n in range(len(terms)))))
 
 
 def like_terms(scope: Scope) -> Scope | None:
@@ -91,15 +82,11 @@ def fold_terms(scope: Scope) -> Scope | None:
     """
     terms = terms_of(scope.body)
     constants = [t for t in terms if is_constant(t)]
-    if not is_float(scope.dtype) or any(dtype_of(t) not in (None, scope.dtype) for t in terms):
-        return None
     for largest in constants:
-        found = [t for t in constants if iterators(t) <= iterators(largest)]
-        rest = [t for t in terms if t not in found]
-        if len(found) > 1 and rest and len(rest) + len(found) == len(terms):
-            body = total([*rest, closed(total(found), iterators(largest), "sum", ())])
-            result = same_scope(scope, body, reduction_iterators(scope))
-            return result if result.type == scope.type else None
+        small = [is_constant(t) and iterators(t) <= iterators(largest) for t in terms]
+        found = frozenset(n for n, fits in enumerate(small) if fits)
+        if 1 < len(found) < len(terms):
+            return attempt(close, scope, Close((Part(found),)))
     return None
 
 
