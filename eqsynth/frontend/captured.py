@@ -16,7 +16,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Tensor, Weight, topological
-from eqsynth.lower.calling import bound, leaves_of
+from eqsynth.lower.calling import bound, by_name, leaves_of
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +122,7 @@ class Captured:
                 expected=f"{count} positional values",
                 hint="give a tensor for each input of the expression, in their order",
             )
-        tree = bound(convention.parameters, args, kwargs)
+        tree = bound(convention.parameters, args, kwargs, by_name(convention.spec))
         return leaves_of(tree, convention.spec, convention.any_order)
 
     def recipe(self, terms: Mapping[str, Tensor]) -> Recipe:

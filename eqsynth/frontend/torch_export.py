@@ -88,7 +88,7 @@ def capture(
     kwargs = dict(example_kwargs or {})
     validate(module, example_inputs, kwargs)
     parameters = inspect.signature(module.forward)
-    args, kwargs = apart(module, bound(parameters, example_inputs, kwargs))
+    args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
     with warnings.catch_warnings():
         # torch warns of how torch.export itself copies its specs.

@@ -29,7 +29,7 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.program_data import Parts, from_parts, machine, to_parts
 
 FORMAT: Final = "eqsynth program"
-VERSION: Final = 3
+VERSION: Final = 4
 # What arrays hold: also what the IR doesn't, for operators that run through torch.
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype

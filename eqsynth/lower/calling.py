@@ -8,7 +8,7 @@ checks of shapes and dtypes (``program.py``).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -27,13 +27,22 @@ from eqsynth.lower.manifest import below, fields, row, rows, text, truth
 
 # Defaults that a call may leave out or give, which is then the same call.
 _PLAIN = (bool, int, float, str, type(None))
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 def bound(
-    parameters: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    parameters: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    named: Collection[str] = (),
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in the one way that the signature gives them, however they were passed: those that
-    were left out have their defaults, as far as these are plain values.
+    """Arguments in one way, however they were passed: of ``forward(x, scale=2.0, y=None)`` the call
+    ``(x, 2.0, y)`` is ``(x, y=y)``. What has its default's value is left out, as far as defaults
+    are plain values: a decorator that fills in arguments (those of transformers do) gets no
+    argument twice.
+
+    Args:
+        named: go by name where the signature allows it.
 
     Raises:
         EqsynthError: too many, too few, or unknown ones.
@@ -43,10 +52,39 @@ def bound(
     except TypeError as error:
         given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
         raise _misfit(f"{given} ({error})", str(parameters)) from None
-    for name, parameter in parameters.parameters.items():
-        if name not in call.arguments and isinstance(parameter.default, _PLAIN):
-            call.arguments[name] = parameter.default
-    return call.args, call.kwargs
+    values = call.arguments
+    rows = [p for p in parameters.parameters.values() if p.kind not in _BY_NAME]
+    told = [p.name in values and not _is_default(p, values[p.name]) for p in rows]
+    # Whatever stands before an argument that has no name, goes by its place.
+    nameless = [n for n, p in enumerate(rows) if told[n] and p.kind is not p.POSITIONAL_OR_KEYWORD]
+    count = nameless[-1] + 1 if nameless else 0
+    while count < len(rows) and told[count] and rows[count].name not in named:
+        count += 1
+    placed: list[Any] = []
+    for parameter in rows[:count]:
+        value = values.get(parameter.name, parameter.default)
+        placed += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
+    rest = {p.name: values[p.name] for n, p in enumerate(rows) if n >= count and told[n]}
+    for parameter in parameters.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            rest |= values.get(parameter.name, {})
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.name in values:
+            if not _is_default(parameter, values[parameter.name]):
+                rest[parameter.name] = values[parameter.name]
+    return tuple(placed), rest
+
+
+def _is_default(parameter: inspect.Parameter, value: Any) -> bool:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return not value
+    default = parameter.default
+    return isinstance(default, _PLAIN) and type(value) is type(default) and bool(value == default)
+
+
+def by_name(spec: TreeSpec) -> Collection[str]:
+    """The arguments that go by name in a call of this structure."""
+    _, named = spec.children()
+    return frozenset(named.context)
 
 
 def leaves_of(tree: Any, spec: TreeSpec, any_order: bool) -> list[Any]:
@@ -111,7 +149,7 @@ class SavedCalling:
         """
         leaves: Sequence[Any] = args
         if self.parameters is not None and self.spec is not None:
-            tree = bound(self.parameters, args, kwargs)
+            tree = bound(self.parameters, args, kwargs, by_name(self.spec))
             leaves = leaves_of(tree, self.spec, self.any_order)
         elif kwargs or len(args) != len(self.arguments):
             given = ", ".join(kwargs)

@@ -151,7 +151,7 @@ def as_graph(
         LoweringError: ``torch.export`` refuses the module, or it has parts that are no operators.
     """
     parameters = inspect.signature(module.forward)
-    bound_args, bound_kwargs = bound(parameters, args, kwargs)
+    bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
     try:
         with torch.no_grad():
             exported = torch.export.export(module, bound_args, bound_kwargs)
