@@ -5,9 +5,10 @@
         y = model(x)        # optimized at the first call with these shapes
 
 Dynamo hands over a graph whose parameters are inputs; they become weights of the program here. What
-eqsynth can't take, and what it doesn't make faster, goes to Inductor, so a model is never worse off
-than with ``backend="inductor"``: graphs with symbolic sizes, graphs that gradients are wanted of,
-graphs that the search fails on. Registered under torch's entry point ``torch_dynamo_backends``.
+eqsynth can't take goes to Inductor: graphs with symbolic sizes, graphs that gradients are wanted
+of, graphs whose results share memory, graphs that the search fails on. So does what it doesn't make
+faster than Inductor does, which is timed where time is the objective: a model is never worse off
+than with ``backend="inductor"``. Registered under torch's entry point ``torch_dynamo_backends``.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from eqsynth.errors import EqsynthError, GradientWarning, WeightError
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
+from eqsynth.race import race
 
 log = logging.getLogger("eqsynth.compile")
 
@@ -52,16 +54,21 @@ def eqsynth(
         EqsynthError: no such option.
     """
     _known(options or {})
-    reason = _refusal(example_inputs)
-    to_inductor = partial(_to_inductor, graph, example_inputs, mode)
+    reason = _refusal(example_inputs) or _sharing(graph)
+    to_inductor = _Inductor(graph, example_inputs, mode)
     if not reason:
         with torch._guards.tracing(None), torch.no_grad():
             found: Program | str = _optimized(
                 graph, example_inputs, dict(options or {}), to_inductor
             )
-        if isinstance(found, Program):
+        if isinstance(found, str):
+            reason = found
+        elif (options or {}).get("objective", "time") != "time":
             return found
-        reason = found
+        else:
+            reason = _slower(found, to_inductor, example_inputs)
+            if not reason:
+                return found
     return to_inductor(reason)
 
 
@@ -81,6 +88,8 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
     """Why a graph with such inputs isn't for eqsynth; empty if it is."""
     if any(not isinstance(value, torch.Tensor) for value in example_inputs):
         return "it has symbolic sizes"
+    if any(value.device.type != "cpu" for value in example_inputs):
+        return "it isn't on the CPU"
     if torch.is_grad_enabled() and any(value.requires_grad for value in example_inputs):
         warnings.warn(
             "eqsynth optimizes inference only: a graph that gradients are wanted of goes to "
@@ -92,17 +101,68 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
     return ""
 
 
-def _to_inductor(
-    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], mode: str | None, reason: str
-) -> Compiled:
-    from torch._inductor import list_mode_options
-    from torch._inductor.compile_fx import compile_fx
+def _sharing(graph: torch.fx.GraphModule) -> str:
+    """Why results that share memory keep a graph from eqsynth; empty if none do.
 
-    size = sum(node.op.startswith("call") for node in graph.graph.nodes)
-    log.info("a graph of %d operators goes to Inductor: %s", size, reason)
-    patches = list_mode_options(mode) if mode else None
-    compiled: Compiled = compile_fx(graph, list(example_inputs), config_patches=patches)  # type: ignore[assignment]
-    return compiled
+    After a graph break, Python may write into ``x.view(-1)`` and read ``x``. A program of eqsynth
+    gives each result memory of its own; an input that is returned as it is, is that input.
+    """
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    results = [leaf for leaf in tree_leaves(output.args) if isinstance(leaf, torch.fx.Node)]
+    memory: dict[int, torch.fx.Node] = {}
+    for node in dict.fromkeys([*inputs, *results]):
+        value = node.meta.get("example_value")
+        if value is None and node in results:
+            return "it isn't known which of its results share memory"
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            other = memory.setdefault(value.untyped_storage()._cdata, node)
+            if other is not node and node in results:
+                return f"results share memory: {node.name} and {other.name}"
+    return ""
+
+
+class _Inductor:
+    """A graph on Inductor, compiled when it is asked for."""
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], mode: str | None
+    ) -> None:
+        self.graph, self.example_inputs, self.mode = graph, example_inputs, mode
+        self.compiled: Compiled | None = None
+
+    def __call__(self, reason: str = "") -> Compiled:
+        """The graph, which goes to Inductor for this reason."""
+        if reason:
+            size = sum(node.op.startswith("call") for node in self.graph.graph.nodes)
+            log.info("a graph of %d operators goes to Inductor: %s", size, reason)
+        if self.compiled is None:
+            from torch._inductor import list_mode_options
+            from torch._inductor.compile_fx import compile_fx
+
+            patches = list_mode_options(self.mode) if self.mode else None
+            compiled: Any = compile_fx(
+                self.graph, list(self.example_inputs), config_patches=patches
+            )
+            self.compiled = compiled
+        assert self.compiled is not None
+        return self.compiled
+
+
+def _slower(found: Program, to_inductor: _Inductor, example_inputs: Sequence[Any]) -> str:
+    """Why a program isn't taken in place of Inductor's; empty if it is."""
+    try:
+        rival = to_inductor()
+    except Exception as error:  # whatever is missing that Inductor needs
+        log.info("Inductor doesn't compile the graph: %s", error)
+        return ""
+    with torch._guards.tracing(None):
+        result = race(lambda: rival(*example_inputs), lambda: found(*example_inputs))
+    ours, theirs = result.after.median_s * 1e3, result.before.median_s * 1e3
+    log.info("eqsynth takes %.3f ms, Inductor %.3f ms", ours, theirs)
+    if ours < theirs:
+        return ""
+    return f"Inductor takes {theirs:.3f} ms, and eqsynth {ours:.3f} ms"
 
 
 def _optimized(
@@ -119,6 +179,9 @@ def _optimized(
         program = optimize(module, given, **options)
     except EqsynthError as error:
         return str(error)
+    except Exception as error:  # a fault of eqsynth's own; the model runs without it
+        log.warning("eqsynth fails on a graph", exc_info=True)
+        return f"{type(error).__name__}: {error}"
     if program.original is not None:
         return str(program.report.reason or program.report.stop)
     if program.mutations:

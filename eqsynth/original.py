@@ -24,6 +24,7 @@ from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
 from eqsynth.lower.backends import random_inputs
+from eqsynth.lower.holders import inside
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
@@ -92,7 +93,8 @@ class Original:
         report.original_is_kept(sum(held.values()))
         cut = "" if report.stop in WHOLE else f" (the search was cut short: {report.stop})"
         why = NoExplanation(f"the original program is used: {report.reason}{cut}")
-        return CompiledProgram.from_module(self.module, report, why, (self.args, self.kwargs))
+        module = inside(self.module)
+        return CompiledProgram.from_module(module, report, why, (self.args, self.kwargs))
 
     def refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is.

@@ -46,6 +46,7 @@ from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import Mismatch
+from eqsynth.lower.holders import Opened, Opening, holds, inside, opened_module
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
@@ -161,7 +162,7 @@ def optimize(
         validate(module, args, kwargs)
     try:
         if module is not None:
-            try_out(module, args, kwargs)
+            module, args, kwargs = _opened(module, args, kwargs)
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
@@ -172,7 +173,7 @@ def optimize(
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(module, report, why, (args, kwargs))
+        return CompiledProgram.from_module(inside(module), report, why, (args, kwargs))
     original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
@@ -188,8 +189,24 @@ def optimize(
             report.reason = str(error)
             result = original.program(report)
             warn(error)
+    result.opens = isinstance(module, Opened)
     report.optimize_s = time.monotonic() - begin
     return result
+
+
+def _opened(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The module, tried on its arguments; opened, where these or its result hold tensors in objects
+    that torch's trees end at."""
+    call = Opening()
+    given = call.opened((args, kwargs))
+    if call.objects:
+        module, (args, kwargs) = opened_module(module), arguments(*given)
+    result = try_out(module, args, kwargs)
+    if not call.objects and holds(result):
+        module = opened_module(module)
+    return module, args, kwargs
 
 
 def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -118,6 +118,133 @@ def test_what_changes_the_module_goes_to_inductor(watched: Watched) -> None:
         for _ in range(3):
             torch.testing.assert_close(compiled(x), twin(x))
     assert not any(isinstance(program, compile_backend.Program) for program in watched.made)
+
+
+class Apart(torch.nn.Module):
+    """Writes into a result of its first graph, and reads what shares memory with it."""
+
+    def __init__(self, first: Callable[..., Any]) -> None:
+        super().__init__()
+        self.part, self.first = Bottleneck(), first
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.part(x)
+        written, read = self.first(x, h)
+        torch._dynamo.graph_break()
+        written.add_(1)
+        return read * h
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        (lambda x, h: (x.view(-1), x), "function"),
+        (lambda x, h: (h[:2], h), "function"),
+        (lambda x, h: (h.t(), h.view(-1, 4).view_as(h)), "function"),
+        (lambda x, h: (x, x), "Program"),
+        (lambda x, h: (x * 1, x), "Program"),
+        (lambda x, h: (h, h), "Program"),
+    ],
+)
+def test_results_that_share_memory_go_on_sharing_it(
+    watched: Watched, first: Callable[..., Any], kind: str
+) -> None:
+    model, x, y = Apart(first).eval(), torch.randn(5, 12), torch.empty(5, 12)
+    y.copy_(x)
+    compiled = torch.compile(model, backend=watched, options={**FAST, "time_limit_s": 5.0})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(y), model(x))
+    torch.testing.assert_close(y, x)
+    assert type(watched.made[0]).__name__ == kind
+
+
+def test_graphs_of_other_devices_go_to_inductor() -> None:
+    assert not compile_backend._refusal([torch.empty(2)])
+    assert compile_backend._refusal([torch.empty(2), torch.empty(2, device="meta")])
+
+
+def test_a_fault_in_eqsynth_costs_the_graph_only(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty:
+        def __bool__(self) -> bool:
+            raise RuntimeError("a fault")
+
+    model, x = Bottleneck().eval(), torch.randn(5, 12)
+    compiled = torch.compile(model, backend=watched, options={**FAST, "progress": Faulty()})
+    with torch.no_grad(), caplog.at_level(logging.INFO, "eqsynth.compile"):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert not isinstance(watched.made[0], compile_backend.Program)
+    assert "RuntimeError: a fault" in caplog.text
+
+
+def test_the_faster_of_the_program_and_inductors_is_taken(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = Bottleneck().eval(), torch.randn(5, 12)
+    compiled = torch.compile(model, backend=watched, options={"time_limit_s": 5.0})
+    with torch.no_grad(), caplog.at_level(logging.INFO, "eqsynth.compile"):
+        torch.testing.assert_close(compiled(x), model(x))
+    # Two times were told, or there was no program that is faster than torch's own operators.
+    told = [record.args for record in caplog.records if record.msg.startswith("eqsynth takes")]
+    if told:
+        ours, theirs = told[0]  # type: ignore[misc]
+        assert isinstance(watched.made[0], compile_backend.Program) == (ours < theirs)
+    else:
+        assert "nothing faster was found" in caplog.text
+
+
+def test_programs_know_autocast(watched: Watched) -> None:
+    model, x = Bottleneck().eval(), torch.randn(5, 12)
+    compiled = torch.compile(model, backend=watched, options=FAST)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            got, expected = compiled(x), model(x)
+        assert got.dtype == expected.dtype == torch.bfloat16
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.01)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_generation_with_a_growing_cache_takes_few_graphs(watched: Watched) -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.rows: torch.Tensor | None = None
+
+        def update(self, x: torch.Tensor) -> torch.Tensor:
+            self.rows = x if self.rows is None else torch.cat([self.rows, x])
+            return self.rows
+
+    class Decoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Bottleneck()
+
+        def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+            h = cache.update(self.part(x))
+            return torch.softmax(x @ h.T, -1) @ h
+
+    model, caches = Decoder().eval(), (Cache(), Cache())
+    compiled = torch.compile(model, backend=watched, options=FAST)
+    with torch.no_grad():
+        for step in range(6):
+            x = torch.randn(1 if step else 4, 12)
+            torch.testing.assert_close(compiled(x, caches[0]), model(x, caches[1]))
+    assert caches[0].rows is not None and caches[0].rows.shape == (9, 12)
+    kinds = [isinstance(made, compile_backend.Program) for made in watched.made]
+    assert kinds[:2] == [True, True] and len(kinds) <= 4
+
+
+def test_training_mode_without_gradients(watched: Watched) -> None:
+    norm, twin = (torch.nn.BatchNorm1d(12).train() for _ in range(2))
+    compiled, x = torch.compile(norm, backend=watched, options=FAST), torch.randn(5, 12)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), twin(x))
+    torch.testing.assert_close(norm.running_mean, twin.running_mean)
+    drop = torch.compile(torch.nn.Dropout(0.5).train(), backend=watched, options=FAST)
+    with torch.no_grad():
+        assert not torch.equal(drop(torch.ones(999)), drop(torch.ones(999)))
+    assert not any(isinstance(made, compile_backend.Program) for made in watched.made)
 
 
 def test_a_graph_break_makes_two_programs(watched: Watched) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,58 @@ def test_a_default_between_is_left_out_or_given() -> None:
         assert bound[0] is X and bound[1] is Y
     with pytest.raises(EqsynthError):
         found.bind(X)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "named", "expected"),
+    [
+        ((X, 2.0, Y), {}, (), ((X,), {"b": Y})),
+        ((X,), {"b": Y}, (), ((X,), {"b": Y})),
+        ((), {"x": X, "b": Y}, (), ((X,), {"b": Y})),
+        ((), {"b": Y, "x": X}, ("x", "b"), ((), {"x": X, "b": Y})),
+        ((X, 3.0, Y), {"k": 1}, (), ((X, 3.0, Y), {})),
+        ((X, 3.0), {"k": 2, "v": Z}, (), ((X, 3.0), {"k": 2, "v": Z})),
+        # True is no 1, and 2 no 2.0.
+        ((X, 2), {"k": True}, (), ((X, 2), {"k": True})),
+    ],
+)
+def test_arguments_have_one_way_without_defaults(
+    args: Any, kwargs: Any, named: Any, expected: Any
+) -> None:
+    def forward(x: Any, scale: float = 2.0, b: Any = None, *, k: int = 1, **more: Any) -> None: ...
+
+    found = calling.bound(inspect.signature(forward), args, kwargs, named)
+    assert len(found[0]) == len(expected[0]) and list(found[1]) == list(expected[1])
+    pairs = zip([*found[0], *found[1].values()], [*expected[0], *expected[1].values()], strict=True)
+    assert all(one is other for one, other in pairs)
+
+
+def test_what_stands_before_nameless_arguments_keeps_its_place() -> None:
+    def forward(x: Any, /, a: int = 1, *rest: Any, k: int = 0) -> None: ...
+
+    bound = partial(calling.bound, inspect.signature(forward))
+    assert bound((5, 1), {}) == ((5,), {})
+    assert bound((5, 1, 7, 8), {"k": 0}, ("a",)) == ((5, 1, 7, 8), {})
+    assert bound((5,), {"a": 3}, ("a",)) == ((5,), {"a": 3})
+
+
+def test_a_decorator_that_fills_in_an_argument_gets_it_once() -> None:
+    """As those of transformers do."""
+
+    def filled(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(self, *args, **{"scale": 3.0, **kwargs})
+
+        return wrapper
+
+    @filled
+    def forward(self: Any, x: Tensor, y: Tensor | None = None, scale: float | None = None) -> Any:
+        return x * scale + y
+
+    found = captured(module(forward), X, y=Y)
+    for bound in (found.bind(X, y=Y), found.bind(X, Y), found.bind(y=Y, x=X, scale=None)):
+        assert bound[0] is X and bound[1] is Y
 
 
 def test_dicts_in_any_order_of_keys() -> None:

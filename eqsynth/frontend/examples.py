@@ -121,8 +121,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def try_out(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
-) -> None:
-    """Runs the module once: capture doesn't see all that torch refuses, such as mixed dtypes.
+) -> Any:
+    """The result of the module: capture doesn't see all that torch refuses, such as mixed dtypes.
 
     Buffers are as before afterwards.
 
@@ -133,7 +133,7 @@ def try_out(
     kwargs = kwargs or {}
     try:
         with torch.no_grad(), kept_buffers(module) as assigned:
-            module(*_copied(args), **_copied(dict(kwargs)))
+            result = module(*_copied(args), **_copied(dict(kwargs)))
     except Exception as error:  # whatever a user's module raises
         kinds = [*map(_kind, args), *(f"{name}={_kind(v)}" for name, v in kwargs.items())]
         raise EqsynthError(
@@ -151,6 +151,7 @@ def try_out(
             expected="the same tensor",
             hint="change it in place (add_, copy_); the original runs as it is",
         )
+    return result
 
 
 @contextmanager

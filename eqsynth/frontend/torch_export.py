@@ -93,6 +93,8 @@ def capture(
     with warnings.catch_warnings():
         # torch warns of how torch.export itself copies its specs.
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+        # Recurrent layers of torch hold their weights a second time, in a list.
+        warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         exported = export(module, args, kwargs)
         table = decompositions()
         tried, working = set[Any](), dict[Any, Any]()

@@ -16,6 +16,7 @@ import torch
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
+from eqsynth.lower.holders import Opening
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, storages
 
@@ -60,6 +61,7 @@ class CompiledProgram(torch.nn.Module):
         steps: in order of execution.
         original: what is called instead of steps, where nothing faster was found.
         examples: makes arguments for the original, of zeros; None if they aren't known.
+        opens: objects that hold tensors are among its arguments or results (``holders.py``).
         recipe: how the constants are made from the module's weights.
     """
 
@@ -100,6 +102,7 @@ class CompiledProgram(torch.nn.Module):
         self.original: Callable[..., Any] | None = None
         self._owned = frozenset[int]()
         self.examples: Callable[[], Any] | None = None
+        self.opens = False
         self._untried = loaded
         self.recipe, self._backends, self._watch = recipe, tuple(backends), watch
         self.mutations = dict(mutations or {})
@@ -171,6 +174,18 @@ class CompiledProgram(torch.nn.Module):
             self._watch.check()
         if self.original is not None:
             return self._run_original(args, kwargs)
+        if not self.opens:
+            return self._run_steps(args, kwargs)
+        call = Opening()
+        args, kwargs = call.opened((args, kwargs))
+        if not call.objects:
+            return call.closed(self._run_steps(args, kwargs))
+        result, states = self._run_steps(args, kwargs)
+        closed = call.closed(result)
+        call.changed(states)
+        return closed
+
+    def _run_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = self.calling.bind(*args, **kwargs)
         if len(values) != len(self.inputs):
             raise ShapeError(

@@ -292,6 +292,7 @@ def same_types(got: Results, expected: Results, where: str) -> None:
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference over the largest value, of what is finite: a figure for reports."""
+    got, expected = got.detach(), expected.detach()
     known = _finite(expected) & _finite(got)
     if not bool(known.any()):
         return 0.0

@@ -1,6 +1,7 @@
 """Capture of modules: inputs, weights, buffers, results, opaque operators, refusals."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -242,7 +243,9 @@ def test_recurrent_and_attention_layers_are_decomposed(layer: nn.Module, run: Ru
     made = module(lambda self, x: self.layer(*((x,) * 3 if attention else (x,)))[0])
     made.layer = layer.eval()
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    captured = capture(made, (x,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The tensor attributes")
+        captured = capture(made, (x,))
     assert captured.opaque == {}
     torch.testing.assert_close(run(captured, x), made(x), rtol=1e-4, atol=1e-5)
 

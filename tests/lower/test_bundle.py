@@ -28,7 +28,7 @@ from eqsynth.ir.scalar import Call, Prod, Read, Sum
 from eqsynth.ir.tensor import Input, Op, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.bundle import load, save
-from eqsynth.lower.calling import Fixed, SavedCalling
+from eqsynth.lower.calling import Fixed, SavedCalling, bound
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.manifest import check_kernel
 from eqsynth.lower.program import CompiledProgram
@@ -156,11 +156,10 @@ def signature(x: Any, scale: float = 2.0, *, names: tuple[str, int] = ("a", 1)) 
 def test_arguments_as_the_user_gives_them(tmp_path: Path) -> None:
     steps = [step("y", op("Relu", (2,)), "a"), step("z", op("Neg", (2,)), "b")]
     call = ((({"left": 0, "right": [0]}), 2.0), {"names": ("a", 1)})
-    bound = inspect.signature(signature).bind(*call[0], **call[1])
-    _, spec = tree_flatten((bound.args, bound.kwargs))
+    _, spec = tree_flatten(bound(inspect.signature(signature), *call))
     _, out_spec = tree_flatten({"y": 0, "kept": 0, "list": [0]})
     row = SavedCalling(
-        (0, 1, Fixed(2.0), Fixed("a"), Fixed(1)),
+        (0, 1, Fixed("a"), Fixed(1)),
         (0, Fixed(None), 1),
         inspect.signature(signature),
         spec,

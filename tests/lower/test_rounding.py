@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eqsynth.lower.reruns import off_by_rounding
-from eqsynth.lower.rounding import RERUNS, Evidence, distance, judge
+from eqsynth.lower.rounding import RERUNS, Evidence, distance, judge, largest_error
 
 Function = Callable[[Tensor], Tensor]
 
@@ -196,3 +197,10 @@ def test_whole_numbers_and_zeros_are_not_moved() -> None:
     moved = off_by_rounding(x, seed=0)
     far = ((moved - x) / x).abs() / torch.finfo(x.dtype).eps
     assert 2 < float(far.mean()) < 5 and float(far.max()) < 30
+
+
+def test_an_error_of_results_with_gradients_is_told_without_a_warning() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert largest_error(weight, weight + 1) == 0.5

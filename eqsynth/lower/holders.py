@@ -1,0 +1,267 @@
+"""Objects that hold tensors, such as a KV cache or a dataclass, as trees that torch knows.
+
+    Cache(keys=K, seen=3)  ->  Held(Cache, number=0, names=("keys", "seen"), values=[K, Plain(3)])
+
+Torch's trees end at such an object: capture would refuse it, and nobody could give its tensors
+other values. ``Opened`` is a module around the user's: its arguments and results have trees in the
+objects' places. An object that is an argument may be changed by a call (a cache grows): its
+attributes after the call are results too, and are put into the user's object. Not here: containers
+that torch knows, which need none of this.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import GetAttrKey, register_pytree_node, tree_leaves, tree_map
+
+_PLAIN: Final = (
+    bool, int, float, complex, str, bytes, type(None), type, range, enum.Enum, torch.Size,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+    types.FunctionType, types.BuiltinFunctionType,
+)  # fmt: skip
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code defines
+_SHARED: Final = (
+    "training", "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules",
+)  # fmt: skip
+
+
+@dataclass
+class Held:
+    """An object by its attributes.
+
+    Attributes:
+        number: objects are numbered in the order in which they are met.
+        values: of the attributes: tensors, further objects, and containers of these.
+    """
+
+    kind: type
+    number: int
+    names: tuple[str, ...]
+    values: list[Any]
+
+
+@dataclass(frozen=True)
+class Same:
+    """An object that was met before."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A value that has no tensor in it and is no object: two calls are alike if it is equal."""
+
+    value: Any
+
+
+def _of_held(held: Held) -> tuple[list[Any], Any]:
+    return held.values, (held.kind, held.number, held.names)
+
+
+def _of_plain(plain: Plain) -> tuple[list[Any], Any]:
+    return [], (type(plain.value), plain.value)
+
+
+# With keys, which torch.export tells arguments by.
+register_pytree_node(
+    Held,
+    _of_held,
+    lambda values, context: Held(context[0], context[1], context[2], list(values)),
+    flatten_with_keys_fn=lambda held: (
+        [(GetAttrKey(name), value) for name, value in zip(held.names, held.values, strict=True)],
+        _of_held(held)[1],
+    ),
+)
+register_pytree_node(
+    Same,
+    lambda same: ([], same.number),
+    lambda _, number: Same(number),
+    flatten_with_keys_fn=lambda same: ([], same.number),
+)
+register_pytree_node(
+    Plain,
+    _of_plain,
+    lambda _, context: Plain(context[1]),
+    flatten_with_keys_fn=_of_plain,
+)
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, Held | Same | Plain)
+
+
+def holds(tree: Any) -> bool:
+    """Whether there are objects among the leaves of a tree that can be opened."""
+    return any(map(_is_held, tree_leaves(Opening().opened(tree), is_leaf=_is_tree)))
+
+
+def _is_held(value: Any) -> bool:
+    return isinstance(value, Held)
+
+
+class _UnknownError(Exception):
+    """An object holds something of which nobody knows whether it may be copied."""
+
+
+class Opening:
+    """One call: its objects are opened, and closed again.
+
+    Attributes:
+        objects: those that were met, by number.
+    """
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def opened(self, tree: Any) -> Any:
+        """The tree with objects opened; one that holds what is unknown stays as it is."""
+        return tree_map(self._leaf, tree)
+
+    def states(self, count: int) -> list[Held]:
+        """The first objects as they are now.
+
+        Raises:
+            TypeError: one holds something unknown by now.
+        """
+        try:
+            return [self._attributes(n, self.objects[n]) for n in range(count)]
+        except _UnknownError as error:
+            raise TypeError(f"an argument holds {error} after the call") from error
+
+    def closed(self, tree: Any) -> Any:
+        """The tree with objects in the places of what ``opened`` has made of them: those that are
+        known here are meant as they are, others are new."""
+        return tree_map(self._object, tree, is_leaf=_is_tree)
+
+    def changed(self, states: list[Held]) -> None:
+        """Gives objects the attributes that ``states`` tells."""
+        for held in states:
+            attributes = vars(self.objects[held.number])
+            for name in attributes.keys() - set(held.names):
+                del attributes[name]
+            for name, value in zip(held.names, held.values, strict=True):
+                attributes[name] = _kept(attributes.get(name), self.closed(value))
+
+    def _leaf(self, value: Any) -> Any:
+        if not _may_be_opened(value):
+            return value
+        count = len(self.objects)
+        try:
+            return self._opened(value)
+        except _UnknownError:
+            for forgotten in self.objects[count:]:
+                del self._numbers[id(forgotten)]
+            del self.objects[count:]
+            return value
+
+    def _opened(self, value: Any) -> Held | Same:
+        number = self._numbers.get(id(value))
+        if number is not None:
+            return Same(number)
+        self._numbers[id(value)] = number = len(self.objects)
+        self.objects.append(value)
+        return self._attributes(number, value)
+
+    def _attributes(self, number: int, value: Any) -> Held:
+        attributes = vars(value)
+        values = [tree_map(self._part, part) for part in attributes.values()]
+        return Held(type(value), number, tuple(attributes), values)
+
+    def _part(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, _PLAIN):
+            return Plain(value)
+        if _may_be_opened(value):
+            return self._opened(value)
+        raise _UnknownError(type(value).__name__)
+
+    def _object(self, value: Any) -> Any:
+        if isinstance(value, Plain):
+            return value.value
+        if isinstance(value, Same):
+            return self.objects[value.number]
+        if not isinstance(value, Held):
+            return value
+        made: Any = object.__new__(value.kind)
+        assert value.number == len(self.objects)
+        self._numbers[id(made)] = value.number
+        self.objects.append(made)
+        attributes = map(self.closed, value.values)
+        vars(made).update(zip(value.names, attributes, strict=True))
+        return made
+
+
+def _may_be_opened(value: Any) -> bool:
+    """Whether a value is an object whose attributes are all that there is of it."""
+    kind = type(value)
+    return (
+        not isinstance(value, torch.nn.Module | type | enum.Enum)
+        and not _is_tree(value)
+        and hasattr(value, "__dict__")
+        and all(
+            base.__flags__ & _HEAP_TYPE and not base.__dict__.get("__slots__")
+            for base in kind.__mro__[:-1]
+        )
+        and "__dict__" not in kind.__dict__.get("__slots__", ())
+    )
+
+
+def _kept(old: Any, new: Any) -> Any:
+    """A list or dict of the user that has other items now; else the new value."""
+    if type(old) is list and type(new) is list:
+        old[:] = new
+        return old
+    if type(old) is dict and type(new) is dict:
+        old.clear()
+        old.update(new)
+        return old
+    return new
+
+
+class Opened(torch.nn.Module):
+    """A module whose arguments and results are opened. It has the parts, parameters and attributes
+    of the other, under the same names; with objects among the arguments, its result is a pair: the
+    result, and the objects as they are then."""
+
+    _eqsynth_inside: torch.nn.Module
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        call = Opening()
+        args, kwargs = call.closed((args, kwargs))
+        count = len(call.objects)
+        result = call.opened(self._eqsynth_inside(*args, **kwargs))
+        return (result, call.states(count)) if count else result
+
+
+def opened_module(module: torch.nn.Module) -> Opened:
+    """See :class:`Opened`; its ``forward`` has the signature of the module's."""
+    signature = inspect.signature(module.forward)
+    own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+    parameters = list(signature.parameters.values())
+
+    def forward(self: Opened, /, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    forward.__signature__ = signature.replace(parameters=own + parameters)  # type: ignore[attr-defined]
+    kind = type(module)
+    names: Mapping[str, Any] = {"forward": forward, "__qualname__": kind.__qualname__}
+    made: Opened = type(kind.__name__, (Opened,), dict(names))()
+    # Hooks, and what replaces `forward` in an instance, are called by the module inside.
+    left = set(vars(made)) - set(_SHARED) | {"forward", "_compiled_call_impl"}
+    made.__dict__.update({k: v for k, v in vars(module).items() if k not in left})
+    made.__dict__["_eqsynth_inside"] = module
+    return made
+
+
+def inside(module: torch.nn.Module) -> torch.nn.Module:
+    """The user's module."""
+    return module._eqsynth_inside if isinstance(module, Opened) else module
