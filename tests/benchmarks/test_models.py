@@ -1,0 +1,80 @@
+"""The list of real models, and the command that runs it. No model is built here but where its
+library is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks import models
+from benchmarks.models import Journal, Row, _difference, line, run, tried
+from benchmarks.zoo import LIBRARIES, MODELS, Call, installed
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.rows = torch.zeros(1, 3)
+
+
+class Grows(nn.Module):
+    def __init__(self, by: float = 0.0, forgets: bool = False) -> None:
+        super().__init__()
+        self.by, self.forgets = by, forgets
+
+    def forward(self, x: Tensor, cache: Cache) -> dict[str, Any]:
+        if not self.forgets:
+            cache.rows = torch.cat([cache.rows, x + self.by])
+        return {"y": x, "cache": cache}
+
+
+def test_models_of_all_libraries_are_listed() -> None:
+    assert len(MODELS) >= 40
+    assert {model.library for model in MODELS.values()} == set(LIBRARIES)
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [(Grows(), 0.0), (Grows(by=0.5), 0.25), (Grows(forgets=True), float("inf"))],
+)
+def test_a_model_differs_by_its_results_and_by_what_it_does_to_its_arguments(
+    other: nn.Module, differs: float
+) -> None:
+    cache = Cache()
+    call = Call(Grows(), (torch.tensor([[0.0, 1.0, 2.0]]),), {"cache": cache})
+    assert _difference(call, other, shuffle=False) == differs
+    assert (_difference(call, other, shuffle=True) > 0) == (differs > 0)
+    assert cache.rows.shape == (1, 3)
+
+
+def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "models.jsonl"
+    first = Journal(path, {"size": "probe"})
+    first.add(Row("bert", "transformers", cpu_s=3.0, opaque=("a",), flops=(2, 1)))
+    with path.open("a") as file:
+        file.write('{"name": "gpt2", "libr')
+    again = Journal(path, {"size": "probe"})
+    assert list(again.rows) == ["bert"] and again.rows["bert"].cpu_s == 3.0
+    told: list[str] = []
+    (row,) = run(["bert"], again, 1.0, told.append, ("probe", 1.0, "flops", 1, False))
+    assert row.equal and not told
+    assert "equal" in line(row) and models.table([row]).row_count == 1
+    assert not Journal(path, {"size": "small"}).rows
+
+
+def test_what_fails_or_differs_is_not_equal() -> None:
+    assert not Row("bert", "transformers", error="x").equal
+    assert not Row("bert", "transformers", differs=1e-3).equal
+    assert "DIFFERS" in line(Row("bert", "transformers", differs=float("inf")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama_step"])
+def test_a_real_model(name: str) -> None:
+    if not installed(MODELS[name].library):
+        pytest.skip("transformers isn't installed")
+    row = tried(name, "probe", 10.0, "flops", 1, False)
+    assert row.equal and not row.kept and row.operators > 50 and not row.warnings
