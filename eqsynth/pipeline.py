@@ -37,7 +37,7 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, with_engines
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression
-from eqsynth.frontend.examples import arguments, try_out
+from eqsynth.frontend.examples import arguments, opened
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
@@ -46,7 +46,7 @@ from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import Mismatch
-from eqsynth.lower.holders import Opened, Opening, holds, inside, opened_module
+from eqsynth.lower.holders import Opened, inside
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
@@ -162,7 +162,7 @@ def optimize(
         validate(module, args, kwargs)
     try:
         if module is not None:
-            module, args, kwargs = _opened(module, args, kwargs)
+            module, args, kwargs = opened(module, args, kwargs)
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
@@ -192,21 +192,6 @@ def optimize(
     result.opens = isinstance(module, Opened)
     report.optimize_s = time.monotonic() - begin
     return result
-
-
-def _opened(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The module, tried on its arguments; opened, where these or its result hold tensors in objects
-    that torch's trees end at."""
-    call = Opening()
-    given = call.opened((args, kwargs))
-    if call.objects:
-        module, (args, kwargs) = opened_module(module), arguments(*given)
-    result = try_out(module, args, kwargs)
-    if not call.objects and holds(result):
-        module = opened_module(module)
-    return module, args, kwargs
 
 
 def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.lower.holders import Opening, holds, opened_module
 
 
 def arguments(
@@ -117,6 +118,25 @@ def _same(one: Any, other: Any) -> bool:
             one.nan_to_num(), other.nan_to_num()
         )
     return type(one) is type(other) and bool(one == other)
+
+
+def opened(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The module, tried on its arguments; opened, where these or its result hold tensors in objects
+    that torch's trees end at (``lower/holders.py``).
+
+    Raises:
+        EqsynthError, CaptureError: as ``try_out``.
+    """
+    call = Opening()
+    given = call.opened((args, kwargs))
+    if call.objects:
+        module, (args, kwargs) = opened_module(module), arguments(*given)
+    result = try_out(module, args, kwargs)
+    if not call.objects and holds(result):
+        module = opened_module(module)
+    return module, args, kwargs
 
 
 def try_out(
