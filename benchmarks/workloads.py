@@ -93,7 +93,7 @@ def _small_resnet(**options: int) -> Callable[[], tuple[nn.Module, Shapes]]:
 
 
 _GCN_MAPS: Final = ((2048, 7), (1024, 14), (512, 28), (256, 56))
-_SMALL_GCN_MAPS: Final = ((16, 2), (8, 4), (6, 8), (4, 16))
+_SMALL_GCN_MAPS: Final = ((8, 2), (6, 4), (4, 8))
 
 
 def _gcn(b: int) -> tuple[nn.Module, Shapes]:
