@@ -82,6 +82,7 @@ _CACHES: Final[list[Callable[[], None]]] = []
 def forget() -> None:
     """Clears the canonical forms and all that is remembered over them."""
     _canonical.cache_clear()
+    _plain_key.cache_clear()
     for clear in _CACHES:
         clear()
 
@@ -141,7 +142,6 @@ def canonical_term(root: Tensor) -> Tensor:
 def sort_operands(scalar: Scalar) -> Scalar:
     """Operands of commutative nodes in the order of their structure; sums and products flat."""
     done: dict[Scalar, Scalar] = {}
-    keys: dict[Scalar, bytes] = {}
 
     def ordered(part: Scalar) -> Scalar:
         if not children(part):
@@ -149,7 +149,7 @@ def sort_operands(scalar: Scalar) -> Scalar:
         if part not in done:
             parts = [ordered(p) for p in children(part)]
             if _commutes(part):
-                parts.sort(key=lambda p: _key(p, _plain, keys))
+                parts.sort(key=_plain_key)
             done[part] = rebuild(part, parts)
         return done[part]
 
@@ -166,7 +166,7 @@ def _without_idle(scope: Scope) -> Scope:
     """Iterators of extent 1 are 0; a reduction that the body doesn't use is carried out."""
     width = len(scope.traversal)
     body = substitute(scope.body, lambda it: Index.iterator(it.slot, it.extent))
-    body = rewrite_leaves(rewrite_leaves(body, _without_fill), _without_units)
+    body = rewrite_leaves(body, lambda leaf: _without_units(_without_fill(leaf)))
     used = {it.slot for it in iterators(body)}
     kept, factor = [], 1
     for slot in range(width, len(scope.extents)):
@@ -240,6 +240,23 @@ def _numbered(order: list[int], width: int) -> Colour:
     return lambda it: ("i", place.get(it.slot, it.slot), it.extent)
 
 
+@lru_cache(maxsize=1 << 15)
+def _plain_key(scalar: Scalar) -> bytes:
+    """The digest that operands are ordered by: it sees iterators by their slots."""
+    if not children(scalar):
+        return _key(scalar, _plain)
+    return _combined(scalar, [_plain_key(part) for part in children(scalar)])
+
+
+def _combined(scalar: Scalar, parts: list[bytes]) -> bytes:
+    if isinstance(scalar, Cast):
+        return digest_of("cast", scalar.dtype, *parts)
+    if _commutes(scalar):
+        parts.sort()
+    fn = scalar.fn if isinstance(scalar, Call) else ""
+    return digest_of(type(scalar).__name__, fn, *parts)
+
+
 def _key(scalar: Scalar, colour: Colour, done: dict[Scalar, bytes] | None = None) -> bytes:
     """A digest of the expression that sees iterators by colour and not the order of operands.
 
@@ -254,14 +271,7 @@ def _key(scalar: Scalar, colour: Colour, done: dict[Scalar, bytes] | None = None
             return digest_of("value", _index(index, colour))
     done = {} if done is None else done
     if scalar not in done:
-        parts = [_key(part, colour, done) for part in children(scalar)]
-        if isinstance(scalar, Cast):
-            done[scalar] = digest_of("cast", scalar.dtype, *parts)
-        else:
-            if _commutes(scalar):
-                parts.sort()
-            fn = scalar.fn if isinstance(scalar, Call) else ""
-            done[scalar] = digest_of(type(scalar).__name__, fn, *parts)
+        done[scalar] = _combined(scalar, [_key(part, colour, done) for part in children(scalar)])
     return done[scalar]
 
 

@@ -92,8 +92,11 @@ def _seal(term: Scalar, *parts: bytes) -> None:
 
 
 def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
-    """Whether :func:`rebuild` over the same children gives the node itself: no product stands in a
-    product, no sum in a sum, and of numbers there is one at most, in the first place."""
+    """Whether :func:`rebuild` over the same children gives the node itself, here and in all that is
+    below: no product stands in a product, no sum in a sum, and of numbers there is one at most, in
+    the first place."""
+    if not all([part._flat for part in own]):
+        return False
     if not isinstance(term, Prod | Sum):
         return True
     if len(own) < 2 or any(isinstance(part, type(term)) for part in own):
@@ -278,8 +281,10 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
 
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
     """The expression with every iterator replaced by its image."""
-
-    known = {it: image(it) for it in scalar._iterators}.__getitem__
+    images = {it: image(it) for it in scalar._iterators}
+    if scalar._flat and all([to == (0, ((it, 1),)) for it, to in images.items()]):
+        return scalar
+    known = images.__getitem__
 
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read):

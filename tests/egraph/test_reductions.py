@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 
 import numpy as np
 import pytest
@@ -375,3 +376,22 @@ def test_three_small_poolings_are_one_large_one() -> None:
     assert eqsynth.prove_equal(small, ops.max_pool2d(x, 7, 1))
     mixed = ops.max_pool2d(ops.avg_pool2d(x, 3, 1), 3, 1)
     assert not eqsynth.prove_equal(mixed, ops.max_pool2d(x, 5, 1))
+
+
+def test_an_index_without_overlap_takes_each_value_once() -> None:
+    """What ``_overlaps`` lets go has no window that neighbours share; windows it keeps."""
+    random, apart = Random(0), 0
+    for _ in range(300):
+        extents = [random.randint(2, 5) for _ in range(random.randint(1, 3))]
+        index = Index(random.randint(-3, 3))
+        for slot, extent in enumerate(extents):
+            index += Index.iterator(slot, extent) * random.choice((-1, 1, 2, -4, 5, 12))
+        places = index.evaluate(dict(enumerate(np.indices(extents))))
+        values = Counter(np.broadcast_to(places, extents).ravel().tolist())
+        if not reductions._overlaps(index):
+            assert max(values.values()) == 1
+            apart += 1
+    assert 20 < apart < 280
+    i, k = Index.iterator(0, 12), Index.iterator(1, 64)
+    assert not reductions._overlaps(i * 64 + k) and reductions._overlaps(i * 32 + k)
+    assert reductions._overlaps((i * 64 + k) // 2)

@@ -51,28 +51,29 @@ def part(scope: Scope, read: Read) -> Scope | None:
     of the index (a diagonal, a row), and the box of the places along each axis (a window over a
     slice, every second column).
     """
-    extents = read.tensor.shape
     found = [candidate for candidate in (_box(read), _by_iterators(read)) if candidate]
-    smallest = min(found, key=lambda c: math.prod(c.tensor.shape), default=None)
-    if smallest is None or math.prod(smallest.tensor.shape) >= math.prod(extents):
+    smallest = min(found, key=lambda c: c.tensor.type.size, default=None)
+    if smallest is None:
         return None
     body = rewrite_leaves(scope.body, lambda leaf: smallest if leaf == read else leaf)
     return same_scope(scope, body, reduction_iterators(scope))
 
 
 def _by_iterators(read: Read) -> Read | None:
-    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes.
+    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes, where
+    that is smaller than t.
 
     An infinite fill would be an element there, and elements are taken to be finite.
     """
-    if not is_finite(read):
-        return None
     own = list(dict.fromkeys(it for index in read.index for it in index.iterators()))
-    return read_all(scope_over(own, [], read), own) if own else None
+    if not own or math.prod(it.extent for it in own) >= read.tensor.type.size:
+        return None
+    return read_all(scope_over(own, [], read), own) if is_finite(read) else None
 
 
 def _box(read: Read) -> Read | None:
-    """The read of ``L_u t[first + step * u]``, zero or what else the read gives outside of t."""
+    """The read of ``L_u t[first + step * u]``, zero or what else the read gives outside of t, where
+    that is smaller than t."""
     inner, outer, extents = [], [], []
     for slot, (index, size) in enumerate(zip(read.index, read.tensor.shape, strict=True)):
         step = math.gcd(*(c for _, c in index.terms)) or 1
@@ -86,6 +87,8 @@ def _box(read: Read) -> Read | None:
         outer.append(Index((index.const - first) // step, tuple(
             (atom, c // step) for atom, c in index.terms
         )))  # fmt: skip
+    if math.prod(extents) >= read.tensor.type.size:
+        return None
     whole = Read(read.tensor, tuple(inner))
     kept = [It(slot, extent) for slot, extent in enumerate(extents)]
     return Read(scope_over(kept, [], whole), tuple(outer), read.fill)

@@ -127,8 +127,21 @@ def rfactor(scope: Scope) -> Scope | None:
 
 
 def _is_windowed(scope: Scope) -> bool:
-    """Some index mixes an iterator that is reduced with others: windows overlap."""
-    return bool(_mixed(scope))
+    """Some index mixes an iterator that is reduced with others, and windows overlap. Where they
+    don't, as in ``x[64*i + k]`` with k < 64, there is a coordinate for each place of the window."""
+    mixed = _mixed(scope)
+    return any(_overlaps(index) for index in indices_of(scope.body) if mixed & {*index.iterators()})
+
+
+def _overlaps(index: Index) -> bool:
+    """Whether an index may have one value at two places: of an affine one each coefficient is
+    larger than what the smaller ones reach together, or it may."""
+    reach = 0
+    for coefficient, it in sorted((abs(c), it) for it, c in index.terms if isinstance(it, It)):
+        if coefficient <= reach:
+            return True
+        reach += coefficient * (it.extent - 1)
+    return not index.is_affine
 
 
 def _mixed(scope: Scope) -> set[It]:
