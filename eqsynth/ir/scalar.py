@@ -87,18 +87,15 @@ def _seal(term: Scalar, *parts: bytes) -> None:
     known["_iterators"] = its
     known["_tensors"] = tensors
     known["_size"] = sum([part._size for part in own]) if own else 1
-    known["_dtype"] = _inferred(term)
-    known["_flat"] = _is_flat(term, own)
+    known |= {"_dtype": _inferred(term), "_flat": _is_flat(term, own)}
 
 
 def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
-    """Whether :func:`rebuild` over the same children gives the node itself, here and in all that is
-    below: no product stands in a product, no sum in a sum, and of numbers there is one at most, in
-    the first place."""
-    if not all([part._flat for part in own]):
-        return False
-    if not isinstance(term, Prod | Sum):
-        return True
+    """Whether :func:`rebuild` of it and of all below over the same children gives itself: no product
+    stands in a product, no sum in a sum, and of numbers there is one at most, in the first place."""
+    below = all([part._flat for part in own])
+    if not below or not isinstance(term, Prod | Sum):
+        return below
     if len(own) < 2 or any(isinstance(part, type(term)) for part in own):
         return False
     if any(isinstance(part, Num) for part in own[1:]):
