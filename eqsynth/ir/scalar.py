@@ -91,8 +91,8 @@ def _seal(term: Scalar, *parts: bytes) -> None:
 
 
 def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
-    """Whether :func:`rebuild` of it and of all below over the same children gives itself: no product
-    stands in a product, no sum in a sum, and of numbers there is one at most, in the first place."""
+    """Whether :func:`rebuild` changes neither it nor what is below: no product stands in a product,
+    no sum in a sum, and of numbers there is one at most, in the first place."""
     below = all([part._flat for part in own])
     if not below or not isinstance(term, Prod | Sum):
         return below
