@@ -14,16 +14,54 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from eqsynth.errors import LawError, ShapeError
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Scope, Tensor
-from eqsynth.testing.choices import Choices, DrawnChoices, Rejected
+from eqsynth.testing.choices import Choices, DrawnChoices, Rejected, chance
 from eqsynth.testing.judging import Meaningless, Sides
 from eqsynth.testing.literals import Literals
+from eqsynth.testing.scope_samples import iterators, leaf, made_scope
 from eqsynth.testing.world import World, world_of_rule
-from tests.terms import times
+from tests.terms import INF, times
 
 A = TypeVar("A")
 
 KINDS = ("normal", "ties", "zeros")
+
+
+DTYPES = ("float32", "float32", "float32", "float32", "uint8", "bool")
+
+
+def polynomial(world: World) -> Scope:
+    """Sums, products, powers and quotients of few reads, mostly floats, some infinite outside."""
+    pick = world.choices.pick
+    outer, inner = ([pick((2, 1, 3)) for _ in range(count)] for count in (1, pick((1, 0, 2))))
+    its = iterators((*outer, *inner))
+    base = pick(("float32", "float32", "float32", "float64", "int32", "uint8"))
+
+    def atom() -> Scalar:
+        kind = pick(("read", "read", "read", "read", "number", "value", "call"))
+        one = pick(its)
+        dtype = pick(DTYPES) if chance(world.choices, 6) else base
+        fill = pick((0.0, 0.0, 0.0, INF, -INF)) if base.startswith("float") else 0.0
+        at = Index.iterator(one.slot, one.extent)
+        read = Read(leaf(world, (one.extent,), pick("ab"), dtype), (at - chance(world.choices, 3),),
+                    fill)  # fmt: skip
+        if kind == "number":
+            return Num(pick((2.0, -1.0, 1.0, 0.0, 0.5 if base.startswith("float") else 3.0)))
+        return Value(at) if kind == "value" else Call("abs", (read,)) if kind == "call" else read
+
+    def made(depth: int) -> Scalar:
+        kind = pick(("sum", "product", "sum", "product", "power", "quotient"))
+        one = made(depth - 1) if depth and not chance(world.choices, 3) else atom()
+        two = made(depth - 1) if depth and chance(world.choices, 2) else atom()
+        if kind == "power":
+            return Call("pow", (one, Num(2.0)))
+        if kind == "quotient":
+            return Call("div", (one, two))
+        return total([one, two]) if kind == "sum" else product([one, two])
+
+    return made_scope(outer, inner, made(2), pick(("sum", "sum", "max")))
 
 
 def assert_one_value(left: Tensor, right: Tensor) -> None:

@@ -13,7 +13,7 @@ from eqsynth.testing.choices import chance
 from eqsynth.testing.families import FAMILIES
 from eqsynth.testing.scope_samples import any_product, any_scope, constants, iterators
 from eqsynth.testing.world import World
-from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
 from tests.terms import INF, it, leaf
 
 
@@ -36,7 +36,7 @@ def propose(world: World, scope: Scope) -> Close:
 
 
 def test_whatever_is_closed_is_equal() -> None:
-    families = (any_product, any_scope, constants, *FAMILIES)
+    families = (*[polynomial] * 20, any_product, any_scope, constants, *FAMILIES)
     refused = ("operands", "iterators", "linear", "shared", "dtype")
     never_wrong(close, propose, families, given_back=80, refused=refused, examples=600)
 

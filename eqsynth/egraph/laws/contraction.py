@@ -1,9 +1,9 @@
 """Contraction algebra on flat scopes: ``L sum . f1 * f2 * … * fn``.
 
 Factoring over connected subsets of the factors, folding, hoisting: what is worth closing
-(``calculus/close.py``). Distributing is still computed here. Which nodes they are asked for is the
-normal form (ARCHITECTURE.md), decided in ``algebra.py``. The common factor of a sum is
-``common_factor.py``.
+(``calculus/close.py``); and distributing, which inlines, rearranges and splits. Which nodes they
+are asked for is the normal form (ARCHITECTURE.md), decided in ``algebra.py``. The common factor of
+a sum is ``common_factor.py``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from collections.abc import Iterator, Sequence
 from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.close import Close, Part, close, everything
 from eqsynth.calculus.conditions import is_product, support
+from eqsynth.calculus.inline import Inline, inline
+from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.scopes import (
-    closed,
     reduction_iterators,
-    same_scope,
     traversal_iterators,
 )
+from eqsynth.calculus.split import Split, split
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
+    Sum,
     factors_of,
     iterators,
     product,
@@ -155,18 +157,27 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
     if inner.reduction or len(terms) < 2 or not all(_is_monomial(term) for term in terms):
         return None
     factors.remove(read)
-    parts = []
-    for term in terms:
-        moved = substitute(term, lambda it: read.index[it.slot])
-        used = iterators(product([*factors, moved]))
-        idle = math.prod(it.extent for it in reduction_iterators(scope) if it not in used)
-        parts.append(product([Num(idle), *factors, moved]))
+    moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
+    parts = [product([*factors, term]) for term in moved]
     whole = math.prod(scope.extents)
     if sum(_work(part) >= whole and not _is_constant(part) for part in parts) > 1:
         return None
-    traversal = traversal_iterators(scope)
-    result = same_scope(scope, total([closed(part, set(traversal)) for part in parts]), [])
-    return result if result.dtype == scope.dtype else None
+    inlined = attempt(inline, scope, Inline(read, inner))
+    opened = attempt(rearrange, inlined, Rearrange(_multiplied(inlined.body))) if inlined else None
+    if opened is None:
+        return None
+    apart = tuple(frozenset({n}) for n in range(len(terms_of(opened.body))))
+    return attempt(split, opened, Split(apart))
+
+
+def _multiplied(body: Scalar) -> Scalar:
+    """``a * (b + c)`` as ``a * b + a * c``."""
+    factors = factors_of(body)
+    at = next((n for n, factor in enumerate(factors) if isinstance(factor, Sum)), None)
+    if at is None:
+        return body
+    rest = [*factors[:at], *factors[at + 1 :]]
+    return total([product([*rest, term]) for term in terms_of(factors[at])])
 
 
 def _is_monomial(term: Scalar) -> bool:

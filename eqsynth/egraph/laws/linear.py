@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.close import Close, Part, close
-from eqsynth.calculus.conditions import is_finite
+from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.scopes import (
     closed,
     reduction_iterators,
@@ -68,11 +68,10 @@ def like_terms(scope: Scope) -> Scope | None:
         rest = product([f for f in factors_of(term) if not isinstance(f, Num)])
         key = rest, number > 0
         numbers[key] = numbers.get(key, 0.0) + number
-    if len(numbers) == len(scope.body.terms) or not all(map(math.isfinite, numbers.values())):
+    if len(numbers) == len(scope.body.terms):
         return None
     collected = total([product([Num(n), rest]) for (rest, _), n in numbers.items()])
-    result = same_scope(scope, collected, reduction_iterators(scope))
-    return result if result.type == scope.type else None
+    return attempt(rearrange, scope, Rearrange(collected))
 
 
 def fold_terms(scope: Scope) -> Scope | None:
@@ -225,26 +224,20 @@ def _broadcasts(part: Scalar, everything: set[It]) -> bool:
 def multiply_out(scope: Scope) -> Scope | None:
     """``sum_y (f - g)^2 = sum_y (f^2 - 2 f g + g^2)``: products of sums as sums of products.
 
-    Exact over the reals; where f and g are near each other their digits are lost. A sum of integers
-    wraps before it is multiplied by a float, so there are none.
+    Exact over the reals; where f and g are near each other their digits are lost.
     """
-    if scope.reducer != "sum" or not scope.reduction or not is_float(scope.dtype):
+    terms = _expanded(scope.body) if scope.reducer == "sum" and scope.reduction else None
+    if terms is None or not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    if any(dtype_of(leaf) not in (None, scope.dtype) for leaf in leaves(scope.body)):
-        return None
-    terms = _expanded(scope.body)
-    if terms is None or len(terms) < 2 or len(terms) > MAX_TERMS or total(terms) == scope.body:
-        return None
-    result = same_scope(scope, total(terms), reduction_iterators(scope))
-    return result if result.type == scope.type and result != scope else None
+    result = attempt(rearrange, scope, Rearrange(total(terms)))
+    return result if result != scope else None
 
 
 def _expanded(body: Scalar) -> list[Scalar] | None:
-    """The terms of a polynomial in reads; None if it is none. Infinite fills are multiplied as they
-    are: ``inf * (f - inf)`` is -inf, ``inf * f - inf * inf`` is no number."""
+    """The terms of a polynomial in reads; None if it is none, or one of too many terms."""
     match body:
         case Read() | Num():
-            return [body] if is_finite(body) else None
+            return [body]
         case Call(fn="pow", args=(base, Num(value=power))) if power in (2, 3, 4):
             return _expanded(Prod((base,) * int(power)))
         case Sum():
