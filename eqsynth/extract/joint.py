@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 UNITS = 10**8
 """What the plan that is to be improved costs, in the integers that the solver adds up."""
 
-PROVE_WORK, SEARCH_WORK = 0.05, 1.0
-"""The solver's own measure of work (about seconds of a core), so that the same e-graph gives the
-same plan on a busy machine: to prove that small ones are at their optimum, and to look for better
-plans of large ones."""
+PROVE_WORK, TURN_WORK, MOST_WORK = 0.05, 0.5, 2.0
+"""The solver's own measure of work (about half a second of a core), so that the same e-graph gives
+the same plan on a busy machine: to prove that small ones are at their optimum; for one turn of
+looking for better plans of large ones; and for all turns."""
+
+GAIN, LITTLE = 0.01, 0.001
+"""Parts of the plan's cost. After two turns in a row that gained less than the first, or one that
+gained less than the second, the solver has ended. Each turn looks around the plan that the last one
+found (LSTM, 2,985 ways, four turns: 0.90, 0.85, 0.81, 0.79 of the greedy plan; two turns of twice
+the work: 0.87, 0.80. BERT: 1.00 at once)."""
 
 CYCLIC = 2
 """Classes from which a component of the e-graph has cycles to be kept out of a plan."""
@@ -219,6 +225,7 @@ class _Problem:
 
     def suggest(self, hint: Mapping[int, Way]) -> None:
         """Where the solver begins: the ways of another plan."""
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         for place, uses in self._uses.items():
             known = hint.get(place)
             self.model.add_hint(self._computed[place], known is not None)
@@ -229,17 +236,29 @@ class _Problem:
     def solve(self, until: float) -> Joint | None:
         """Proves a small problem to be at its optimum; else looks around the best that is known."""
         solver, status = self._run(until, PROVE_WORK, num_workers=1)
-        if status != self._optimal:
-            # One thread in turns, so that the outcome doesn't depend on the machine.
-            wide, status = self._run(
-                until, SEARCH_WORK, num_workers=4, interleave_search=True, use_lns_only=True
-            )
+        if status == self._optimal:
+            return self._chosen(solver) if solver.objective_value < UNITS else None
+        best, least, idle = None, float(UNITS), 0
+        work, left = TURN_WORK, MOST_WORK
+        while left >= work and idle < 2 and time.monotonic() < until:
+            # One thread in turns, so that the outcome doesn't depend on the machine; another seed
+            # each time, so that it looks elsewhere.
+            solver, status = self._run(
+                until, work, random_seed=int(left / TURN_WORK),
+                num_workers=4, interleave_search=True, use_lns_only=True,
+            )  # fmt: skip
+            left -= work
             if status not in self._found:
-                return None
-            solver = wide
-        if solver.objective_value >= UNITS:
-            return None
-        return self._chosen(solver)
+                work *= 2  # a large problem, in which nothing was found yet
+                continue
+            gained = (least - solver.objective_value) / UNITS
+            if gained > 0:
+                best, least = self._chosen(solver), solver.objective_value
+                self.suggest(best.ways)
+            if gained < LITTLE:
+                break
+            idle = idle + 1 if gained < GAIN else 0
+        return best
 
     def _run(self, until: float, work: float, **parameters: Any) -> tuple[CpSolver, Any]:
         solver = self._solver()

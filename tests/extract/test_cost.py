@@ -12,7 +12,7 @@ import pytest
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
-from eqsynth.extract.cost import MIN_RATIOS, CostModel, extract, measurement_key
+from eqsynth.extract.cost import MANY, MIN_RATIOS, CostModel, extract, measurement_key
 from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.plan import Plan
@@ -107,6 +107,25 @@ def test_a_family_bound_by_memory_is_seen_at_a_low_quantile(profile: Profile) ->
         kernel = kernel_of(relu(1000 + number))
         costs.record({kernel: timing((1 + number / 10) * costs.roofline_s(kernel))})
     assert costs(kernel_of(RELU)) == pytest.approx(1.2 * costs.roofline_s(kernel_of(RELU)))
+
+
+def test_kernels_of_a_size_tell_most_of_each_other(profile: Profile) -> None:
+    """Small kernels take five times their roofline, large ones 1.5 times: a small one that wasn't
+    timed isn't hoped to be as near to the roofline as a large one."""
+    costs = CostModel(TARGET, profile)
+    small, large = kernel_of(relu(10_000)), kernel_of(relu(1_000_000))
+
+    def record(count: int) -> None:
+        for n in range(1, count):
+            for base, ratio in ((10_000, 5.0), (1_000_000, 1.5)):
+                kernel = kernel_of(relu(base + n))
+                costs.record({kernel: timing(ratio * costs.roofline_s(kernel))})
+
+    record(MANY)
+    assert costs(small) == pytest.approx(1.5 * costs.roofline_s(small))  # too few: all are asked
+    record(MANY + 1)
+    assert costs(small) == pytest.approx(5.0 * costs.roofline_s(small))
+    assert costs(large) == pytest.approx(1.5 * costs.roofline_s(large))
 
 
 @pytest.mark.parametrize("rows, columns", [(20, 100), (2000, 8)])
