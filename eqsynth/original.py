@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -94,7 +94,9 @@ class Original:
         cut = "" if report.stop in WHOLE else f" (the search was cut short: {report.stop})"
         why = NoExplanation(f"the original program is used: {report.reason}{cut}")
         module = inside(self.module)
-        return CompiledProgram.from_module(module, report, why, (self.args, self.kwargs))
+        plain = partial(self._plain, Report())
+        given = (self.args, self.kwargs)
+        return CompiledProgram.from_module(module, report, why, given, plain=plain)
 
     def refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is.

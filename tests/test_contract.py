@@ -23,8 +23,9 @@ FACES = {"__init__", "__main__"}
 HOMES = {
     "egglog": {"egraph", "rules"}, "tvm": {"lower"}, "tvm_ffi": {"lower"}, "z3": {"rules"},
     "onnx": {"frontend", "lower", "testing", "pipeline"}, "onnxruntime": {"lower"},
+    "openvino": {"lower"},
 }  # fmt: skip
-HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx")
+HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx", "onnxruntime", "openvino")
 # What is trusted imports what it is about and nothing else.
 TRUSTED = {"calculus": {"calculus", "ir", "errors"}}
 MAX_TRUSTED_LINES = 1500

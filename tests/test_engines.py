@@ -15,7 +15,7 @@ import eqsynth
 from eqsynth import pipeline
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.plan import Plan
-from eqsynth.lower import inductor
+from eqsynth.lower.engines import inductor
 
 
 class Net(torch.nn.Module):

@@ -57,6 +57,8 @@ def optimize(
 
     eqsynth optimize model.pt2 -o fast.eqsynth --time-limit 60
 
+    A file that ends in .onnx is written as ONNX, whatever the model came from.
+
     Where nothing faster is found the file holds the original. Ctrl-C ends the search: what was
     found until then is written. What was measured and searched is kept for the next time.
     """
@@ -73,7 +75,10 @@ def optimize(
         if engine is not None:
             options["engines"] = tuple(filter(None, engine))
         best, interrupted = _searched(found, time_limit_s, options, begin)
-        save(best, out)
+        if out.suffix == ".onnx":
+            best.to_onnx(out)
+        else:
+            save(best, out)
     except EqsynthError as error:
         fail(error)
     if as_json:

@@ -37,7 +37,7 @@ throughout: such a range of spans is not parted further."""
 
 NEAR = 1.1
 """The terms of the plan, and those of the original, are two sides. Where one side's region takes
-longer than the other's by more than this factor, its parts are not tried."""
+longer than the other's on the same engine by more than this factor, its parts are not tried."""
 
 COMPILE_S = 5.0
 """What an engine takes to compile a region, about."""
@@ -94,8 +94,8 @@ def first_asked(
     roots = tuple((root, contiguous(len(root.shape))) for root in dict.fromkeys(graph.roots))
     results = tuple(s for s in roots if not s[0].constant and s not in inputs.values())
     plan, span = Plan((), inputs, roots, 0.0), Span(0, 0, results)
-    ways = (w for e in engines for w in _ways(graph, plan, span, e, (_ORIGINAL,)) if results)
-    return [step.kernel for _, step in ways]
+    ways = (step for e in engines for step in _ways(graph, plan, span, (e, _ORIGINAL)) if results)
+    return [step.kernel for step in ways]
 
 
 def with_engines(
@@ -129,29 +129,36 @@ def with_engines(
     timed, ended = 0, found.ended
     weights = [_own_s(plan, part, together) for part in parts]
     total_s = sum(weights)
-    level: list[tuple[int, int, tuple[int, ...]]] = [(0, len(parts), _SIDES)]
+    every = tuple((engine, side) for engine in engines for side in _SIDES)
+    level: list[tuple[int, int, tuple[_Try, ...]]] = [(0, len(parts), every)]
     while level:
-        halves: list[tuple[int, int, tuple[int, ...]]] = []
-        for first, last, sides in level:
+        halves: list[tuple[int, int, tuple[_Try, ...]]] = []
+        refused: list[tuple[int, int, tuple[_Try, ...]]] = []
+        for first, last, tries in level:
             if time.monotonic() >= begin_until:
                 ended = False
                 break
             span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
-            ways = [w for engine in engines for w in _ways(graph, plan, span, engine, sides)]
+            ways = [(tried, step) for tried in tries for step in _ways(graph, plan, span, tried)]
             kernels = [step.kernel for _, step in ways]
             timed += _time(kernels, costs, measure, end)
             ended = ended and all(map(costs.measured, kernels))
-            took = [_placed(side, step, plan, span, costs) for side, step in ways]
-            best = min((t for t in took if t[0] < float("inf")), key=lambda t: t[0], default=None)
-            if best is None:
-                continue
-            choices[first, last] = (best[0], best[2])
-            near = tuple({side for cost_s, side, _ in took if cost_s <= NEAR * best[0]})
-            if 1 / CLEAR < sum(weights[first:last]) / best[0] < CLEAR:
-                halves += [(*half, near) for half in _halves(first, last, weights)]
+            placed = {tried: _placed(step, plan, span, costs) for tried, step in ways}
+            took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
+            # What an engine can't run as a whole it may run in part.
+            without = tuple(tried for tried in tries if tried not in took)
+            own_s, wanted = sum(weights[first:last]), without
+            if took:
+                best = min(took, key=lambda tried: took[tried])
+                choices[first, last] = (took[best], placed[best])
+                if 1 / CLEAR < own_s / took[best] < CLEAR:
+                    wanted += _near(took)
+            for half in _halves(first, last, weights):
+                halves += [(*half, wanted)] if wanted else []
+                refused += [(*half, without)] if without else []
         before_s, (total_s, way) = total_s, _cheapest(parts, choices, weights)
         whole = level[0][:2] == (0, len(parts))
-        level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else []
+        level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else refused
     joined = _joined(plan, total_s, way)
     return replace(found, plan=joined, timed=found.timed + timed, ended=ended)
 
@@ -168,12 +175,20 @@ def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: 
     return timed
 
 
-def _placed(
-    side: int, step: PlanStep, plan: Plan, span: Span, costs: CostModel
-) -> tuple[float, int, PlanStep]:
-    """What a region takes in its place: its own time, and conversions at its borders."""
+def _placed(step: PlanStep, plan: Plan, span: Span, costs: CostModel) -> PlanStep:
+    """A region with what it takes in its place: its own time, and conversions at its borders."""
     cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
-    return cost_s, side, replace(step, cost_s=cost_s)
+    return replace(step, cost_s=cost_s)
+
+
+def _near(took: Mapping[_Try, float]) -> tuple[_Try, ...]:
+    """What is tried on the parts of a range: of each engine the sides that were nearly its best,
+    unless it was far from the best engine."""
+    best: dict[str, float] = {}
+    for (engine, _), cost_s in took.items():
+        best[engine.name] = min(cost_s, best.get(engine.name, cost_s))
+    far_s = CLEAR * min(best.values())
+    return tuple(t for t, s in took.items() if s <= min(NEAR * best[t[0].name], far_s))
 
 
 def _own_s(plan: Plan, part: Span, together: float) -> float:
@@ -194,11 +209,12 @@ def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, 
 # A span as it was chosen, and as it was in the original.
 _CHOSEN, _ORIGINAL = _SIDES = (0, 1)
 
+_Try = tuple[Backend, int]
+"""An engine, and the side whose terms it gets."""
 
-def _ways(
-    graph: EGraph, plan: Plan, span: Span, engine: Backend, sides: Sequence[int]
-) -> Iterator[tuple[int, PlanStep]]:
-    """The span as one step on an engine, from each side."""
+
+def _ways(graph: EGraph, plan: Plan, span: Span, tried: _Try) -> Iterator[PlanStep]:
+    """The span as one step on an engine; none if the engine, or the side, has no such."""
     chosen: dict[ClassRef, Tensor] = {}
     for step in plan.steps[span.first : span.last]:
         if not isinstance(step.member, ClassRef):
@@ -206,17 +222,17 @@ def _ways(
     given = {ref for ref, _ in plan.inputs.values()}
     given |= {ref for step in plan.steps[: span.first] for ref, _ in (step.result, *step.also)}
     roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
+    engine, side = tried
     first = {ref: members[0] for ref, members in graph.original.items() if members}
-    for side in sides:
-        region = _region(roots, (chosen, first)[side], given)
-        if region is None:
-            continue
-        placed = Region(
-            region.outputs, tuple(Input(str(n), a.type) for n, a in enumerate(region.args))
-        )
-        known = tuple(arg.constant for arg in region.args)
-        for kernel in engine.kernels(placed, known):
-            yield side, _step(region, kernel, roots)
+    region = _region(roots, (chosen, first)[side], given)
+    if region is None:
+        return
+    placed = Region(
+        region.outputs, tuple(Input(str(n), a.type) for n, a in enumerate(region.args))
+    )
+    known = tuple(arg.constant for arg in region.args)
+    for kernel in engine.kernels(placed, known):
+        yield _step(region, kernel, roots)
 
 
 def _region(

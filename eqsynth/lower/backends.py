@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import Final
 
 import torch
 
@@ -21,7 +20,8 @@ from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, 
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Tensor, args_of
-from eqsynth.lower.inductor import InductorBackend
+from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -41,16 +41,13 @@ def cpu_backends(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
 ) -> tuple[Backend, ...]:
     """oneDNN, TVM and torch, and the engines. Which of them runs an operator best, timing says."""
-    return OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}), InductorBackend()
-
-
-ENGINES: Final = {"inductor": InductorBackend}
-"""Backends that run regions: parts of a program as a whole."""
+    own = (OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}))
+    return *own, *map(RegionBackend, ENGINES.values())
 
 
 def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
     """The engines of these names; of None, those that ``EQSYNTH_ENGINES`` lists (with commas
-    between), or all if it isn't set.
+    between), or all if it isn't set. Those that aren't installed are left out.
 
     Raises:
         EqsynthError: there is no engine of a name.
@@ -68,7 +65,8 @@ def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
                 expected=", ".join(ENGINES),
                 hint="name engines that eqsynth knows; an empty list uses none",
             )
-    return tuple(ENGINES[name.strip()]() for name in names)
+    wanted = [ENGINES[name.strip()] for name in names]
+    return tuple(RegionBackend(engine) for engine in wanted if engine.version() is not None)
 
 
 def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:

@@ -355,3 +355,15 @@ def _not_plain(got: str) -> LoweringError:
         expected="tensors, numbers, strings, and lists, tuples and dictionaries of these",
         hint="wrap the module in one that takes and gives tensors",
     )
+
+
+class AsItIs:
+    """The calling convention of a program without inputs and outputs of its own."""
+
+    def bind(self) -> Sequence[torch.Tensor]:
+        return ()
+
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        return outputs

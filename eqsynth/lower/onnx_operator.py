@@ -58,6 +58,21 @@ def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(array.reshape(-1)).to(dtype).reshape(array.shape)
 
 
+def session(model: bytes) -> _Arrays:
+    """Runs a model in ONNX Runtime.
+
+    Raises:
+        Exception: ONNX Runtime has no kernel for an operator at these types; its own errors.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    loaded = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in loaded.get_inputs()]
+    return lambda arrays: loaded.run(None, dict(zip(names, arrays, strict=True)))
+
+
 @functools.lru_cache(maxsize=256)
 def runner(text: str) -> _Arrays:
     """Runs the model of an operator on arrays.
@@ -71,15 +86,8 @@ def runner(text: str) -> _Arrays:
     if any(tensor.data_location == tensor.EXTERNAL for tensor in tensors_in(model)):
         raise ValueError("an operator whose data lie in another file")
     if find_spec("onnxruntime") is not None:
-        import onnxruntime
-
         try:
-            typed = onnx.shape_inference.infer_shapes(model)
-            session = onnxruntime.InferenceSession(
-                typed.SerializeToString(), providers=["CPUExecutionProvider"]
-            )
-            names = [i.name for i in session.get_inputs()]
-            return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+            return session(onnx.shape_inference.infer_shapes(model).SerializeToString())
         except Exception:  # it doesn't know the operator for these types: the evaluator may
             pass
     from onnx.reference import ReferenceEvaluator
@@ -93,7 +101,8 @@ def runner(text: str) -> _Arrays:
     return evaluated
 
 
-def _array(x: Tensor) -> Any:
+def array_of(x: Tensor) -> Any:
+    """A tensor's elements in NumPy, without a copy where they lie in a row."""
     if x.dtype == torch.bfloat16 or str(x.dtype).startswith("torch.float8"):
         import ml_dtypes
 
@@ -107,7 +116,7 @@ def _array(x: Tensor) -> Any:
 def _onnx_operator(inputs: list[Tensor], model: str) -> list[Tensor]:
     import onnx
 
-    results = runner(model)([_array(x) for x in inputs])
+    results = runner(model)([array_of(x) for x in inputs])
     tensors = []
     for result in results:
         array = np.array(result, order="C", copy=True)

@@ -7,15 +7,17 @@ Not here: the steps and the code that runs them (``steps.py``), how a user's arg
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
+from eqsynth.lower.calling import AsItIs
 from eqsynth.lower.holders import Opening
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, storages
@@ -103,7 +105,7 @@ class CompiledProgram(torch.nn.Module):
         self._owned = frozenset[int]()
         self.examples: Callable[[], Any] | None = None
         self.opens = False
-        self._untried = loaded
+        self._untried, self._plain = loaded, cast("Callable[[], CompiledProgram] | None", None)
         self.recipe, self._backends, self._watch = recipe, tuple(backends), watch
         self.mutations = dict(mutations or {})
         self._hold(constants or {})
@@ -123,17 +125,19 @@ class CompiledProgram(torch.nn.Module):
         explanation: object = "",
         examples: tuple[Any, Mapping[str, Any]] | None = None,
         loaded: bool = False,
+        plain: Callable[[], CompiledProgram] | None = None,
     ) -> CompiledProgram:
         """The original itself, where nothing faster was found: called as it is.
 
         Args:
             examples: arguments that it takes, by position and by name; of tensors no more than
                 shapes and dtypes is kept. Without them the program can't be saved.
+            plain: makes the same program of the operators that it was captured as.
         """
-        program = cls((), (), (), _AsItIs(), report=report, explanation=explanation, loaded=loaded)
+        program = cls((), (), (), AsItIs(), report=report, explanation=explanation, loaded=loaded)
         program.examples = None if examples is None else torch_modes.zeros_like(examples)
-        # Not a submodule: neither its parameters nor its mode are the program's business.
         program._call_as_it_is(original)
+        program._plain = plain
         return program
 
     def _call_as_it_is(self, original: Callable[..., Any]) -> None:
@@ -316,6 +320,7 @@ class CompiledProgram(torch.nn.Module):
                 hint="give the module, not its state_dict",
             )
         self._call_as_it_is(state)
+        self._plain = None  # which has the old weights
 
     def state(self) -> tuple[torch.Tensor, ...]:
         """The buffers that are read after the arguments of a call, and written back."""
@@ -370,6 +375,23 @@ class CompiledProgram(torch.nn.Module):
     def _compiled(self) -> tuple[Callable[..., list[torch.Tensor]], str]:
         return straight_line(self.inputs, self.steps, self.outputs, self.constants, self.device)
 
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.
+
+        Inputs have their names here, outputs are ``output0``, ``output1``, … Where the original
+        stayed it is written operator by operator.
+
+        Raises:
+            UnsupportedOperatorError: ONNX has no such operator; it is named, with its place.
+            LoweringError: the program changes buffers, or is an original that wasn't captured.
+            EqsynthError: the package ``onnx`` isn't installed.
+        """
+        from eqsynth.lower.onnx_out.program import write
+
+        if self._watch is not None:
+            self._watch.check()
+        write(self if self.original is None or self._plain is None else self._plain(), path)
+
     def explain(self, form: str = "summary") -> Any:
         """Why the program is equal to the original.
 
@@ -410,30 +432,6 @@ class CompiledProgram(torch.nn.Module):
         if self.original is not None:
             return f"{type(self).__name__}(original={type(self.original).__name__})"
         return listing(type(self).__name__, self.inputs, self.steps, self.outputs)
-
-
-class Text(str):
-    """An explanation that was saved: its summary, and in full."""
-
-    full: str
-
-    @staticmethod
-    def of(summary: str, full: str) -> Text:
-        found = Text(summary)
-        found.full = full
-        return found
-
-
-class _AsItIs:
-    """The calling convention of a program without inputs and outputs of its own."""
-
-    def bind(self) -> Sequence[torch.Tensor]:
-        return ()
-
-    def unflatten(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
-    ) -> Any:
-        return outputs
 
 
 def _packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.ir.tensor import Op, Tensor, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.lower import calling, tvm_backend, tvm_runtime
-from eqsynth.lower.inductor import InductorBackend
+from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.manifest import (
     below,
@@ -34,7 +35,7 @@ from eqsynth.lower.manifest import (
     text,
     texts,
 )
-from eqsynth.lower.program import CompiledProgram, Text
+from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import Step, build_kernels
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_calls import TorchCall, call_from_data, call_to_data
@@ -181,6 +182,18 @@ def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
 # ---- from data ------------------------------------------------------------------------------
 
 
+class Text(str):
+    """An explanation that was saved: its summary, and in full."""
+
+    full: str
+
+    @staticmethod
+    def of(summary: str, full: str) -> Text:
+        found = Text(summary)
+        found.full = full
+        return found
+
+
 def _told(data: Data) -> Text:
     summary, full = map(text, row(data, 2))
     return Text.of(summary, full)
@@ -296,7 +309,8 @@ def _backends(
             kernel = kernel_from_data({k: v for k, v in data.items() if k != "symbol"})
             functions[kernel] = module[text(data["symbol"])]
     generated = tvm_backend.TvmBackend(functions, compiles=False)
-    return TorchBackend(opaque), OneDnnBackend(), InductorBackend(), generated
+    engines = map(RegionBackend, ENGINES.values())
+    return TorchBackend(opaque), OneDnnBackend(), generated, *engines
 
 
 def _kernel(data: Data, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
@@ -305,10 +319,30 @@ def _kernel(data: Data, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
     for name in ("implementation", "schedule"):
         text(plain[name])
     kernel = kernel_from_data({name: plain[name] for name in names})
+    if kernel.backend in ENGINES:
+        kernel = _of_this_version(kernel)
     if kernel.backend != "tvm" and kernel.backend not in offered:
         raise ValueError(f"there is no backend {kernel.backend[:100]}")
     check_kernel(kernel, offered.get(kernel.backend, lambda *_: ()))
     return kernel
+
+
+def _of_this_version(kernel: Kernel) -> Kernel:
+    """A region's kernel as the engine that is installed here has it: it is compiled again.
+
+    Raises:
+        LoweringError: the engine isn't installed.
+    """
+    engine = ENGINES[kernel.backend]
+    version = engine.version()
+    if version is None:
+        raise LoweringError(
+            what="a part of the program runs on an engine that isn't installed here",
+            got=f"no {engine.name}",
+            expected=f"{engine.name} {kernel.schedule}".strip(),
+            hint="install it, or optimize the program again with other engines=(…)",
+        )
+    return replace(kernel, schedule=version)
 
 
 def _call(data: Data, kernels: Sequence[Kernel]) -> tuple[str, Kernel, tuple[str, ...], str]:

@@ -6,11 +6,12 @@ Not here: what is done about a step that is wrong (``eqsynth/checking.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.ir.tensor import Region, Tensor, args_of
 from eqsynth.lower.accumulation import added_in_a_row
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values, evaluate, off_by_rounding
@@ -62,7 +63,7 @@ def summed(program: CompiledProgram) -> list[int]:
     most: dict[str, int] = {}
     for step in program.steps:
         before = max((most.get(name, 0) for name in step.args), default=0)
-        most[step.name] = before + added_in_a_row(step.kernel.term)
+        most |= dict.fromkeys(step.results, before + added_in_a_row(step.kernel.term))
     outputs = [torch.tensor(most.get(name, 0)) for name in program.outputs]
     given = [torch.tensor(0) for _ in program.inputs]
     return [int(count) for count in _results(program, outputs, given)]
@@ -75,20 +76,23 @@ def faulty_step(
     arguments that the step has in the program. None if each does what it should.
     """
     with torch.no_grad():
-        for step, args, result in _steps(program, _leaves(program, values), lambda _, x: x):
-            wrong = _wrong(step.kernel.term, args, result, opaque)
+        for step, args, results in _steps(program, _leaves(program, values), lambda _, x: x):
+            wrong = _wrong(step.kernel.term, args, results, opaque)
             if wrong is not None:
                 return step, wrong
     return None
 
 
 def _wrong(
-    term: Tensor, args: list[torch.Tensor], result: torch.Tensor, opaque: Opaque | None
+    term: Tensor, args: list[torch.Tensor], results: list[torch.Tensor], opaque: Opaque | None
 ) -> Wrong | None:
-    names = [arg.label for arg in args_of(term)]
+    # The outputs of a region are terms over its arguments' numbers.
+    region = isinstance(term, Region)
+    terms = list(term.outputs) if isinstance(term, Region) else [term]
+    names = [str(n) if region else arg.label for n, arg in enumerate(args_of(term))]
 
     def plain(given: list[torch.Tensor], exact: bool = False) -> list[torch.Tensor]:
-        return evaluate([term], dict(zip(names, given, strict=True)), opaque, exact)
+        return evaluate(terms, dict(zip(names, given, strict=True)), opaque, exact)
 
     def moved(seed: int) -> list[torch.Tensor]:
         return plain([off_by_rounding(x, seed=seed, part=n) for n, x in enumerate(args)])
@@ -96,11 +100,12 @@ def _wrong(
     def exact() -> list[torch.Tensor] | None:
         return None if getattr(term, "name", "") == "Opaque" else plain(args, True)
 
-    (expected,) = plain(args)
-    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
-        return Wrong(0, (), float("nan"), float("nan"), 0.0)
-    evidence = Evidence(moved, exact, summed=[added_in_a_row(term)])
-    return judge([result], [expected], evidence).wrong
+    expected = plain(args)
+    for n, (result, value) in enumerate(zip(results, expected, strict=True)):
+        if (result.shape, result.dtype) != (value.shape, value.dtype):
+            return Wrong(n, (), float("nan"), float("nan"), 0.0)
+    evidence = Evidence(moved, exact, summed=[added_in_a_row(term)] * len(terms))
+    return judge(results, expected, evidence).wrong
 
 
 def _leaves(program: CompiledProgram, values: Values) -> Known:
@@ -113,8 +118,8 @@ def _leaves(program: CompiledProgram, values: Values) -> Known:
 
 def _steps(
     program: CompiledProgram, known: Known, change: Change
-) -> Iterator[tuple[Step, list[torch.Tensor], torch.Tensor]]:
-    """Each step with its arguments (changed, but for constants) and its result, which becomes
+) -> Iterator[tuple[Step, list[torch.Tensor], list[torch.Tensor]]]:
+    """Each step with its arguments (changed, but for constants) and its results, which become
     known."""
     number = 0
     for step in program.steps:
@@ -127,5 +132,7 @@ def _steps(
                 value = lay_out(change(number, value), value.shape, layout)
                 given.append(value)
             args.append(value)
-        known[step.name] = step.runner(*given)
-        yield step, args, known[step.name]
+        made: Any = step.runner(*given)
+        results = list(made) if len(step.results) > 1 else [made]
+        known |= zip(step.results, results, strict=True)
+        yield step, args, results

@@ -9,7 +9,7 @@ oneDNN's operators (``vendor.py``).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -26,9 +26,9 @@ from eqsynth.extract.kernel import (
     matrix_layouts,
     strides,
 )
-from eqsynth.ir.tensor import Input, Op, Tensor, args_of
+from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import Shape, TensorType
-from eqsynth.lower.torch_ops import function_of, run_term
+from eqsynth.lower.torch_ops import Opaque, function_of, region_function, run_term
 from eqsynth.lower.torch_scalars import torch_dtype
 
 VIEW = "torch.view"
@@ -68,6 +68,8 @@ class TorchBackend:
         return [self._runner(kernel, constants) for kernel, constants in kernels]
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner:
+        if isinstance(kernel.term, Region):
+            return _region_runner(kernel.term, constants, self.opaque)
         function = function_of(kernel.term, self.opaque)
         runner = route(kernel, function, _laid_out(kernel, constants))
         if kernel.implementation == VIEW or not _may_give_back(kernel.term):
@@ -75,6 +77,35 @@ class TorchBackend:
         return holding(
             partial(_never_an_argument, runner, tuple(constants.values())), held(runner)
         )
+
+
+def _region_runner(
+    region: Region, constants: Mapping[int, torch.Tensor], opaque: Opaque
+) -> Runner:
+    """A region's result, or a list of several: contiguous, each with memory of its own."""
+    function = region_function(region, opaque)
+    varying = [n for n in range(len(region.args)) if n not in constants]
+
+    def run(*given: torch.Tensor) -> Any:
+        values = {**constants, **dict(zip(varying, given, strict=True))}
+        results = function(*(values[n] for n in range(len(region.args))))
+        own = separate(results, values.values())
+        return own if len(own) > 1 else own[0]
+
+    return holding(run, constants.values())
+
+
+def separate(results: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The results contiguous, and without memory in common with each other or with others."""
+    taken = {value.untyped_storage()._cdata for value in others}
+    own = []
+    for result in results:
+        fresh = result.contiguous()
+        if fresh.untyped_storage()._cdata in taken:
+            fresh = fresh.clone(memory_format=torch.contiguous_format)
+        taken.add(fresh.untyped_storage()._cdata)
+        own.append(fresh)
+    return own
 
 
 def _may_give_back(term: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 ``interpreter``: the terms that the entry builds, in NumPy. ``torch``, ``onednn``, ``tvm``: the same
 terms and the scopes that define them, through the kernels of that backend wherever it has any.
+``onnx``, ``onnxruntime``: as ONNX (``onnx_columns.py``), only where they are wanted.
 ``compiled``: captured by ``torch.export`` (an expression: as it is) and lowered without a search,
 through torch. All cases of a batch share one export, one e-graph and one build of each backend.
 ``optimized``, for a sample of the cases, is ``optimize`` itself.
@@ -38,6 +39,7 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.pipeline import optimize
 from eqsynth.rules import load_rules
+from eqsynth.testing.differential.onnx_columns import onnx_backends
 from eqsynth.testing.differential.row import Case, to_torch
 
 Run = Callable[[Sequence[torch.Tensor]], list["torch.Tensor | None"]]
@@ -123,7 +125,7 @@ def over_backends(cases: Sequence[Built], wanted: Sequence[str] = COLUMNS) -> li
         return runs
     phases = (Phase("define", ("define",), 6),)
     graph = saturate_terms(roots, load_rules(), phases, Limits(10**6, 600.0), False)
-    for backend in (b for b in cpu_backends() if b.name in wanted):
+    for backend in (b for b in (*cpu_backends(), *onnx_backends()) if b.name in wanted):
         used = [backend] if backend.name == "torch" else [backend, TorchBackend()]
         for own, program in zip(runs, _programs(graph, roots, cases, used), strict=True):
             if program is not None:

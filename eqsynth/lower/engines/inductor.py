@@ -11,49 +11,35 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
-from eqsynth.ir.tensor import Op, Region, Tensor, topological
+from eqsynth.extract.kernel import Runner
+from eqsynth.ir.tensor import Region, Tensor
+from eqsynth.lower.torch_backend import separate
 from eqsynth.lower.torch_ops import region_function
 from eqsynth.lower.torch_scalars import torch_dtype
 
 
-class InductorBackend:
-    """Regions through Inductor. Implements ``Backend`` of ``extract/kernel.py``.
-
-    A runner of a region with several outputs returns a list of tensors.
-    """
+class Inductor:
+    """Implements ``Engine``."""
 
     name = "inductor"
 
-    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """One, contiguous in and out, for a region without opaque operators."""
-        if not isinstance(term, Region) or not installed():
-            return
-        parts = list(topological(term.outputs))
-        if not any(isinstance(part, Op) and part.name == "Opaque" for part in parts):
-            inputs = tuple(contiguous(len(arg.shape)) for arg in term.args)
-            yield Kernel(term, constants, self.name, inputs, contiguous(len(term.shape)))
+    def version(self) -> str | None:
+        return torch.__version__ if _has_compiler() else None
 
-    def build(
-        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
-    ) -> list[Runner | None]:
-        return [self._runner(kernel, constants) for kernel, constants in kernels]
+    def takes(self, region: Region) -> bool:
+        return True
 
-    def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
-        assert isinstance(kernel.term, Region)
-        try:
-            return _compiled(kernel.term, constants)
-        except Exception:  # whatever Inductor or the C++ compiler raises costs this candidate only
-            return None
+    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+        return _compiled(region, constants)
 
 
 @functools.cache
-def installed() -> bool:
+def _has_compiler() -> bool:
     """Whether there is a C++ compiler, without which Inductor makes no CPU code."""
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
@@ -68,7 +54,7 @@ def _compiled(region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
         compiled: Callable[..., Any] = compile_fx(graph, examples)  # type: ignore[assignment]
         compiled(*examples)  # Inductor compiles at the first call
     result = _listed if len(region.outputs) > 1 else _single
-    return holding(functools.partial(result, compiled), constants.values())
+    return functools.partial(result, compiled)
 
 
 def _listed(compiled: Callable[..., Any], *args: torch.Tensor) -> Any:
@@ -95,24 +81,12 @@ def _graph(
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
         values = {**constants, **dict(zip(varying, given, strict=True))}
         results = function(*(values[n] for n in range(len(region.args))))
-        taken = {_storage(x) for x in (*given, *constants.values())}
-        own = []
-        for result in results:
-            fresh = result.contiguous()
-            if _storage(fresh) in taken:
-                fresh = fresh.clone(memory_format=torch.contiguous_format)
-            taken.add(_storage(fresh))
-            own.append(fresh)
-        return own
+        return separate(results, (*given, *constants.values()))
 
     examples = [_example(region.args[n]) for n in varying]
     with torch.no_grad():
         traced = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
     return traced, examples
-
-
-def _storage(value: torch.Tensor) -> int:
-    return int(value.untyped_storage()._cdata)
 
 
 def _example(arg: Tensor) -> torch.Tensor:

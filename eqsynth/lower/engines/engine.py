@@ -1,0 +1,89 @@
+"""What an engine is, and the backend that it becomes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+
+from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
+from eqsynth.ir.tensor import Op, Region, Tensor, topological
+
+
+class Engine(Protocol):
+    """Something that compiles regions."""
+
+    name: str
+
+    def version(self) -> str | None:
+        """Of the library, found without importing it; None where it isn't installed, or lacks what
+        it needs to compile."""
+        ...
+
+    def takes(self, region: Region) -> bool:
+        """Whether it computes what the region means; asked only where it is installed."""
+        ...
+
+    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+        """The region as a function of the arguments that aren't constant, which are contiguous:
+        its result, or a list of several. Results are contiguous, and share no memory with
+        arguments, constants or each other.
+
+        Raises:
+            Exception: whatever the engine raises; it costs this candidate only.
+        """
+        ...
+
+
+class RegionBackend:
+    """Regions on an engine. Implements ``Backend`` of ``extract/kernel.py``.
+
+    A runner of a region with several outputs returns a list of tensors. The engine's version is the
+    kernels' schedule, so that what one version takes isn't taken for the time of another.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name = engine, engine.name
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        """One, contiguous in and out, for a region without opaque operators that the engine
+        takes."""
+        if not isinstance(term, Region):
+            return
+        version = self.engine.version()
+        if version is None or _is_opaque(term) or not self.engine.takes(term):
+            return
+        inputs = tuple(contiguous(len(arg.shape)) for arg in term.args)
+        yield Kernel(term, constants, self.name, inputs, contiguous(len(term.shape)), version)
+
+    def build(
+        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
+    ) -> list[Runner | None]:
+        return [self._runner(kernel, constants) for kernel, constants in kernels]
+
+    def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
+        assert isinstance(kernel.term, Region)
+        try:
+            return holding(self.engine.compiled(kernel.term, constants), constants.values())
+        except Exception:  # whatever a library or a compiler raises costs this candidate only
+            return None
+
+
+def _is_opaque(region: Region) -> bool:
+    parts = topological(region.outputs)
+    return any(isinstance(part, Op) and part.name == "Opaque" for part in parts)
+
+
+@functools.cache
+def installed_version(*packages: str) -> str | None:
+    """The versions of packages of which all are needed; None where one isn't installed."""
+    if any(find_spec(package) is None for package in packages):
+        return None
+    try:
+        return " ".join(metadata.version(package) for package in packages)
+    except metadata.PackageNotFoundError:
+        return None

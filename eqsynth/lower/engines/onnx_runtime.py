@@ -1,0 +1,91 @@
+"""The engine ONNX Runtime: its CPU kernels, with every graph optimization on.
+
+Arguments are read where torch has them, and results are written into tensors of torch: nothing is
+copied at a region's border. Refused is what it was seen to compute otherwise: it adds up int64 as
+floats, and its sine of float64 near a multiple of pi is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from eqsynth.extract.kernel import Runner
+from eqsynth.ir.scalar import Call, composites, dtype_of
+from eqsynth.ir.tensor import Op, Region, Scope, Tensor, topological
+from eqsynth.lower.engines.engine import installed_version
+from eqsynth.lower.engines.through_onnx import can_be_said, checked, model_of
+from eqsynth.lower.onnx_out.model import element_type
+from eqsynth.lower.torch_scalars import torch_dtype
+
+
+class OnnxRuntime:
+    """Implements ``Engine``."""
+
+    name = "onnxruntime"
+
+    def version(self) -> str | None:
+        return installed_version("onnxruntime", "onnx")
+
+    def takes(self, region: Region) -> bool:
+        return all(map(_is_taken, topological(region.outputs))) and can_be_said(region)
+
+    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+        varying = [n for n in range(len(region.args)) if n not in constants]
+        session = _session(model_of(region, constants))
+        given = [
+            (f"x{n}", element_type(arg.dtype), list(arg.shape))
+            for n, arg in enumerate(region.args)
+            if n in varying
+        ]
+        made = [
+            (f"y{n}", element_type(out.dtype), out.shape, torch_dtype(out.dtype))
+            for n, out in enumerate(region.outputs)
+        ]
+        check = checked(region, constants)
+        # A binding is made for each thread that calls at once, and used again.
+        bindings: list[Any] = []
+
+        def run(*args: torch.Tensor) -> Any:
+            if check is not None:
+                check(*args)
+            binding = bindings.pop() if bindings else session.io_binding()
+            for (name, kind, shape), x in zip(given, args, strict=True):
+                binding.bind_input(name, "cpu", 0, kind, shape, x.data_ptr())
+            results = []
+            for name, kind, extents, dtype in made:
+                result = torch.empty(extents, dtype=dtype)
+                binding.bind_output(name, "cpu", 0, kind, extents, result.data_ptr())
+                results.append(result)
+            session.run_with_iobinding(binding)
+            bindings.append(binding)
+            return results if len(results) > 1 else results[0]
+
+        return run
+
+
+def _session(model: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 4
+    # Its threads would go on spinning for the next call, beside those of the steps in between.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _is_taken(term: Tensor) -> bool:
+    if isinstance(term, Op):
+        wave = term.name in ("Sin", "Cos") and term.dtype == "float64"
+        added = term.name in ("ReduceSum", "ReduceProd") and term.args[0].dtype == "int64"
+        return not (wave or added)
+    if isinstance(term, Scope):
+        calls = [part for part in composites(term.body) if isinstance(part, Call)]
+        wave = any(part.fn in ("sin", "cos") and dtype_of(part) == "float64" for part in calls)
+        added = bool(term.reduction) and term.reducer in ("sum", "prod")
+        return not (wave or (added and dtype_of(term.body) == "int64"))
+    return True

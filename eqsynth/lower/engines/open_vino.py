@@ -1,0 +1,139 @@
+"""The engine OpenVINO: its CPU plugin, for latency, in float32.
+
+The plugin computes with int64 as int32, with float64 as float32, and with narrow integers in its
+own way; so it gets regions of float32 only, with bools that are compared, combined and selected by,
+and integers that are positions. Its remainders are off by a divisor (10 // 0.001 is 10000), and it
+takes x != x for false, by which programs look for NaN: both are refused.
+
+Arguments are read where torch has them, and results are written into tensors of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from eqsynth.extract.kernel import Runner
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    composites,
+    dtype_of,
+    leaves,
+)
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
+from eqsynth.lower.engines.engine import installed_version
+from eqsynth.lower.engines.through_onnx import can_be_said, checked, model_of
+from eqsynth.lower.torch_scalars import torch_dtype
+
+_COMPUTED = ("float32", "bool")
+_BOOLEAN = ("LogicalAnd", "LogicalOr", "LogicalNot", "Cast", "Where")
+_REFUSED = ("Remainder", "FloorDivide", "Equal", "NotEqual")
+_REFUSED_FUNCTIONS = ("mod", "floordiv", "eq", "ne")
+
+
+class OpenVino:
+    """Implements ``Engine``."""
+
+    name = "openvino"
+
+    def version(self) -> str | None:
+        return installed_version("openvino", "onnx")
+
+    def takes(self, region: Region) -> bool:
+        return all(map(_is_taken, topological(region.outputs))) and can_be_said(region)
+
+    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+        import openvino
+
+        model = _core().read_model(model_of(region, constants))
+        compiled = _core().compile_model(
+            model,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+        varying = [n for n in range(len(region.args)) if n not in constants]
+        # A port has the names of all values that it is seen to be equal to.
+        place = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
+        # An argument that doesn't matter for the results may be gone.
+        given = [(k, place[f"x{n}"]) for k, n in enumerate(varying) if f"x{n}" in place]
+        made = [(out.shape, torch_dtype(out.dtype)) for out in region.outputs]
+        check = checked(region, constants)
+        # A request is made for each thread that calls at once, and used again.
+        requests: list[Any] = []
+
+        def run(*args: torch.Tensor) -> Any:
+            if check is not None:
+                check(*args)
+            request = requests.pop() if requests else compiled.create_infer_request()
+            for k, port in given:
+                request.set_input_tensor(
+                    port, openvino.Tensor(args[k].numpy(), shared_memory=True)
+                )
+            results = [torch.empty(shape, dtype=dtype) for shape, dtype in made]
+            for port, result in enumerate(results):
+                request.set_output_tensor(
+                    port, openvino.Tensor(result.numpy(), shared_memory=True)
+                )
+            request.infer()
+            requests.append(request)
+            return results if len(results) > 1 else results[0]
+
+        return run
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino
+
+    return openvino.Core()
+
+
+def _is_taken(term: Tensor) -> bool:
+    """Whether the plugin computes a term in the dtypes that it has."""
+    if isinstance(term, Input):
+        return True
+    if isinstance(term, Scope):
+        return term.dtype == "float32" and all(map(_is_float_or_bool, _parts(term.body)))
+    if not isinstance(term, Op):
+        return False
+    if term.row.kind == "view" or term.row.kind == "constant":
+        return term.dtype in _COMPUTED or all(isinstance(arg, Input) for arg in term.args)
+    if term.row.kind == "data":
+        return term.dtype == "float32"
+    if term.name == "Cast" and term.dtype == "bool":
+        return False
+    if term.name in _REFUSED:
+        return False
+    of_bools = any(arg.dtype == "bool" for arg in term.args)
+    if of_bools and term.name not in _BOOLEAN:
+        return False
+    return all(part.dtype in _COMPUTED for part in (term, *term.args))
+
+
+def _parts(body: Scalar) -> list[Scalar]:
+    return [*composites(body), *leaves(body)]
+
+
+def _is_float_or_bool(part: Scalar) -> bool:
+    if isinstance(part, Value):
+        return False
+    if isinstance(part, Sum | Prod) and dtype_of(part) == "bool":
+        return False
+    if isinstance(part, Call) and part.fn in _REFUSED_FUNCTIONS:
+        return False
+    if isinstance(part, Read | Cast | Call | Sum | Prod):
+        return dtype_of(part) in (*_COMPUTED, None)
+    return True

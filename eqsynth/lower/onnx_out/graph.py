@@ -1,0 +1,213 @@
+"""A graph of ONNX operators under construction: nodes, values with their types, constants.
+
+Plain data without the ``onnx`` package, so that whether a term can be said in ONNX is known before
+that is loaded. Each value knows its shape; equal nodes over equal values are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.ir.types import Shape, broadcast_shapes, is_float
+from eqsynth.lower.torch_scalars import number, torch_dtype
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph: its name there, and its type."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator of ONNX; an optional input that isn't given is an empty name."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+def refuse(where: str, got: str, expected: str) -> NoReturn:
+    """Raises the error of a term that ONNX can't say, or not as the IR means it."""
+    raise UnsupportedOperatorError(
+        what="this can't be written as ONNX",
+        where=where,
+        got=got,
+        expected=expected,
+        hint="save the program with eqsynth.save, or keep this operator out of the exported part",
+    )
+
+
+@dataclass
+class Graph:
+    """Nodes in order, and the arrays of constants by name."""
+
+    nodes: list[Node] = field(default_factory=list)
+    arrays: dict[str, Array | torch.Tensor] = field(default_factory=dict)
+    _known: dict[object, Value] = field(default_factory=dict)
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[Value | None],
+        shape: Shape,
+        dtype: str,
+        **attributes: Any,
+    ) -> Value:
+        """The result of an operator of ONNX."""
+        names = tuple("" if value is None else value.name for value in inputs)
+        plain = tuple(
+            (key, tuple(part) if isinstance(part, list) else part)
+            for key, part in sorted(attributes.items())
+        )
+        key = (operator, names, plain, dtype)
+        if key not in self._known:
+            value = Value(f".v{len(self.nodes)}", tuple(shape), dtype)
+            self.nodes.append(Node(operator, names, value.name, plain))
+            self._known[key] = value
+        return self._known[key]
+
+    # ---- constants ------------------------------------------------------------------------
+
+    def array(self, array: Array, dtype: str) -> Value:
+        """A constant."""
+        held = np.ascontiguousarray(array.astype(_numpy(dtype))).reshape(array.shape)
+        key = (held.tobytes(), held.shape, dtype)
+        if key not in self._known:
+            value = Value(f".a{len(self.arrays)}", held.shape, dtype)
+            self.arrays[value.name] = held
+            self._known[key] = value
+        return self._known[key]
+
+    def integers(self, *numbers: int) -> Value:
+        """A vector of int64: axes, extents, bounds."""
+        return self.array(np.array(numbers, np.int64), "int64")
+
+    def number(self, value: float, dtype: str) -> Value:
+        """A constant of rank 0; one that doesn't fit an integer dtype wraps around, an infinity is
+        its limit."""
+        fitting = number(value, torch_dtype(dtype))
+        return self.array(np.array(fitting), dtype)
+
+    # ---- what everything is made of --------------------------------------------------------
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        if x.dtype == dtype:
+            return x
+        return self.node("Cast", [x], x.shape, dtype, to=dtype)
+
+    def map(self, operator: str, *args: Value, dtype: str = "", **attributes: Any) -> Value:
+        """An elementwise operator of broadcast arguments, of whose last one it has the dtype."""
+        shape = broadcast_shapes(operator, *(arg.shape for arg in args))
+        return self.node(operator, args, shape, dtype or args[-1].dtype, **attributes)
+
+    def reshape(self, x: Value, shape: Shape) -> Value:
+        if x.shape == shape:
+            return x
+        return self.node("Reshape", [x, self.integers(*shape)], shape, x.dtype)
+
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        if list(order) == sorted(order):
+            return x
+        shape = tuple(x.shape[axis] for axis in order)
+        return self.node("Transpose", [x], shape, x.dtype, perm=tuple(order))
+
+    def expand(self, x: Value, shape: Shape) -> Value:
+        if x.shape == shape:
+            return x
+        return self.node("Expand", [x, self.integers(*shape)], shape, x.dtype)
+
+    def slice(self, x: Value, axis: int, start: int, count: int, step: int = 1) -> Value:
+        """``count`` elements of an axis from ``start`` on; a negative step goes back."""
+        if start == 0 and step == 1 and count == x.shape[axis]:
+            return x
+        stop = start + (count - 1) * step + (1 if step > 0 else -1)
+        if stop < 0:
+            stop = -x.shape[axis] - 1  # before the first: -1 would be the last element
+        bounds = [self.integers(k) for k in (start, stop, axis, step)]
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return self.node("Slice", [x, *bounds], shape, x.dtype)
+
+    def pad(self, x: Value, before: Sequence[int], after: Sequence[int], fill: float) -> Value:
+        """``fill`` around a tensor."""
+        if not any((*before, *after)):
+            return x
+        shape = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
+        amounts, value = self.integers(*before, *after), self.number(fill, x.dtype)
+        return self.node("Pad", [x, amounts, value], shape, x.dtype, mode="constant")
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        if len(parts) == 1:
+            return parts[0]
+        joined = sum(part.shape[axis] for part in parts)
+        shape = (*parts[0].shape[:axis], joined, *parts[0].shape[axis + 1 :])
+        return self.node("Concat", parts, shape, parts[0].dtype, axis=axis)
+
+    def gather(self, x: Value, index: Value, axis: int) -> Value:
+        """The axis replaced by those of ``index``, whose values lie in [0, extent)."""
+        shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        return self.node("Gather", [x, index], shape, x.dtype, axis=axis)
+
+    def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdim: bool = False) -> Value:
+        """Sum, max, min, prod or mean over axes; over none it is the tensor itself."""
+        if not axes:
+            return x
+        gone = set(axes)
+        shape = tuple(
+            1 if axis in gone else extent
+            for axis, extent in enumerate(x.shape)
+            if keepdim or axis not in gone
+        )
+        wide = x
+        if reducer in ("max", "min") and x.dtype in ("int8", "uint8", "int16", "bool"):
+            wide = self.cast(x, "int32")  # ONNX has no such reduction of all of these
+        operator = f"Reduce{reducer.capitalize()}"
+        inputs = [wide, self.integers(*sorted(gone))]
+        return self.cast(
+            self.node(operator, inputs, shape, wide.dtype, keepdims=int(keepdim)), x.dtype
+        )
+
+    def matmul(self, a: Value, b: Value) -> Value:
+        """Of matrices in equal batches, or batches that broadcast."""
+        batch = broadcast_shapes("MatMul", a.shape[:-2], b.shape[:-2])
+        return self.node("MatMul", [a, b], (*batch, a.shape[-2], b.shape[-1]), a.dtype)
+
+
+def wide(dtype: str) -> str:
+    """The dtype in which a value is computed: as torch does, 16-bit floats in float32, rounded
+    after each operator; integers below 32 bits in int32, of which the low bits are kept."""
+    if dtype in ("float16", "bfloat16"):
+        return "float32"
+    return "int32" if dtype in ("int8", "uint8", "int16") else dtype
+
+
+def ring(dtype: str) -> str:
+    """The dtype in which sums and products of many are computed: integers in int64, which wraps
+    around as every narrower one does."""
+    return wide(dtype) if is_float(dtype) else "int64"
+
+
+def _numpy(dtype: str) -> Any:
+    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)

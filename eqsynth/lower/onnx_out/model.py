@@ -1,0 +1,74 @@
+"""A graph as a ``ModelProto``: the only place that needs the ``onnx`` package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from eqsynth.ir.types import TensorType
+from eqsynth.lower.onnx_operator import NUMBERS
+from eqsynth.lower.onnx_out.graph import Graph, Node, Value
+from eqsynth.lower.torch_scalars import torch_dtype
+
+OPSET: Final = 20
+IR_VERSION: Final = 9
+"""The least that opset 20 goes with, which old runtimes read too."""
+
+
+def to_model(
+    graph: Graph, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[str, Value]]
+) -> Any:
+    """The model of a graph: inputs by name, and outputs under names of their own."""
+    from onnx import helper
+
+    nodes = [_node(node) for node in graph.nodes]
+    # An output may be an input, a constant, or the same value as another output.
+    nodes += [helper.make_node("Identity", [value.name], [name]) for name, value in outputs]
+    made = helper.make_graph(
+        nodes,
+        "eqsynth",
+        [_info(name, kind.shape, kind.dtype) for name, kind in inputs.items()],
+        [_info(name, value.shape, value.dtype) for name, value in outputs],
+        [_tensor(name, array) for name, array in graph.arrays.items()],
+    )
+    return helper.make_model(
+        made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
+        producer_name="eqsynth",
+    )  # fmt: skip
+
+
+def element_type(dtype: str) -> int:
+    """ONNX's number of a dtype."""
+    return NUMBERS[torch_dtype(dtype)]
+
+
+def _node(node: Node) -> Any:
+    from onnx import helper
+
+    attributes = dict(node.attributes)
+    if node.operator == "Cast":
+        attributes["to"] = element_type(attributes["to"])
+    return helper.make_node(node.operator, node.inputs, [node.output], **attributes)
+
+
+def _info(name: str, shape: Sequence[int], dtype: str) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, element_type(dtype), shape)
+
+
+def _tensor(name: str, array: np.ndarray[Any, Any] | torch.Tensor) -> Any:
+    import onnx
+
+    if isinstance(array, torch.Tensor):
+        dtype = str(array.dtype).removeprefix("torch.")
+        flat = array.detach().contiguous().reshape(-1).view(torch.uint8)
+        data = flat.numpy().tobytes()
+    else:
+        dtype, data = array.dtype.name, array.tobytes()
+    made = onnx.TensorProto(dims=array.shape, data_type=element_type(dtype), raw_data=data)
+    made.name = name
+    return made

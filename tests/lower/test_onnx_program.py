@@ -1,0 +1,155 @@
+"""``to_onnx``: a compiled program as a file that ONNX's evaluator and ONNX Runtime compute alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+
+import eqsynth
+from eqsynth.errors import EqsynthError, LoweringError, UnsupportedOperatorError
+from eqsynth.lower.onnx_operator import array_of, session
+from eqsynth.testing.differential.onnx_columns import evaluated
+
+
+def optimized(module: torch.nn.Module, *args: Any, **options: Any) -> eqsynth.CompiledProgram:
+    return eqsynth.optimize(
+        module.eval(), args, objective="flops", engines=(), progress=False, check=False,
+        time_limit_s=10, **options,
+    )
+
+
+def assert_same(
+    path: Path, given: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> onnx.ModelProto:
+    """Each runtime gives from these inputs what the module does."""
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(path)
+    runtimes = [evaluated(model.SerializeToString())]
+    if find_spec("onnxruntime") is not None:
+        runtimes.append(session(model.SerializeToString()))
+    for runtime in runtimes:
+        got = runtime([array_of(x) for x in given])
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other.numpy(), 1e-4, 1e-5)
+    return model
+
+
+class Net(torch.nn.Module):
+    """Convolution, attention over its pixels, an embedding, several results of several dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(8)
+        self.qkv = torch.nn.Linear(8, 24)
+        self.names = torch.nn.Embedding(5, 8)
+
+    def forward(self, image: torch.Tensor, name: torch.Tensor) -> dict[str, Any]:
+        x = F.max_pool2d(F.gelu(self.conv(image)), 2).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(x) + self.names(name)[:, None]).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return {"y": y, "most": (y > 0).sum(-1), "image": image, "pair": (y.mean(1), y)}
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[Net, eqsynth.CompiledProgram]:
+    module = Net()
+    return module, optimized(module, torch.randn(2, 3, 8, 8), torch.tensor([1, 4]))
+
+
+def test_a_net(net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path) -> None:
+    module, program = net
+    path = tmp_path / "net.onnx"
+    program.to_onnx(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+    given = torch.randn(2, 3, 8, 8), torch.tensor([0, 3])
+    with torch.no_grad():
+        result = module(*given)
+    model = assert_same(path, given, [result["y"], result["most"], given[0], *result["pair"]])
+    assert [i.name for i in model.graph.input] == [p.input.name for p in program.inputs]
+
+
+def test_large_weights_are_in_a_file_of_their_own(
+    net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, program = net
+    monkeypatch.setattr("eqsynth.lower.onnx_out.program._LARGE", 100)
+    program.to_onnx(tmp_path / "net.onnx")
+    assert {file.name for file in tmp_path.iterdir()} == {"net.onnx", "net.onnx.data"}
+    given = torch.randn(2, 3, 8, 8), torch.tensor([0, 3])
+    with torch.no_grad():
+        result = module(*given)
+    assert_same(tmp_path / "net.onnx", given,
+                [result["y"], result["most"], given[0], *result["pair"]])  # fmt: skip
+
+
+class Sorted(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(torch.relu(x)).values
+
+
+def test_an_operator_that_onnx_lacks_is_named(tmp_path: Path) -> None:
+    program = optimized(Sorted(), torch.randn(3, 4))
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        program.to_onnx(tmp_path / "sorted.onnx")
+    assert "sort" in caught.value.got and caught.value.where
+    assert not list(tmp_path.iterdir())
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x * 2
+
+
+def test_a_program_that_changes_buffers_is_refused(tmp_path: Path) -> None:
+    module = Counting()
+    program = optimized(module, torch.randn(3))
+    with pytest.raises(LoweringError):
+        program.to_onnx(tmp_path / "counting.onnx")
+    assert float(module.calls) == 0.0 or program.original is not None
+
+
+class Linear(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ self.weight) * scale
+
+
+def test_an_original_is_written_operator_by_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eqsynth.race.Race.won", False)
+    module, x, scale = Linear(), torch.randn(3, 4), torch.randn(4)
+    program = eqsynth.optimize(
+        module.eval(), (x,), example_kwargs={"scale": scale}, engines=(), progress=False,
+        time_limit_s=5, check=False,
+    )  # fmt: skip
+    assert program.original is not None
+    program.to_onnx(tmp_path / "linear.onnx")
+    given = torch.randn(3, 4), torch.randn(4)
+    with torch.no_grad():
+        assert_same(tmp_path / "linear.onnx", given, [module(given[0], scale=given[1])])
+    # Others than the weights with which it was captured: what it computes isn't known now.
+    program.refresh(Linear().eval())
+    with pytest.raises(LoweringError):
+        program.to_onnx(tmp_path / "again.onnx")
+    loaded = eqsynth.CompiledProgram.from_module(module)
+    with pytest.raises(EqsynthError):
+        loaded.to_onnx(tmp_path / "again.onnx")
