@@ -111,8 +111,9 @@ def optimize(
         strict: raise ``EquivalenceError`` instead.
         explain: log the matches, so that ``explain()`` can show the steps.
         engines: what else than eqsynth's own kernels may run parts of the program, or all of it,
-            where it measures faster: ``inductor`` (torch's compiler; takes seconds to try). By
-            default what ``EQSYNTH_ENGINES`` lists, or all; ``()`` for none.
+            where it measures faster: ``inductor`` (torch's compiler; takes seconds to try),
+            ``onnxruntime``, ``openvino``; those that are installed. By default what
+            ``EQSYNTH_ENGINES`` lists, or all; ``()`` for none.
         own_constants: the program owns its constants: nothing of it aliases the module's weights,
             and it computes with the weights of now until ``CompiledProgram.refresh`` gives it new
             ones. Else weights that are used as they stand are shared with the module, which saves

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eqsynth.errors import EqsynthError
+from eqsynth.extract.kernel import backend_name
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.timing import OperatorTimes, Timing
 from eqsynth.ir.program import Program
@@ -192,6 +193,18 @@ class Report:
         )
 
     @property
+    def shares(self) -> Mapping[str, float]:
+        """Backend -> the part of the program's time that its kernels take in their places, the
+        largest first; empty where that wasn't measured (``operator_times``)."""
+        times = self.operator_times
+        found: dict[str, float] = {}
+        for value, seconds in times.after.items():
+            backend = backend_name(times.kernels[value].partition(" ")[0])
+            found[backend] = found.get(backend, 0.0) + seconds
+        whole = sum(found.values()) or 1.0
+        return {name: s / whole for name, s in sorted(found.items(), key=lambda item: -item[1])}
+
+    @property
     def speedup(self) -> float:
         """``time_before_s / time_after_s``."""
         return self.time_before_s / self.time_after_s if self.time_after_s else 1.0
@@ -205,6 +218,7 @@ class Report:
             self._search_rows() if self.segments else [],
             [("optimized in", self._seconds()), ("stopped", self.stop)],
             [("runs on", self.backend + (f" ({self.reason})" if self.reason else ""))],
+            [("share of time", self._shares())] if len(self.shares) > 1 else [],
             [("opaque share", f"{self.opaque_share:.0%}")] if raced else [],
             [("why not", str(step)) for step in self.why_not],
             [("warning", text) for text in self.warnings],
@@ -238,6 +252,9 @@ class Report:
             ("relative error", f"{self.error_rel:.1e}"),
             *([("digits lost", self._lost())] if self.digits_lost else []),
         ]
+
+    def _shares(self) -> str:
+        return ", ".join(f"{name} {part:.0%}" for name, part in self.shares.items())
 
     def _lost(self) -> str:
         return ", ".join(f"{part:.1e} on {kind} inputs" for kind, part in self.digits_lost.items())

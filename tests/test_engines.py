@@ -13,8 +13,9 @@ import torch
 
 import eqsynth
 from eqsynth import pipeline
-from eqsynth.errors import EqsynthError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.extract.plan import Plan
+from eqsynth.lower.backends import engines
 from eqsynth.lower.engines import inductor
 
 
@@ -48,13 +49,13 @@ def fast_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _set_times(directory: Path, seconds: float) -> None:
-    """What regions take on Inductor, in the profile."""
+def _set_times(directory: Path, seconds: float, engine: str = "inductor") -> None:
+    """What regions take on an engine, in the profile."""
     (path,) = directory.rglob("*.sqlite*")
     with sqlite3.connect(path) as profile:
         profile.execute(
-            "UPDATE times SET median_s = ?, q1_s = ?, q3_s = ? WHERE family LIKE 'inductor%'",
-            (seconds,) * 3,
+            "UPDATE times SET median_s = ?, q1_s = ?, q3_s = ? WHERE family LIKE ?",
+            ((seconds,) * 3 + (f"{engine}%",)),
         )
 
 
@@ -95,9 +96,37 @@ def test_it_is_saved(
 ) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
     monkeypatch.setattr("eqsynth.race.Race.won", True)
-    eqsynth.save(optimized(engines=["inductor"]), tmp_path / "net.eqsynth")
-    for mine, wanted in zip(eqsynth.load(tmp_path / "net.eqsynth")(X), NET(X), strict=True):
+    path = tmp_path / "net.eqsynth"
+    eqsynth.save(optimized(engines=["inductor"]), path)
+    for mine, wanted in zip(eqsynth.load(path)(X), NET(X), strict=True):
         torch.testing.assert_close(mine, wanted)
+    # Compiled again by the version that is there; where there is none, an error says so.
+    monkeypatch.setattr(inductor.Inductor, "version", lambda _: "another")
+    eqsynth.load(path)
+    monkeypatch.setattr(inductor.Inductor, "version", lambda _: None)
+    with pytest.raises(LoweringError) as caught:
+        eqsynth.load(path)
+    assert caught.value.got == "no inductor" and "damaged" not in caught.value.what
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_other_engines(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Measured, chosen where it is fastest, checked, saved, loaded and written as ONNX."""
+    if not engines([name]):
+        pytest.skip(f"{name} isn't installed")
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    optimized(engines=[name])
+    _set_times(tmp_path, 1e-9, name)
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    program = optimized(engines=[name], strict=True)
+    assert program.report.backend == name and not program.report.engine_refused
+    assert program.report.shares == {name: pytest.approx(1.0)}
+    path = tmp_path / "net.eqsynth"
+    eqsynth.save(program, path)
+    for made in (program, eqsynth.load(path)):
+        for mine, wanted in zip(made(X), NET(X), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    program.to_onnx(tmp_path / "net.onnx")
 
 
 def _wrong(*_args: Any) -> Callable[..., Any]:

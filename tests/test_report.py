@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OperatorTimes, Timing
+from eqsynth.ir.tensor import Input
+from eqsynth.ir.types import TensorType
 from eqsynth.report import Report, StepTime
 
 SLOW, FAST = Timing(3e-3, 2.9e-3, 3.1e-3, 9), Timing(1e-3, 0.9e-3, 1.1e-3, 9)
@@ -84,3 +86,16 @@ def test_a_step_says_what_it_replaced(step: StepTime, excess_s: float, words: st
     assert step.excess_s == pytest.approx(excess_s) and words in str(step)
     report = replace(searched(), why_not=(step,))
     assert ("why not", str(step)) in report.rows()
+
+
+def test_the_share_of_the_time_is_told_by_backend() -> None:
+    terms = [Input(name, TensorType((2,), "float32")) for name in "abcd"]
+    kernels = ("openvino 2026.4", "onednn.linear:relu", "tvm 4x4", "openvino 2026.4")
+    report = searched()
+    report.operator_times = OperatorTimes(
+        {}, dict(zip(terms, (0.5, 0.25, 0.125, 0.125), strict=True)),
+        dict(zip(terms, kernels, strict=True)),
+    )  # fmt: skip
+    assert report.shares == {"openvino": 0.625, "onednn": 0.25, "tvm": 0.125}
+    assert dict(report.rows())["share of time"] == "openvino 62%, onednn 25%, tvm 12%"
+    assert "share of time" not in dict(searched().rows())

@@ -71,12 +71,20 @@ class Kernel:
     @property
     def backend(self) -> str:
         """The name of the backend that made it: the first part of the implementation's."""
-        return self.implementation.partition(".")[0].partition(":")[0]
+        return backend_name(self.implementation)
 
     @property
     def opaque(self) -> bool:
         """Whether it runs an operator that eqsynth has no term for."""
         return isinstance(self.term, Op) and self.term.name == "Opaque"
+
+
+def backend_name(implementation: str) -> str:
+    """
+    >>> backend_name("onednn.linear:relu")
+    'onednn'
+    """
+    return implementation.partition(".")[0].partition(":")[0]
 
 
 Runner = Callable[..., "torch.Tensor"]

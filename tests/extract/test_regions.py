@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import input as input_
 from eqsynth.frontend.expression import weight
-from eqsynth.ir.tensor import Op, Region
+from eqsynth.ir.tensor import Op, Region, Tensor
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import cpu_backends, engines
+from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import load_rules
@@ -138,6 +140,48 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
             lambda kernels, _until: {k: seconds(5.0) for k in kernels}, 60.0, together,
         ).plan  # fmt: skip
         assert bool(by_region(plan)) == taken
+
+
+def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) -> None:
+    """Four layers: one on each engine that is installed, and those that are left on the first."""
+    acts = (ops.tanh, ops.sigmoid, ops.relu, ops.gelu)
+    h: Expr = X
+    for n, act in enumerate(acts):
+        h = act(h @ weight(f"w{n}", (8, 8)))
+    captured, graph, found = searched(h, costs)
+    installed = engines(["inductor", "onnxruntime", "openvino"])
+    fastest = [installed[n % len(installed)].name for n in range(4)]
+    layers = dict(zip(("Tanh", "Sigmoid", "Relu", "Gelu"), fastest, strict=True))
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        """The whole takes as long as the kernels do, halves a little less, and each layer nothing
+        on its engine."""
+        (kernel,) = kernels
+        inside = [engine for act, engine in layers.items() if act in str(kernel.term)]
+        took = {4: 8.0, 2: 3.8}.get(len(inside)) or (0.1 if inside == [kernel.backend] else 3.0)
+        return {kernel: seconds(took)}
+
+    plan = with_engines(graph, found, installed, costs, measure, 60.0).plan
+    assert [step.kernel.backend for step in plan.steps] == fastest
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(
+        compiled(captured, graph, plan)(x), compiled(captured, graph, found.plan)(x)
+    )
+
+
+def test_what_an_engine_refuses_as_a_whole_it_may_take_in_parts(costs: CostModel) -> None:
+    class Narrow(RegionBackend):
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+            if "Relu" not in str(term):
+                yield from super().kernels(term, constants)
+
+    _, graph, found = searched(mlp(), costs)
+    plan = with_engines(
+        graph, found, [Narrow(ENGINES["inductor"])], costs,
+        lambda kernels, _until: {k: seconds(0.1) for k in kernels}, 60.0,
+    ).plan  # fmt: skip
+    (step,) = by_region(plan)
+    assert "Tanh" in str(step.kernel.term) and len(plan.steps) > 1
 
 
 def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:

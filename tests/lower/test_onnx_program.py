@@ -1,4 +1,4 @@
-"""``to_onnx``: a compiled program as a file that ONNX's evaluator and ONNX Runtime compute alike."""
+"""``to_onnx``: a program as a file that ONNX's evaluator and ONNX Runtime compute alike."""
 
 from __future__ import annotations
 
