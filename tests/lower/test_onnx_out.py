@@ -104,7 +104,7 @@ STRUCTURED = [
     Op("MaxPool2d", (X,), ((3, 2), (2, 1), (1, 1), (1, 2))),
     Op("MaxPool2d", (X,), ((3, 2), (2, 1), (2, 2), (1, 1))),  # windows in the padding alone
     Op("AvgPool2d", (X,), ((3, 2), (2, 1), (1, 1), (1, 1))),
-    Op("AvgPool2d", (X,), ((3, 2), (1, 1), (3, 0), (1, 2))),
+    Op("AvgPool2d", (X,), ((3, 2), (1, 1), (2, 0), (1, 2))),
     Op("LayerNorm", (X, _in("s", 8, 9), _in("t", 8, 9)), (2, 1e-5)),
     Op("LayerNorm", (_in("x", 4, 9, dtype="float64"), _in("s", 9, dtype="float64"),
        _in("t", 9, dtype="float64")), (1, 1e-5)),

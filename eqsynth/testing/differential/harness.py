@@ -307,8 +307,8 @@ def _wrong(
         if nan_is_lost and expected.is_floating_point() and value.shape == expected.shape:
             value = torch.where(expected.isnan(), expected, value)
         if times > 1 and value.is_floating_point() and value.shape == expected.shape:
-            denormal = (value - expected).abs() < torch.finfo(torch.float32).tiny
-            value = torch.where(denormal, expected, value)
+            tiny = (value - expected).abs() < onnx_columns.TINY
+            value = torch.where(tiny, expected, value)
         wrong = compare(value, expected, truth, roundings, draw.scale, slack, draw.values)
         if wrong is not None:
             return wrong

@@ -41,6 +41,9 @@ ROUNDINGS: Final = 8.0
 """How many times as many roundings as ours the functions of the runtimes may be off: they
 approximate some in their own way."""
 
+TINY: Final = 1e-35
+"""Differences that don't count: the runtimes' exponentials end in 0 before denormals do."""
+
 
 def onnx_backends() -> tuple[OnnxBackend, ...]:
     """Those of the runtimes that are installed."""
