@@ -12,6 +12,8 @@ against the interpreter.
     close      L_x sum_{y,z} a * b  =  L_x sum_y a * {L sum_z b}     operands become a scope
     split      L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   a sum of terms, term by term
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
+    reindex    L_x R_y f(p(x), y)  =  L_x {L_u R_y f(u, y)}[p(x)]    over other iterators
+    bound      L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]               f is neutral elsewhere
 
 What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments.
 It can't be unsound, whatever it proposes. Laws that haven't been moved here yet compute and choose
@@ -20,7 +22,8 @@ in one function there.
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
 its members. The law holds under it; who proposes it says where it is from (``Using``).
 
-``scopes.py`` makes scopes of parts, ``conditions.py`` is what laws ask of them, ``checking.py``
-how they refuse. Nothing is imported but ``ir`` and ``errors``. Not here: canonical forms, which are
-one name for one thing (``ir/normal.py``).
+``scopes.py`` makes scopes of parts, ``indices.py`` brings indices into least form,
+``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
+but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing
+(``ir/normal.py``).
 """

@@ -6,6 +6,7 @@ Each function is a sufficient condition: what it affirms is so, what it denies m
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
@@ -53,30 +54,36 @@ def neutral_outside(scope: Scope) -> float | None:
     return identity if alone else None
 
 
-def vanishes_outside(scope: Scope, axis: int, fill: float) -> bool:
-    """True if the body is ``fill`` wherever traversal iterator ``axis`` leaves its extent.
+BOTH: Final = (True, True)
+"""An iterator may leave its extent on either side, below 0 and at its end."""
+
+
+def vanishes_outside(
+    scope: Scope, axis: int, fill: float, sides: tuple[bool, bool] = BOTH
+) -> bool:
+    """True if the scope is ``fill`` wherever traversal iterator ``axis`` leaves its extent, on the
+    sides that are asked about.
 
     A read whose index along some axis is ``a*z + rest`` leaves its tensor as soon as ``z`` leaves
-    [0, extent); in a product one such factor with fill 0 is enough.
+    [0, extent); in a product one such factor with fill 0 is enough. In another reduction the read
+    stands alone, and its fill is what changes nothing there.
     """
-    if scope.reducer != "sum" and scope.reduction:
+    if not is_view(scope) and fill != neutral_outside(scope):
         return False
     factors = [f for f in factors_of(scope.body) if isinstance(f, Read)]
-    if not is_product(scope) or (fill != 0 and not is_view(scope)):
-        return False
     at = It(axis, scope.traversal[axis])
-    return any(factor.fill == fill and leaves_with(factor, at) for factor in factors)
+    return any(factor.fill == fill and leaves_with(factor, at, sides) for factor in factors)
 
 
-def leaves_with(read: Read, it: It) -> bool:
+def leaves_with(read: Read, it: It, sides: tuple[bool, bool] = BOTH) -> bool:
     """The read is outside of its tensor wherever iterator ``it`` is outside of its extent."""
     return any(
-        _leaves(index, it.slot, it.extent, size)
+        _leaves(index, it.slot, it.extent, size, sides)
         for index, size in zip(read.index, read.tensor.shape, strict=True)
     )
 
 
-def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
+def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, bool]) -> bool:
     """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent).
 
     ``x // d`` is outside where x is outside of [0, d * size).
@@ -91,7 +98,8 @@ def _leaves(index: Index, axis: int, extent: int, size: int) -> bool:
         return False
     rest = index - Index.iterator(axis, extent) * a
     low, high = rest.range()
-    return high - a < 0 and a * extent + low >= size
+    below, above = sides
+    return (not below or high - a < 0) and (not above or a * extent + low >= size)
 
 
 def independent(inner: Scope, outside: list[int]) -> bool:

@@ -66,12 +66,12 @@ def inline(scope: Scope, given: Inline) -> Scope:
     _require(read in leaves(scope.body), condition="reads", what="what is replaced isn't read")
     _require(inner.type == read.tensor.type, condition="type", what="the read is of another type")
     _require(_computes_its_dtype(scope, inner), condition="wraps", what="another dtype inside")
-    outside = [
-        axis
+    sides = {
+        axis: (index.range()[0] < 0, index.range()[1] >= extent)
         for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
-        if not (index.range()[0] >= 0 and index.range()[1] < extent)
-    ]
-    vanishes = all(vanishes_outside(inner, axis, read.fill) for axis in outside)
+    }
+    outside = [axis for axis, left in sides.items() if any(left)]
+    vanishes = all(vanishes_outside(inner, axis, read.fill, sides[axis]) for axis in outside)
     separate = len(outside) < 2 or independent(inner, outside)
     _require(vanishes and separate, condition="outside", what="no fill outside of what is read")
     alone = scope.body == read and (not scope.reduction or scope.reducer == inner.reducer)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from eqsynth.calculus.indices import rebuilt
 from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.egraph.laws.phases import phase_select
-from eqsynth.egraph.laws.substitution import rebuilt
 from eqsynth.egraph.laws.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index

@@ -10,24 +10,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from eqsynth.calculus.bound import Bound, bound
 from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.close import close, everything
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
 from eqsynth.calculus.scopes import (
-    bare,
     reduction_iterators,
-    same_scope,
-    scope_over,
     traversal_iterators,
 )
 from eqsynth.egraph.laws.substitution import mixes, reduction_split
-from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_order, remembered
+from eqsynth.ir.index import It
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (
     Read,
     iterators,
     reads,
-    substitute,
 )
 from eqsynth.ir.tensor import Scope
 
@@ -118,32 +115,10 @@ def tighten(scope: Scope) -> Scope | None:
     if not narrow:
         return None
 
-    def image(it: It) -> Index:
-        if it not in narrow:
-            return bare(it)
-        low, high = narrow[it]
-        return Index.iterator(it.slot, high - low) + low
-
-    body = substitute(scope.body, image)
-
-    def resized(it: It) -> It:
-        low, high = narrow.get(it, (0, it.extent))
-        return It(it.slot, high - low)
-
-    traversal = traversal_iterators(scope)
-    reduced = [resized(it) for it in reduction_iterators(scope)]
-    if not any(it in narrow for it in traversal):
-        return same_scope(scope, body, reduced)
-    if any(it.extent == 1 and it in narrow for it in traversal):
+    box = tuple((it, *narrow[it]) for it in sorted(narrow, key=lambda it: it.slot))
+    if any(it.extent == 1 and it.slot < len(scope.traversal) for it in narrow):
         return None
-    kept = [resized(it) for it in traversal]
-    order = canonical_order(body, kept, reduced)
-    inner = scope_over(order, reduced, body, scope.reducer)
-    origin = {it.slot: it for it in traversal}
-    at = tuple(
-        bare(origin[it.slot]) - narrow.get(origin[it.slot], (0, 0))[0] for it in order
-    )
-    return same_scope(scope, Read(inner, at, outside), [])
+    return attempt(bound, scope, Bound(box))
 
 
 @remembered(maxsize=1 << 14)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.close import Close, Part, close
+from eqsynth.calculus.indices import with_indices
 from eqsynth.calculus.rearrange import Rearrange, rearrange
+from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.scopes import (
     closed,
     reduction_iterators,
-    same_scope,
     scope_over,
     traversal_iterators,
 )
@@ -36,7 +37,6 @@ from eqsynth.ir.scalar import (
     iterators,
     leaves,
     product,
-    rewrite_leaves,
     terms_of,
     total,
 )
@@ -123,21 +123,15 @@ def quotient(scope: Scope) -> Scope | None:
             result = result + (Index(0, ((atom, 1),)) if part is None else part) * step
         return result
 
-    def leaf(part: Scalar) -> Scalar:
-        if isinstance(part, Read):
-            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
-        return Value(image(part.index)) if isinstance(part, Value) else part
-
     sizes = {slot: index.range()[1] + 1 for slot, index in at.items()}
     kept = [It(it.slot, sizes.get(it.slot, it.extent)) for it in traversal_iterators(scope)]
     inner = scope_over(
-        kept, reduction_iterators(scope), rewrite_leaves(scope.body, leaf), scope.reducer
+        kept, reduction_iterators(scope), with_indices(scope.body, image), scope.reducer
     )
     index = tuple(
         at.get(it.slot, Index.iterator(it.slot, it.extent)) for it in traversal_iterators(scope)
     )
-    result = same_scope(scope, Read(inner, index), [])
-    return result if result.type == scope.type else None
+    return attempt(reindex, scope, Reindex(inner, index))
 
 
 def _only_atom(body: Scalar, it: It) -> Atom | None:

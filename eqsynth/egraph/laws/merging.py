@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.conditions import is_view
+from eqsynth.calculus.conditions import is_view, vanishes_outside
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
@@ -33,6 +33,8 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
     large, or a sum would come out that isn't one of a product."""
     if inner.reduction and outer.body != read and not _is_product_with(outer, read, inner):
         return None
+    if not _keeps_its_box(read, inner):
+        return None
     merged = attempt(inline, outer, Inline(read, inner))
     return merged if merged is not None and tree_size(merged.body) <= MAX_READS else None
 
@@ -42,3 +44,14 @@ def _is_product_with(outer: Scope, read: Read, inner: Scope) -> bool:
     return sum(factor == read for factor in factors_of(outer.body)) == 1 and all(
         isinstance(factor, Read | Num) for factor in factors_of(inner.body)
     )
+
+
+def _keeps_its_box(read: Read, inner: Scope) -> bool:
+    """What is read beyond its ends is zero there by itself, on both sides, whether or not both are
+    reached: what a bound has cut off at one side is computed as it was cut."""
+    inside = all(
+        index.range()[0] >= 0 and index.range()[1] < extent
+        or vanishes_outside(inner, axis, read.fill)
+        for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
+    )
+    return inside and (read.in_range() or not inner.reduction or inner.reducer == "sum")

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator
 
 from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.indices import rebuilt
 from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
-from eqsynth.egraph.laws.substitution import rebuilt, reduced_by
+from eqsynth.egraph.laws.substitution import reduced_by
 from eqsynth.ir.index import Index, It, Mod
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of

@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import neutral_outside, support
+from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -288,7 +290,8 @@ def _through(
         return None
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
-    return same_scope(scope, Read(whole, tuple(place[it] for it in order), outside or 0.0), outer)
+    at = tuple(place[it] for it in order)
+    return attempt(reindex, scope, Reindex(whole, at, tuple(outer), outside or 0.0))
 
 
 def _factor(index: Index, part: Index) -> int:

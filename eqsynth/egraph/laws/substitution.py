@@ -1,9 +1,9 @@
-"""Variable substitution: changes of variables that the index functions show to be bijections.
+"""Variable substitution: changes of variables that the index functions ask for.
 
-Each function is one law (papers: EinNet §4.1, Table 1) on one scope, and gives a scope that is
-equal to the one given, or None. The traversal of a new inner scope is the box around the image
-(boundary relaxing): what is computed outside of the image is never read. A reduction is relaxed
-only where the body is zero in what is added.
+Each function finds one (papers: EinNet §4.1, Table 1) of a scope's traversal, and proposes it
+(``calculus/reindex.py``), or gives None. The traversal of a new inner scope is the box around the
+image (boundary relaxing): what is computed outside of the image is never read. Changes of a
+reduction are still computed here: one is relaxed only where the body is zero in what is added.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
+from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product, is_view, leaves_with
+from eqsynth.calculus.indices import expressions, rebuilt, with_indices
+from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -20,91 +23,20 @@ from eqsynth.calculus.scopes import (
     traversal_iterators,
 )
 from eqsynth.egraph.laws.merging import merge
-from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
+from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
     Scalar,
-    Value,
     factors_of,
     indices_of,
     iterators,
     reads,
-    rewrite_leaves,
 )
 from eqsynth.ir.tensor import Scope
 
 # The order of the axes of a new scope, by its body, its traversal and its reduction.
 Order = Callable[[Scalar, list[It], list[It]], list[It]]
-
-# ---- expressions: the affine parts of indices ------------------------------------------------
-
-
-def expressions(index: Index) -> Iterator[Index]:
-    """The affine part of an index, and of what it takes ``//`` and ``%`` of, from the outside in.
-
-    >>> i, k = Index.iterator(0, 4), Index.iterator(1, 3)
-    >>> [str(e) for e in expressions((i - k + 1) // 2 + 3 * i)]
-    ['3*i0', 'i0 - i1 + 1']
-    """
-    yield Index(index.const, tuple((a, c) for a, c in index.terms if isinstance(a, It)))
-    for atom, _ in index.terms:
-        if not isinstance(atom, It):
-            yield from expressions(atom.value)
-
-
-def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
-    """The index with each of its :func:`expressions` replaced.
-
-    What is a multiple of a divisor is taken out, so that no law sees more of ``//`` and ``%`` than
-    is there: ``(d*q + r) // d = q + r // d``.
-    """
-    result = affine(next(expressions(index)))
-    for atom, c in index.terms:
-        if isinstance(atom, It):
-            continue
-        value = rebuilt(atom.value, affine)
-        if isinstance(atom, Min | Max):
-            result = result + applied(atom, value) * c
-            continue
-        d = atom.divisor
-        value, taken = _unwrapped(value, d)
-        whole = Index(value.const // d, tuple((a, x // d) for a, x in value.terms if x % d == 0))
-        rest = value - whole * d
-        low, high = rest.range()
-        within = low >= 0 and high < d
-        if isinstance(atom, FloorDiv):
-            result = result + (whole if within else whole + rest // d) * c - taken * c
-        else:
-            result = result + (rest if within else rest % d) * c
-    return _folded(result)
-
-
-def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
-    """``value + d * taken`` and ``taken``, without remainders by d that other terms meet.
-
-    ``x % d = x - d * (x // d)``: so (i - i % d) // d is i // d, and (i % d + 1) // d is
-    (i + 1) // d - i // d.
-    """
-    taken = Index(0)
-    low, high = value.range()
-    for atom, c in value.terms:
-        if isinstance(atom, Mod) and atom.divisor == d and not (low >= 0 and high < d):
-            value = value - Index(0, ((atom, c),)) + atom.value * c
-            taken = taken + atom.value // d * c
-    return value, taken
-
-
-def _folded(index: Index) -> Index:
-    """The index with ``x - d * (x // d)`` as ``x % d``, where that is shorter."""
-    for atom, c in index.terms:
-        if isinstance(atom, FloorDiv) and c % atom.divisor == 0:
-            x, m = atom.value, -(c // atom.divisor)
-            shorter = index - Index(0, ((atom, c),)) - x * m + x % atom.divisor * m
-            if len(shorter.terms) < len(index.terms):
-                return _folded(shorter)
-    return index
-
 
 def _moduli(index: Index) -> Iterator[FloorDiv | Mod]:
     """Every ``//`` and ``%`` of an index, from the outside in."""
@@ -219,7 +151,7 @@ def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
     )
 
 
-def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope:
+def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope | None:
     """The scope through one over t = mixed(old), t in place of the old iterators that go."""
     low = {mixed: mixed.range()[0] for mixed in image}
     fresh = {
@@ -239,23 +171,14 @@ def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope:
     gone = {it for its in image.values() for it in its}
     kept = [it for it in traversal_iterators(scope) if it not in gone] + list(fresh.values())
     at = {fresh[mixed]: mixed - low[mixed] for mixed in image}
-    return _through(scope, _rewritten(scope.body, lambda i: rebuilt(i, affine)), kept, at)
-
-
-def _rewritten(body: Scalar, index: Callable[[Index], Index]) -> Scalar:
-    def leaf(part: Scalar) -> Scalar:
-        if isinstance(part, Read):
-            return Read(part.tensor, tuple(map(index, part.index)), part.fill)
-        return Value(index(part.index)) if isinstance(part, Value) else part
-
-    return rewrite_leaves(body, leaf)
+    return _through(scope, with_indices(scope.body, lambda i: rebuilt(i, affine)), kept, at)
 
 
 def _substitute(body: Scalar, image: Mapping[It, Index]) -> Scalar:
     def affine(expression: Index) -> Index:
         return expression.substitute(lambda it: image.get(it, bare(it)))
 
-    return _rewritten(body, lambda index: rebuilt(index, affine))
+    return with_indices(body, lambda index: rebuilt(index, affine))
 
 
 def _through(
@@ -264,12 +187,12 @@ def _through(
     kept: Sequence[It],
     at: Mapping[It, Index],
     order: Order = canonical_order,
-) -> Scope:
+) -> Scope | None:
     """``L {L_kept reduce body}[at]``: the scope as a view of one over other iterators."""
     reduced = reduction_iterators(scope)
     axes = order(body, list(kept), reduced)
     inner = scope_over(axes, reduced, body, scope.reducer)
-    return same_scope(scope, Read(inner, tuple(at.get(it, bare(it)) for it in axes)), [])
+    return attempt(reindex, scope, Reindex(inner, tuple(at.get(it, bare(it)) for it in axes)))
 
 
 # ---- an iterator as quotient and remainder ---------------------------------------------------
@@ -329,7 +252,7 @@ def read_through(scope: Scope, read: Read, view: Scope) -> Scope | None:
     merged = merge(scope, read, view)
     if merged is None:
         return None
-    body = _rewritten(merged.body, lambda index: rebuilt(index, lambda affine: affine))
+    body = with_indices(merged.body, lambda index: rebuilt(index, lambda affine: affine))
     return same_scope(merged, body, reduction_iterators(merged))
 
 

@@ -1,0 +1,95 @@
+"""Indices in least form, and bodies with other indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
+from eqsynth.ir.scalar import Read, Scalar, Value, rewrite_leaves
+
+
+def expressions(index: Index) -> Iterator[Index]:
+    """The affine part of an index, and of what it takes ``//`` and ``%`` of, from the outside in.
+
+    >>> i, k = Index.iterator(0, 4), Index.iterator(1, 3)
+    >>> [str(e) for e in expressions((i - k + 1) // 2 + 3 * i)]
+    ['3*i0', 'i0 - i1 + 1']
+    """
+    yield Index(index.const, tuple((a, c) for a, c in index.terms if isinstance(a, It)))
+    for atom, _ in index.terms:
+        if not isinstance(atom, It):
+            yield from expressions(atom.value)
+
+
+def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
+    """The index with each of its :func:`expressions` replaced.
+
+    What is a multiple of a divisor is taken out, so that no law sees more of ``//`` and ``%`` than
+    is there: ``(d*q + r) // d = q + r // d``.
+    """
+    result = affine(next(expressions(index)))
+    for atom, c in index.terms:
+        if isinstance(atom, It):
+            continue
+        value = rebuilt(atom.value, affine)
+        if isinstance(atom, Min | Max):
+            result = result + applied(atom, value) * c
+            continue
+        d = atom.divisor
+        value, taken = _unwrapped(value, d)
+        whole = Index(value.const // d, tuple((a, x // d) for a, x in value.terms if x % d == 0))
+        rest = value - whole * d
+        low, high = rest.range()
+        within = low >= 0 and high < d
+        if isinstance(atom, FloorDiv):
+            result = result + (whole if within else whole + rest // d) * c - taken * c
+        else:
+            result = result + (rest if within else rest % d) * c
+    return _folded(result)
+
+
+def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
+    """``value + d * taken`` and ``taken``, without remainders by d that other terms meet.
+
+    ``x % d = x - d * (x // d)``: so (i - i % d) // d is i // d, and (i % d + 1) // d is
+    (i + 1) // d - i // d.
+    """
+    taken = Index(0)
+    low, high = value.range()
+    for atom, c in value.terms:
+        if isinstance(atom, Mod) and atom.divisor == d and not (low >= 0 and high < d):
+            value = value - Index(0, ((atom, c),)) + atom.value * c
+            taken = taken + atom.value // d * c
+    return value, taken
+
+
+def _folded(index: Index) -> Index:
+    """The index with ``x - d * (x // d)`` as ``x % d``, where that is shorter."""
+    for atom, c in index.terms:
+        if isinstance(atom, FloorDiv) and c % atom.divisor == 0:
+            x, m = atom.value, -(c // atom.divisor)
+            shorter = index - Index(0, ((atom, c),)) - x * m + x % atom.divisor * m
+            if len(shorter.terms) < len(index.terms):
+                return _folded(shorter)
+    return index
+
+
+def least(index: Index) -> Index:
+    """The index in the least form that :func:`rebuilt` finds.
+
+    >>> i = Index.iterator(0, 12)
+    >>> str(least(i // 4 * 4 + i % 4))
+    'i0'
+    """
+    return rebuilt(index, lambda affine: affine)
+
+
+def with_indices(body: Scalar, image: Callable[[Index], Index]) -> Scalar:
+    """The body with each of its indices replaced."""
+
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read):
+            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+        return Value(image(part.index)) if isinstance(part, Value) else part
+
+    return rewrite_leaves(body, leaf)
