@@ -140,6 +140,9 @@ STORAGE_ARGUMENTS: Final = frozenset(
 )
 
 
+in_memory = entries.in_memory
+
+
 def entry(name: str) -> Entry | None:
     """The entry for ``namespace::operator.overload``."""
     return TABLE.get(name) or TABLE.get(name.partition(".")[0])

@@ -223,6 +223,21 @@ def constant_pad(input: Expr, amounts: Sequence[int], value: float = 0.0) -> Exp
     return ops.pad(input, amounts, value=value)
 
 
+def in_memory(args: Sequence[Any], strides: Sequence[int], begin: int) -> tuple[Any, ...] | None:
+    """The arguments of ``as_strided`` for its tensor as it lies in memory, where it is contiguous:
+    with the slowest axis first, and positions counted from its first element instead of from
+    ``begin`` before that. None where it has gaps, or reads elements twice."""
+    input, size, stride, *offset = args
+    order = sorted(range(input.ndim), key=lambda a: (input.shape[a] != 1, -strides[a]))
+    step = 1
+    for axis in reversed(order):
+        if input.shape[axis] != 1 and strides[axis] != step:
+            return None
+        step *= input.shape[axis]
+    given = offset[0] if offset else None
+    return ops.permute(input, order), size, stride, 0 if given is None else given - begin
+
+
 # -- overloads that differ in more than their types -------------------------------------------
 
 

@@ -344,11 +344,14 @@ class _Translation:
         name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
         if name.partition(".")[0] in _ASSERTIONS:
             return None
-        if name.startswith("aten::as_strided"):
-            source = node.args[0]
-            if not (isinstance(source, torch.fx.Node) and source.meta["val"].is_contiguous()):
-                self._refuse(node, "a view by the strides in memory", "a contiguous tensor")
-        translated = self._by_table(node, name, args, kwargs)
+        strided = name.startswith("aten::as_strided") and isinstance(args[0], Expr)
+        read: tuple[Any, ...] | None = args
+        if strided:
+            value = node.all_input_nodes[0].meta["val"]
+            read = aten.in_memory(args, value.stride(), value.storage_offset())
+        translated = None if read is None else self._by_table(node, name, read, kwargs)
+        if translated is None and strided:
+            self._refuse(node, "a view by the strides in memory", "reads of the tensor's elements")
         return self._foreign(node, args, kwargs) if translated is None else translated
 
     def _by_table(
@@ -389,9 +392,7 @@ class _Translation:
         target, value = node.target, node.meta.get("val")
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             self._refuse(
-                node,
-                "the module draws random numbers",
-                "a result that is determined by the inputs",
+                node, "the module draws random numbers", "a result that is determined by the inputs"
             )
         elif any(map(_is_dynamic, tree_leaves(value))):
             self._refuse(

@@ -376,6 +376,44 @@ def test_a_custom_operator_is_opaque(run: Run) -> None:
 # -- refusals ------------------------------------------------------------------------------------
 
 
+ROWS = torch.arange(32.0).reshape(8, 4)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.view(-1)[4:].as_strided((4,), (1,)),
+        lambda x: x.view(-1)[4:].as_strided((4,), (1,), 6),
+        lambda x: x.t().as_strided((3, 2, 4), (4, 8, 1)),
+        lambda x: x.view(4, 2, 4).transpose(0, 1).as_strided((2, 3, 2, 4), (4, 4, 8, 1)),
+        lambda x: x.view(8, 1, 4).transpose(1, 2).as_strided((3, 4), (2, 3), 1),
+    ],
+)
+def test_a_view_by_strides_reads_the_tensor_as_it_lies_in_memory(
+    view: Callable[[Tensor], Tensor], run: Run
+) -> None:
+    captured = capture(made := module(lambda self, x: view(x + 1)), (ROWS,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, ROWS), made(ROWS))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.view(-1)[4:].as_strided((4,), (1,), 0),
+        lambda x: x[:2].as_strided((3, 4), (4, 1)),
+        lambda x: x[:, ::2].as_strided((4, 2), (4, 1)),
+        lambda x: x[:1].expand(3, 4).as_strided((2,), (1,)),
+    ],
+)
+def test_a_view_by_strides_of_memory_around_a_tensor_is_refused(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(CaptureError) as caught:
+        capture(module(lambda self, x: view(x + 1)), (ROWS,))
+    assert caught.value.got == "aten.as_strided.default"
+
+
 def test_a_module_in_training_mode_is_refused_before_export() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     model[1].train()
