@@ -17,6 +17,7 @@ import eqsynth
 from eqsynth.cli import app
 from eqsynth.cli.models import model
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.frontend.onnx import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,6 +112,10 @@ def test_an_exported_program_is_a_model(folder: Path) -> None:
     )
     assert "saturated" in said and f"written to {out}" in said.replace("\n", " ")
     torch.testing.assert_close(eqsynth.load(out)(x), layer(x))
+    # The other way out: read again, as a model.
+    onnx_out = folder / "linear.onnx"
+    output("optimize", folder / "linear.pt2", "-o", onnx_out, "--objective", "flops")
+    torch.testing.assert_close(module_of(onnx_out, (x,), {})[0](x), layer(x))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,16 @@ import eqsynth
 from eqsynth.checking import Stage
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.frontend.captured import capture_expression
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.tensor import Input, Op, Region
+from eqsynth.ir.types import TensorType
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values
 from eqsynth.lower.rounding import distance
 from eqsynth.lower.stepping import faulty_step, noisy_results, summed
+from eqsynth.lower.steps import Parameter, Step
+from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.original import Original
 from eqsynth.report import Report
 from eqsynth.rules import load_rules
@@ -70,6 +75,33 @@ def test_the_first_wrong_kernel_is_named(
     finally:
         program.steps = good
     assert found is not None and found[0].name == good[2].name
+
+
+def region_program() -> CompiledProgram:
+    """``x @ y`` and its transpose, as one region of two results."""
+    x, y = (Input(str(n), TensorType(shape, "float32")) for n, shape in enumerate([(3, 4), (4, 5)]))
+    product = Op("Matmul", (x, y))
+    region = Region((product, Op("Permute", (product,), ((1, 0),))), (x, y))
+    (kernel,) = TorchBackend().kernels(region, (False, False))
+    (runner,) = TorchBackend().build([(kernel, {})])
+    assert runner is not None
+    captured = capture_expression([Expr(x) @ Expr(y), Expr(region.outputs[1])])
+    parameters = [Parameter(i, (0, 1)) for i in captured.program.inputs]
+    names = [i.name for i in captured.program.inputs]
+    step = Step("t", kernel, runner, tuple(names))
+    return CompiledProgram(parameters, [step], ["t", "t.1"], captured)
+
+
+def test_each_result_of_a_region_is_looked_at() -> None:
+    program = region_program()
+    given = (torch.randn(3, 4), torch.randn(4, 5)), {}
+    results = noisy_results(program, given, 0)
+    for one, other in zip(results, program(*given[0]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert faulty_step(program, given) is None
+    broken(program, 0, lambda both: [both[0], both[1] * 1.001])  # type: ignore[arg-type,return-value]
+    found = faulty_step(program, given)
+    assert found is not None and found[0].name == "t" and found[1].output == 1
 
 
 def long_sum(terms: int) -> Original:
