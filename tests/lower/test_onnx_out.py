@@ -31,6 +31,7 @@ from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.onnx_columns import RUNTIMES, evaluated
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import ROWS
+from eqsynth.testing.edges import edge_values
 
 COLUMNS = tuple(f"{name}{kind}" for name in ("onnx", *RUNTIMES) for kind in ("", "-scopes"))
 PARTS = 160
@@ -69,6 +70,9 @@ def assert_same(term: Tensor, arrays: Mapping[str, Any] | None = None) -> None:
     for runtime in runtimes:
         (got,) = runtime([values[leaf.name] for leaf in leaves])
         assert (got.shape, got.dtype) == (term.shape, np.dtype(term.dtype))
+        if not term.dtype.startswith("float"):
+            np.testing.assert_array_equal(got, wanted)
+            continue
         eps = 2e-3 if term.dtype == "float16" else 2e-5
         np.testing.assert_allclose(got, wanted, eps, eps)
 
@@ -158,6 +162,20 @@ def test_functions_that_are_composed() -> None:
     cases = [Case(row, dtype) for row in rows for dtype in ("float32", "int8", "int64", "uint8")]
     outcome = run(cases, COLUMNS)
     assert not outcome.failures, "\n".join(map(str, outcome.failures))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "bool"])
+def test_integers_at_the_ends_of_their_dtype(dtype: str) -> None:
+    """All pairs: the least one by -1, zero divisors, quotients that round down, what wraps."""
+    edges = edge_values(dtype)
+    arrays = {"x": edges[:, None], "y": edges[None]}
+    x, y = (_in(name, *arrays[name].shape, dtype=dtype) for name in "xy")
+    names = ["FloorDivide", "Remainder", "Add", "Mul", "Sub", "Maximum", "Minimum", "Less"]
+    of_bools = ("Add", "Mul", "Maximum", "Minimum", "Less")
+    for name in names if dtype != "bool" else of_bools:
+        assert_same(Op(name, (x, y)), arrays)
+    for name in ("Sign", "Neg", "Relu", "Abs") if dtype != "bool" else ("Sign", "LogicalNot"):
+        assert_same(Op(name, (x,)), arrays)
 
 
 # ---- scopes -------------------------------------------------------------------------------------
