@@ -55,12 +55,16 @@ from eqsynth.ir.scalar import (
     Sum,
     product,
     reads,
+    terms_of,
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 
 # Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
 # subsets of a long sum are many. Those with fewer fused come first.
 MAX_VARIANTS = 16
+# Of a sum of more terms all that can be fused is fused at once: what a chain of additions opens to
+# has as many subsets of its terms as there are steps of the chain, and more.
+MAX_TERMS_APART = 4
 
 
 def _definition(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -207,6 +211,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         return []  # the scope with the numbers is fused; not both, and not each subset of them
     opened = algebra.opened_sum(view, scope)
     found = [] if opened is None else [opened]
+    whole, fused = scope, dict[Tensor, Tensor]()
+    apart = len(terms_of(scope.body)) <= MAX_TERMS_APART
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
         if normalized(view, read.tensor) and not normalized(view, row[0]):
@@ -237,7 +243,11 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                     # Views first, and one at a time: which views are inlined makes no difference
                     # to a kernel, and all subsets of them would be many.
                     return [Using(merged, {read.tensor: inner})]
-                found.append(Using(merged, {read.tensor: inner}))
+                if apart:
+                    found.append(Using(merged, {read.tensor: inner}))
+                elif read.tensor not in fused and (more := merging.merge(whole, read, inner)):
+                    whole, fused[read.tensor] = more, inner
+    found += [Using(whole, fused)] if fused else []
     if not found:
         raise Later
     return found
