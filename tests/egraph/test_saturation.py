@@ -21,7 +21,7 @@ from eqsynth.errors import EquivalenceError, RuleError, SaturationError
 from eqsynth.executor import Worker
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves
+from eqsynth.ir.scalar import Read, Scalar, rewrite_leaves, terms_of
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, topological
 from eqsynth.rules import RuleSet, load_rules, rewind
 from eqsynth.rules.load import DEFAULT_FILES
@@ -92,6 +92,27 @@ def test_a_sum_of_products_of_one_operand_has_few_classes() -> None:
         return len(graph.classes)
 
     assert size(12) <= 3 * size(4)
+
+
+def test_a_chain_of_additions_grows_with_its_length() -> None:
+    """``x + tanh(x @ w)`` again and again: the long sums that it opens to are fused all at once."""
+    rules = load_rules().select()
+
+    def layers(count: int) -> EGraph:
+        x = leaf("x", 2, 3)
+        for _ in range(count):
+            x = op("Add", x, op("Tanh", op("Matmul", x, weight("w", 3, 3))))
+        return saturate_terms((x,), rules, DEFAULT_PHASES, LIMITS, True)
+
+    four, six, eight = map(layers, (4, 6, 8))
+    assert eight.enodes - six.enodes <= six.enodes - four.enodes
+    assert_egraph_consistent(six)
+    sums = [
+        [type(term).__name__ for term in terms_of(member.body)]
+        for member in six.classes[six.roots[0]]
+        if isinstance(member, Scope)
+    ]
+    assert sorted(["Read", *["Call"] * 6]) in map(sorted, sums)
 
 
 def test_the_mean_of_stacked_products_is_one_product() -> None:
