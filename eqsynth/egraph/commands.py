@@ -85,8 +85,9 @@ class Names:
             self._file.seek(0)
             path = f"/dev/fd/{self._file.fileno()}"
             rules = [c for form in actions.forms for c in self._rule(form)]
-            runs = [run(f"name/{self.forms[form]}") for form in actions.forms]
-            yield [*rules, egg.Input(SPAN, _ROW, path), *runs]
+            runs = [_once(f"name/{self.forms[form]}") for form in actions.forms]
+            all_of_them = egg.RunSchedule(egg.Sequence(SPAN, runs))
+            yield [*rules, egg.Input(SPAN, _ROW, path), all_of_them]
         for start in range(0, len(actions.others), _BATCH):
             self._steps += 1
             yield throwaway_rule(f"insert/{self._steps}", actions.others[start : start + _BATCH])
@@ -322,7 +323,11 @@ def throwaway_rule(name: str, actions: list[Any]) -> list[Any]:
 
 
 def run(ruleset: str) -> Any:
-    return egg.RunSchedule(egg.Run(SPAN, egg.RunConfig(ruleset)))
+    return egg.RunSchedule(_once(ruleset))
+
+
+def _once(ruleset: str) -> Any:
+    return egg.Run(SPAN, egg.RunConfig(ruleset))
 
 
 def _literal(value: Any, sort: str) -> Any:

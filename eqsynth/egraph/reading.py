@@ -57,8 +57,8 @@ class Reader:
             for row in functions[name].rows:
                 values = tuple(row.inputs)
                 enode = enodes.get(values)
-                if enode is None or any(
-                    enode.args[at] is not decoders[at](values[at]) for at in vectors
+                if enode is None or not all(
+                    [enode.args[at] is decoders[at](values[at]) for at in vectors]
                 ):
                     args = [decode(v) for decode, v in zip(decoders, values, strict=True)]
                     enode = enodes[values] = ENode(name, tuple(args))

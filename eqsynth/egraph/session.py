@@ -8,7 +8,7 @@ rulesets run when, and for how long, is ``schedule.py``'s.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,8 @@ class Session:
         """The handle of a term that was added."""
         return self._handles[term]
 
-    def _insert(self, roots: Sequence[Tensor], facts: Iterable[tuple[Any, ...]] = ()) -> list[int]:
-        """Inserts what is new among the subterms; handles that were made."""
+    def _insert(self, roots: Sequence[Tensor]) -> None:
+        """Inserts what is new among the subterms, with types and what is constant."""
         parts: dict[Tensor, Any] = {}
         new: list[Tensor] = []
         for term in topological(roots):
@@ -89,24 +89,24 @@ class Session:
             else:
                 parts[term] = encode_tensor(term, parts)
                 new.append(term)
-        handles = self.engine.insert([parts[term] for term in new])
-        made = dict(zip(new, handles, strict=True))
-        by_object = {id(parts[t]): h for t, h in made.items()}
-        for term, handle in made.items():
-            self._handles[term] = handle.n
-            self._digests[handle.n] = term.digest
-            self._constant[handle.n] = term.constant
-            self.definitions[handle.n] = with_handles(parts[term], by_object)
+        first = self.engine.next_handle
+        made = {term: Handle(first + place) for place, term in enumerate(new)}
         self.engine.insert(
-            facts=[*facts, *(("constant", h) for t, h in made.items() if t.constant)],
+            [parts[term] for term in new],
+            facts=[("constant", h) for t, h in made.items() if t.constant],
             values=[
                 value
                 for t, h in made.items()
                 for value in ((("shape", h), list(t.shape)), (("dtype", h), t.dtype))
             ],
         )
+        by_object = {id(parts[t]): h for t, h in made.items()}
+        for term, handle in made.items():
+            self._handles[term] = handle.n
+            self._digests[handle.n] = term.digest
+            self._constant[handle.n] = term.constant
+            self.definitions[handle.n] = with_handles(parts[term], by_object)
         self._view = None
-        return [handle.n for handle in handles]
 
     # ---- the view ------------------------------------------------------------
 
