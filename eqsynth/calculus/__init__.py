@@ -13,6 +13,7 @@ against the interpreter.
     split      L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   a sum of terms, term by term
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
     reindex    L_x R_y f(p(x), y)  =  L_x {L_u R_y f(u, y)}[p(x)]    over other iterators
+    recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               and back (``uncount``)
     bound      L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]               f is neutral elsewhere
 
 What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments.

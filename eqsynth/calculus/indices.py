@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, Scalar, Value, rewrite_leaves
+from eqsynth.ir.tensor import Scope
 
 
 def expressions(index: Index) -> Iterator[Index]:
@@ -93,3 +95,18 @@ def with_indices(body: Scalar, image: Callable[[Index], Index]) -> Scalar:
         return Value(image(part.index)) if isinstance(part, Value) else part
 
     return rewrite_leaves(body, leaf)
+
+
+def substituted(body: Scalar, image: Mapping[It, Index]) -> Scalar:
+    """The body with iterators replaced by their images, its indices in least form."""
+
+    def affine(expression: Index) -> Index:
+        return expression.substitute(lambda it: image.get(it, Index.iterator(it.slot, it.extent)))
+
+    return with_indices(body, lambda index: rebuilt(index, affine))
+
+
+def least_form(scope: Scope) -> Scope:
+    """The canonical form, with indices in least form."""
+    body = with_indices(scope.body, least)
+    return canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))

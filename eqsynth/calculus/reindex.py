@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.indices import least, with_indices
+from eqsynth.calculus.indices import least_form
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.scopes import reduction_iterators, renumber, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Scope
 
@@ -61,12 +60,6 @@ def reindex(scope: Scope, given: Reindex) -> Scope:
     reduced = tuple(it.extent for it in outer)
     view = Scope(scope.traversal, reduced, moved, scope.reducer)
     back = inline(view, Inline(moved, inner))
-    _require(back.type == scope.type and _form(back) == _form(scope), condition="inverse",
+    _require(back.type == scope.type and least_form(back) == least_form(scope), condition="inverse",
              what="the new scope, inlined, is another one")  # fmt: skip
     return same_scope(scope, read, outer)
-
-
-def _form(scope: Scope) -> Scope:
-    """The canonical form, with indices in least form."""
-    body = with_indices(scope.body, least)
-    return canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.indices import rebuilt
-from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
-from eqsynth.egraph.laws.substitution import reduced_by
+from eqsynth.calculus.conditions import is_product, leaves_with
+from eqsynth.calculus.indices import rebuilt, substituted
+from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It, Mod
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
@@ -52,7 +51,7 @@ def _select_one(scope: Scope) -> Scope | None:
                     low, high = (bare(q) * step + shift).range()
                     exact = low >= 0 and high < it.extent
                     k = bare(q) * step + rebuilt(shift, lambda affine: affine)
-                    found = reduced_by(scope, {it: (k, [q], exact)})
+                    found = _reduced_by(scope, it, k, q, exact)
                     if found is not None:
                         return found
     return None
@@ -91,3 +90,15 @@ def _strided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
         return
     if taps < it.extent or (c < 0 and taps == it.extent):
         yield (taps, 1, -(rest // s)) if c > 0 else (taps, -1, rest // s)
+
+
+def _reduced_by(scope: Scope, it: It, image: Index, q: It, exact: bool) -> Scope | None:
+    """The sum with ``it`` replaced by an image over q; where the image is no value of ``it``, which
+    it always is if it is ``exact``, the body must be 0, by one factor."""
+    if not exact and not any(
+        isinstance(factor, Read) and factor.fill == 0 and leaves_with(factor, it)
+        for factor in factors_of(scope.body)
+    ):
+        return None
+    rest = [other for other in reduction_iterators(scope) if other != it]
+    return same_scope(scope, substituted(scope.body, {it: image}), [*rest, q])

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import neutral_outside, support
+from eqsynth.calculus.recount import Count, Recount, Uncount, recount, uncount
 from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
-    same_scope,
+    renumber,
     scope_over,
     traversal_iterators,
 )
@@ -81,8 +82,17 @@ def _merged(scope: Scope, q: It, r: It) -> Scope | None:
         # q goes: its terms are those of p that r stands for.
         return Index(0) if it == q else bare(p) if it == r else bare(it)
 
-    body = substitute(scope.body, image)
-    return same_scope(scope, body, [*(set(reduction_iterators(scope)) - {q, r}), p])
+    width, size = len(scope.traversal), len(scope.extents)
+    kept = [it for it in reduction_iterators(scope) if it not in (q, r)] + [p]
+    place = {slot: slot for slot in range(width)}
+    place |= {it.slot: width + n for n, it in enumerate(kept)}
+    reduced = tuple(it.extent for it in kept)
+    body = renumber(substitute(scope.body, image), place)
+    other = Scope(scope.traversal, reduced, body, scope.reducer)
+    digits = It(size, q.extent), It(size + 1, r.extent)
+    value = bare(digits[0]) * step + bare(digits[1])
+    count = Count(It(place[p.slot], p.extent), value, digits)
+    return attempt(uncount, scope, Uncount(other, (count,)))
 
 
 SUPPORT = 2
@@ -167,10 +177,13 @@ def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterat
         rest = [it for it in reduction_iterators(scope) if it != r]
         for d in range(2, r.extent // 2 + 1 if r.extent <= MAX_WINDOW else 0):
             if r.extent % d == 0:
-                reduced = [*rest, It(size, r.extent // d), It(size + 1, d)]
-                image = _image(r, bare(reduced[-2]) * d + bare(reduced[-1]))
-                if pays([index.substitute(image) for index in indices], reduced):
-                    yield same_scope(scope, substitute(scope.body, image), reduced)
+                new = It(size, r.extent // d), It(size + 1, d)
+                value = bare(new[0]) * d + bare(new[1])
+                moved = [index.substitute(_image(r, value)) for index in indices]
+                if pays(moved, [*rest, *new]):
+                    apart = attempt(recount, scope, Recount((Count(r, value, new),)))
+                    if apart is not None:
+                        yield apart
 
 
 def _image(r: It, value: Index) -> Callable[[It], Index]:

@@ -2,8 +2,8 @@
 
 Each function finds one (papers: EinNet §4.1, Table 1) of a scope's traversal, and proposes it
 (``calculus/reindex.py``), or gives None. The traversal of a new inner scope is the box around the
-image (boundary relaxing): what is computed outside of the image is never read. Changes of a
-reduction are still computed here: one is relaxed only where the body is zero in what is added.
+image (boundary relaxing): what is computed outside of the image is never read. A reduction is
+counted through by other iterators (``calculus/recount.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.conditions import is_product, is_view, leaves_with
-from eqsynth.calculus.indices import expressions, rebuilt, with_indices
+from eqsynth.calculus.conditions import is_product, is_view
+from eqsynth.calculus.indices import expressions, rebuilt, substituted, with_indices
+from eqsynth.calculus.recount import Count, Recount, recount
 from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.scopes import (
     bare,
@@ -174,13 +175,6 @@ def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope | N
     return _through(scope, with_indices(scope.body, lambda i: rebuilt(i, affine)), kept, at)
 
 
-def _substitute(body: Scalar, image: Mapping[It, Index]) -> Scalar:
-    def affine(expression: Index) -> Index:
-        return expression.substitute(lambda it: image.get(it, bare(it)))
-
-    return with_indices(body, lambda index: rebuilt(index, affine))
-
-
 def _through(
     scope: Scope,
     body: Scalar,
@@ -230,7 +224,7 @@ def iterator_split(
         at[q], at[r] = (bare(it) + offset) // d, (bare(it) + offset) % d
         image[it] = bare(q) * d + bare(r) - offset
     kept = [part for it in traversal_iterators(scope) for part in fresh.get(it, (it,))]
-    return _through(scope, _substitute(scope.body, image), kept, at, order)
+    return _through(scope, substituted(scope.body, image), kept, at, order)
 
 
 def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Scope | None:
@@ -315,8 +309,8 @@ def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
     if not is_product(scope) or it.extent <= divisor:
         return None
     q, r = _apart(scope, -(-it.extent // divisor), divisor)
-    exact = it.extent % divisor == 0
-    return reduced_by(scope, {it: (bare(q) * divisor + bare(r), [q, r], exact)})
+    counts = (Count(it, bare(q) * divisor + bare(r), (q, r)),)
+    return attempt(recount, scope, Recount(counts))
 
 
 @remembered(maxsize=1 << 14)
@@ -326,7 +320,7 @@ def reduction_unfold(scope: Scope) -> Scope | None:
     Nothing is relaxed: k -> (q, r) is a bijection. So a product over flattened axes (an im2col that
     was reshaped into a matrix) is the one over the axes.
     """
-    change: dict[It, tuple[Index, Sequence[It], bool]] = {}
+    counts: list[Count] = []
     for it in reduction_iterators(scope):
         divisors = [
             atom.divisor
@@ -336,28 +330,10 @@ def reduction_unfold(scope: Scope) -> Scope | None:
         ]
         if divisors and it.extent % min(divisors) == 0:
             d = min(divisors)
-            q, r = _apart(scope, it.extent // d, d, after=2 * len(change))
-            change[it] = (bare(q) * d + bare(r), [q, r], True)
-    return reduced_by(scope, change) if change else None
+            q, r = _apart(scope, it.extent // d, d, after=2 * len(counts))
+            counts.append(Count(it, bare(q) * d + bare(r), (q, r)))
+    return attempt(recount, scope, Recount(tuple(counts))) if counts else None
 
 
 def _apart(scope: Scope, *extents: int, after: int = 0) -> list[It]:
     return [It(len(scope.extents) + after + n, extent) for n, extent in enumerate(extents)]
-
-
-def reduced_by(
-    scope: Scope, change: Mapping[It, tuple[Index, Sequence[It], bool]]
-) -> Scope | None:
-    """The sum with iterators replaced by (image, the iterators in it, if it stays in the extent).
-
-    Where an image is no value of its iterator the body must be 0, by one factor.
-    """
-    for it, (_, _, exact) in change.items():
-        if not exact and not any(
-            isinstance(factor, Read) and factor.fill == 0 and leaves_with(factor, it)
-            for factor in factors_of(scope.body)
-        ):
-            return None
-    body = _substitute(scope.body, {it: image for it, (image, _, _) in change.items()})
-    rest = [it for it in reduction_iterators(scope) if it not in change]
-    return same_scope(scope, body, [*rest, *(f for _, fresh, _ in change.values() for f in fresh)])

@@ -1,0 +1,113 @@
+"""Recounting: a reduction by other iterators. Directed tests stand at the edges."""
+
+from __future__ import annotations
+
+import pytest
+
+from eqsynth.calculus.recount import Count, Recount, Uncount, recount, uncount
+from eqsynth.calculus.scopes import bare, reduction_iterators
+from eqsynth.errors import LawError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.choices import chance
+from eqsynth.testing.families import FAMILIES
+from eqsynth.testing.scope_samples import any_product, any_scope, windows
+from eqsynth.testing.world import World
+from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
+from tests.terms import it, leaf
+
+
+def propose(world: World, scope: Scope) -> Recount:
+    """Digits of any base, in any direction, some that overlap, leave gaps or run further."""
+    pick = world.choices.pick
+    counts = []
+    slot = len(scope.extents) - chance(world.choices, 30)
+    for old in reduction_iterators(scope):
+        if chance(world.choices, 3):
+            continue
+        base = pick((1, 2, 3, 2, old.extent or 1))
+        blocks = max(1, -(-old.extent // base) - chance(world.choices, 8))
+        digits = It(slot, blocks), It(slot + 1, base)
+        slot += 2
+        step = base + (pick((1, -1)) if chance(world.choices, 4) else 0)
+        value = bare(digits[0]) * step + bare(digits[1])
+        if chance(world.choices, 4):
+            value = value.range()[1] - value  # backward
+        value = value + (pick((1, -1)) if chance(world.choices, 8) else 0)
+        counts.append(Count(old, value, digits[: 1 if chance(world.choices, 20) else 2]))
+    return Recount(tuple(counts))
+
+
+def test_whatever_is_recounted_is_equal() -> None:
+    families = (*[polynomial] * 5, *[any_product] * 10, any_scope, windows, *FAMILIES)
+    refused = ("iterators", "values", "beyond")
+    never_wrong(recount, propose, families, given_back=60, refused=refused, examples=800)
+
+
+K = It(1, 6)
+Q, R = It(2, 3), It(3, 2)
+QR = bare(Q) * 2 + bare(R)
+
+
+def over(body: Scalar, reducer: str = "sum") -> Scope:
+    return Scope((4,), (6,), body, reducer)
+
+
+X = Read(leaf("x", 9), (it(0, 4) + it(1, 6),))
+W = Read(leaf("w", 6), (it(1, 6),))
+ALL = Read(leaf("v", 9), (it(1, 6),))
+
+
+@pytest.mark.parametrize(
+    ("condition", "scope", "count"),
+    [
+        ("iterators", over(X), Count(It(0, 4), QR, (Q, R))),
+        ("iterators", over(X), Count(K, QR, (Q,))),
+        ("iterators", over(X), Count(K, bare(It(1, 6)), (It(1, 6),))),
+        ("iterators", over(X), Count(K, QR, (Q, R, It(4, 2)))),
+        ("iterators", over(X), Count(K, (bare(Q) * 2 + bare(R)) // 1 + (bare(Q) // 2), (Q, R))),
+        ("values", over(X), Count(K, bare(It(2, 2)) * 3 + bare(R), (It(2, 2), R))),
+        ("values", over(X), Count(K, QR + 1, (Q, R))),
+        ("values", over(X), Count(K, bare(It(2, 5)) + bare(R), (It(2, 5), R))),
+        ("values", over(X), Count(K, bare(It(2, 5)), (It(2, 5),))),
+        ("beyond", over(Prod((X, ALL))), Count(K, bare(It(2, 7)), (It(2, 7),))),
+        ("beyond", over(Call("exp", (W,))), Count(K, bare(It(2, 7)), (It(2, 7),))),
+        ("beyond", over(W, "max"), Count(K, bare(It(2, 7)), (It(2, 7),))),
+    ],
+)
+def test_a_condition_that_fails_is_named(condition: str, scope: Scope, count: Count) -> None:
+    with pytest.raises(LawError) as refused:
+        recount(scope, Recount((count,)))
+    assert (refused.value.law, refused.value.condition) == ("recount", condition)
+
+
+EQUAL = [
+    (over(X), Count(K, QR, (Q, R))),
+    (over(Call("exp", (X,)), "prod"), Count(K, 5 - QR, (Q, R))),
+    (over(X, "max"), Count(K, bare(It(2, 5)) + bare(R), (It(2, 5), R))),
+    (over(Prod((X, W))), Count(K, bare(It(2, 4)) * 2 + bare(R) - 1, (It(2, 4), R))),
+]
+
+
+@pytest.mark.parametrize(("scope", "count"), EQUAL)
+def test_one_step_before_the_edge_it_is_equal(scope: Scope, count: Count) -> None:
+    answer = recount(scope, Recount((count,)))
+    assert answer != scope
+    assert_one_value(scope, answer)
+
+
+@pytest.mark.parametrize(("scope", "count"), EQUAL)
+def test_counts_are_taken_back_into_what_they_were_made_of(scope: Scope, count: Count) -> None:
+    apart = recount(scope, Recount((count,)))
+    assert uncount(apart, Uncount(scope, (count,))) == canonical(scope)
+    other = Scope(scope.traversal, scope.reduction, product([Num(2), scope.body]), scope.reducer)
+    with pytest.raises(LawError) as refused:
+        uncount(apart, Uncount(other, (count,)))
+    assert (refused.value.law, refused.value.condition) == ("recount", "inverse")
+
+
+def test_a_number_is_no_value_of_an_iterator_of_several() -> None:
+    with pytest.raises(LawError):
+        recount(over(X), Recount((Count(K, Index(0), ()),)))
