@@ -3,7 +3,7 @@
 A file is sealed by a checksum and appears at once. Of too many bytes those go that weren't used for
 longest. What is wrong with a file, or with the directory, costs time only. The directory is the
 user's own; a pickled value is read as data all the same. Not here: what is kept, and under which
-name (``egraph/remembered.py``, ``extract/chosen.py``).
+name (``egraph/remembered.py``, ``extract/chosen.py``, ``lower/tvm_kept.py``).
 """
 
 from __future__ import annotations
@@ -82,11 +82,16 @@ def keep(path: Path, value: Any, max_bytes: int) -> None:
     write(path, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), max_bytes)
 
 
-def write(path: Path, data: bytes, max_bytes: int) -> None:
-    """Keeps bytes; where nothing can be written, nothing is kept."""
+def write(path: Path, data: bytes, max_bytes: int | None = None) -> None:
+    """Keeps bytes; where nothing can be written, nothing is kept.
+
+    Args:
+        max_bytes: of all files of the directory; None where nobody needs to look, for a note
+            beside a file that was kept just now.
+    """
     packed = zlib.compress(data, 1)
     whole = hashlib.blake2b(packed, digest_size=_CHECKSUM).digest() + packed
-    if len(whole) > max_bytes:
+    if max_bytes is not None and len(whole) > max_bytes:
         return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +104,8 @@ def write(path: Path, data: bytes, max_bytes: int) -> None:
         except BaseException:
             os.unlink(name)
             raise
-        _shrink(path.parent, max_bytes)
+        if max_bytes is not None:
+            _shrink(path.parent, max_bytes)
 
 
 def forget(path: Path) -> None:

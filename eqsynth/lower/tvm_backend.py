@@ -10,6 +10,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -29,7 +30,7 @@ from eqsynth.extract.kernel import (
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
-from eqsynth.lower import tvm_runtime
+from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import flops_per_element, loop_nest
 from eqsynth.lower.schedules import block, schedules
 
@@ -236,7 +237,14 @@ def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]
         LoweringError: a kernel does not compile, or there is no C compiler to link with.
     """
     names = _names(kernels)
-    executable = _compile(names)
+    return _linked(_compile(names)), names
+
+
+def _linked(executable: Any) -> bytes:
+    """
+    Raises:
+        LoweringError: there is no C compiler to link with.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.so"
 
@@ -252,7 +260,7 @@ def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]
                 expected="a working C compiler",
                 hint="install a C compiler, or set CC",
             ) from error
-        return path.read_bytes(), names
+        return path.read_bytes()
 
 
 def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
@@ -264,18 +272,30 @@ def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
 
 
 def _functions(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
+    """Functions of kernels: as they were kept, or compiled now."""
+    known = tvm_kept.load(kernels)
+    return known | _compiled([kernel for kernel in kernels if kernel not in known])
+
+
+def _compiled(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
     """Compiled functions; a batch that fails is compiled one by one, and the failing left out."""
     if not kernels:
         return {}
     names = _names(kernels)
     try:
-        executable = _compile(names)
-        return {kernel: executable[name] for kernel, name in names.items()}
+        module = executable = _compile(names)
+        # A library takes as long as code in memory, and can be kept. Without a C compiler there is
+        # none.
+        with suppress(LoweringError):
+            library = _linked(executable)
+            module = tvm_runtime.load_library(library)
+            tvm_kept.keep(names, library)
+        return {kernel: module[name] for kernel, name in names.items()}
     except LoweringError as error:
         if len(kernels) == 1:
             warnings.warn(f"a kernel was left out: {error}", RuntimeWarning, stacklevel=2)
             return {}
-    return {k: f for kernel in kernels for k, f in _functions([kernel]).items()}
+    return {k: f for kernel in kernels for k, f in _compiled([kernel]).items()}
 
 
 def _compile(names: Mapping[Kernel, str]) -> Any:

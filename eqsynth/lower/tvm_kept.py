@@ -1,0 +1,76 @@
+"""Generated kernels in the cache directory: what the measuring worker has compiled in order to time
+it isn't compiled again to be run, in whatever process.
+
+A library for each compilation, and for each of its kernels a note of the library and the name in
+it. Not here: compiling (``tvm_backend.py``), loading (``tvm_runtime.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from eqsynth import kept
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.measure import describe_cpu
+from eqsynth.extract.profile import library_versions
+from eqsynth.ir.scalar import digest_of
+from eqsynth.lower import tvm_runtime
+
+MAX_BYTES: Final = 256 << 20
+"""Of more, the files that weren't used for longest go."""
+
+
+def load(kernels: Iterable[Kernel]) -> dict[Kernel, Any]:
+    """The functions of those kernels that were compiled before."""
+    found, home = {}, _home()
+    for kernel in kernels:
+        note = kept.read(home / _name(kernel))
+        if note is not None:
+            library, _, symbol = note.decode().partition(" ")
+            try:
+                found[kernel] = _library(home / library)[symbol]
+            except (AttributeError, LoweringError):
+                continue  # the library has gone, or can't be loaded: compiled again
+    return found
+
+
+def keep(names: Mapping[Kernel, str], library: bytes) -> None:
+    """Keeps a library, with the names that its kernels have in it."""
+    home, own = _home(), hashlib.blake2b(library, digest_size=16).hexdigest()
+    kept.write(home / own, library, MAX_BYTES)
+    for kernel, symbol in names.items():
+        kept.write(home / _name(kernel), f"{own} {symbol}".encode())
+
+
+def _home() -> Path:
+    return kept.directory("kernels-1")
+
+
+def _name(kernel: Kernel) -> str:
+    import torch
+
+    how = (kernel.constants, kernel.implementation, kernel.inputs, kernel.output, kernel.schedule)
+    return digest_of(kernel.term.digest, how, _made_by(), torch.get_num_threads()).hex()
+
+
+@lru_cache(maxsize=1)
+def _made_by() -> tuple[str, ...]:
+    """What else the code of a kernel depends on: versions, eqsynth's own code, the processor."""
+    return library_versions(), kept.code_of("ir", "lower"), repr(describe_cpu())
+
+
+@lru_cache(maxsize=64)
+def _library(path: Path) -> Any:
+    """
+    Raises:
+        LoweringError: there is no such library, or it can't be loaded.
+    """
+    data = kept.read(path)
+    if data is None:
+        raise LoweringError("a kept library of kernels is missing", where=path.name)
+    return tvm_runtime.load_library(data)
