@@ -352,7 +352,7 @@ class _Run:
             tried = engines_of(settings.engines)
             path = chosen.path_of(graph, costs, tried)
             timing = settings.objective == "time"
-            recalled = chosen.recall(path, graph, costs) if timing else None
+            recalled = chosen.recall(path, graph, costs, tried) if timing else None
             if recalled is not None:
                 own, found, times = recalled.own, recalled.found, recalled.times
             else:

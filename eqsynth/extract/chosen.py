@@ -58,18 +58,21 @@ def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path
     return kept.directory("plans-1") / digest_of(*members, *roots, *rest).hex()
 
 
-def recall(path: Path, graph: EGraph, costs: CostModel) -> Chosen | None:
-    """What was chosen; None where nothing was, or by times that aren't those of now."""
+def recall(
+    path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend]
+) -> Chosen | None:
+    """What was chosen; None where nothing was, or by times that aren't those of now, or where an
+    engine is of another version."""
     chosen = kept.load(path, _CLASSES)
     if not isinstance(chosen, Chosen):
         return None
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if costs.profile.lower_quartiles(chosen.times) != chosen.times:
             return None
-        own = _recalled(chosen.own, graph)
+        own = _recalled(chosen.own, graph, engines)
         if chosen.found.plan is chosen.own.plan:
             return replace(chosen, own=own, found=own)
-        return replace(chosen, own=own, found=_recalled(chosen.found, graph))
+        return replace(chosen, own=own, found=_recalled(chosen.found, graph, engines))
     return None
 
 
@@ -84,15 +87,15 @@ def settle(
         kept.forget(path)
 
 
-def _recalled(found: Extraction, graph: EGraph) -> Extraction:
+def _recalled(found: Extraction, graph: EGraph, engines: Sequence[Backend]) -> Extraction:
     """
     Raises:
         ValueError: the plan isn't one of this e-graph.
     """
-    return replace(found, plan=_placed(found.plan, graph), rounds=0, timed=0)
+    return replace(found, plan=_placed(found.plan, graph, engines), rounds=0, timed=0)
 
 
-def _placed(plan: Plan, graph: EGraph) -> Plan:
+def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
     """The plan over the e-graph's own members, which know their place in the user's model.
 
     Raises:
@@ -108,14 +111,16 @@ def _placed(plan: Plan, graph: EGraph) -> Plan:
             raise ValueError("a step reads what isn't computed yet")
         if not all(ref in graph.classes and ref.constant for ref in step.constants.values()):
             raise ValueError("a constant is none of the program's")
-        steps.append(_step(step, places))
+        steps.append(_step(step, places, engines))
         at_hand |= {step.result, *step.also}
     if not at_hand.issuperset(s for s in plan.outputs if not s[0].constant):
         raise ValueError("an output isn't computed")
     return replace(plan, steps=tuple(steps))
 
 
-def _step(step: PlanStep, places: Mapping[Tensor, tuple[ClassRef, Tensor]]) -> PlanStep:
+def _step(
+    step: PlanStep, places: Mapping[Tensor, tuple[ClassRef, Tensor]], engines: Sequence[Backend]
+) -> PlanStep:
     """
     Raises:
         ValueError, KeyError: the step computes something else than its class.
@@ -136,7 +141,8 @@ def _step(step: PlanStep, places: Mapping[Tensor, tuple[ClassRef, Tensor]]) -> P
             if term not in terms:
                 terms[term] = places[over(term, terms)][0]
         placed = Region(member.outputs, tuple(_inputs(member)))
-        right = step.kernel.term == placed and [terms[o] for o in member.outputs] == results
+        offered = [k for e in engines for k in e.kernels(placed, step.kernel.constants)]
+        right = step.kernel in offered and [terms[o] for o in member.outputs] == results
     else:
         ref, member = places[member]
         term, own = placeholder(member)

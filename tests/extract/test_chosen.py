@@ -56,7 +56,7 @@ class Setting:
         chosen.settle(self.path, self.own, self.found, self.costs.relied_on(), won)
 
     def recall(self) -> chosen.Chosen | None:
-        return chosen.recall(self.path, self.graph, self.costs)
+        return chosen.recall(self.path, self.graph, self.costs, INDUCTOR)
 
 
 def searched(costs: CostModel, region_s: float, root: Tensor) -> Setting:
@@ -105,7 +105,16 @@ def test_other_times_other_choices(costs: CostModel, tmp_path: Path) -> None:
     costs.profile.record(measurement_key(kernel), seconds(1.0), 1e-6)
     assert setting.recall() is not None
     empty = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "other.sqlite"))
-    assert chosen.recall(setting.path, setting.graph, empty) is None
+    assert chosen.recall(setting.path, setting.graph, empty, INDUCTOR) is None
+
+
+def test_an_engine_of_another_version_is_measured_again(costs: CostModel) -> None:
+    setting = searched(costs, 1e-3, program())
+    (step,) = setting.found.plan.steps
+    older = replace(step, kernel=replace(step.kernel, schedule="0.1"))
+    plan = replace(setting.found.plan, steps=(older,))
+    replace(setting, found=replace(setting.found, plan=plan)).keep()
+    assert setting.recall() is None
 
 
 def test_another_search_has_another_file(costs: CostModel) -> None:

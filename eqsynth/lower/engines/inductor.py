@@ -29,7 +29,8 @@ class Inductor:
     name = "inductor"
 
     def version(self) -> str | None:
-        return torch.__version__ if _has_compiler() else None
+        # As plain text: kernels are kept as data.
+        return str(torch.__version__) if _has_compiler() else None
 
     def takes(self, region: Region) -> bool:
         return True
