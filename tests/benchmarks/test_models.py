@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import models
-from benchmarks.models import Journal, Row, _difference, line, run, tried
+from benchmarks.model_runs import Row, difference, tried
+from benchmarks.models import Journal, line, run
 from benchmarks.zoo import LIBRARIES, MODELS, Call, installed
+from eqsynth.executor import Worker
 
 
 class Cache:
@@ -45,8 +47,8 @@ def test_a_model_differs_by_its_results_and_by_what_it_does_to_its_arguments(
 ) -> None:
     cache = Cache()
     call = Call(Grows(), (torch.tensor([[0.0, 1.0, 2.0]]),), {"cache": cache})
-    assert _difference(call, other, shuffle=False) == differs
-    assert (_difference(call, other, shuffle=True) > 0) == (differs > 0)
+    assert difference(call, other, shuffle=False) == differs
+    assert (difference(call, other, shuffle=True) > 0) == (differs > 0)
     assert cache.rows.shape == (1, 3)
 
 
@@ -69,6 +71,13 @@ def test_what_fails_or_differs_is_not_equal() -> None:
     assert not Row("bert", "transformers", error="x").equal
     assert not Row("bert", "transformers", differs=1e-3).equal
     assert "DIFFERS" in line(Row("bert", "transformers", differs=float("inf")))
+
+
+def test_a_task_is_found_by_the_process_that_runs_it() -> None:
+    with Worker() as worker, pytest.raises(KeyError) as caught:
+        worker.run(tried, "no such model", "probe", 1.0, "flops", 1, False)
+    assert caught.value.args == ("no such model",)
+    assert tried.__module__ != "__main__"
 
 
 @pytest.mark.slow
