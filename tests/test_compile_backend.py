@@ -181,17 +181,14 @@ def test_a_fault_in_eqsynth_costs_the_graph_only(
 def test_the_faster_of_the_program_and_inductors_is_taken(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, x = Bottleneck().eval(), torch.randn(5, 12)
-    compiled = torch.compile(model, backend=watched, options={"time_limit_s": 5.0})
+    layers = torch.nn.Linear(64, 1024), torch.nn.Linear(1024, 64)
+    model, x = torch.nn.Sequential(*layers).eval(), torch.randn(256, 64)
+    compiled = torch.compile(model, backend=watched, options={"time_limit_s": 10.0})
     with torch.no_grad(), caplog.at_level(logging.INFO, "eqsynth.compile"):
-        torch.testing.assert_close(compiled(x), model(x))
-    # Two times were told, or there was no program that is faster than torch's own operators.
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
     told = [record.args for record in caplog.records if record.msg.startswith("eqsynth takes")]
-    if told:
-        ours, theirs = told[0]  # type: ignore[misc]
-        assert isinstance(watched.made[0], compile_backend.Program) == (ours < theirs)
-    else:
-        assert "nothing faster was found" in caplog.text
+    ours, theirs = told[0]  # type: ignore[misc]
+    assert isinstance(watched.made[0], compile_backend.Program) == (ours < theirs)
 
 
 def test_programs_know_autocast(watched: Watched) -> None:

@@ -33,6 +33,12 @@ class Grows(nn.Module):
         return {"y": x, "cache": cache}
 
 
+class Pairs(Grows):
+    def forward(self, x: Tensor, cache: Cache) -> Any:
+        super().forward(x, cache)
+        return x, cache
+
+
 def test_models_of_all_libraries_are_listed() -> None:
     assert len(MODELS) >= 40
     assert {model.library for model in MODELS.values()} == set(LIBRARIES)
@@ -40,7 +46,8 @@ def test_models_of_all_libraries_are_listed() -> None:
 
 @pytest.mark.parametrize(
     ("other", "differs"),
-    [(Grows(), 0.0), (Grows(by=0.5), 0.25), (Grows(forgets=True), float("inf"))],
+    [(Grows(), 0.0), (Grows(by=0.5), 0.25), (Grows(forgets=True), float("inf")),
+     (Pairs(), float("inf"))],  # fmt: skip
 )
 def test_a_model_differs_by_its_results_and_by_what_it_does_to_its_arguments(
     other: nn.Module, differs: float
