@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNITS = 10**8
 """What the plan that is to be improved costs, in the integers that the solver adds up."""
 
-PROVE_WORK, TURN_WORK, MOST_WORK = 0.05, 0.5, 2.0
+PROVE_WORK, TURN_WORK, MOST_WORK = 0.05, 0.5, 1.0
 """The solver's own measure of work (about half a second of a core), so that the same e-graph gives
 the same plan on a busy machine: to prove that small ones are at their optimum; for one turn of
 looking for better plans of large ones; and for all turns."""
