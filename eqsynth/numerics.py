@@ -10,11 +10,19 @@ from typing import Final
 from eqsynth.errors import EqsynthError
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
-NUMERICS: Final = {
+NUMERICS: Final[dict[str, tuple[str, ...]]] = {
     "bitwise": ("bitwise",),
     "real": ("bitwise", "real"),
     "cancels": ("bitwise", "real", "cancels"),
     "approx": ("bitwise", "real", "cancels", "approx"),
+}
+
+# What `prove_equal` may use besides: forms that two programs meet in, which nobody computes.
+_PROOFS: Final[dict[str, tuple[str, ...]]] = {
+    "bitwise": (),
+    "real": ("proof",),
+    "cancels": ("proof", "proof-cancels"),
+    "approx": ("proof", "proof-cancels"),
 }
 
 Files = Sequence[str | Path] | str | Path
@@ -33,11 +41,14 @@ def rule_files(files: Files) -> tuple[Path, ...]:
     return tuple(p.absolute() if str(p) in DEFAULT_FILES and p.exists() else p for p in paths)
 
 
-def rules_of(files: Files, numerics: str, *, where: str) -> RuleSet:
+def rules_of(
+    files: Files, numerics: str, *, where: str, proving: bool = False
+) -> RuleSet:
     """eqsynth's rules and those of the user's files, as far as ``numerics`` allows.
 
     Args:
         where: the function that the user called.
+        proving: also the rules that hold over the reals and serve proofs alone.
 
     Raises:
         EqsynthError: no such class of ``numerics``.
@@ -52,4 +63,5 @@ def rules_of(files: Files, numerics: str, *, where: str) -> RuleSet:
         )
     asked = rule_files(files)
     rules = load_rules([*DEFAULT_FILES, *asked])
-    return rules.select(numerics=NUMERICS[numerics], asked_for=asked)
+    classes = NUMERICS[numerics] + (_PROOFS[numerics] if proving else ())
+    return rules.select(numerics=classes, asked_for=asked)

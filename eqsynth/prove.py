@@ -76,7 +76,7 @@ def prove_equal(
         ("memory_limit", memory_limit),
     ):
         positive(limit, name, where="prove_equal")
-    loaded = rules_of(rules, numerics, where="prove_equal")
+    loaded = rules_of(rules, numerics, where="prove_equal", proving=True)
     outputs = [program_of(side)[0].outputs for side in (left, right)]
     types = [[str(term.type) for term in side] for side in outputs]
     if types[0] != types[1]:

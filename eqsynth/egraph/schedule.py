@@ -74,7 +74,8 @@ DEFAULT_PHASES = (
 # The other order of axes is needed only to recognize a given term, not to compute one; windows in
 # parts pay where a library has no other fast algorithm, which on a CPU isn't so; rearrangements
 # that functions carry on to the next product don't reach it, since segments end there. Parts of one
-# row are read through a reshape, which is a scope only once it is defined.
+# row are read through a reshape, which is a scope only once it is defined. Scopes written out in
+# full are what two equal programs meet in, and nothing that one would compute by.
 PROVE_PHASES = (
     *DEFAULT_PHASES[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
@@ -82,6 +83,7 @@ PROVE_PHASES = (
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
     replace(DEFAULT_PHASES[4], rulesets=("carry-explore", *DEFAULT_PHASES[4].rulesets)),
     *DEFAULT_PHASES[5:],
+    Phase("expand", ("expand-explore", "define", "index", "scalar", "normal", "simplify"), 8),
 )
 
 

@@ -26,7 +26,7 @@ from eqsynth.rules.sorts import PRIMITIVES, Declarations, Signature
 from eqsynth.rules.tree import Tree, Var
 
 STATUSES = ("definition", "proved", "validated", "unproved")
-NUMERICS = ("bitwise", "real", "cancels", "approx")
+NUMERICS = ("bitwise", "real", "cancels", "approx", "proof", "proof-cancels")
 _ALLOWED = (
     "sort",
     "constructor",

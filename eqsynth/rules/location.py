@@ -20,6 +20,7 @@ DEFAULT_FILES = (
     "derive.egg",
     "contract.egg",
     "linear.egg",
+    "expand.egg",
     "reduce.egg",
     "maps.egg",
     "match.egg",

@@ -8,6 +8,7 @@ from typing import Final
 from eqsynth.ir.normal import canonical_term
 from eqsynth.ir.tensor import Tensor
 from eqsynth.testing.algebra_samples import ALGEBRA
+from eqsynth.testing.expansion_samples import EXPANSIONS
 from eqsynth.testing.scope_samples import (
     any_product,
     any_scope,
@@ -30,7 +31,7 @@ Family = Callable[[World], Tensor]
 FAMILIES: Final[tuple[Family, ...]] = (
     any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
     sum_of_products, windows, epilogue, constants, flattened, reduced_twice,
-    *ALGEBRA,
+    *ALGEBRA, *EXPANSIONS,
 )  # fmt: skip
 
 

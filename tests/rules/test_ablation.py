@@ -45,7 +45,8 @@ from tests.egraph.test_transposed import transposed as transposed_and_its_taps
 from tests.rules import test_einnet as einnet
 from tests.terms import leaf, op
 
-RULES = load_rules()
+# Without the forms that proofs alone meet in: they prove what other rules are for as well.
+RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 LIMITS = Limits(20_000, 120.0)
 
 # ---- questions -----------------------------------------------------------------

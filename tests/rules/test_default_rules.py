@@ -42,7 +42,7 @@ SEARCHED = [r for r in RULES.rules if r.kind in ("rewrite", "law-request")]
 def test_a_rule_is_documented(rule: Rule) -> None:
     assert RULES.names.count(rule.name) == 1
     assert rule.ruleset in RULES.rulesets
-    assert rule.numerics.split()[0] in ("bitwise", "real", "cancels")
+    assert rule.numerics.split()[0] in ("bitwise", "real", "cancels", "proof", "proof-cancels")
     assert rule.status in ("definition", "proved", "validated")
     if rule.kind != "analysis":
         assert rule.comment.strip(), f"{rule.file}:{rule.line} says nothing of {rule.name}"

@@ -6,7 +6,7 @@ The laws themselves, functions of one scope, stand in ``contraction.py``, ``comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
@@ -57,7 +57,7 @@ def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if folded is None else [folded]
 
 
-def _maps(view: View, ref: ClassRef) -> list[Scope]:
+def maps_of(view: View, ref: ClassRef) -> list[Scope]:
     """The scopes of a class without a reduction that don't read the class itself: put in the place
     of a read, such a one would never come to an end."""
     return [
@@ -78,7 +78,7 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
         if normalized(view, factor.tensor) and not all(other.constant for other in others):
             continue  # its scale and shift go into weights, not into each other product
         # Of the ways in which the sum is fused, the one with the most terms: all at once.
-        inners = sorted(_maps(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
+        inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
             parts = contraction.distribute(scope, factor, inner)
             if parts is not None:
@@ -93,7 +93,7 @@ def expression_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
     for read in factors_of(scope.body):
         if not isinstance(read, Read) or not isinstance(read.tensor, ClassRef):
             continue
-        for inner in sorted(_maps(view, read.tensor), key=lambda s: -len(terms_of(s.body))):
+        for inner in sorted(maps_of(view, read.tensor), key=lambda s: -len(terms_of(s.body))):
             used: dict[Tensor, Tensor] = {read.tensor: inner}
             parts = splitting.expression_split(scope, read, inner, _pieces(view, used))
             if parts is not None:
@@ -108,7 +108,7 @@ def _pieces(view: View, used: dict[Tensor, Tensor]) -> splitting.Piece:
 
     def piece_of(read: Read) -> Scalar | None:
         ref = read.tensor
-        for inner in _maps(view, ref) if isinstance(ref, ClassRef) else ():
+        for inner in maps_of(view, ref) if isinstance(ref, ClassRef) else ():
             found = splitting.piece(read, inner) if used.get(ref, inner) == inner else None
             if found is not None:
                 used[ref] = inner
@@ -133,6 +133,21 @@ def _class(read: Read) -> ClassRef:
 
 def like_terms(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return some(linear.like_terms(underived(view, row)))
+
+
+def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bool:
+    """Whether the scope, read through the members, is computed from ``ref``."""
+    seen: set[Tensor] = set()
+    stack = [read.tensor for read in reads(scope.body)]
+    while stack:
+        tensor = stack.pop()
+        if tensor == ref:
+            return True
+        inner = members.get(tensor)
+        if tensor not in seen and isinstance(inner, Scope):
+            stack += [read.tensor for read in reads(inner.body)]
+        seen.add(tensor)
+    return False
 
 
 def hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -165,7 +180,7 @@ def opened_sum(view: View, scope: Scope) -> Using | None:
     members: dict[Tensor, Tensor] = {}
     opened = scope
     while len(members) < MAX_TERMS:
-        step = _open_term(view, opened)
+        step = _open_term(view, opened, members)
         if step is None:
             break
         opened, ref, inner = step
@@ -173,7 +188,9 @@ def opened_sum(view: View, scope: Scope) -> Using | None:
     return Using(opened, members) if members else None
 
 
-def _open_term(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
+def _open_term(
+    view: View, scope: Scope, members: Mapping[Tensor, Tensor]
+) -> tuple[Scope, ClassRef, Scope] | None:
     for term in terms_of(scope.body) if isinstance(scope.body, Sum) else ():
         others = [f for f in factors_of(term) if not isinstance(f, Num)]
         read = others[0] if len(others) == 1 else None
@@ -186,11 +203,13 @@ def _open_term(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None
             continue
         sums = [
             inner
-            for inner in _maps(view, read.tensor)
+            for inner in maps_of(view, read.tensor)
             if isinstance(inner.body, Sum)
             and inner not in view.derived
             and canonical(inner) == inner
             and without_constants(view, inner) is None
+            # A concatenation is the sum of its pieces, and a piece is a slice of it.
+            and not reaches(inner, read.tensor, members)
         ]
         for inner in sorted(sums, key=lambda s: -len(terms_of(s.body))):
             merged = merging.merge(scope, read, inner)
@@ -205,7 +224,7 @@ def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
     found = list(reads(scope.body))
     if len(found) == 1 and conditions.is_product(scope) and isinstance(found[0].tensor, ClassRef):
         read, ref = found[0], found[0].tensor
-        for inner in _maps(view, ref):
+        for inner in maps_of(view, ref):
             if conditions.is_product(inner) or canonical(inner) != inner:
                 continue
             if inner not in view.derived:
@@ -237,7 +256,7 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if any(map(linear.is_constant, terms_of(scope.body))):
         for read in terms_of(scope.body):
             if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
-                for inner in _maps(view, read.tensor):
+                for inner in maps_of(view, read.tensor):
                     # What isn't derived is fused anyway.
                     constant = map(linear.is_constant, terms_of(inner.body))
                     if inner in view.derived and any(constant):
@@ -293,7 +312,7 @@ def _open_one(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
     for read in reads(scope.body):
         ref = read.tensor
         assert isinstance(ref, ClassRef)
-        for inner in _maps(view, ref):
+        for inner in maps_of(view, ref):
             if isinstance(inner.body, Sum):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None:
@@ -320,7 +339,7 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
     found = []
     computed = [
         inner
-        for inner in _maps(view, table)
+        for inner in maps_of(view, table)
         if not conditions.is_product(inner) and canonical(inner) == inner
     ]
     for inner in (*products_of(view, table), *computed):

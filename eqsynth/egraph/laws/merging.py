@@ -9,7 +9,7 @@ from eqsynth.calculus.conditions import is_view, vanishes_outside
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
-from eqsynth.ir.scalar import Num, Read, factors_of, tree_size
+from eqsynth.ir.scalar import Num, Read, factors_of, reads, tree_size
 from eqsynth.ir.tensor import Scope
 
 # A body with more reads than this isn't grown any further.
@@ -55,3 +55,14 @@ def _keeps_its_box(read: Read, inner: Scope) -> bool:
         for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
     )
     return inside and (read.in_range() or not inner.reduction or inner.reducer == "sum")
+
+
+def sums_each_once(scope: Scope) -> bool:
+    """A sum of one operand that is read no more often than it has elements: computing them where
+    they are read costs no more than computing them before."""
+    found = list(reads(scope.body))
+    return (
+        bool(scope.reduction)
+        and len(found) == 1
+        and math.prod(scope.extents) <= found[0].tensor.type.size
+    )

@@ -7,7 +7,6 @@ form); that each answer is an equality follows from the law's own function alone
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from eqsynth.egraph.laws import (
     converging,
     derivation,
     epilogue,
+    expanding,
     matching,
     merging,
     phases,
@@ -203,7 +203,7 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if scope is None or scope in view.derived:
         raise Later
     summed = conditions.is_product(scope)
-    if summed and not _sums_each_once(scope):
+    if summed and not merging.sums_each_once(scope):
         raise Later
     if len(view.scopes(row[0])) > MAX_VARIANTS:
         return []
@@ -251,17 +251,6 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if not found:
         raise Later
     return found
-
-
-def _sums_each_once(scope: Scope) -> bool:
-    """A sum of one operand that is read no more often than it has elements: computing them where
-    they are read costs no more than computing them before."""
-    found = list(reads(scope.body))
-    return (
-        bool(scope.reduction)
-        and len(found) == 1
-        and math.prod(scope.extents) <= found[0].tensor.type.size
-    )
 
 
 def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -398,6 +387,8 @@ LAWS: Final[dict[str, Law]] = {
     "phase-select": _phase_select,
     "rfactor": _rfactor,
     "distribute": algebra.distribute,
+    "expand": expanding.expand,
+    "expand-cancels": expanding.expand_cancels,
     "hoist": algebra.hoist,
     "common-factor": algebra.common_factors,
     "expression-split": algebra.expression_split,
@@ -436,14 +427,14 @@ LAWS: Final[dict[str, Law]] = {
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
-    "traversal-merge", "read-constants", "like-terms",
+    "traversal-merge", "read-constants", "like-terms", "expand", "expand-cancels",
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
     "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
     "term-split", "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
-    "operand-split",
+    "operand-split", "expand", "expand-cancels",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")

@@ -1,0 +1,78 @@
+"""Expanded forms as the e-graph asks for them: by which members of the classes that a scope reads.
+
+The law itself, a function of one scope, stands in ``expansion.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from eqsynth.calculus import conditions
+from eqsynth.egraph.laws import expansion
+from eqsynth.egraph.laws.algebra import maps_of, reaches
+from eqsynth.egraph.laws.requests import Later, Using, underived
+from eqsynth.egraph.view import View
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import reads, tree_size
+from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
+
+
+def expand(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    return _expanded(view, row, cancels=False)
+
+
+def expand_cancels(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    return _expanded(view, row, cancels=True)
+
+
+def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
+    """The expanded form of a scope, by the maps that what it reads is."""
+    members: dict[Tensor, Tensor] = {}
+
+    def map_of(tensor: Tensor) -> Scope | None:
+        assert isinstance(tensor, ClassRef)
+        if tensor not in members:
+            found = _map_of(view, tensor, members)
+            if found is None:
+                return None
+            members[tensor] = found
+        known = members[tensor]
+        assert isinstance(known, Scope)
+        return known
+
+    form = expansion.expanded(underived(view, row), map_of, cancels)
+    if form is None:
+        raise Later
+    return [Using(form, members)]
+
+
+def _map_of(view: View, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> Scope | None:
+    """What the elements of a class are computed from, element by element; where they are only
+    moved, what is moved. Of two classes that are views of each other one is that of the other, and
+    by way of the members that were chosen already none comes back to itself."""
+    if any(isinstance(member, Input | Weight) for member in view.members(ref)):
+        return None
+    maps = [scope for scope in maps_of(view, ref) if canonical(scope) == scope]
+    found = [
+        scope
+        for scope in maps
+        if not (conditions.is_view(scope) and _comes_back(view, ref, scope))
+        and not reaches(scope, ref, members)
+    ]
+    return min(
+        found, key=lambda s: (conditions.is_view(s), tree_size(s.body), s.digest), default=None
+    )
+
+
+def _comes_back(view: View, ref: ClassRef, moved: Scope) -> bool:
+    """Whether what a view reads is a view of ``ref`` in its turn, and comes after it."""
+    (read,) = reads(moved.body)
+    assert isinstance(read.tensor, ClassRef)
+    if any(isinstance(member, Input | Weight) for member in view.members(read.tensor)):
+        return False
+    back = any(
+        conditions.is_view(scope) and [r.tensor for r in reads(scope.body)] == [ref]
+        for scope in view.scopes(read.tensor)
+    )
+    return back and read.tensor.digest > ref.digest

@@ -1,0 +1,390 @@
+"""The expanded form of a scope: all maps that it reads written out, piece by piece, as polynomials.
+
+    L_i {cat(x, y)}[i] * 2                   ->  cat(L_i 2 * x[i], L_i 2 * y[i])
+    L_i sum_k (a[i, k] - m[i]) * c[i]        ->  L_i c[i] * {sum_k a}[i] - n * m[i] * c[i]
+    L_i sum_k x[i, n - 1 - k] * w[n - 1 - k] ->  L_i sum_k x[i, k] * w[k]
+
+Four equalities in a row, each stated at its function: a read is the body of what is read, and its
+fill outside (:meth:`_Pieces.written_out`); a scope is the pieces of its box put together
+(:func:`expanded`); a body is its polynomial (``ir/polynomial.py``); a sum is summed term by term,
+and what doesn't depend on what is summed stands outside (:func:`_summed`).
+
+It is the meeting point of proofs: two programs of one expanded form are equal. To compute by it
+would often be slower than what it is made from, so it isn't looked for in optimizing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from eqsynth.calculus.scopes import bare, closed, scope_over
+from eqsynth.egraph.laws.pieces import Box, Cut, Interval, holds, in_range, intervals, local, simple
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.normal import sort_operands
+from eqsynth.ir.polynomial import ONE, Monomial, NotReal, Polynomial, collect, expand, times
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Read,
+    Scalar,
+    Value,
+    children,
+    dtype_of,
+    indices_of,
+    iterators,
+    product,
+    reads,
+    rebuild,
+    rewrite_leaves,
+    substitute,
+    total,
+    tree_size,
+)
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.types import is_float
+
+# More pieces than this, and bodies of more reads, are left as they are.
+MAX_PIECES: Final = 16
+MAX_READS: Final = 48
+
+Map = Callable[[Tensor], "Scope | None"]
+"""A scope without a reduction that is equal to a tensor, or None for what is read as it is."""
+
+
+class _TooLarge(Exception):
+    """Written out, the body has too many reads, or a number that isn't finite."""
+
+
+def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
+    """``L_X reduce_Y f = cat over pieces X' of X (L_X' combine over pieces Y' of Y (reduce_Y' f))``
+    with each f written out and collected; None if that is the scope itself, or too large.
+
+    Pieces are cut where a read begins or ends to be in range, so that within a piece it is the
+    element or the fill. Neighbours of one body are one piece again.
+
+    Args:
+        map_of: what may be put in the place of a tensor that is read.
+        cancels: also where digits are lost (``ir/polynomial.py``).
+    """
+    if not is_float(scope.dtype) or 0 in scope.extents or _types(scope.body) != {scope.dtype}:
+        return None
+    try:
+        pieces = _Pieces(scope, map_of, cancels)
+        found = _joined(scope, pieces.bodies())
+    except (_TooLarge, NotReal):
+        return None
+    return None if found == scope or found.type != scope.type else found
+
+
+def _types(body: Scalar) -> set[str]:
+    return {read.tensor.dtype for read in reads(body)} | {dtype_of(body) or ""}
+
+
+class _Pieces:
+    """The pieces of a scope's box, and its body in each of them, over the scope's iterators."""
+
+    def __init__(self, scope: Scope, map_of: Map, cancels: bool) -> None:
+        self._scope = scope
+        self._map_of = map_of
+        self._cancels = cancels
+        self._cuts = [{0, extent} for extent in scope.extents]
+
+    def bodies(self) -> dict[Box, Scalar]:
+        """Piece -> body, collected; further cuts are made until no read is partly in range."""
+        while True:
+            boxes = list(itertools.product(*map(intervals, self._cuts)))
+            if len(boxes) > MAX_PIECES:
+                raise _TooLarge
+            try:
+                return {box: self._body(box) for box in boxes}
+            except Cut as cut:
+                self._cuts[cut.slot].add(cut.at)
+
+    def _body(self, box: Box) -> Scalar:
+        body = self.written_out(self._scope.body, box, frozenset())
+        width = len(self._scope.traversal)
+        for slot in range(width, len(box)):
+            if box[slot] == (0, self._scope.extents[slot]):
+                body = _reindexed(body, It(slot, self._scope.extents[slot]))
+        return collect(expand(body, self._cancels))
+
+    def written_out(self, body: Scalar, box: Box, within: frozenset[Tensor]) -> Scalar:
+        """``f(t[m(x)])`` is ``f(g(m(x)))`` where t is ``L g`` and all m(x) are in range, and
+        ``f(fill)`` where none is."""
+
+        known: dict[Scalar, Scalar] = {}
+
+        def rewritten(part: Scalar) -> Scalar:
+            if part not in known:
+                known[part] = leaf(part) if not children(part) else composite(part)
+            return known[part]
+
+        def composite(part: Scalar) -> Scalar:
+            if isinstance(part, Call) and part.fn == "where":
+                true = holds(part.args[0], box)
+                if true is not None:
+                    return rewritten(part.args[1 if true else 2])
+            if isinstance(part, Cast) and part.dtype == self._scope.dtype:
+                true = holds(part.arg, box)
+                if true is not None:
+                    return Num(float(true))
+            return rebuild(part, [rewritten(arg) for arg in children(part)])
+
+        def leaf(part: Scalar) -> Scalar:
+            if not isinstance(part, Read):
+                return part
+            index = tuple(simple(i, box, len(self._scope.traversal)) for i in part.index)
+            part = Read(part.tensor, index, part.fill)
+            if part.tensor.dtype != self._scope.dtype:
+                raise _TooLarge
+            where = in_range(part, box)
+            if where is None:
+                return part
+            if not where:
+                return Num(part.fill)
+            inside = Read(part.tensor, part.index)
+            inner = None if part.tensor in within else self._map_of(part.tensor)
+            if inner is None or _types(inner.body) != {part.tensor.dtype}:
+                return inside
+            at = substitute(inner.body, lambda it: part.index[it.slot])
+            return self.written_out(at, box, within | {part.tensor})
+
+        found = rewritten(body)
+        if tree_size(found) > MAX_READS:
+            raise _TooLarge
+        return found
+
+
+# ---- the direction of sums ---------------------------------------------------------------------
+
+
+def _reindexed(body: Scalar, it: It) -> Scalar:
+    """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``: a
+    bijection of [0, n). Of a body and its mirror image the one that strides forward more often is
+    taken, and of two alike the first by structure."""
+    rotated = _rotated(body, it)
+    if rotated is not None:
+        body = rotated
+    mirrored = substitute(
+        body, lambda other: bare(other) if other != it else bare(it) * -1 + (it.extent - 1)
+    )
+    return min((body, mirrored), key=lambda one: (_backward(one, it), sort_operands(one).digest))
+
+
+def _backward(body: Scalar, it: It) -> int:
+    return sum(index.coefficient(it.slot) < 0 for index in indices_of(body))
+
+
+def _rotated(body: Scalar, it: It) -> Scalar | None:
+    """The body over k in the place of ``(k + c) % n``, where k occurs in no other way."""
+    atoms = {
+        atom
+        for index in indices_of(body)
+        for atom, _ in index.terms
+        if it in set(Index(0, ((atom, 1),)).iterators())
+    }
+    if len(atoms) != 1:
+        return None
+    (atom,) = atoms
+    if not isinstance(atom, Mod) or atom.divisor != it.extent:
+        return None
+    rest = atom.value - bare(it) * atom.value.coefficient(it.slot)
+    if abs(atom.value.coefficient(it.slot)) != 1 or it in set(rest.iterators()):
+        return None
+
+    def image(index: Index) -> Index:
+        found = Index(index.const)
+        for part, step in index.terms:
+            found = found + (bare(it) if part == atom else Index(0, ((part, 1),))) * step
+        return found
+
+    def leaf(part: Scalar) -> Scalar:
+        if isinstance(part, Read):
+            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+        return Value(image(part.index)) if isinstance(part, Value) else part
+
+    return rewrite_leaves(body, leaf)
+
+
+# ---- pieces put together -----------------------------------------------------------------------
+
+
+def _joined(scope: Scope, bodies: Mapping[Box, Scalar]) -> Tensor:
+    """The scope over its pieces: reduced in each piece of the traversal, then concatenated."""
+    width = len(scope.traversal)
+    columns: dict[Box, dict[Box, Scalar]] = {}
+    for box, body in bodies.items():
+        columns.setdefault(box[:width], {})[box[width:]] = body
+    return _concatenated(scope, columns, 0)
+
+
+def _concatenated(scope: Scope, columns: Mapping[Box, Mapping[Box, Scalar]], axis: int) -> Tensor:
+    """``L_X f = cat(L_X' f, L_X'' f)`` along the axes from ``axis`` on, X' and X'' parts of X;
+    what has one body on both sides isn't parted."""
+    if axis == len(scope.traversal):
+        ((box, parts),) = columns.items()
+        return _reduced(scope, box, parts)
+    slabs: list[tuple[Interval, dict[Box, dict[Box, Scalar]]]] = []
+    for interval in sorted({box[axis] for box in columns}):
+        slab = {
+            (*box[:axis], *box[axis + 1 :]): dict(parts)
+            for box, parts in columns.items()
+            if box[axis] == interval
+        }
+        along = It(axis, scope.traversal[axis])
+        whole = _one_slab(*slabs[-1], interval, slab, along) if slabs else None
+        if whole is None:
+            slabs.append((interval, slab))
+        else:
+            slabs[-1] = (slabs[-1][0][0], interval[1]), whole
+    found = [
+        _concatenated(
+            scope,
+            {(*box[:axis], interval, *box[axis:]): parts for box, parts in slab.items()},
+            axis + 1,
+        )
+        for interval, slab in slabs
+    ]
+    return found[0] if len(found) == 1 else Op("Concat", tuple(found), (axis,))
+
+
+def _one_slab(
+    first: Interval,
+    left: Mapping[Box, Mapping[Box, Scalar]],
+    second: Interval,
+    right: Mapping[Box, Mapping[Box, Scalar]],
+    along: It,
+) -> dict[Box, dict[Box, Scalar]] | None:
+    """The bodies that two neighbours along an axis have in common, or None."""
+    found: dict[Box, dict[Box, Scalar]] = {}
+    for box, parts in left.items():
+        if right[box].keys() != parts.keys():
+            return None
+        found[box] = {}
+        for rest, body in parts.items():
+            common = _one_body(first, body, second, right[box][rest], along)
+            if common is None:
+                return None
+            found[box][rest] = common
+    return found
+
+
+def _one_body(
+    first: Interval, left: Scalar, second: Interval, right: Scalar, along: It
+) -> Scalar | None:
+    """A body that is ``left`` in the first interval of an iterator, and ``right`` in the second.
+
+    An interval of one value may have it as a number: ``x[0, j]`` beside ``x[i, j]`` for i in
+    [1, 4), and ``x[0, j]`` beside ``x[1, j]`` are both ``x[i, j]``.
+    """
+    if left == right:
+        return left
+    start, goes_on = first[0], second[0]
+    one, other = _at(left, along, start), _at(right, along, goes_on)
+    alone = first[1] - start == 1, second[1] - goes_on == 1
+    if alone[1] and _at(left, along, goes_on) == other:
+        return left
+    if alone[0] and _at(right, along, start) == one:
+        return right
+    moving = _between(one, other, along, start) if all(alone) else None
+    ends = (_at(moving, along, at) for at in (start, goes_on)) if moving else ()
+    return moving if tuple(ends) == (one, other) else None
+
+
+def _at(body: Scalar, along: It, value: int) -> Scalar:
+    """The body where an iterator has this value."""
+    return substitute(body, lambda it: Index(value) if it == along else bare(it))
+
+
+def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | None:
+    """``left`` with each read moved, as the iterator goes on by one, to where ``right`` reads."""
+    pairs = list(zip(reads(left), reads(right), strict=False))
+    moved: dict[Scalar, Scalar] = {}
+    for one, other in pairs:
+        if one.tensor != other.tensor:
+            return None
+        steps = [b - a for a, b in zip(one.index, other.index, strict=True)]
+        if any(step.terms for step in steps):
+            return None
+        at = bare(along) - first
+        index = tuple(a + at * step.const for a, step in zip(one.index, steps, strict=True))
+        if moved.setdefault(one, Read(one.tensor, index, one.fill)) != Read(
+            one.tensor, index, one.fill
+        ):
+            return None
+    return rewrite_leaves(left, lambda leaf: moved.get(leaf, leaf))
+
+
+def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
+    """One piece of the traversal, its reduction carried out in parts."""
+    width = len(scope.traversal)
+    kept = [It(slot, high - low) for slot, (low, high) in enumerate(box)]
+    found: list[Scalar] = []
+    for rest, body in sorted(parts.items()):
+        body = substitute(body, local((*box, *rest)))
+        reduced = [It(width + n, high - low) for n, (low, high) in enumerate(rest)]
+        if not reduced:
+            found.append(body)
+        elif scope.reducer == "sum":
+            found.append(_summed(body, set(kept), reduced))
+        else:
+            found.append(closed(body, set(kept), scope.reducer, reduced))
+    whole = _combined(scope.reducer, found)
+    if isinstance(whole, Read) and whole.index == tuple(map(bare, kept)) \
+            and isinstance(whole.tensor, Scope):
+        return whole.tensor
+    return scope_over(kept, [], whole)
+
+
+def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
+    if len(parts) == 1:
+        return parts[0]
+    if reducer == "sum":
+        return collect(expand(total(parts)))
+    if reducer == "prod":
+        return collect(expand(product(parts)))
+    assert reducer in REDUCERS
+    found = parts[0]
+    for part in parts[1:]:
+        found = Call(reducer, (found, part))
+    return collect(expand(found))
+
+
+def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
+    """``sum_{y,z} (c(x) * f(x, y) * g(x, z) + h) = c * {sum_y f} * {sum_z g} + Y * Z * h``."""
+    found: dict[Monomial, Fraction] = {}
+    for monomial, coefficient in expand(body).items():
+        outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
+        inside = [one for one in monomial if one not in outside]
+        term: Polynomial = {outside: coefficient}
+        idle = math.prod(
+            it.extent for it in reduced if not any(it in iterators(atom) for atom, _ in inside)
+        )
+        term = times(term, {ONE: Fraction(idle)})
+        for part in _connected(inside, kept):
+            own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
+            part_sum = closed(collect({tuple(part): Fraction(1)}), kept, "sum", own)
+            term = times(term, {((part_sum, Fraction(1)),): Fraction(1)})
+        for product_, value in term.items():
+            found[product_] = found.get(product_, Fraction(0)) + value
+    return collect({m: c for m, c in found.items() if c})
+
+
+def _connected(
+    atoms: Sequence[tuple[Scalar, Fraction]], kept: set[It]
+) -> list[list[tuple[Scalar, Fraction]]]:
+    """The factors that share what is summed, together."""
+    groups: list[tuple[set[It], list[tuple[Scalar, Fraction]]]] = []
+    for atom in atoms:
+        own = iterators(atom[0]) - kept
+        meeting = [group for group in groups if own & group[0]]
+        groups = [group for group in groups if group not in meeting]
+        joined = own.union(*(its for its, _ in meeting))
+        groups.append((joined, [*itertools.chain(*(g for _, g in meeting)), atom]))
+    return [sorted(group, key=lambda one: one[0].digest) for _, group in groups]

@@ -1,0 +1,160 @@
+"""Pieces of a scope's box: what is in range, what an index is, and what holds in all of a piece.
+
+A question that has one answer in a part of the piece and another in the rest raises :class:`Cut`,
+with where the parts meet; then the piece is two (``expansion.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from eqsynth.ir.index import FloorDiv, Index, It, Mod
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value
+
+Interval = tuple[int, int]
+"""The values low to high - 1 of an iterator."""
+
+Box = tuple[Interval, ...]
+"""An interval for each iterator of a scope, by slot."""
+
+# An iterator over a repetition of more turns is no concatenation.
+MAX_TURNS: Final = 4
+
+
+class Cut(Exception):
+    """A read leaves its tensor within the piece, where iterator ``slot`` is ``at``."""
+
+    def __init__(self, slot: int, at: int) -> None:
+        self.slot, self.at = slot, at
+
+
+def intervals(cuts: Iterable[int]) -> list[Interval]:
+    return list(itertools.pairwise(sorted(cuts)))
+
+
+def local(box: Box) -> Callable[[It], Index]:
+    """Iterators of a piece that count from 0."""
+
+    def image(it: It) -> Index:
+        low, high = box[it.slot]
+        return Index.iterator(it.slot, high - low) + low
+
+    return image
+
+
+def in_range(read: Read, box: Box) -> bool | None:
+    """Whether the read is in range everywhere in the piece, nowhere (False), or it can't be told.
+
+    Raises:
+        Cut: it is partly, and an iterator divides the piece into parts where it is and isn't.
+    """
+    partly: list[tuple[Index, int]] = []
+    for index, size in zip(read.index, read.tensor.shape, strict=True):
+        low, high = index.substitute(local(box)).range()
+        if high < 0 or low >= size:
+            return False
+        if low < 0 or high >= size:
+            partly.append((index, size))
+    for index, size in partly:
+        for it in dict.fromkeys(index.iterators()):
+            at = _parting(index, it, size, box)
+            if at is not None:
+                raise Cut(it.slot, at)
+    return None if partly else True
+
+
+def simple(index: Index, box: Box, traversed: int) -> Index:
+    """``(i + c) % n`` as ``i + c - k*n`` in a piece where that is in range, and what is a number in
+    the piece as that number.
+
+    Raises:
+        Cut: the piece is more than one turn of an iterator of the traversal, of which nothing
+            but its place in a turn counts here: a rotation, or a repetition. (A sum is turned back
+            as a whole.)
+    """
+    found = Index(index.const)
+    for atom, step in index.terms:
+        value = Index(0, ((atom, 1),))
+        if isinstance(atom, Mod):
+            low, high = atom.value.substitute(local(box)).range()
+            turn = low // atom.divisor
+            if turn == high // atom.divisor:
+                value = simple(atom.value, box, traversed) - turn * atom.divisor
+            elif atom.value.is_affine and len(atom.value.terms) == 1 and len(index.terms) == 1:
+                ((it, factor),) = atom.value.terms
+                assert isinstance(it, It)
+                turns, rest = divmod(it.extent, atom.divisor)
+                if abs(factor) == 1 and not rest and turns <= MAX_TURNS and it.slot < traversed:
+                    for at in range(box[it.slot][0] + 1, box[it.slot][1]):
+                        ends = (atom.value.const + factor * n for n in (at - 1, at))
+                        if len({end // atom.divisor for end in ends}) > 1:
+                            raise Cut(it.slot, at)
+        elif isinstance(atom, FloorDiv):
+            low, high = value.substitute(local(box)).range()
+            value = Index(low) if low == high else value
+        found = found + value * step
+    return found
+
+
+_COMPARED: Final[dict[str, Callable[[int, int], tuple[bool, bool]]]] = {
+    # Whether a - b, which is from low to high, compares so with 0 always, and whether never.
+    "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
+    "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
+    "lt": lambda low, high: (high < 0, low >= 0),
+    "le": lambda low, high: (high <= 0, low > 0),
+    "gt": lambda low, high: (low > 0, high <= 0),
+    "ge": lambda low, high: (low >= 0, high < 0),
+}
+
+
+def holds(condition: Scalar, box: Box) -> bool | None:
+    """Whether a comparison of indices holds everywhere in the piece, nowhere, or it can't be told.
+
+    Raises:
+        Cut: it holds from some value of an iterator on, or up to it.
+    """
+    if not isinstance(condition, Call) or condition.fn not in _COMPARED:
+        return None
+    a, b = condition.args
+    if not all(isinstance(part, Value | Num) for part in (a, b)):
+        return None
+    if any(isinstance(part, Num) and part.value != int(part.value) for part in (a, b)):
+        return None
+    first, second = (
+        part.index if isinstance(part, Value) else Index(int(part.value))
+        for part in (a, b)
+        if isinstance(part, Value | Num)
+    )
+    compare = _COMPARED[condition.fn]
+    always, never = compare(*(first - second).substitute(local(box)).range())
+    if always or never:
+        return always
+    for it in dict.fromkeys((first - second).iterators()):
+        low, high = box[it.slot]
+        known = [
+            compare(*(first - second).substitute(local(
+                (*box[: it.slot], (at, at + 1), *box[it.slot + 1 :])
+            )).range())
+            for at in range(low, high)
+        ]  # fmt: skip
+        if all(map(any, known)):
+            at = next(n for n in range(1, len(known)) if known[n] != known[n - 1])
+            raise Cut(it.slot, low + at)
+    return None
+
+
+def _parting(index: Index, it: It, size: int, box: Box) -> int | None:
+    """A value of the iterator from which on the index is in range and wasn't, or the other way
+    round; None if at some value the other iterators decide (``h + r`` at the border)."""
+    low, high = box[it.slot]
+    ranges = [
+        index.substitute(local((*box[: it.slot], (at, at + 1), *box[it.slot + 1 :]))).range()
+        for at in range(low, high)
+    ]
+    inside = [first >= 0 and last < size for first, last in ranges]
+    outside = [last < 0 or first >= size for first, last in ranges]
+    if not all(a or b for a, b in zip(inside, outside, strict=True)):
+        return None
+    return next((low + n for n in range(1, len(inside)) if inside[n] != inside[n - 1]), None)

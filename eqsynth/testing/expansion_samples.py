@@ -1,0 +1,118 @@
+"""Random scopes for the form in which proofs meet: maps of maps, pieces, and sums in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product, total
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.testing.choices import chance
+from eqsynth.testing.scope_samples import at, extents, iterators, leaf, made_scope
+from eqsynth.testing.world import World
+
+_TAKEN_APART: Final = (
+    "relu", "exp", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "silu", "sigmoid", "tanh",
+    "max", "min", "div", "div", "pow", "sin", "cos", "floor",
+)  # fmt: skip
+
+
+def _index(world: World, it: It) -> Index:
+    """An iterator, moved, mirrored or rotated."""
+    pick = world.choices.pick
+    kind = pick(("bare", "bare", "bare", "moved", "mirrored", "rotated", "number"))
+    if kind == "moved":
+        return at(it) + pick((-1, 1, 2, -2))
+    if kind == "mirrored":
+        return at(it) * -1 + (it.extent - 1)
+    if kind == "rotated":
+        return (at(it) + pick((1, 2))) % it.extent
+    return Index(pick((0, 1))) if kind == "number" else at(it)
+
+
+def _leaf_read(world: World, its: Sequence[It]) -> Read:
+    """A read of some of the iterators, of a tensor that is smaller or larger than they reach."""
+    pick = world.choices.pick
+    kept = [it for it in its if not chance(world.choices, 3)] or list(its[:1])
+    index = tuple(_index(world, it) for it in kept)
+    shape = [max(1, it.extent + pick((0, 0, 0, 0, -1, 1))) for it in kept]
+    return Read(leaf(world, shape), index, pick((0.0, 0.0, 0.0, 1.0)))
+
+
+def _body(world: World, its: Sequence[It], depth: int) -> Scalar:
+    pick = world.choices.pick
+    if not depth:
+        return _leaf_read(world, its)
+    kind = pick(("sum", "sum", "product", "product", "call", "number", "same"))
+    one = _body(world, its, depth - 1)
+    if kind == "number":
+        return pick((product, total))([Num(pick((-1.0, 2.0, 0.5, 1 / 3))), one])
+    if kind == "call":
+        name = pick(_TAKEN_APART)
+        if name == "pow":
+            return Call(name, (one, Num(pick((2.0, 3.0, 0.5, -1.0, -0.5)))))
+        rest = [_body(world, its, depth - 1) for _ in range(FUNCTIONS[name].arity - 1)]
+        return Call(name, (one, *rest))
+    two = one if kind == "same" else _body(world, its, depth - 1)
+    two = product([Num(pick((1.0, 1.0, -1.0))), two])
+    if kind == "same":
+        return Prod((one, two)) if chance(world.choices, 2) else total([one, two])
+    return total([one, two]) if kind == "sum" else product([one, two])
+
+
+def _map(world: World, its: Sequence[It]) -> Read:
+    """A read of a map of random body, at iterators that may leave it."""
+    own = iterators([max(1, it.extent + world.choices.pick((0, 0, 0, -1))) for it in its])
+    made = made_scope([it.extent for it in own], (), _body(world, own, 1))
+    fill = world.choices.pick((0.0, 0.0, 1.0))
+    return Read(made, tuple(_index(world, it) for it in its), fill)
+
+
+def written_out(world: World) -> Tensor:
+    """``L reduce_y f({g}[..], {h}[..], x[..])``: polynomials and functions of maps and leaves."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 1, 2), extents(world, 0, 1)
+    its = iterators((*outer, *inner))
+    parts: list[Scalar] = [_map(world, its) if chance(world.choices, 2) else _body(world, its, 2)]
+    parts.append(_body(world, its, 1))
+    body = pick((total, product))(parts)
+    if chance(world.choices, 4):
+        body = Call("relu", (body,))
+    return made_scope(outer, inner, body, pick(("sum", "sum", "sum", "max", "min", "prod")))
+
+
+def concatenated(world: World) -> Tensor:
+    """``L f(x[i] + y[i - n]) * (u[i] + v[i - n])``: functions and products of pieces."""
+    pick = world.choices.pick
+    first, second, columns = pick((1, 2)), pick((2, 1, 3)), pick((1, 2))
+    i, j = map(at, iterators((first + second, columns)))
+
+    def both(names: str) -> Scalar:
+        parts = [
+            Read(leaf(world, (size, columns), name), (i - start, j))
+            for name, size, start in zip(names, (first, second), (0, first), strict=True)
+        ]
+        return total(list(parts))
+
+    body: Scalar = both("xy")
+    if chance(world.choices, 2):
+        body = product([body, both("uv")])
+    if not chance(world.choices, 3):
+        body = Call(pick(("relu", "exp", "abs", "sigmoid")), (body,))
+    joined: Scope = made_scope((first + second, columns), (), body)
+    if chance(world.choices, 2):
+        return joined
+    rows = pick((first, first + second, second))
+    r, c = map(at, iterators((rows, columns)))
+    reduced = chance(world.choices, 3)
+    place = r + (first + second - rows if chance(world.choices, 2) else 0)
+    whole = Read(joined, (place, c))
+    if reduced:
+        k, c = Index.iterator(1, rows), Index.iterator(0, columns)
+        return made_scope((columns,), (rows,), Read(joined, (k, c)), pick(("sum", "max", "prod")))
+    return made_scope((rows, columns), (), whole)
+
+
+EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)

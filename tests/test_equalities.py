@@ -1,0 +1,82 @@
+"""Programs that are equal, proved: the table of ``equalities.txt``, also with axes of extent 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.prove import program_of, prove_equal
+from eqsynth.testing.judging import Sides
+
+TABLE = Path(__file__).with_name("equalities.txt")
+
+
+class Row(NamedTuple):
+    name: str
+    tensors: str
+    left: str
+    right: str
+    numerics: str
+
+    def programs(self, n: int, m: int, right: str = "") -> tuple[Any, Any]:
+        scope: dict[str, Any] = {"n": n, "m": m, "ops": ops, **vars(ops)}
+        for group in self.tensors.split("; "):
+            names, shape = group.split(": ")
+            make = eqsynth.weight if shape.startswith("w") else eqsynth.input
+            extents = eval(f"({shape.removeprefix('w')},)", scope)
+            scope |= {name: make(name, extents) for name in names.split()}
+        return eval(self.left, scope), eval(right or self.right, scope)
+
+
+def read() -> dict[str, list[Row]]:
+    sections: dict[str, list[Row]] = {}
+    lines = [line for line in TABLE.read_text().splitlines() if line and not line.startswith("# ")]
+    while lines:
+        head = lines.pop(0)
+        if head.startswith("## "):
+            section = sections.setdefault(head[3:], [])
+            continue
+        name, tensors = head.split(" | ")
+        left, right = lines.pop(0).strip(), lines.pop(0).strip()
+        numerics = "cancels" if name.startswith("cancels: ") else "real"
+        section.append(Row(name.removeprefix("cancels: "), tensors, left, right, numerics))
+    return sections
+
+
+SECTIONS = read()
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 4), (1, 1)])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_equal_programs_are_proved(section: str, sizes: tuple[int, int]) -> None:
+    missed = [
+        f"{row.name}: {proof.stop}"
+        for row in SECTIONS[section]
+        if not (proof := prove_equal(*row.programs(*sizes), numerics=row.numerics))
+    ]
+    assert not missed
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("section", SECTIONS)
+def test_what_is_proved_of_neighbours_in_the_table_is_so(section: str) -> None:
+    """Each left side against the right sides of the next entries over the same tensors: mostly
+    other programs."""
+    rows = SECTIONS[section]
+    for at, row in enumerate(rows):
+        alike = [other for other in rows[at + 1 :] if other.tensors == row.tensors]
+        for other in alike[:2]:
+            left, right = row.programs(2, 3, other.right)
+            terms = [program_of(side)[0].outputs for side in (left, right)]
+            if [[t.type for t in side] for side in terms][0] != [t.type for t in terms[1]]:
+                continue
+            differ = any(
+                Sides(a, b).all_data("proof") is not None for a, b in zip(*terms, strict=True)
+            )
+            if differ:
+                assert not prove_equal(left, right, numerics="cancels", node_limit=3000), row.name
