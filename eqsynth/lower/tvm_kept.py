@@ -16,8 +16,6 @@ from typing import Any, Final
 from eqsynth import kept
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.measure import describe_cpu
-from eqsynth.extract.profile import library_versions
 from eqsynth.ir.scalar import digest_of
 from eqsynth.lower import tvm_runtime
 
@@ -61,6 +59,10 @@ def _name(kernel: Kernel) -> str:
 @lru_cache(maxsize=1)
 def _made_by() -> tuple[str, ...]:
     """What else the code of a kernel depends on: versions, eqsynth's own code, the processor."""
+    # Here, since a program that is loaded keeps no kernels and needs nothing of what is measured.
+    from eqsynth.extract.measure import describe_cpu
+    from eqsynth.extract.profile import library_versions
+
     return library_versions(), kept.code_of("ir", "lower"), repr(describe_cpu())
 
 
