@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from benchmarks.batches import Batch, Draws, operators, told
 from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.printing import render
 from eqsynth.ir.scalar import reads
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 from eqsynth.testing import strategies
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.search import assert_search_sound
 
 BATCH = 40

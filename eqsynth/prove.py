@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
+from eqsynth.differing import Counterexample, compare
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
 from eqsynth.egraph.schedule import Limits
@@ -17,6 +20,9 @@ from eqsynth.numerics import Files, rules_of
 from eqsynth.serving import WorkerError
 from eqsynth.settings import positive
 
+# Seconds that looking for data on which two programs differ may take.
+_COMPARED_S: Final = 15.0
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -25,20 +31,40 @@ class Proof:
     Attributes:
         stop: ``proved``, or why the search ended (``saturated``, ``deadline``, ``node_limit``, …).
             Without a proof the programs may still be equal.
+        counterexample: data on which they differ, where the search found no proof and some was
+            found.
+        samples: on how many samples they are equal, where neither was found.
+
+    >>> import eqsynth
+    >>> x = eqsynth.input("x", (2,))
+    >>> print(prove_equal(x * x, x + x))
+    different (saturated)
+    x = [0., 1.]
+    output 0[1]: 1 and 2
     """
 
     stop: str
     seconds: float = 0.0
     enodes: int = 0
     meeting: Meeting | None = field(default=None, repr=False)
+    counterexample: Counterexample | None = field(default=None, repr=False)
+    samples: int = 0
 
     def __bool__(self) -> bool:
         return self.stop == "proved"
 
+    def __str__(self) -> str:
+        if self:
+            return f"proved ({self.seconds:.1f} s, {self.enodes} e-nodes)"
+        if self.counterexample is not None:
+            return f"different ({self.stop})\n{self.counterexample}"
+        equal = f", equal on {self.samples} samples" if self.samples else ""
+        return f"not proved: {self.stop}{equal}"
+
     def explain(self) -> Explanation | NoExplanation:
         """The steps from the first program to the second."""
         if not self or self.meeting is None:
-            return NoExplanation(f"not proved: {self.stop}")
+            return NoExplanation(str(self))
         derivation = Derivation()
         derivation.add_log(self.meeting.log, {})
         before = derivation.outputs(self.meeting.left)
@@ -99,4 +125,11 @@ def prove_equal(
         except Exception as error:
             # Whatever it is, it is confined to the worker; nothing was proved.
             return Proof(f"{type(error).__name__}: {str(error)[:200]}")
-    return Proof(meeting.stop, meeting.seconds, meeting.enodes, meeting)
+        found: Counterexample | int = 0
+        if not meeting.proved:
+            # What can't be evaluated in time, or at all, says nothing.
+            with suppress(Exception):
+                found = worker.run(compare, *outputs, timeout_s=_COMPARED_S)
+    known = found if isinstance(found, Counterexample) else None
+    samples = 0 if isinstance(found, Counterexample) else found
+    return Proof(meeting.stop, meeting.seconds, meeting.enodes, meeting, known, samples)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import settings
 
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import Attr
 from eqsynth.ir.tensor import Input, Op, Tensor, Weight
 from eqsynth.ir.types import TensorType
-from eqsynth.testing.data import sample_all
 
 INF = float("inf")
 

@@ -175,6 +175,32 @@ def test_other_programs_are_not_proved(left: Any, right: Any) -> None:
     assert proof.stop in str(explanation) and explanation.steps == ()
 
 
+def test_programs_that_differ_are_told_with_small_data() -> None:
+    table, rows = eqsynth.input("table", (5, 2)), eqsynth.input("rows", (3,), "int64")
+    twice = prove_equal(ops.embedding(table, rows), ops.embedding(table * 2.0, rows))
+    found = twice.counterexample
+    assert found is not None and not twice and twice.samples == 0
+    assert found.values["rows"].max() < 5 and np.count_nonzero(found.values["table"]) == 1
+    assert (found.output, found.left, found.right) == (0, 1.0, 2.0)
+    assert found.index[1] == np.nonzero(found.values["table"])[1][0]
+    assert str(twice).startswith("different") and "table = [[" in str(twice.explain())
+
+    (second,) = (prove_equal([A, A @ B], [A, B @ A]).counterexample,)
+    assert second is not None and second.output == 1
+
+
+def test_programs_that_are_equal_on_samples_are_told_so() -> None:
+    squares = ops.sin(A) * ops.sin(A) + ops.cos(A) * ops.cos(A)
+    proof = prove_equal(squares, A * 0.0 + 1.0)
+    assert not proof and proof.counterexample is None and proof.samples > 10
+    assert f"equal on {proof.samples} samples" in str(proof)
+    # A quotient that isn't defined anywhere says nothing, and a large program isn't evaluated.
+    assert prove_equal(A / (A - A), B / (B - B)).counterexample is None
+    large = eqsynth.input("large", (2048, 2048))
+    assert prove_equal(ops.sin(large), ops.cos(large)).samples == 0
+    assert str(prove_equal(A @ (B @ C), (A @ B) @ C)).startswith("proved")
+
+
 def test_a_search_without_time_says_so() -> None:
     proof = prove_equal((A @ B) @ C, A @ (B @ C), time_limit_s=1e-3)
     assert not proof and proof.stop == "deadline"

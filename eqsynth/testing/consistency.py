@@ -12,6 +12,7 @@ import numpy as np
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import EquivalenceError
 from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.data import agree, sample
 from eqsynth.ir.interpret import evaluate_one, evaluate_scope, is_contraction
 from eqsynth.ir.program import positions
 from eqsynth.ir.scalar import (
@@ -27,7 +28,6 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import is_float
-from eqsynth.testing.data import agree, sample
 
 LARGE = 1 << 22
 """Points of an iteration space beyond which a scope is compared at sampled output points."""

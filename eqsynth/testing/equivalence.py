@@ -12,10 +12,10 @@ from typing import Any
 from eqsynth.errors import EqsynthError, EquivalenceError
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.data import FLOATS, agree, sample_all
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Tensor
 from eqsynth.ir.types import is_float
-from eqsynth.testing.data import FLOATS, agree, sample_all
 
 Program = Tensor | Expr | Callable[..., Any]
 
@@ -36,7 +36,7 @@ def assert_equivalent(
     explains (``eqsynth.lower.rounding``, as for ``optimize``) is none.
 
     Args:
-        inputs: for terms, arrays by name (by default every kind of ``eqsynth.testing.data``); for
+        inputs: for terms, arrays by name (by default every kind of ``eqsynth.ir.data``); for
             callables, the tuple of arguments. Or a hypothesis strategy of either: then examples
             are drawn, and the failing one is shrunk.
         rtol: for terms, the difference allowed, relative to the largest value.

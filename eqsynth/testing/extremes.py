@@ -2,7 +2,7 @@
 
 Numbers that the rule's text names, the ends of the dtypes, magnitudes from 1e-6 to 1e6 in one
 tensor, and numbers up to 1e30. What rounding or an overflow does to such data says nothing of a
-rule; what the exact values are does. Not here: the data on which rounding is judged (``data.py``).
+rule; what the exact values are does. Not here: data on which rounding is judged (``ir/data.py``).
 """
 
 from __future__ import annotations

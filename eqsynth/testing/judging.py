@@ -17,12 +17,12 @@ import numpy as np
 
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.arithmetic import FLOAT16, FLOAT32, FLOAT64, Arithmetic, Array, computing_in
+from eqsynth.ir.data import FLOATS, draw, leaves
 from eqsynth.ir.interpret import evaluate, evaluate_one
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import is_float
 from eqsynth.testing import extremes
-from eqsynth.testing.data import FLOATS, draw, leaves
 from eqsynth.testing.extremes import EXTREMES
 from eqsynth.testing.literals import Literals
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, Undecided, exact

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from eqsynth.ir.data import sample
 from eqsynth.ir.types import TensorType, is_float
-from eqsynth.testing.data import sample
 
 _HEAD = """import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class Argument:
         return f"Argument({', '.join(parts)})"
 
     def tensor(self, rng: np.random.Generator, kind: str = "normal") -> torch.Tensor:
-        """A random tensor; floats of a kind of ``eqsynth.testing.data.FLOATS``."""
+        """A random tensor; floats of a kind of ``eqsynth.ir.data.FLOATS``."""
         if self.below is not None:
             drawn = rng.integers(0, max(self.below, 1), size=self.shape)
         else:
@@ -120,7 +120,7 @@ class ModuleCase:
         return drawn
 
     def arguments(self, kind: str = "normal", seed: int | None = None) -> tuple[torch.Tensor, ...]:
-        """Tensors for ``forward``; floats of a kind of ``eqsynth.testing.data.FLOATS``."""
+        """Tensors for ``forward``; floats of a kind of ``eqsynth.ir.data.FLOATS``."""
         rng = np.random.default_rng(self.seed if seed is None else seed)
         return tuple(argument.tensor(rng, kind) for argument in self.inputs)
 

@@ -25,6 +25,7 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.data import agree, sample_all
 from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.printing import render
 from eqsynth.ir.tensor import Tensor
@@ -32,7 +33,6 @@ from eqsynth.ir.types import is_float
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import Consistency, assert_egraph_consistent
-from eqsynth.testing.data import agree, sample_all
 
 NOMINAL = Target(
     name="cpu",

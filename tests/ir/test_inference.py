@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from eqsynth.errors import DtypeError, EqsynthError, ShapeError, UnsupportedOperatorError
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.operators import OPERATORS, POST_FUNCTIONS, Attr, operator
 from eqsynth.ir.reference import storage
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
 from eqsynth.testing.choices import RandomChoices
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.fitting import fit
 from eqsynth.testing.strategies import operator_programs
 from eqsynth.testing.world import draw_world

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from eqsynth.errors import ShapeError
 from eqsynth.ir import interpret
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import (
     _contracted,
@@ -35,7 +36,6 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.strategies import products, scopes
 from tests.terms import INF, it, leaf, op, times
 

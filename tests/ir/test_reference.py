@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.tensor import Tensor
-from eqsynth.testing.data import sample_all
 from tests.terms import leaf, op
 
 Torch = Callable[..., torch.Tensor]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from lower_cases import SPECIAL, arguments, check_kernel, examples, op, sample, scopes, tensor
 
 from eqsynth.extract.kernel import Kernel, channels_last, strides
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
@@ -17,7 +18,6 @@ from eqsynth.ir.tensor import Op, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_backend import VIEW, TorchBackend, conversion, lay_out, layout_of, lies_in
 from eqsynth.lower.torch_scopes import run_scope
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.strategies import scopes as any_scopes
 
 BACKEND = TorchBackend()

@@ -16,6 +16,7 @@ from eqsynth.egraph.schedule import Limits
 from eqsynth.errors import RuleError, ShapeError, UnsupportedOperatorError
 from eqsynth.explain import Explanation
 from eqsynth.frontend.expression import program_of
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import Attr
 from eqsynth.ir.tensor import Op, Tensor, topological
@@ -25,7 +26,6 @@ from eqsynth.lower.torch_ops import function_of
 from eqsynth.prove import Proof
 from eqsynth.rules import DEFAULT_FILES, RuleSet, lint, load_rules, load_text
 from eqsynth.testing.choices import RandomChoices, Rejected
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.rule_files import check_rules, load_for_check
 from eqsynth.testing.soundness import Checked, check_rule

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 import eqsynth
 from eqsynth.errors import EqsynthError, EquivalenceError
 from eqsynth.frontend.expr import Expr
+from eqsynth.ir.data import sample_all
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Tensor
 from eqsynth.lower.program import CompiledProgram
@@ -23,7 +24,6 @@ from eqsynth.testing import (
     assert_optimize_sound,
     optimized,
 )
-from eqsynth.testing.data import sample_all
 from eqsynth.testing.strategies import operator_programs, torch_modules
 from tests.terms import times
 

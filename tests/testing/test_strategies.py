@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.ir.data import FLOATS, sample, sample_all
+from eqsynth.ir.data import INTEGERS as INTEGER_KINDS
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import OPERATORS
@@ -20,8 +22,6 @@ from eqsynth.ir.tensor import Input, Op, Scope, Tensor, topological
 from eqsynth.ir.types import DTYPES, INTEGERS, TensorType, is_float
 from eqsynth.rules import load_rules
 from eqsynth.testing import assert_search_sound, strategies
-from eqsynth.testing.data import FLOATS, sample, sample_all
-from eqsynth.testing.data import INTEGERS as INTEGER_KINDS
 from tests.terms import leaf, op
 
 SEARCH = settings(max_examples=3000, derandomize=True, suppress_health_check=list(HealthCheck))

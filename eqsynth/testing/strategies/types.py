@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from eqsynth.ir.data import FLOATS, INTEGERS, leaves, sample
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import DTYPES, TensorType, is_float
-from eqsynth.testing.data import FLOATS, INTEGERS, leaves, sample
 
 # Larger arrays aren't drawn element by element.
 _FEW = 16
@@ -57,7 +57,7 @@ def arrays(draw: st.DrawFn, type_: TensorType, kinds: Sequence[str] = ()) -> Any
     that shrinks ends as zeros with a 1 where it matters.
 
     Args:
-        kinds: of ``eqsynth.testing.data``, or ``few``: element by element. All by default.
+        kinds: of ``eqsynth.ir.data``, or ``few``: element by element. All by default.
     """
     known = list(kinds or (FLOATS if is_float(type_.dtype) else INTEGERS))
     if type_.size <= _FEW and not kinds:
