@@ -61,7 +61,7 @@ def left_side(answer: Answer, e: Handle) -> Any:
     if answer.law in ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds"):
         return e
     asked: Tensor
-    if answer.law == "gather-rows":
+    if answer.law in ("gather-rows", "rows-by-place"):
         asked = Op("Embedding", answer.decoded[1:])
     else:
         asked = scope_of(answer.decoded)

@@ -7,8 +7,9 @@ from typing import Final
 
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product, total
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.ir.types import TensorType
 from eqsynth.testing.choices import chance
 from eqsynth.testing.scope_samples import at, extents, iterators, leaf, made_scope
 from eqsynth.testing.world import World
@@ -113,6 +114,16 @@ def concatenated(world: World) -> Tensor:
         k, c = Index.iterator(1, rows), Index.iterator(0, columns)
         return made_scope((columns,), (rows,), Read(joined, (k, c)), pick(("sum", "max", "prod")))
     return made_scope((rows, columns), (), whole)
+
+
+def places_of_type(world: World, kind: TensorType) -> Scope:
+    """Positions that are computed from those of the result: in order, reversed, repeated."""
+    pick = world.choices.pick
+    its = iterators(kind.shape)
+    i = at(pick(its)) if its else Index(0)
+    last = i.range()[1]
+    place = pick((i, i, last - i, i // 2, i % 2, i + 1, Index(0), i * 2))
+    return made_scope(kind.shape, (), Value(place))
 
 
 EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)

@@ -24,6 +24,7 @@ from eqsynth.testing.algebra_samples import product_of_type
 from eqsynth.testing.boundaries import at_a_boundary
 from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.defined_fits import fit_comprehension
+from eqsynth.testing.expansion_samples import places_of_type
 from eqsynth.testing.fitting import along_vector, fit
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
@@ -196,10 +197,12 @@ class _Builder:
         text = f"{name or 'x'}{self.suffix}_{'x'.join(map(str, kind.shape))}"
         if kind.dtype != "float32":
             text += f"_{kind.dtype}"
-        of_law = self.template.rule.kind == "law-request" and is_float(kind.dtype)
-        if of_law and chance(self.choices, 4):
-            # A law may look into what its operator reads.
+        # A law may look into what its operator reads.
+        of_law = self.template.rule.kind == "law-request"
+        if of_law and is_float(kind.dtype) and chance(self.choices, 4):
             return product_of_type(self.world, kind)
+        if of_law and kind.dtype == "int64" and chance(self.choices, 4):
+            return places_of_type(self.world, kind)
         constant = name in self.template.constants or chance(self.choices, 5)
         return (Weight if constant else Input)(f"w_{text}" if constant else text, kind)
 

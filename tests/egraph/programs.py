@@ -357,6 +357,18 @@ def identity_matrix(dtype: str = "float32") -> Tensor:
     return op("Matmul", op("Matmul", leaf("x", 2, 3, dtype=dtype), eye), ones)
 
 
+def rows_in_reverse() -> Tensor:
+    """t[2 - i], as the rows of a table at computed places."""
+    places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
+    return op("Embedding", leaf("t", 3, 2), places)
+
+
+def one_hot_rows() -> Tensor:
+    """[i = j] as integers, and those as floats."""
+    i, j = (op("Iota", attrs=((3, 3), axis, "int64")) for axis in (0, 1))
+    return op("Cast", op("Cast", op("Equal", i, j), attrs=("int64",)), attrs=("float32",))
+
+
 def looked_up_rows() -> Tensor:
     """Rows of a product by data, and a product of rows of a table."""
     ids = leaf("ids", 2, dtype="int64")
@@ -415,6 +427,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "identity-matrix": identity_matrix,
     "identity-matrix-64": lambda: identity_matrix("float64"),
     "looked-up-rows": looked_up_rows,
+    "rows-in-reverse": rows_in_reverse,
+    "one-hot-rows": one_hot_rows,
     "parallel-convolutions": parallel_convolutions,
     "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),
     "shared-input": shared_input,

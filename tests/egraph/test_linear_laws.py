@@ -11,7 +11,7 @@ from eqsynth.egraph.laws import linear, selection
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
@@ -280,6 +280,16 @@ def window(size: int, shift: int, name: str, constant: bool = True) -> Read:
     weight = Read(leaf(name, 2, 2, size, constant=constant), (f, c, r))
     body = Prod((x(c, h + r - shift, shape=(2, 5), name="a"), weight))
     return Read(canonical(Scope((2, 5), (2, size), body)), (f, h))
+
+
+def test_rows_at_places_that_are_computed_are_read_there() -> None:
+    table, count = leaf("t", 4, 2), it(0, 3)
+    backwards = Scope((3,), (), Value(count * -1 + 3))
+    answer = selection.rows_by_place(op("Embedding", table, backwards), backwards)
+    assert answer == Scope((3, 2), (), Read(table, (count * -1 + 3, it(1, 2))))
+    for place in (count + 2, count - 1):  # no row: an embedding raises there
+        beyond = Scope((3,), (), Value(place))
+        assert selection.rows_by_place(op("Embedding", table, beyond), beyond) is None
 
 
 @pytest.mark.parametrize(("small", "shift"), [(1, 0), (3, 1), (5, 2), (3, 0), (2, 2)])

@@ -270,6 +270,7 @@ SUBPIXEL = Winner(
 ATTENTION = Winner(known("attention"), "flops", 312)
 CHAIN = Winner(known("biased-chain"), "flops", 26)
 MLP = Winner(known("mlp"), "flops", 636)
+ACROSS, DOWN = ops.reshape(ops.arange(3), (1, 3)), ops.reshape(ops.arange(3), (3, 1))
 EYE = Winner(known("identity-matrix"), "flops", 6)
 LOOKED_UP = Winner(known("looked-up-rows"), "flops", 28)
 BANDS = einnet.CASES["Fig. 14, a chain with relu"]
@@ -311,6 +312,14 @@ ROWS: dict[str, Winner | Equal] = {
     "select": EYE,
     "gather-rows": LOOKED_UP,
     "ungather-rows": LOOKED_UP,
+    "convert-of-converted-equality": Equal(
+        expressions(lambda: ops.to(ops.to(ops.eq(ACROSS, DOWN), "int64"), "float32")),
+        expressions(lambda: ops.to(ops.eq(ACROSS, DOWN), "float32")),
+    ),
+    "rows-by-place": Equal(
+        expressions(lambda: ops.embedding(A, ops.flip(ops.arange(3), [0]))),
+        expressions(lambda: ops.flip(A, [0])),
+    ),
     "rfactor": Winner(known("max-pooling"), "flops", 540),
     "part": Winner(expressions(lambda: ops.slice(ops.relu(A @ B), 0, 0, 1)), "flops", 44),
     "extremum": Winner(known("largest"), "flops", 15),

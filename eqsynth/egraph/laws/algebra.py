@@ -351,6 +351,17 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
     return found
 
 
+def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    e, table, ids = row
+    if view.eclass(e) in view.instantiated:
+        return []
+    for inner in maps_of(view, ids):
+        read = selection.rows_by_place(Op("Embedding", (table, ids)), inner)
+        if read is not None:
+            return [Using(read, {ids: inner})]
+    raise Later
+
+
 def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = underived(view, row)
     for read in factors_of(scope.body):

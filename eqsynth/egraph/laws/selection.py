@@ -23,6 +23,7 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
+    Value,
     factors_of,
     iterators,
     leaves,
@@ -142,6 +143,25 @@ def gather_rows(e: Op, inner: Scope) -> Scope | None:
     kept = [It(slot, extent) for slot, extent in enumerate(e.shape)]
     reduced = [It(rank + j, extent) for j, extent in enumerate(inner.reduction)]
     result = scope_over(kept, reduced, rewrite_leaves(inner.body, gathered), inner.reducer)
+    return result if result.type == e.type else None
+
+
+def rows_by_place(e: Op, ids: Scope) -> Scope | None:
+    """``embedding(t, {L_i m(i)}) = L_{i,k} t[m(i), k]``, each m(i) a row of t.
+
+    ``ids`` equals the second argument of ``e``. Outside of its table an embedding has no rows, and
+    a read gives its fill: so all places have to be in range.
+    """
+    table = e.args[0]
+    if ids.reduction or not isinstance(ids.body, Value):
+        return None
+    width = len(ids.traversal)
+    rest = [It(width + n, extent) for n, extent in enumerate(table.shape[1:])]
+    read = Read(table, (ids.body.index, *map(bare, rest)))
+    if not read.in_range():
+        return None
+    kept = [It(slot, extent) for slot, extent in enumerate(ids.traversal)]
+    result = scope_over([*kept, *rest], [], read)
     return result if result.type == e.type else None
 
 

@@ -402,6 +402,7 @@ LAWS: Final[dict[str, Law]] = {
     "select": algebra.select,
     "read-constants": algebra.read_constants,
     "gather-rows": algebra.gather_rows,
+    "rows-by-place": algebra.rows_by_place,
     "ungather-rows": algebra.ungather_rows,
     "part": algebra.part,
     "extremum": algebra.extremum,
@@ -428,13 +429,14 @@ LAWS: Final[dict[str, Law]] = {
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
     "traversal-merge", "read-constants", "like-terms", "expand", "expand-cancels",
+    "rows-by-place",
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
     "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
     "term-split", "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
-    "operand-split", "expand", "expand-cancels",
+    "operand-split", "expand", "expand-cancels", "rows-by-place",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
