@@ -20,7 +20,7 @@ from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING
 from eqsynth.egraph.snapshot import EClass
-from eqsynth.egraph.view import View
+from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
 from eqsynth.ir.tensor import ClassRef, Tensor
@@ -42,7 +42,7 @@ class _Asked:
     row: tuple[Any, ...]
     place: tuple[Any, ...]
     body: int
-    classes: tuple[tuple[int, tuple[bytes, int]], ...] | None
+    classes: tuple[tuple[int, State], ...] | None
 
     def is_due(self, view: View) -> bool:
         """Whether its body reads smaller, or it waits and what it reads has got new members."""
@@ -69,7 +69,7 @@ def _place(view: View, row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _looked_at(
     view: View, decoded: Sequence[Any]
-) -> tuple[tuple[int, tuple[bytes, int]], ...]:
+) -> tuple[tuple[int, State], ...]:
     """The classes that a request reads, its own among them, and their states."""
     refs = [v for v in decoded if isinstance(v, ClassRef)]
     body = decoded[-1]
@@ -89,7 +89,7 @@ class _Index:
         self._view: View | None = None
         # Handle or body -> its state or size as it was seen last, and the requests that read it,
         # by the identity of their rows.
-        self._states: dict[int, tuple[bytes, int]] = {}
+        self._states: dict[int, State] = {}
         self._sizes: dict[EClass, int] = {}
         self._readers: defaultdict[int | EClass, set[int]] = defaultdict(set)
         self._touched: set[int] = set()

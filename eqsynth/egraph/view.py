@@ -31,6 +31,7 @@ from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, over
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
+State = tuple[bytes, int, int]
 
 
 
@@ -74,7 +75,7 @@ class View:
         self._decode_tensor = partial(decode_tensor, defined=defined)
         self.refs = refs
         self._decoded = decoded
-        self._states: dict[int, tuple[bytes, int]] = {}
+        self._states: dict[int, State] = {}
         self._by_handle = {handle.n: eclass for handle, eclass in snapshot.handles.items()}
         self._scalars: dict[EClass, Scalar] = {}
         self._indices: dict[EClass, Index] = {}
@@ -91,13 +92,17 @@ class View:
         """Takes the rows of now, of an e-graph in which requests were filed since and no more."""
         self.snapshot = replace(self.snapshot, rows=rows)
 
-    def state(self, handle: int) -> tuple[bytes, int]:
-        """The place of a handle's class in the order, and how many e-nodes it has: with new members
-        it has another state."""
+    def state(self, handle: int) -> State:
+        """The place of a handle's class in the order, how many e-nodes it has, and how large the
+        bodies of its scopes read: with new members, or such as read smaller, it has another
+        state."""
         if handle not in self._states:
             eclass = self._by_handle[handle]
-            count = len(self.snapshot.classes[eclass])
-            self._states[handle] = self.refs[eclass].order, count
+            nodes = self.snapshot.classes[eclass]
+            bodies = sum(
+                self._sizes[node.args[-1]] for node in nodes if node.function == "Scope"
+            )
+            self._states[handle] = self.refs[eclass].order, len(nodes), bodies
         return self._states[handle]
 
     def body_size(self, row: tuple[Any, ...]) -> int:

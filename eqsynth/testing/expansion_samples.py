@@ -36,6 +36,9 @@ def _index(world: World, it: It) -> Index:
 def _leaf_read(world: World, its: Sequence[It]) -> Read:
     """A read of some of the iterators, of a tensor that is smaller or larger than they reach."""
     pick = world.choices.pick
+    if chance(world.choices, 6):
+        # A diagonal: one element, where two iterators are the same.
+        return Read(leaf(world, (1,)), (at(pick(its)) - at(pick(its)) + pick((0, 0, 0, 1)),))
     kept = [it for it in its if not chance(world.choices, 3)] or list(its[:1])
     index = tuple(_index(world, it) for it in kept)
     shape = [max(1, it.extent + pick((0, 0, 0, 0, -1, 1))) for it in kept]

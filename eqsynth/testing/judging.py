@@ -217,8 +217,8 @@ class Sides:
             return Difference("shape", f"the right side has no value: {error}", kind, env)
         # A bound that is claimed is relative for large results and absolute for small ones.
         least = 1.0 if numerics.startswith("approx") else 0.0
-        if numerics == "proof-cancels":
-            # 1 - sigmoid(1e4) is e^-10000, and 0 in numbers of any length.
+        if for_proofs(numerics):
+            # 1 - sigmoid(1e4) is e^-10000, and 0 in numbers of any length; so is relu(x) - x.
             least = _VANISHES
         if for_proofs(numerics):
             # A form that holds where both sides are defined: x / x is 1 but at 0.

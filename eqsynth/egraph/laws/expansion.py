@@ -299,7 +299,7 @@ def _one_body(
 
 def _at(body: Scalar, along: It, value: int) -> Scalar:
     """The body where an iterator has this value."""
-    return substitute(body, lambda it: Index(value) if it == along else bare(it))
+    return _placed(body, along, Index(value))
 
 
 def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | None:
@@ -359,7 +359,9 @@ def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
 def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
     """``sum_{y,z} (c(x) * f(x, y) * g(x, z) + h) = c * {sum_y f} * {sum_z g} + Y * Z * h``."""
     found: dict[Monomial, Fraction] = {}
+    everything = reduced
     for monomial, coefficient in expand(body).items():
+        monomial, reduced = _selected(monomial, kept, everything)
         outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
         inside = [one for one in monomial if one not in outside]
         term: Polynomial = {outside: coefficient}
@@ -374,6 +376,35 @@ def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
         for product_, value in term.items():
             found[product_] = found.get(product_, Fraction(0)) + value
     return collect({m: c for m, c in found.items() if c})
+
+
+def _selected(
+    monomial: Monomial, kept: set[It], reduced: Sequence[It]
+) -> tuple[Monomial, Sequence[It]]:
+    """``sum_k t[k - e] * f(k) = t[0] * f(e)``, t of extent 1, zero outside; e is a value of k."""
+    for atom, power in monomial:
+        if power != 1 or not isinstance(atom, Read) or atom.tensor.shape != (1,) or atom.fill:
+            continue
+        (index,) = atom.index
+        for it in reduced:
+            sign = index.coefficient(it.slot)
+            place = (index - bare(it) * sign) * -sign
+            low, high = place.range()
+            own = set(place.iterators())
+            if abs(sign) != 1 or not own <= kept or low < 0 or high >= it.extent:
+                continue
+            first: Scalar = Read(atom.tensor, (Index(0),))
+            found: Polynomial = {((first, Fraction(1)),): Fraction(1)}
+            for part, n in monomial:
+                if part != atom:
+                    found = times(found, {((_placed(part, it, place), n),): Fraction(1)})
+            return next(iter(found)), [other for other in reduced if other != it]
+    return monomial, reduced
+
+
+def _placed(body: Scalar, it: It, place: Index) -> Scalar:
+    """The body with an iterator at this place."""
+    return substitute(body, lambda other: place if other == it else bare(other))
 
 
 def _connected(
