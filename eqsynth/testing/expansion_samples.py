@@ -29,7 +29,7 @@ def _index(world: World, it: It) -> Index:
     if kind == "mirrored":
         return at(it) * -1 + (it.extent - 1)
     if kind == "rotated":
-        return (at(it) + pick((1, 2))) % it.extent
+        return (at(it) + pick((1, 2))) % max(1, it.extent)
     return Index(pick((0, 1))) if kind == "number" else at(it)
 
 
