@@ -35,6 +35,7 @@ from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import bound
 from eqsynth.lower.torch_calls import Named
+from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
 
 # Operators that say something of their arguments and compute nothing.
@@ -300,8 +301,7 @@ class _Translation:
         shape = tuple(tensor.shape)
         key: tuple[object, ...] = (shape, dtype)
         if lifted and tensor.numel() <= 1024:
-            key += (tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
-                    if tensor.ndim else repr(tensor.item()),)  # fmt: skip
+            key += (as_bytes(tensor.cpu()).numpy().tobytes(),)
         else:
             key += (tensor.data_ptr(), tensor.stride()) if tensor.numel() else (name,)
         known = self._weight_names.get(key)

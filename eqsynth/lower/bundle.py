@@ -27,6 +27,7 @@ from eqsynth.errors import LoweringError
 from eqsynth.lower.manifest import row, rows, shape, text
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.program_data import Parts, from_parts, machine, to_parts
+from eqsynth.lower.torch_scalars import as_bytes
 
 FORMAT: Final = "eqsynth program"
 VERSION: Final = 4
@@ -94,7 +95,7 @@ def _write(file: IO[bytes], parts: Parts) -> None:
     with zipfile.ZipFile(file, "w") as bundle:
         bundle.writestr(_MANIFEST, json.dumps(manifest))
         for position, value in enumerate(parts.tensors):
-            flat = value.detach().reshape(-1).view(torch.uint8)
+            flat = as_bytes(value)
             with bundle.open(_member(position), "w", force_zip64=True) as member:
                 member.write(flat.numpy().data)
         if parts.library:

@@ -43,7 +43,7 @@ RERUNS: Final = 12
 than a hundredth of its usual way once in a hundred reruns; most judgements need none to three."""
 
 SUMS: Final = 2 * RERUNS
-"""From this seed on what the sums of the original give moves as well as what it is given."""
+"""From this seed on what the original computes on the way moves as well as what it is given."""
 
 Results = Sequence[torch.Tensor]
 Rerun = Callable[[int], Results | None]
@@ -56,7 +56,8 @@ class Evidence:
     Attributes:
         moved: its results with every float off by a few roundings, by a seed; None if it can't.
             Seeds from ``RERUNS`` on move whole numbers too, which are exact else: they are asked
-            for only where nothing moves else. Seeds from ``SUMS`` on move what its sums give, too.
+            for only where nothing moves else. Seeds from ``SUMS`` on move what it computes on the
+            way, too.
         exact: its results in float64; None where it can't be run in float64.
         noisy: the program's own results with each of its intermediate values off by a few
             roundings. Only where digits may be lost: what this explains is told, and no error.

@@ -135,3 +135,12 @@ SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
     "or": torch.logical_or,
     "where": lambda c, x, y: torch.where(c.bool(), x, y),
 }
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor's elements, in row-major order; of a contiguous tensor no copy.
+
+    A tensor of one element may have any strides and is contiguous all the same: no `view` takes it.
+    """
+    whole = x.detach().contiguous()
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)

@@ -17,6 +17,7 @@ from eqsynth.errors import WeightError
 from eqsynth.ir.tensor import Tensor, Weight, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_ops import evaluate_constant
+from eqsynth.lower.torch_scalars import as_bytes
 
 State = torch.nn.Module | Mapping[str, torch.Tensor]
 """New weights: a module, or tensors by name as ``state_dict`` gives them."""
@@ -180,8 +181,8 @@ def digest(value: torch.Tensor) -> str:
     plain = value.detach()
     if plain.layout != torch.strided:
         plain = plain.to_dense()
-    plain = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    bits = hashlib.blake2b(plain.view(torch.uint8).numpy().tobytes(), digest_size=12)
+    plain = plain.cpu().resolve_conj().resolve_neg()
+    bits = hashlib.blake2b(as_bytes(plain).numpy().tobytes(), digest_size=12)
     return f"{value.dtype}{list(value.shape)} {bits.hexdigest()}"
 
 

@@ -33,7 +33,9 @@ from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.manifest import check_kernel
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.tvm_backend import TvmBackend
+from eqsynth.lower.weights import digest
 
 ROW = SavedCalling((0,), (0,))
 ROOT = Path(__file__).parents[2]
@@ -72,6 +74,13 @@ def test_a_program_of_torch_and_onednn(tmp_path: Path) -> None:
     # What was loaded can be saved again.
     save(loaded, tmp_path / "again.eqs")
     assert torch.equal(load(tmp_path / "again.eqs")(x), program(x))
+
+
+def test_a_constant_of_one_element_may_have_any_strides(tmp_path: Path) -> None:
+    """Contiguous whatever its strides are, since there is one place only."""
+    odd = torch.tensor([3.0]).as_strided((1, 1), (0, 0))
+    assert as_bytes(odd).tolist() == as_bytes(torch.tensor([3.0])).tolist()
+    assert digest(odd) == digest(odd.clone(memory_format=torch.contiguous_format))
 
 
 def test_a_program_with_generated_kernels(tmp_path: Path) -> None:

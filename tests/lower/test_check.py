@@ -117,6 +117,20 @@ def test_one_sum_in_two_places_may_round_twice() -> None:
         )
 
 
+def test_a_rounding_on_the_way_that_no_input_moves() -> None:
+    """x / (1 + x) around 1e4 is some neighbour of 1, and normalized it is the difference of two."""
+    x = torch.tensor([[10000.25, 10000.5], [10003.0, 10001.0]])
+
+    def by_reciprocal(x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x * (1 / (1 + x)), (2,))
+
+    right = module(lambda self, x: nn.functional.layer_norm(x / (1 + x), (2,)))
+    found = check_equivalence(by_reciprocal, right, (x,))
+    assert found.error_rel > 0.01
+    with pytest.raises(EquivalenceError):
+        check_equivalence(lambda x: by_reciprocal(x) + 0.5 * (x > 10002), right, (x,))
+
+
 def test_infinite_and_missing_values_must_be_where_they_were() -> None:
     x = torch.tensor([0.0, 1.0, -1.0])
     check_equivalence(lambda x: 1 / x, module(lambda self, x: 1 / x), (x,))

@@ -11,7 +11,7 @@ import torch
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.onnx_operator import NUMBERS
 from eqsynth.lower.onnx_out.graph import Graph, Node, Value
-from eqsynth.lower.torch_scalars import torch_dtype
+from eqsynth.lower.torch_scalars import as_bytes, torch_dtype
 
 OPSET: Final = 20
 IR_VERSION: Final = 9
@@ -65,8 +65,7 @@ def _tensor(name: str, array: np.ndarray[Any, Any] | torch.Tensor) -> Any:
 
     if isinstance(array, torch.Tensor):
         dtype = str(array.dtype).removeprefix("torch.")
-        flat = array.detach().contiguous().reshape(-1).view(torch.uint8)
-        data = flat.numpy().tobytes()
+        data = as_bytes(array).numpy().tobytes()
     else:
         dtype, data = array.dtype.name, array.tobytes()
     made = onnx.TensorProto(dims=array.shape, data_type=element_type(dtype), raw_data=data)
