@@ -29,7 +29,7 @@ Values = tuple[tuple[Any, ...], dict[str, Any]]
 _POOL = 65_537
 _LARGEST = 4 << 30  # bytes of a module that is copied
 _WEIGHTS = 10_000  # the parts of a rerun (see off_by_rounding) that are no inputs
-_SUMS_PART = 100_000
+_STEPS = 100_000  # the same of what is computed on the way
 
 
 @contextmanager
@@ -144,7 +144,7 @@ class _Rounding(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._count = seed, _SUMS_PART
+        self._seed, self._count = seed, _STEPS
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -24,7 +24,8 @@ MAX_TURNS: Final = 4
 
 
 class Cut(Exception):
-    """A read leaves its tensor within the piece, where iterator ``slot`` is ``at``."""
+    """The piece is two from where iterator ``slot`` is ``at``: a read leaves its tensor there, a
+    comparison turns, or a rotation begins anew."""
 
     def __init__(self, slot: int, at: int) -> None:
         self.slot, self.at = slot, at
