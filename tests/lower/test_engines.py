@@ -16,8 +16,8 @@ from eqsynth.ir.tensor import Input, Op, Region, Tensor
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.engines.engine import Engine, RegionBackend
 from eqsynth.lower.engines.open_vino import OpenVino
+from eqsynth.lower.engines.positions import Apart, guarded, positions_apart
 from eqsynth.lower.engines.table import ENGINES
-from eqsynth.lower.engines.through_onnx import can_be_said, position_limits
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.torch_backend import TorchBackend
 
@@ -107,11 +107,9 @@ def test_a_fault_of_an_engine_is_a_kernel_that_does_not_build(
 
 @pytest.mark.parametrize("position", [-1, 5])
 def test_a_position_out_of_range_is_an_error(engine: Engine, position: int) -> None:
-    """Not the last row, which ONNX takes -1 for, nor zeros. Inductor asserts it of some only."""
+    """Not the last row, which engines take -1 for, nor zeros."""
     table, ids = _in(0, 5, 8), _in(1, 3, dtype="int64")
     region = Region((Op("Relu", (Op("Embedding", (table, ids)),)),), (table, ids))
-    if engine.name == "inductor":
-        pytest.skip("generated code counts -1 from the end")
     w = torch.randn(5, 8)
     runner = _runner(engine, region, {0: w})
     torch.testing.assert_close(runner(torch.tensor([0, 4, 2])), torch.relu(w[[0, 4, 2]]))
@@ -126,16 +124,40 @@ def test_a_region_is_plain_data(engine: Engine) -> None:
     assert kernel_from_data(kernel_to_data(kernel)) == kernel
 
 
-# ---- what engines that take ONNX refuse -------------------------------------------------------
+@pytest.mark.parametrize("position", [-2, 4])
+def test_a_position_that_is_computed_is_looked_at_too(engine: Engine, position: int) -> None:
+    """``w[ids + 1] * w[ids + 1]``, where ``ids + 1`` is computed before the engine runs."""
+    table, ids, one = _in(0, 5, 8), _in(1, 3, dtype="int64"), _in(2, dtype="int64")
+    moved = Op("Add", (ids, one))
+    rows = Op("Embedding", (table, moved))
+    region = Region((Op("Mul", (rows, rows)),), (table, ids, one))
+    w, at = torch.randn(5, 8), torch.tensor([0, 3, -1])
+    runner = _runner(engine, region, {0: w, 2: torch.tensor(1)})
+    torch.testing.assert_close(runner(at), w[at + 1] ** 2)
+    with pytest.raises(IndexError):
+        runner(torch.tensor([0, position, 2]))
 
 
-def test_positions_are_arguments() -> None:
+def test_no_position_is_out_of_range_where_there_is_none() -> None:
+    table, ids = _in(0, 5, 8), _in(1, 0, dtype="int64")
+    apart = positions_apart(Region((Op("Embedding", (table, ids)),), (table, ids)))
+    runner = guarded(lambda w, at: w[at], apart, {})
+    assert runner(torch.randn(5, 8), torch.empty(0, dtype=torch.int64)).shape == (0, 8)
+
+
+def test_positions_are_arguments_of_what_an_engine_gets() -> None:
     table, ids = _in(0, 5, 8), _in(1, 2, 3, dtype="int64")
     moved = Op("Reshape", (Op("Cast", (ids,), ("int32",)),), ((6,),))
-    assert position_limits(Region((Op("Embedding", (table, moved)),), (table, ids))) == {1: 5}
+    region = Region((Op("Embedding", (table, moved)),), (table, ids))
+    assert positions_apart(region) == Apart(region, None, {1: 5})
     for computed in (Op("Add", (ids, ids)), Op("Slice", (ids,), (1, 0, 2, 1))):
         region = Region((Op("Embedding", (table, computed)),), (table, ids))
-        assert not can_be_said(region)
+        place = _in(2, *computed.shape, dtype="int64")
+        given = Region((Op("Embedding", (table, place)),), (table, ids, place))
+        assert positions_apart(region) == Apart(given, Region((computed,), (table, ids)), {2: 5})
+
+
+# ---- what engines that take ONNX refuse -------------------------------------------------------
 
 
 def test_dtypes_that_openvino_changes_are_refused() -> None:

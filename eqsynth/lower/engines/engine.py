@@ -12,10 +12,11 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
 from eqsynth.ir.tensor import Op, Region, Tensor, topological
+from eqsynth.lower.engines.positions import guarded, positions_apart
 
 
 class Engine(Protocol):
-    """Something that compiles regions."""
+    """Something that compiles regions whose positions are arguments (``positions.py``)."""
 
     name: str
 
@@ -55,7 +56,9 @@ class RegionBackend:
         if not isinstance(term, Region):
             return
         version = self.engine.version()
-        if version is None or _is_opaque(term) or not self.engine.takes(term):
+        if version is None or _is_opaque(term):
+            return
+        if not self.engine.takes(positions_apart(term).region):
             return
         inputs = tuple(contiguous(len(arg.shape)) for arg in term.args)
         yield Kernel(term, constants, self.name, inputs, contiguous(len(term.shape)), version)
@@ -67,8 +70,10 @@ class RegionBackend:
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
         assert isinstance(kernel.term, Region)
+        apart = positions_apart(kernel.term)
         try:
-            return holding(self.engine.compiled(kernel.term, constants), constants.values())
+            run = guarded(self.engine.compiled(apart.region, constants), apart, constants)
+            return holding(run, constants.values())
         except Exception:  # whatever a library or a compiler raises costs this candidate only
             return None
 

@@ -16,7 +16,7 @@ from eqsynth.extract.kernel import Runner
 from eqsynth.ir.scalar import Call, composites, dtype_of
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, topological
 from eqsynth.lower.engines.engine import installed_version
-from eqsynth.lower.engines.through_onnx import can_be_said, checked, model_of
+from eqsynth.lower.engines.through_onnx import can_be_said, model_of
 from eqsynth.lower.onnx_out.model import element_type
 from eqsynth.lower.torch_scalars import torch_dtype
 
@@ -44,13 +44,10 @@ class OnnxRuntime:
             (f"y{n}", element_type(out.dtype), out.shape, torch_dtype(out.dtype))
             for n, out in enumerate(region.outputs)
         ]
-        check = checked(region, constants)
         # A binding is made for each thread that calls at once, and used again.
         bindings: list[Any] = []
 
         def run(*args: torch.Tensor) -> Any:
-            if check is not None:
-                check(*args)
             binding = bindings.pop() if bindings else session.io_binding()
             for (name, kind, shape), x in zip(given, args, strict=True):
                 binding.bind_input(name, "cpu", 0, kind, shape, x.data_ptr())

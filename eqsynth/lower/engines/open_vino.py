@@ -31,7 +31,7 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.lower.engines.engine import installed_version
-from eqsynth.lower.engines.through_onnx import can_be_said, checked, model_of
+from eqsynth.lower.engines.through_onnx import can_be_said, model_of
 from eqsynth.lower.torch_scalars import torch_dtype
 
 _COMPUTED = ("float32", "bool")
@@ -70,13 +70,10 @@ class OpenVino:
         # An argument that doesn't matter for the results may be gone.
         given = [(k, place[f"x{n}"]) for k, n in enumerate(varying) if f"x{n}" in place]
         made = [(out.shape, torch_dtype(out.dtype)) for out in region.outputs]
-        check = checked(region, constants)
         # A request is made for each thread that calls at once, and used again.
         requests: list[Any] = []
 
         def run(*args: torch.Tensor) -> Any:
-            if check is not None:
-                check(*args)
             request = requests.pop() if requests else compiled.create_infer_request()
             for k, port in given:
                 request.set_input_tensor(

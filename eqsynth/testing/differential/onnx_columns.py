@@ -18,8 +18,9 @@ from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.extract.kernel import Kernel, Runner, contiguous
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.lower.engines.engine import Engine
+from eqsynth.lower.engines.positions import guarded, positions_apart
 from eqsynth.lower.engines.table import ENGINES
-from eqsynth.lower.engines.through_onnx import checked, model_of
+from eqsynth.lower.engines.through_onnx import model_of
 from eqsynth.lower.onnx_operator import array_of, torch_of
 from eqsynth.lower.torch_scalars import torch_dtype
 
@@ -84,16 +85,15 @@ def by_evaluator(region: Region) -> Runner:
             raise UnsupportedOperatorError("the evaluator computes the error function in float32")
         if isinstance(part, Op) and part.name == "ConvTranspose2d" and part.attrs[-1] != 1:
             raise UnsupportedOperatorError("the evaluator can't do these in groups")
-    run, check = evaluated(model_of(region, {})), checked(region, {})
+    apart = positions_apart(region)
+    run = evaluated(model_of(apart.region, {}))
 
     def runner(*args: torch.Tensor) -> torch.Tensor:
-        if check is not None:
-            check(*args)
         (result,) = run([array_of(value) for value in args])
         value = torch_of(np.asarray(result), torch_dtype(region.dtype))
         return value.reshape(region.shape)
 
-    return runner
+    return guarded(runner, apart, {})
 
 
 def _takes_erf(part: Tensor) -> bool:
@@ -102,10 +102,11 @@ def _takes_erf(part: Tensor) -> bool:
 
 def _by_engine(engine: Engine) -> Load:
     def load(region: Region) -> Runner:
-        if not engine.takes(region):
+        apart = positions_apart(region)
+        if not engine.takes(apart.region):
             raise UnsupportedOperatorError("the engine doesn't take it", where=str(region))
         try:
-            return engine.compiled(region, {})
+            return guarded(engine.compiled(apart.region, {}), apart, {})
         except Exception as error:
             if "NOT_IMPLEMENTED" in str(error):
                 raise UnsupportedOperatorError(str(error)) from error
