@@ -28,7 +28,7 @@ import eqsynth
 from benchmarks import bench_saturate
 from benchmarks.about import about
 from benchmarks.spending import Run, Spent, built, compiled, optimized
-from benchmarks.workloads import NETS, WORKLOADS
+from benchmarks.workloads import MEASURED, NETS
 from eqsynth.egraph.segments import cut
 from eqsynth.executor import Worker
 from eqsynth.extract.timing import time_interleaved
@@ -53,7 +53,7 @@ class Row:
 
 def measured(workload: str, reduced: bool) -> Row:
     """Everything that a row has, each process with caches that are empty at first."""
-    row, threads = Row(workload, WORKLOADS[workload].seed), torch.get_num_threads()
+    row, threads = Row(workload, MEASURED[workload].seed), torch.get_num_threads()
     module, inputs = built(workload, reduced)
     segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
     with _empty_caches():

@@ -31,15 +31,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import zoo
 from benchmarks.about import about
 from benchmarks.peers import ENGINES, OURS, Engine
 from benchmarks.side_by_side import PAUSE_S, Row, measure
-from benchmarks.workloads import SUITES, WORKLOADS, Workload
+from benchmarks.workloads import MEASURED, SUITES, Measured, RealModel
 
 # What part of the gain by hand a workload should reach.
 _OF_BY_HAND = 0.8
 
-Case = tuple[Workload, int]
+Case = tuple[Measured, int]
 
 
 def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine]) -> list[str]:
@@ -155,13 +156,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
     """The workloads and batch sizes that are asked for, or an error that lists what there is."""
-    suite = {w.name: w for w in WORKLOADS.values() if w.suite == options.suite}
+    suite = {w.name: w for w in MEASURED.values() if w.suite == options.suite}
     for name in options.workload or ():
         if name not in suite:
             parser.error(f"no workload {name!r} in suite {options.suite}: {', '.join(suite)}")
     if options.threads < 1 or options.rounds < 1:
         parser.error("--threads and --rounds must be at least 1")
     chosen = [suite[name] for name in dict.fromkeys(options.workload or suite)]
+    models = [zoo.MODELS[w.name] for w in chosen if isinstance(w, RealModel)]
+    if absent := {model.library for model in models if not zoo.installed(model.library)}:
+        parser.error(f"{', '.join(sorted(absent))} isn't installed: pip install 'eqsynth[models]'")
     if options.reduced:
         return [(w, w.batches[0]) for w in chosen]
     for batch in options.batch or ():

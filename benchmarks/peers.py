@@ -32,7 +32,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.derivation import rules_by_use
-from benchmarks.workloads import WORKLOADS, Inputs
+from benchmarks.workloads import MEASURED, Inputs
 from eqsynth.extract import timing
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -127,11 +127,12 @@ def reference(workload: str, batch: int, reduced: bool) -> Arrays:
     """The results of torch eager in float64, which every engine is held against."""
     module, inputs = _built(workload, batch, reduced)
     with torch.no_grad():
-        return _arrays(module.double()(*(x.double() for x in inputs)))
+        exact = (x.double() if x.is_floating_point() else x for x in inputs)
+        return _arrays(module.double()(*exact))
 
 
 def _built(workload: str, batch: int, reduced: bool) -> tuple[nn.Module, Inputs]:
-    chosen = WORKLOADS[workload]
+    chosen = MEASURED[workload]
     return chosen.reduced() if reduced else chosen.build(batch)
 
 

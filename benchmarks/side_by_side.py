@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks import peers
 from benchmarks.peers import ENGINES, OURS, Arrays, Engine, Prepared
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Measured
 from eqsynth.executor import Worker
 from eqsynth.extract.timing import Timing, turn_order
 from eqsynth.progress import Progress
@@ -77,7 +77,7 @@ class Row:
 
 
 def measure(
-    workload: Workload,
+    workload: Measured,
     batch: int,
     engines: Sequence[Engine] = ENGINES,
     *,

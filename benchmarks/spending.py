@@ -17,7 +17,7 @@ import torch
 
 import eqsynth
 from benchmarks import peers
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import MEASURED
 
 
 @dataclass
@@ -111,5 +111,5 @@ def compiled(workload: str, reduced: bool, threads: int) -> Spent:
 
 
 def built(workload: str, reduced: bool) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    chosen = WORKLOADS[workload]
+    chosen = MEASURED[workload]
     return chosen.reduced() if reduced else chosen.build(1)

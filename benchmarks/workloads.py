@@ -2,20 +2,22 @@
 
 ``build(batch)`` gives a module in evaluation mode and its inputs; ``reduced()`` the same program at
 small sizes at which the same rules fire, for tests. What they compute is in ``nets.py``,
-``algebra.py`` and ``kernels.py``. Peers and clocks aren't here.
+``algebra.py``, ``kernels.py`` and, for the models of libraries that may be installed, ``zoo.py``.
+Peers and clocks aren't here.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from benchmarks import algebra, kernels, nets
+from benchmarks import algebra, kernels, nets, zoo
 
 Inputs = tuple[Tensor, ...]
 Shapes = tuple[tuple[int, ...], ...]
@@ -366,4 +368,77 @@ KERNELS: Final = (
 )
 
 WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA, *KERNELS)}
-SUITES: Final = tuple(dict.fromkeys(w.suite for w in WORKLOADS.values()))
+
+
+class Measured(Protocol):
+    """What can be measured: a :class:`Workload`, or a model of a library."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def suite(self) -> str: ...
+    @property
+    def batches(self) -> tuple[int, ...]: ...
+    @property
+    def by_hand(self) -> float | None: ...
+    @property
+    def seed(self) -> int: ...
+    def build(self, batch: int = 1) -> tuple[nn.Module, Inputs]: ...
+    def reduced(self) -> tuple[nn.Module, Inputs]: ...
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """A model of ``zoo.py`` at its size ``small``, as a module from tensors to one tensor: engines
+    that are exported to take no more."""
+
+    name: str
+    suite: str = "models"
+    batches: tuple[int, ...] = (1,)
+    by_hand: None = None
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(self.name.encode())
+
+    def build(self, batch: int = 1) -> tuple[nn.Module, Inputs]:
+        return _of_tensors(self.name, replace(zoo.SIZES["small"], batch=batch))
+
+    def reduced(self) -> tuple[nn.Module, Inputs]:
+        return _of_tensors(self.name, zoo.SIZES["probe"])
+
+
+def _of_tensors(name: str, size: zoo.Size) -> tuple[nn.Module, Inputs]:
+    call = zoo.MODELS[name].build(size)
+    inputs = tuple(x for x in (*call.args, *call.kwargs.values()) if isinstance(x, Tensor))
+    return _First(call.module, len(call.args), call.kwargs).eval(), inputs
+
+
+class _First(nn.Module):
+    """A model called with its tensors in a row; of what it returns, the first tensor."""
+
+    def __init__(self, model: nn.Module, placed: int, named: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.placed = model, placed
+        self.named = [name for name, value in named.items() if isinstance(value, Tensor)]
+        self.rest = {k: v for k, v in named.items() if not isinstance(v, Tensor)}
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        named = dict(zip(self.named, tensors[self.placed :], strict=True))
+        results = self.model(*tensors[: self.placed], **named, **self.rest)
+        first: Tensor = tree_leaves(results)[0]
+        return first
+
+
+MODELS: Final = tuple(
+    RealModel(name)
+    for name in (
+        "bert", "gpt2", "llama", "t5", "vit", "swin", "whisper", "detr", "resnext26ts",
+        "efficientnet_b0", "mobilenetv3_small", "mixer",
+    )
+)  # fmt: skip
+
+MEASURED: Final[Mapping[str, Measured]] = {**WORKLOADS, **{m.name: m for m in MODELS}}
+"""All of them; the models need their libraries (``pip install 'eqsynth[models]'``)."""
+
+SUITES: Final = tuple(dict.fromkeys(w.suite for w in MEASURED.values()))

@@ -70,12 +70,12 @@ class Model:
     library: str
     make: Callable[[Size], Call]
 
-    def build(self, size: str = "probe") -> Call:
+    def build(self, size: str | Size = "probe") -> Call:
         """The model and its arguments, the same each time."""
         _mend_torchvision()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(self.name.encode()))
-            call = self.make(SIZES[size])
+            call = self.make(SIZES[size] if isinstance(size, str) else size)
             with torch.no_grad():
                 for part in call.module.modules():
                     _unsettle(part)

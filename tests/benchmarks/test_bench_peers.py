@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import zoo
 from benchmarks.bench_peers import holes, line, main, means
 from benchmarks.peers import ENGINES, OURS, Engine
 from benchmarks.side_by_side import REFERENCE, Row, measure, relative_error, wrong
-from benchmarks.workloads import SUITES, WORKLOADS
+from benchmarks.workloads import MEASURED, MODELS, SUITES, WORKLOADS
 
 CHAIN = WORKLOADS["chain"]
 EAGER = next(engine for engine in ENGINES if engine.name == "eager")
@@ -216,7 +218,31 @@ def test_the_command_with_every_installed_engine(
 
 
 def test_suites_hold_every_workload() -> None:
-    assert {w.suite for w in WORKLOADS.values()} == set(SUITES)
+    assert {w.suite for w in MEASURED.values()} == set(SUITES)
+    assert len(MEASURED) == len(WORKLOADS) + len(MODELS)
+
+
+def test_models_of_libraries_that_are_not_installed_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    absent = [m.name for m in MODELS if not zoo.installed(zoo.MODELS[m.name].library)]
+    if not absent:
+        pytest.skip("all are installed")
+    with pytest.raises(SystemExit):
+        main(["--suite", "models", "--workload", absent[0]])
+    assert "eqsynth[models]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [model.name for model in MODELS])
+def test_a_model_is_called_with_tensors_and_gives_one(name: str) -> None:
+    pytest.importorskip(zoo.MODELS[name].library)
+    model = MEASURED[name]
+    module, inputs = model.reduced()
+    again, same = model.reduced()
+    with torch.no_grad():
+        result = module(*inputs)
+        assert isinstance(result, torch.Tensor) and result.is_floating_point()
+        torch.testing.assert_close(again(*same), result, rtol=0, atol=0)
 
 
 def test_gains_by_hand_have_the_published_mean() -> None:
