@@ -5,36 +5,49 @@
         y = model(x)        # optimized at the first call with these shapes
 
 Dynamo hands over a graph whose parameters are inputs; they become weights of the program here. What
-eqsynth can't take goes to Inductor: graphs with symbolic sizes, graphs that gradients are wanted
-of, graphs whose results share memory, graphs that the search fails on. So does what it doesn't make
-faster than Inductor does, which is timed where time is the objective: a model is never worse off
-than with ``backend="inductor"``. Registered under torch's entry point ``torch_dynamo_backends``.
+eqsynth can't take goes to Inductor: graphs that gradients are wanted of, graphs whose results share
+memory, graphs that the search fails on. So does what it doesn't make faster than Inductor does,
+which is timed where time is the objective: a model is never worse off than with
+``backend="inductor"``. A graph with symbolic sizes is Inductor's, too, until the same sizes come a
+second time: then they get a program of their own (``sizes.py``), up to a limit. Where Inductor
+fails or is missing, torch runs the graph as it is. Registered under torch's entry point
+``torch_dynamo_backends``. Not here: what may be asked for (``compile_options.py``).
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, cast
 
 import torch
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch.utils._pytree import tree_leaves
 
-from eqsynth.errors import EqsynthError, GradientWarning, WeightError
+from eqsynth import reproducer
+from eqsynth.compile_options import Asked
+from eqsynth.errors import (
+    CompileWarning,
+    EqsynthError,
+    EquivalenceError,
+    EquivalenceWarning,
+    GradientWarning,
+    WeightError,
+)
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 from eqsynth.race import race
+from eqsynth.sizes import BySize, Compiled
 
 log = logging.getLogger("eqsynth.compile")
 
-Compiled = Callable[..., Any]
-
-# Arguments of `optimize` that are the backend's own business.
-_OWN = ("program", "example_inputs", "example_kwargs", "target")
+# Classes of plain tensors; a subclass may mean something else by an operator.
+_TENSORS: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+# By which a backend tells Dynamo to trace again, or to leave a frame alone.
+_DYNAMOS: Final = (RestartAnalysis, SkipFrame)
 
 
 def eqsynth(
@@ -47,50 +60,50 @@ def eqsynth(
     """The backend: called by torch for each graph, with the inputs of its first call.
 
     Args:
-        options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``.
+        options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``, and
+            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (4).
         mode: one of torch's own modes; taken for what goes to Inductor.
 
     Raises:
-        EqsynthError: no such option.
+        EqsynthError: no such option or mode, or no such value of an option.
+        RuleError: a rule file can't be used.
+        EquivalenceError: with the option ``strict``, the result differs from the graph's.
     """
-    _known(options or {})
+    asked = Asked.of(options or {}, mode)
+    if any(isinstance(x, torch.Tensor) and x.layout != torch.strided for x in example_inputs):
+        log.info("torch runs a graph of tensors that aren't dense as it is")
+        return graph
+    inductor = _Inductor(graph, example_inputs, mode)
     reason = _refusal(example_inputs) or _sharing(graph)
-    to_inductor = _Inductor(graph, example_inputs, mode)
-    if not reason:
-        with torch._guards.tracing(None), torch.no_grad():
-            found: Program | str = _optimized(
-                graph, example_inputs, dict(options or {}), to_inductor
-            )
-        if isinstance(found, str):
-            reason = found
-        elif (options or {}).get("objective", "time") != "time":
-            return found
-        else:
-            reason = _slower(found, to_inductor, example_inputs)
-            if not reason:
-                return found
-    return to_inductor(reason)
+    if reason:
+        return inductor(reason)
+    search = _Search(_copy(graph), asked, inductor)
+    varying = _varying(graph, example_inputs)
+    if varying:
+        # Now, while torch can still take the conditions that Inductor's program relies on.
+        return BySize(search, inductor("it has symbolic sizes"), varying, asked.sizes)
+    with torch._guards.tracing(None):
+        return search(example_inputs) or inductor()
 
 
-def _known(options: Mapping[str, Any]) -> None:
-    allowed = [name for name in inspect.signature(optimize).parameters if name not in _OWN]
-    for name in options:
-        if name not in allowed:
-            raise EqsynthError(
-                f"torch.compile(backend='eqsynth'): unknown option {name!r}",
-                got=repr(name),
-                expected=", ".join(allowed),
-                hint="options are the arguments of eqsynth.optimize",
-            )
+def _copy(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph that stays as it is whatever Inductor does to the other."""
+    return torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
 
 
 def _refusal(example_inputs: Sequence[Any]) -> str:
     """Why a graph with such inputs isn't for eqsynth; empty if it is."""
-    if any(not isinstance(value, torch.Tensor) for value in example_inputs):
-        return "it has symbolic sizes"
-    if any(value.device.type != "cpu" for value in example_inputs):
-        return "it isn't on the CPU"
-    if torch.is_grad_enabled() and any(value.requires_grad for value in example_inputs):
+    for value in example_inputs:
+        if isinstance(value, torch.Tensor):
+            if type(value) not in _TENSORS:
+                return f"an input is a {type(value).__name__}"
+            if value.device.type != "cpu":
+                return "it isn't on the CPU"
+        elif not isinstance(value, int | torch.SymInt):
+            return f"an input is a {type(value).__name__}"
+    if torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    ):
         warnings.warn(
             "eqsynth optimizes inference only: a graph that gradients are wanted of goes to "
             "Inductor; call the model under torch.no_grad() to have it optimized",
@@ -99,6 +112,20 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
         )
         return "gradients are wanted of it"
     return ""
+
+
+def _varying(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the inputs that are sizes, or have extents that vary from call to call."""
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        n
+        for n, (node, value) in enumerate(zip(places, example_inputs, strict=True))
+        if not isinstance(value, torch.Tensor)
+        or any(
+            isinstance(extent, torch.SymInt)
+            for extent in getattr(node.meta.get("example_value"), "shape", ())
+        )
+    )
 
 
 def _sharing(graph: torch.fx.GraphModule) -> str:
@@ -123,13 +150,15 @@ def _sharing(graph: torch.fx.GraphModule) -> str:
 
 
 class _Inductor:
-    """A graph on Inductor, compiled when it is asked for."""
+    """A graph on Inductor, compiled when it is asked for; where that fails, the graph itself."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], mode: str | None
     ) -> None:
         self.graph, self.example_inputs, self.mode = graph, example_inputs, mode
+        self.plain = _copy(graph)
         self.compiled: Compiled | None = None
+        self.failed = False
 
     def __call__(self, reason: str = "") -> Compiled:
         """The graph, which goes to Inductor for this reason."""
@@ -137,27 +166,91 @@ class _Inductor:
             size = sum(node.op.startswith("call") for node in self.graph.graph.nodes)
             log.info("a graph of %d operators goes to Inductor: %s", size, reason)
         if self.compiled is None:
-            from torch._inductor import list_mode_options
-            from torch._inductor.compile_fx import compile_fx
-
-            patches = list_mode_options(self.mode) if self.mode else None
-            compiled: Any = compile_fx(
-                self.graph, list(self.example_inputs), config_patches=patches
-            )
-            self.compiled = compiled
-        assert self.compiled is not None
+            self.compiled = self._compile()
         return self.compiled
 
+    def _compile(self) -> Compiled:
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
 
-def _slower(found: Program, to_inductor: _Inductor, example_inputs: Sequence[Any]) -> str:
+        patches = list_mode_options(self.mode) if self.mode else None
+        try:
+            compiled = cast(
+                Compiled,
+                compile_fx(self.graph, list(self.example_inputs), config_patches=patches),
+            )
+        except _DYNAMOS:
+            raise
+        except Exception as error:  # whatever is missing that Inductor needs
+            log.warning("Inductor doesn't compile a graph, which torch runs as it is: %s", error)
+            self.failed, compiled = True, self.plain
+        return compiled
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Looks for a program of a graph, for the sizes of some inputs."""
+
+    graph: torch.fx.GraphModule
+    asked: Asked
+    inductor: _Inductor
+
+    def __call__(self, inputs: Sequence[Any]) -> Compiled | None:
+        """The program; None where the graph is Inductor's, which the log tells why."""
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            found = self._optimized(inputs)
+            if isinstance(found, Program) and self.asked.timed:
+                found = _slower(found, self.inductor, inputs) or found
+        if isinstance(found, Program):
+            return found
+        self.inductor(found)
+        return None
+
+    def _optimized(self, inputs: Sequence[Any]) -> Program | str:
+        """The graph as a program of eqsynth, or why there is none that is faster."""
+        held = {n: value for n, value in enumerate(inputs) if _is_held(value)}
+        numbers = {n: v for n, v in enumerate(inputs) if not isinstance(v, torch.Tensor)}
+        module, names = _with_weights(self.graph, held, numbers)
+        places = tuple(n for n in range(len(inputs)) if n not in held and n not in numbers)
+        given = tuple(inputs[n] for n in places)
+        try:
+            program = optimize(module, given, **{**self.asked.options, "strict": True})
+        except EquivalenceError as error:
+            if self.asked.options.get("strict"):
+                raise
+            return self._failed(module, given, error, EquivalenceWarning)
+        except Exception as error:  # a fault of eqsynth's own; the model runs without it
+            return self._failed(module, given, error, CompileWarning)
+        if program.original is not None:
+            return str(program.report.reason or program.report.stop)
+        if program.mutations:
+            return "it changes tensors of the module in place"
+        return Program(program, names, held, places, self.inductor)
+
+    def _failed(
+        self,
+        module: torch.fx.GraphModule,
+        given: Sequence[torch.Tensor],
+        error: Exception,
+        category: type[UserWarning],
+    ) -> str:
+        """Tells of a failure, with a script that shows it; what is told is the reason, too."""
+        log.info("eqsynth fails on a graph", exc_info=error)
+        script = reproducer.write(module, given, self.asked.options, error)
+        told = error.what if isinstance(error, EqsynthError) else str(error)
+        reason = f"{type(error).__name__}: {told}"
+        by = f"python {script} shows it" if script else "no script could be saved that shows it"
+        text = f"eqsynth fails on a graph, which goes to Inductor: {reason}; {by}"
+        warnings.warn(text, category, stacklevel=2)
+        return reason
+
+
+def _slower(found: Program, inductor: _Inductor, inputs: Sequence[Any]) -> str:
     """Why a program isn't taken in place of Inductor's; empty if it is."""
-    try:
-        rival = to_inductor()
-    except Exception as error:  # whatever is missing that Inductor needs
-        log.info("Inductor doesn't compile the graph: %s", error)
+    rival = inductor()
+    if inductor.failed:
         return ""
-    with torch._guards.tracing(None):
-        result = race(lambda: rival(*example_inputs), lambda: found(*example_inputs))
+    result = race(lambda: rival(*inputs), lambda: found(*inputs))
     ours, theirs = result.after.median_s * 1e3, result.before.median_s * 1e3
     log.info("eqsynth takes %.3f ms, Inductor %.3f ms", ours, theirs)
     if ours < theirs:
@@ -165,42 +258,28 @@ def _slower(found: Program, to_inductor: _Inductor, example_inputs: Sequence[Any
     return f"Inductor takes {theirs:.3f} ms, and eqsynth {ours:.3f} ms"
 
 
-def _optimized(
-    graph: torch.fx.GraphModule,
-    example_inputs: Sequence[torch.Tensor],
-    options: dict[str, Any],
-    to_inductor: Callable[[str], Compiled],
-) -> Program | str:
-    """The graph as a program of eqsynth, or why there is none that is faster."""
-    held = {n: value for n, value in enumerate(example_inputs) if _is_held(value)}
-    module, names = _with_weights(graph, held)
-    given = tuple(v for n, v in enumerate(example_inputs) if n not in held)
-    try:
-        program = optimize(module, given, **options)
-    except EqsynthError as error:
-        return str(error)
-    except Exception as error:  # a fault of eqsynth's own; the model runs without it
-        log.warning("eqsynth fails on a graph", exc_info=True)
-        return f"{type(error).__name__}: {error}"
-    if program.original is not None:
-        return str(program.report.reason or program.report.stop)
-    if program.mutations:
-        return "it changes tensors of the module in place"
-    return Program(program, names, held, to_inductor)
-
-
-def _is_held(value: torch.Tensor) -> bool:
+def _is_held(value: object) -> bool:
     """Whether an input of the graph is a parameter or buffer of the user's module."""
     return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
 
 
 def _with_weights(
-    graph: torch.fx.GraphModule, held: Mapping[int, torch.Tensor]
-) -> tuple[torch.nn.Module, dict[int, str]]:
-    """The graph as a module that holds some of its inputs as weights, and their names in it."""
-    module = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    graph: torch.fx.GraphModule, held: Mapping[int, torch.Tensor], numbers: Mapping[int, int]
+) -> tuple[torch.fx.GraphModule, dict[int, str]]:
+    """The graph as a module that holds some of its inputs as weights, and their names in it.
+
+    Args:
+        numbers: inputs that are numbers, by position; they stand in the module as they are.
+    """
+    module = _copy(graph)
     names = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, number in numbers.items():
+        node = placeholders[position]
+        known = {node: int(number)}
+        for user in list(node.users):
+            user.args, user.kwargs = _filled(user.args, known), _filled(user.kwargs, known)
+        module.graph.erase_node(node)
     for position, value in held.items():
         node = placeholders[position]
         names[position] = name = node.name
@@ -215,23 +294,30 @@ def _with_weights(
     return module.eval(), names
 
 
+def _filled(args: Any, known: Mapping[torch.fx.Node, int]) -> Any:
+    return torch.fx.map_arg(args, lambda node: known.get(node, node))
+
+
 @dataclass
 class Program:
     """A compiled program as torch calls it: with the weights of the user's module among its inputs.
 
     Weights that have changed since the last call are folded into the program again. Where the plan
-    relies on what has changed (a weight holds NaN now), the graph goes to Inductor.
+    relies on what has changed (a weight holds NaN now), or the program refuses what torch takes,
+    the graph goes to Inductor.
 
     Attributes:
         names: the weights' positions among the inputs, and their names in the program.
         held: the weights themselves.
-        to_inductor: the graph on Inductor, for a reason.
+        places: the positions of what the program is called with.
+        inductor: the graph on Inductor, for a reason.
     """
 
     program: CompiledProgram
     names: Mapping[int, str]
     held: Mapping[int, torch.Tensor]
-    to_inductor: Callable[[str], Compiled]
+    places: tuple[int, ...]
+    inductor: _Inductor
     instead: Compiled | None = None
     _seen: list[tuple[int, torch.Tensor, int, int]] = field(init=False, repr=False)
 
@@ -249,11 +335,18 @@ class Program:
                 break
         if self.instead is not None:
             return self.instead(*inputs)
-        return self.program(*(x for n, x in enumerate(inputs) if n not in self.names))
+        try:
+            return self.program(*(inputs[n] for n in self.places))
+        except Exception as error:
+            # An error of the graph's own is the answer; of what torch takes, there is a result.
+            result = self.inductor.plain(*inputs)
+            log.warning("a program refuses what torch takes: %s", error)
+            self.instead, self._seen = self.inductor.plain, []
+            return result
 
     def _refresh(self, inputs: Sequence[torch.Tensor]) -> None:
         try:
             self.program.refresh({name: inputs[n] for n, name in self.names.items()})
             self._look({n: inputs[n] for n in self.names})
         except WeightError as error:
-            self.instead, self._seen = self.to_inductor(str(error)), []
+            self.instead, self._seen = self.inductor(str(error)), []

@@ -170,5 +170,10 @@ class GradientWarning(UserWarning):
     """A graph that gradients are wanted of is left to torch: eqsynth optimizes inference."""
 
 
+class CompileWarning(UserWarning):
+    """``torch.compile(backend="eqsynth")`` failed on a graph, which runs without it. The message
+    names a script that shows the failure."""
+
+
 class ExplanationTooLong(EqsynthError):
     """A derivation whose chain of whole programs is longer than anybody would read."""

@@ -53,6 +53,18 @@ def arguments(
     return given
 
 
+def refuse_sparse(tree: Any) -> None:
+    """Tensors that a program of dense ones isn't of; ``torch.export`` takes some for dense."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor) and (leaf.layout != torch.strided or leaf.is_nested):
+            raise CaptureError(
+                "an input isn't dense",
+                got=str(leaf.layout),
+                expected=str(torch.strided),
+                hint="the original runs as it is",
+            )
+
+
 def any_order(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether the module computes the same if the keys of its dicts come in another order.
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
 from eqsynth.frontend.captured import Captured, Constant, Convention, Given
-from eqsynth.frontend.examples import any_order
+from eqsynth.frontend.examples import any_order, refuse_sparse
 from eqsynth.frontend.exporting import (
     apart,
     decomposed,
@@ -89,6 +89,7 @@ def capture(
     kwargs = dict(example_kwargs or {})
     validate(module, example_inputs, kwargs)
     parameters = inspect.signature(module.forward)
+    refuse_sparse((example_inputs, kwargs))
     args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.errors import LoweringError
 
@@ -133,8 +133,12 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
     return distinct, rebuilt
 
 
-def zeros_like(tree: Any) -> Callable[[], Any]:
-    """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them."""
+def zeros_like(tree: Any) -> Callable[[], Any] | None:
+    """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them. None
+    where a tensor isn't dense: zeros say nothing of such."""
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    if any(leaf.layout != torch.strided or leaf.is_nested for leaf in tensors):
+        return None
 
     def sketch(x: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")

@@ -1,0 +1,117 @@
+"""What ``torch.compile(backend="eqsynth")`` may be asked for, checked before anything is searched.
+
+Options are the arguments of ``optimize``, and those of the backend alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from eqsynth.errors import EqsynthError
+from eqsynth.lower.backends import engines
+from eqsynth.numerics import rule_files, rules_of
+from eqsynth.pipeline import optimize
+from eqsynth.settings import Settings
+
+_WHERE: Final = "torch.compile(backend='eqsynth')"
+# Arguments of `optimize` that are the backend's own business.
+_OURS: Final = ("program", "example_inputs", "example_kwargs", "target")
+_SIZES: Final = 4
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options that were checked.
+
+    Attributes:
+        options: arguments of ``optimize`` by name.
+        sizes: of a graph with symbolic sizes, how many sizes get a search.
+    """
+
+    options: Mapping[str, Any]
+    sizes: int = _SIZES
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], mode: str | None) -> Asked:
+        """
+        Raises:
+            EqsynthError: no such option or mode, or no such value of an option.
+            RuleError: a rule file can't be used.
+        """
+        _check_mode(mode)
+        given = dict(options)
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(optimize).parameters.items()
+            if name not in _OURS
+        }
+        _one_of("option", given, [*defaults, "sizes"], "options are the arguments of optimize")
+        sizes = given.pop("sizes", _SIZES)
+        if isinstance(sizes, bool) or not isinstance(sizes, int) or sizes < 0:
+            raise _wrong("sizes", sizes, "a number of sizes, 0 or more")
+        for name, default in defaults.items():
+            value = given.get(name, default)
+            allowed = (bool, type(None)) if default is None else (bool,)
+            if name in _FLAGS and not isinstance(value, allowed):
+                raise _wrong(name, value, "True or False")
+        _check_values({**defaults, **given})
+        return cls(given, sizes)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the faster program is the better one."""
+        return bool(self.options.get("objective", "time") == "time")
+
+
+_FLAGS: Final = ("check", "strict", "explain", "own_constants", "progress")
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    rules, asked = values["rules"], values["engines"]
+    for name, value in (("rules", rules), ("engines", asked)):
+        listed = value if isinstance(value, list | tuple) else () if value is None else (value,)
+        if not all(isinstance(part, str | Path) for part in listed):
+            raise _wrong(name, value, "a list of names")
+    if isinstance(asked, str | Path):
+        raise _wrong("engines", asked, "a list of names")
+    files = rule_files(() if rules is None else rules)
+    Settings(
+        "cpu", files, values["objective"], values["time_limit_s"], values["node_limit"],
+        values["memory_limit"], values["numerics"], values["check"], values["explain"],
+    )  # fmt: skip
+    engines(asked)
+    rules_of(files, values["numerics"], where=_WHERE)
+
+
+def _check_mode(mode: str | None) -> None:
+    if mode is None:
+        return
+    from torch._inductor import list_mode_options
+
+    _one_of("mode", [mode], list(list_mode_options()), "modes are those of Inductor")
+
+
+def _one_of(kind: str, names: Any, allowed: list[str], hint: str) -> None:
+    for name in names:
+        if name not in allowed:
+            raise EqsynthError(
+                f"unknown {kind} {name!r}",
+                where=_WHERE,
+                got=repr(name),
+                expected=", ".join(allowed),
+                hint=hint,
+            )
+
+
+def _wrong(name: str, value: object, expected: str) -> EqsynthError:
+    return EqsynthError(
+        f"the option {name!r} has a value that it can't have",
+        where=_WHERE,
+        got=repr(value),
+        expected=expected,
+        hint="options are the arguments of eqsynth.optimize",
+    )
