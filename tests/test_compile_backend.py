@@ -302,6 +302,9 @@ def test_the_faster_of_the_program_and_inductors_is_taken(
     with torch.no_grad(), caplog.at_level(logging.INFO, "eqsynth.compile"):
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
     told = [record.args for record in caplog.records if record.msg.startswith("eqsynth takes")]
+    if not told:  # where the machine is busy, the program may lose to the module already
+        assert "nothing faster was found" in caplog.text
+        return
     ours, theirs = told[0]  # type: ignore[misc]
     assert isinstance(watched.made[0], compile_backend.Program) == (ours < theirs)
 

@@ -14,6 +14,7 @@ from eqsynth.errors import CaptureError, DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Input, Op, Weight
+from eqsynth.pipeline import optimize
 
 Run = Callable[..., Any]
 
@@ -493,3 +494,15 @@ def test_a_position_that_torch_refuses_is_refused(name: str, run: Run) -> None:
     for program in (made, lambda *args: run(captured, *args)):
         with pytest.raises((IndexError, RuntimeError)):
             program(X, bad)
+
+
+def test_inputs_that_are_not_dense_leave_the_original() -> None:
+    """torch.export takes some of them for dense tensors."""
+    dense = module(lambda self, x: x.to_dense() * 2)
+    for x in (torch.eye(3).to_sparse(), torch.eye(3).to_mkldnn(), torch.eye(3).to_sparse_csr()):
+        with pytest.raises(CaptureError) as caught:
+            capture(dense, (x,))
+        assert caught.value.got == str(x.layout)
+        program = optimize(dense, (x,), time_limit_s=1.0)
+        assert program.report.stop == "capture"
+        torch.testing.assert_close(program(x), 2 * torch.eye(3))
