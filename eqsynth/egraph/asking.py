@@ -19,6 +19,7 @@ from eqsynth.egraph.answers import Answer, using
 from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.laws.requests import Later, Using
 from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING
+from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
@@ -152,8 +153,9 @@ class Requests:
         self._index = _Index()
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._several: dict[str, bool] = {}
+        self._laws = {**LAWS, **laws_of(rules)}
         requests = {r.law: r for r in rules.rules if r.kind == "law-request"}
-        unknown = [rule for law, rule in requests.items() if law not in LAWS]
+        unknown = [rule for law, rule in requests.items() if law not in self._laws]
         if unknown:
             raise RuleError(
                 f"nothing answers requests of the law {unknown[0].law}",
@@ -241,7 +243,7 @@ class Requests:
             MemoryError: the process has no more.
         """
         try:
-            return [using(answer) for answer in LAWS[law](view, decoded)]
+            return [using(answer) for answer in self._laws[law](view, decoded)]
         except (Later, SaturationError, MemoryError):
             raise
         except Exception as error:

@@ -72,6 +72,9 @@ def _entry(rule: Rule) -> Entry:
 
     if rule.equality is not None:
         left, right = map(text, rule.equality)
+    elif rule.scopes is not None:
+        sides = rule.scopes.text.partition("=>")
+        left, right = " ".join(sides[0].split()), " ".join(sides[2].split())
     elif rule.kind == "law-request":
         left = "\n".join(map(text, rule.body))
         right = f"what the law {rule.law} computes (eqsynth/egraph/laws/table.py)"
@@ -85,8 +88,10 @@ def _entry(rule: Rule) -> Entry:
 
 
 def statement(rule: Rule) -> str:
-    """The comment above a rule as one line, without its source."""
-    lines = (line.strip().lstrip(";").strip() for line in rule.comment.splitlines())
+    """The comment above a rule as one line, without its source; of a rule of scopes without one
+    its text."""
+    comment = rule.comment or (rule.scopes.text if rule.scopes else "")
+    lines = (line.strip().lstrip(";").strip() for line in comment.splitlines())
     text = " ".join(line for line in lines if line)
     return text.removesuffix(f"[{rule.source}]").strip()
 

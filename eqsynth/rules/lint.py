@@ -170,6 +170,10 @@ def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleE
         return
     rule, given = mine[0], {**header, **own_fields(form)}
     mathematics = re.sub(r"\[[^\[\]]*\]|\((numerics|status):[^()]*\)", "", form.comment)
+    if rule.scopes is not None:
+        # Its text is mathematics, and says its numerics as an option.
+        mathematics = rule.scopes.text
+        given |= dict(re.findall(r":(numerics)\s+(\S+)", form.text))
     if not re.search(r"\w", mathematics):
         yield form.error(
             f"rule {rule.name} has no mathematics above it",

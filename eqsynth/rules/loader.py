@@ -22,6 +22,8 @@ from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
+from eqsynth.rules.scope_rules.expansion import HEAD, expand
+from eqsynth.rules.scope_rules.syntax import ScopeRule
 from eqsynth.rules.sorts import PRIMITIVES, Declarations, Signature
 from eqsynth.rules.tree import Tree, Var
 
@@ -36,6 +38,7 @@ _ALLOWED = (
     "birewrite",
     "rule",
     "ruleset",
+    HEAD,
 )
 _RULE_FORMS = ("rewrite", "birewrite", "rule")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
@@ -124,6 +127,9 @@ class Loader:
         )
 
     def _form(self, form: Form) -> None:
+        if form.head == HEAD:
+            self._scope_rule(form)
+            return
         command = self._parse(form)
         if isinstance(command, egg.AddRuleset):
             self._new(command.name, form, self.rulesets, "ruleset")
@@ -141,6 +147,20 @@ class Loader:
                 expected=", ".join(_ALLOWED),
                 hint="Put a space behind the first word.",
             )
+
+    def _scope_rule(self, form: Form) -> None:
+        expanded = expand(form)
+        named = re.search(r':name\s+"([^"]*)"', form.text)
+        ruleset = re.search(r":ruleset\s+([^\s()\"]+)", form.text)
+        name = self._rule_name(named[1] if named else "", ruleset[1] if ruleset else "", form)
+        self._new(name, form, self.rules, "rule")
+        for own in expanded.forms:
+            command = self._parse(own)
+            if isinstance(command, egg.RuleCommand):
+                for raw in self._raw_rules(command, own):
+                    self._rule(raw, own, expanded.rule, expanded.numerics)
+            else:
+                self._form(own)
 
     def _parse(self, form: Form) -> Any:
         try:
@@ -304,7 +324,9 @@ class Loader:
             )
         return name
 
-    def _rule(self, raw: RawRule, form: Form) -> None:
+    def _rule(
+        self, raw: RawRule, form: Form, scopes: ScopeRule | None = None, numerics: str = ""
+    ) -> None:
         self._new(raw.name, form, self.rules, "rule")
         try:
             phased = two_phase(raw, self.known)
@@ -319,7 +341,7 @@ class Loader:
             self.requests[phased.relation] = form
         fields = {**self.header, **own_fields(form)}
         status = fields.get("status", "unproved").strip()
-        numerics = fields.get("numerics", "real").strip()
+        numerics = (numerics or fields.get("numerics", "real")).strip()
         for word, allowed in ((status, STATUSES), (numerics.split()[0], NUMERICS)):
             if word not in allowed:
                 raise form.error(
@@ -344,6 +366,7 @@ class Loader:
             source=source.group(1) if source else "",
             numerics=numerics,
             status=status,
+            scopes=scopes,
             **vars(phased),
         )
 

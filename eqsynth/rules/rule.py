@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eqsynth.rules.scope_rules.syntax import ScopeRule
 from eqsynth.rules.tree import Tree, instantiate
 
 Kind = Literal["rewrite", "law-request", "law-apply", "analysis"]
@@ -22,7 +23,7 @@ class Rule:
     A `match_ruleset` or `apply_ruleset` that is empty is a phase that the rule does not have;
     analyses of one ruleset share theirs. `program` is the egglog text of the rule, `body` are the
     facts that its author wrote, `written` what stands in the author's text for each variable that
-    the loader named: an expression, or `_`.
+    the loader named: an expression, or `_`. `scopes` is what a rule of scopes says.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Rule:
     program: tuple[str, ...]
     body: tuple[Tree, ...]
     written: tuple[tuple[str, Tree], ...]
+    scopes: ScopeRule | None = None
 
     @property
     def law(self) -> str:

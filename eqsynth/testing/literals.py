@@ -66,7 +66,7 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
     Args:
         definitions: operators of rule files; of those that the rule is about, the literals count.
     """
-    text = "\n".join(rule.program)
+    text = "\n".join((*rule.program, rule.scopes.text if rule.scopes else ""))
     text += "\n".join(
         repr((operator.cases, operator.shapes)).replace("'", '"')
         for name, operator in definitions.items() if re.search(rf"\({name}[ )]", text)

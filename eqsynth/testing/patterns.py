@@ -309,7 +309,7 @@ class _Builder:
             isinstance(body, Var) and body.name in self.template.definitions
         )
         scope: Tensor
-        if pattern and not chance(self.choices, 2):
+        if pattern and not self.template.own_families and not chance(self.choices, 2):
             scope = self._scope_along(traversal, reduction, reducer, body)
         else:
             if self.world.dtype == "bool":

@@ -253,6 +253,8 @@ class _Check:
 
     def _family(self, choices: RandomChoices) -> Family:
         """Mostly one on which the rule fires; most laws wait for the canonical form."""
+        if self.template.own_families and not chance(choices, _ELSEWHERE):
+            return choices.pick(self.template.own_families)
         # Where it seldom fires there may be a family on which it fires often.
         elsewhere = 2 if len(self.fired_on) * _SELDOM < self.drawn else _ELSEWHERE
         if self.fired_on and not chance(choices, elsewhere):

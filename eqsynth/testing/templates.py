@@ -17,6 +17,7 @@ from eqsynth.rules.sorts import infer_sorts
 from eqsynth.testing.choices import Rejected
 from eqsynth.testing.families import ALL_FAMILIES, Family
 from eqsynth.testing.literals import literals_of
+from eqsynth.testing.scope_rule_samples import families_of
 
 SLOTS: Final = (4, 6, 3)
 """Extents of the iterators over which loose scalars and indices are built."""
@@ -73,6 +74,8 @@ class Template:
                     self.constants.add(fact[1].name)
         # From which scopes are drawn; the checker keeps those on which the rule fires.
         self.families: tuple[Family, ...] = ALL_FAMILIES
+        # Those that a rule of scopes says by its own left side.
+        self.own_families = families_of(rule.scopes) if rule.scopes else ()
         self._others: dict[str, Template] = {}
         self.true: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()

@@ -1,0 +1,136 @@
+"""What the names of a rule stand for in one scope; indices of it, and whether conditions hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from eqsynth.calculus.conditions import is_finite
+from eqsynth.calculus.scopes import bare
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    children,
+    dtype_of,
+    iterators,
+    leaves,
+)
+from eqsynth.ir.types import is_float
+from eqsynth.rules.scope_rules.syntax import (
+    Absent,
+    Arithmetic,
+    Compare,
+    Condition,
+    Divides,
+    Extent,
+    Has,
+    Named,
+    Place,
+    Whole,
+)
+
+
+class NoFit(Exception):
+    """Raised where the right side means nothing for what was matched: a division by no number."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What was matched, by name."""
+
+    iterators: Mapping[str, It] = field(default_factory=dict)
+    groups: Mapping[str, tuple[It, ...]] = field(default_factory=dict)
+    bodies: Mapping[str, Scalar] = field(default_factory=dict)
+    indices: Mapping[str, Index] = field(default_factory=dict)
+
+    def with_body(self, name: str, body: Scalar) -> Binding:
+        return replace(self, bodies={**self.bodies, name: body})
+
+    def with_index(self, name: str, index: Index) -> Binding:
+        return replace(self, indices={**self.indices, name: index})
+
+    def its(self, name: str) -> tuple[It, ...]:
+        """An iterator, or those of a group."""
+        return self.groups[name] if name in self.groups else (self.iterators[name],)
+
+    def index(self, place: Place) -> Index:
+        """The index that a place stands for.
+
+        Raises:
+            NoFit: two indices are multiplied, or one is divided by no positive number.
+        """
+        match place:
+            case Whole(value=value):
+                return Index(value)
+            case Extent(name=name):
+                return Index(self.iterators[name].extent)
+            case Named(name=name):
+                return self.indices[name] if name in self.indices else bare(self.iterators[name])
+            case Arithmetic(sign=sign, left=left, right=right):
+                return _computed(sign, self.index(left), self.index(right))
+
+    def number(self, place: Place) -> int:
+        """The number that a place stands for.
+
+        Raises:
+            NoFit: it is none.
+        """
+        index = self.index(place)
+        if index.terms:
+            raise NoFit
+        return index.const
+
+
+def _computed(sign: str, a: Index, b: Index) -> Index:
+    if sign in "+-":
+        return a + b if sign == "+" else a - b
+    if sign == "*":
+        a, b = (a, b) if not b.terms else (b, a)
+    if b.terms or (sign != "*" and b.const <= 0):
+        raise NoFit
+    return a * b.const if sign == "*" else a // b.const if sign == "//" else a % b.const
+
+
+def holds(condition: Condition, given: Binding) -> bool:
+    """Whether a condition is known to hold: what it affirms is so for all values of iterators."""
+    try:
+        match condition:
+            case Compare(left=left, sign=sign, right=right):
+                low, high = (given.index(right) - given.index(left)).range()
+                return low >= (sign == "<") and (sign != "==" or low == high == 0)
+            case Divides(divisor=divisor, value=value):
+                by = given.number(divisor)
+                return by > 0 and given.number(value) % by == 0
+            case Absent(axis=axis, variable=name):
+                return not used_by(given, name) & {*given.its(axis)}
+            case Has(what=what, variable=name):
+                return _has(what, given.bodies[name])
+    except NoFit:
+        return False
+
+
+def used_by(given: Binding, variable: str) -> set[It]:
+    """The iterators on which what a variable stands for depends."""
+    if variable in given.indices:
+        return set(given.indices[variable].iterators())
+    return iterators(given.bodies[variable])
+
+
+def _has(what: str, body: Scalar) -> bool:
+    if what == "float":
+        return is_float(dtype_of(body) or "bool")
+    if what == "constant":
+        return all(leaf.tensor.constant for leaf in leaves(body) if isinstance(leaf, Read))
+    return finite(body)
+
+
+def finite(body: Scalar) -> bool:
+    """Elements are finite; fills need not be, nor what functions give."""
+    if isinstance(body, Sum | Prod):
+        return all(map(finite, children(body)))
+    return isinstance(body, Value) or (isinstance(body, Num | Read) and is_finite(body))

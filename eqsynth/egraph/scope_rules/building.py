@@ -1,0 +1,146 @@
+"""Builds the right side of a rule from what its left side was found to stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqsynth.calculus.scopes import bare, closed, same_scope
+from eqsynth.egraph.scope_rules.binding import Binding, NoFit
+from eqsynth.egraph.scope_rules.matching import matches
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Read,
+    Scalar,
+    dtype_of,
+    iterators,
+    product,
+    substitute,
+    total,
+)
+from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.types import is_float
+from eqsynth.rules.scope_rules.syntax import (
+    Apply,
+    Axis,
+    Body,
+    Equals,
+    Inner,
+    Number,
+    Plus,
+    ScopeRule,
+    Times,
+    Variable,
+    Within,
+)
+
+MAX_ANSWERS = 8
+"""Right sides of one rule for one scope."""
+
+MAX_EXTENT = 1 << 31
+
+
+def answers(rule: ScopeRule, scope: Scope) -> list[Scope]:
+    """The scopes that a rule says are equal to this one, other than it."""
+    found: dict[Scope, None] = {}
+    for given in matches(rule, scope):
+        answer = built(rule, given, scope)
+        if answer is not None and answer != scope:
+            found[answer] = None
+        if len(found) >= MAX_ANSWERS:
+            break
+    return list(found)
+
+
+def built(rule: ScopeRule, given: Binding, scope: Scope) -> Scope | None:
+    """The right side; None if it means nothing here, or would be computed in another dtype."""
+    side = rule.right
+    try:
+        around = {it for axis in side.head for it in given.its(axis.name)}
+        builder = Builder(dict(rule.bodies), dtype_of(scope.body), len(scope.extents))
+        given, reduced = builder.reduced(side.axes, given)
+        body = builder.body(side.body, given, around.union(reduced))
+        result = same_scope(scope, body, reduced, side.reducer or "sum")
+    except (NoFit, EqsynthError):
+        return None
+    return result if result.type == scope.type else None
+
+
+class Builder:
+    """Bodies of one rule's sides.
+
+    Args:
+        listed: the iterators in the parentheses of each variable, on the left.
+        dtype: that of the left side's body, in which all is computed.
+        slots: how many iterators there are; those that the side makes come behind them.
+    """
+
+    def __init__(
+        self, listed: dict[str, tuple[str, ...]], dtype: str | None, slots: int
+    ) -> None:
+        self._listed, self._dtype, self._slots = listed, dtype, slots
+
+    def reduced(self, axes: Sequence[Axis], given: Binding) -> tuple[Binding, list[It]]:
+        """The iterators that are reduced, and the binding that knows those made here."""
+        found: list[It] = []
+        known = dict(given.iterators)
+        for axis in axes:
+            if axis.extent is not None:
+                extent = given.number(axis.extent)
+                if not 0 <= extent < MAX_EXTENT:
+                    raise NoFit
+                known[axis.name] = It(self._slots, extent)
+                self._slots += 1
+            found += given.groups.get(axis.name) or (
+                () if axis.group else (known[axis.name],)
+            )
+        return Binding(known, given.groups, given.bodies, given.indices), found
+
+    def body(self, body: Body, given: Binding, around: set[It]) -> Scalar:
+        """A body over the iterators around it.
+
+        Raises:
+            NoFit: it uses others, or another dtype.
+        """
+        match body:
+            case Number(value=value):
+                return Num(value)
+            case Variable(name=name, args=args):
+                own = [given.iterators[listed] for listed in self._listed[name]]
+                places = dict(zip(own, map(given.index, args), strict=True))
+                found = substitute(given.bodies[name], lambda it: places.get(it, bare(it)))
+                if not iterators(found) <= around:
+                    raise NoFit
+                return found
+            case Equals(left=left, right=right):
+                return self._between(given.index(left) - given.index(right), 1, around)
+            case Within(low=low, value=value, high=high):
+                least = given.number(low)
+                shifted = given.index(value) - least
+                return self._between(shifted, given.number(high) - least, around)
+            case Apply(fn=fn, args=args):
+                return Call(fn, tuple(self.body(arg, given, around) for arg in args))
+            case Plus(parts=parts) | Times(parts=parts):
+                operands = [self.body(part, given, around) for part in parts]
+                if any(dtype_of(part) not in (None, self._dtype) for part in operands):
+                    raise NoFit
+                return (total if isinstance(body, Plus) else product)(operands)
+            case Inner(reducer=reducer, axes=axes, body=inside):
+                given, own = self.reduced(axes, given)
+                whole = self.body(inside, given, around.union(own))
+                return closed(whole, around, reducer or "sum", own)
+
+    def _between(self, index: Index, extent: int, around: set[It]) -> Scalar:
+        """``[0 <= index < extent]``: a read of ones, or the number that it always is."""
+        low, high = index.range()
+        if low >= 0 and high < extent:
+            return Num(1.0)
+        if high < 0 or low >= extent:
+            return Num(0.0)
+        if not is_float(self._dtype or "bool") or not set(index.iterators()) <= around:
+            raise NoFit
+        assert self._dtype is not None
+        return Read(Op("Full", (), ((extent,), 1.0, self._dtype)), (index,))
+

@@ -1,0 +1,324 @@
+"""Finds the left side of a rule in a scope, in every way up to the order of sums and products.
+
+Iterators that are reduced are unordered, too: ``sum(k, *y)`` is any of them as k, the others as y.
+Of a product ``F * G(k)`` F stands for any factors that don't depend on k, and G for the others.
+What is tried for one scope is bounded: a rule with many ways to match finds some of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
+from eqsynth.ir.functions import COMMUTATIVE
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Value,
+    dtype_of,
+    factors_of,
+    iterators,
+    product,
+    terms_of,
+    total,
+)
+from eqsynth.ir.tensor import Scope
+from eqsynth.rules.scope_rules.syntax import (
+    Apply,
+    Axis,
+    Body,
+    Equals,
+    Named,
+    Number,
+    Place,
+    Plus,
+    ScopeRule,
+    Times,
+    Variable,
+)
+
+MAX_STEPS = 4000
+"""Operands that are held against parts of a pattern, for one scope."""
+
+# Operands that are shared out between variables, and iterators between groups, in all ways.
+MAX_SHARED = 8
+
+
+class _Enough(Exception):
+    """Raised when as much was tried as may be."""
+
+
+def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
+    """What the names of the left side may stand for, where the conditions hold."""
+    side = rule.left
+    if bool(scope.reduction) != bool(side.reducer):
+        return
+    if side.reducer and side.reducer != scope.reducer:
+        return
+    if dtype_of(scope.body) == "bool":
+        return  # a sum of bools counts them
+    matcher = _Matcher(rule, scope)
+    try:
+        for head, axes in itertools.product(
+            _in_order(side.head, scope.traversal), _in_any_order(side.axes, scope)
+        ):
+            given = Binding(
+                {**head.iterators, **axes.iterators}, {**head.groups, **axes.groups}
+            )
+            for found in matcher.body(side.body, scope.body, given):
+                if all(holds(condition, found) for condition in rule.conditions):
+                    yield found
+    except _Enough:
+        return
+
+
+def _in_order(axes: Sequence[Axis], extents: Sequence[int]) -> Iterator[Binding]:
+    """The axes of the result, in their order."""
+    its = tuple(It(slot, extent) for slot, extent in enumerate(extents))
+    groups = sum(axis.group for axis in axes)
+    free = len(its) - (len(axes) - groups)
+    if free < 0 or (not groups and free):
+        return
+    for first in range(free + 1) if groups == 2 else (free,):
+        lengths, place = iter((first, free - first)), 0
+        iterators_: dict[str, It] = {}
+        found: dict[str, tuple[It, ...]] = {}
+        for axis in axes:
+            length = next(lengths) if axis.group else 1
+            part = its[place : place + length]
+            place += length
+            if axis.group:
+                found[axis.name] = part
+            else:
+                iterators_[axis.name] = part[0]
+        yield Binding(iterators_, found)
+
+
+def _in_any_order(axes: Sequence[Axis], scope: Scope) -> Iterator[Binding]:
+    """The reduced iterators, by name or in groups."""
+    width = len(scope.traversal)
+    its = [It(width + j, extent) for j, extent in enumerate(scope.reduction)]
+    names = [axis.name for axis in axes if not axis.group]
+    groups = [axis.name for axis in axes if axis.group]
+    if len(its) < len(names) or (len(its) > len(names) and not groups):
+        return
+    for chosen in itertools.permutations(its, len(names)):
+        rest = [it for it in its if it not in chosen]
+        for parts in _shared_out(rest, len(groups)):
+            yield Binding(dict(zip(names, chosen, strict=True)),
+                          dict(zip(groups, parts, strict=True)))  # fmt: skip
+
+
+def _shared_out(rest: Sequence[It], groups: int) -> Iterator[list[tuple[It, ...]]]:
+    if groups < 2:
+        yield [tuple(rest)][:groups]
+        return
+    for size in range(min(len(rest), MAX_SHARED) + 1):
+        for first in itertools.combinations(rest, size):
+            yield [first, tuple(it for it in rest if it not in first)]
+
+
+class _Matcher:
+    """One rule and one scope."""
+
+    def __init__(self, rule: ScopeRule, scope: Scope) -> None:
+        self.listed = dict(rule.bodies)
+        self.dtype = dtype_of(scope.body)
+        self.steps = 0
+
+    def body(self, pattern: Body, scalar: Scalar, given: Binding) -> Iterator[Binding]:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise _Enough
+        match pattern:
+            case Variable(name=name):
+                known = given.bodies.get(name)
+                if known == scalar:
+                    yield given
+                elif known is None and self._may_stand_for(name, scalar, given):
+                    yield given.with_body(name, scalar)
+            case Number(value=value):
+                if isinstance(scalar, Num) and scalar.value == value:
+                    yield given
+            case Apply(fn=fn, args=args) if isinstance(scalar, Call) and scalar.fn == fn:
+                orders = [args, args[::-1]] if fn in COMMUTATIVE else [args]
+                for order in orders:
+                    yield from self._each(order, scalar.args, given)
+            case Plus(parts=parts) | Times(parts=parts):
+                operands = (terms_of if isinstance(pattern, Plus) else factors_of)(scalar)
+                if self._computes_in_its_dtype(operands):
+                    yield from self._all(type(pattern), _fixed_first(parts), operands, given)
+            case Equals():
+                for found, rest in self._equal(pattern, scalar, given):
+                    if not rest:
+                        yield found
+
+    def _may_stand_for(self, name: str, scalar: Scalar, given: Binding) -> bool:
+        """It depends on no iterator that has a name but those in the variable's parentheses."""
+        own = {given.iterators[listed] for listed in self.listed[name]}
+        return not iterators(scalar) & ({*given.iterators.values()} - own)
+
+    def _computes_in_its_dtype(self, operands: Sequence[Scalar]) -> bool:
+        """Taken apart or put together otherwise, the operands are computed in the same dtype.
+
+        uint8 arithmetic wraps; as a part of a sum of floats it wouldn't. A comparison of indices
+        counts as 0 or 1 in each.
+        """
+        return all(
+            dtype_of(part) in (None, self.dtype) or _comparison(part) is not None
+            for part in operands
+        )
+
+    def _each(
+        self, patterns: Sequence[Body], scalars: Sequence[Scalar], given: Binding
+    ) -> Iterator[Binding]:
+        if not patterns:
+            yield given
+            return
+        for found in self.body(patterns[0], scalars[0], given):
+            yield from self._each(patterns[1:], scalars[1:], found)
+
+    def _all(
+        self, kind: type[Plus] | type[Times], patterns: Sequence[Body],
+        operands: Sequence[Scalar], given: Binding,
+    ) -> Iterator[Binding]:  # fmt: skip
+        """Every operand is matched by one of the patterns, and each of them matches some."""
+        if not patterns:
+            if not operands:
+                yield given
+            return
+        first, others = patterns[0], patterns[1:]
+        if isinstance(first, Variable):
+            for chosen, rest in self._shares(first.name, kind, operands, not others, given):
+                whole = (total if kind is Plus else product)(chosen)
+                for found in self.body(first, whole, given):
+                    yield from self._all(kind, others, rest, found)
+            return
+        for n, operand in enumerate(operands):
+            if operand in operands[:n]:
+                continue
+            rest = [*operands[:n], *operands[n + 1 :]]
+            if isinstance(first, Equals):
+                for found, more in self._equal(first, operand, given):
+                    yield from self._all(kind, others, [*rest, *more], found)
+            else:
+                for found in self.body(first, operand, given):
+                    yield from self._all(kind, others, rest, found)
+
+    def _shares(
+        self, name: str, kind: type[Plus] | type[Times], operands: Sequence[Scalar], last: bool,
+        given: Binding,
+    ) -> Iterator[tuple[list[Scalar], list[Scalar]]]:  # fmt: skip
+        """The operands that a variable may stand for, at least one, the most first."""
+        known = given.bodies.get(name)
+        if known is not None:
+            rest = list(operands)
+            for part in (terms_of if kind is Plus else factors_of)(known):
+                if part not in rest:
+                    return
+                rest.remove(part)
+            yield list((terms_of if kind is Plus else factors_of)(known)), rest
+            return
+        if last:
+            if operands:
+                yield list(operands), []
+            return
+        able = [n for n, part in enumerate(operands) if self._may_stand_for(name, part, given)]
+        for size in range(min(len(able), MAX_SHARED), 0, -1):
+            for chosen in itertools.combinations(able, size):
+                self.steps += 1
+                yield (
+                    [operands[n] for n in chosen],
+                    [part for n, part in enumerate(operands) if n not in chosen],
+                )
+
+    # ---- [k == E] ----------------------------------------------------------------
+
+    def _equal(
+        self, pattern: Equals, scalar: Scalar, given: Binding
+    ) -> Iterator[tuple[Binding, list[Scalar]]]:
+        """``[u == 0]`` among the factors, as ``[k == k - u]``; and the factors that are left of it.
+
+        The sign of u is free, and so is a number that all of it is a multiple of.
+        """
+        for found, rest in zeros_outside(scalar):
+            for u in (found, -found):
+                self.steps += 1
+                try:
+                    yield from ((b, rest) for b in _solved(pattern, u, given))
+                except NoFit:
+                    continue
+
+
+def _solved(pattern: Equals, u: Index, given: Binding) -> Iterator[Binding]:
+    place: Place = pattern.right
+    if isinstance(place, Named) and place.name not in {*given.indices, *given.iterators}:
+        value = given.index(pattern.left) - u
+        # k - E, and not E - k: what is found depends on k only if u does otherwise.
+        yield given.with_index(place.name, value)
+    elif given.index(pattern.left) - given.index(place) == u:
+        yield given
+
+
+def _fixed_first(parts: Iterable[Body]) -> list[Body]:
+    """Variables last: they stand for what is left."""
+    return sorted(parts, key=lambda part: isinstance(part, Variable))
+
+
+def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:
+    """The indices u for which a factor is ``[u == 0] * rest``, with the rest.
+
+    A comparison of two indices; and a read of a tensor along an axis of one element, with zeros
+    around it: ``t[k - e, ..] = [k - e == 0] * t[0, ..]``. Such is a matrix of ones on a diagonal.
+    """
+    u = _comparison(factor)
+    if u is not None and u.terms:
+        yield _least(u), []
+    if not isinstance(factor, Read) or factor.fill != 0:
+        return
+    for axis, (index, extent) in enumerate(zip(factor.index, factor.tensor.shape, strict=True)):
+        if extent == 1 and index.terms:
+            at = (*factor.index[:axis], Index(0), *factor.index[axis + 1 :])
+            yield _least(index), [replace(factor, index=at)]
+
+
+def _comparison(factor: Scalar) -> Index | None:
+    """u of ``u == 0``, a comparison of two indices."""
+    if not isinstance(factor, Call) or factor.fn != "eq":
+        return None
+    sides = [_as_index(arg) for arg in factor.args]
+    return None if sides[0] is None or sides[1] is None else sides[0] - sides[1]
+
+
+def _as_index(scalar: Scalar) -> Index | None:
+    if isinstance(scalar, Value):
+        return scalar.index
+    whole = isinstance(scalar, Num) and scalar.value.is_integer() and abs(scalar.value) < 2**31
+    return Index(int(scalar.value)) if whole and isinstance(scalar, Num) else None
+
+
+def _least(u: Index) -> Index:
+    """u without a number that all of it is a multiple of."""
+    shared = math.gcd(u.const, *(c for _, c in u.terms))
+    return Index(u.const // shared, tuple((atom, c // shared) for atom, c in u.terms))
+
+
+def is_selected(scope: Scope) -> bool:
+    """Whether a factor of a sum of products is zero but at one value of a reduced iterator."""
+    reduced = {It(len(scope.traversal) + j, e) for j, e in enumerate(scope.reduction)}
+    if not isinstance(scope.body, Prod) or scope.reducer != "sum":
+        return False
+    return any(
+        it in reduced and abs(step) == 1 and it not in (u - Index(0, ((it, step),))).iterators()
+        for factor in factors_of(scope.body)
+        for u, _ in zeros_outside(factor)
+        for it, step in u.terms
+        if isinstance(it, It)
+    )

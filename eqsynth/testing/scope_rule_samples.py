@@ -1,0 +1,199 @@
+"""Random scopes that the left side of a rule of scopes matches: its variables filled.
+
+Groups get any number of axes, variables for bodies products, sums and functions of reads over what
+they may depend on, variables for indices whatever an index may be; now and then one breaks a
+condition, which the rule then has to see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.tensor import Tensor
+from eqsynth.rules.scope_rules.syntax import (
+    Absent,
+    Apply,
+    Body,
+    Compare,
+    Divides,
+    Equals,
+    Extent,
+    Has,
+    Named,
+    Number,
+    Plus,
+    ScopeRule,
+    Times,
+    Variable,
+    Whole,
+    subterms,
+)
+from eqsynth.testing.choices import Rejected, chance
+from eqsynth.testing.families import Family, canonical_family
+from eqsynth.testing.scope_samples import any_index, at, leaf, made_scope
+from eqsynth.testing.world import World
+
+# Fillings that are drawn until one meets the conditions; the last one is taken as it is.
+_TRIES: Final = 8
+# Some are infinite somewhere.
+_FUNCTIONS: Final = ("relu", "reciprocal", "exp", "log", "abs", "tanh", "floor")
+_FILLS: Final = (0.0, 0.0, 0.0, 0.0, 1.5)
+
+
+def families_of(rule: ScopeRule) -> tuple[Family, ...]:
+    """The scopes that match a rule's left side, in canonical form and as they are drawn."""
+
+    def matching(world: World) -> Tensor:
+        return drawn(rule, world)
+
+    return canonical_family(matching), canonical_family(matching), matching
+
+
+def drawn(rule: ScopeRule, world: World) -> Tensor:
+    """A scope that is the left side for some filling."""
+    if world.dtype == "bool":
+        world.dtype = "float32"
+    for _ in range(_TRIES):
+        given = _filled(rule, world)
+        if all(holds(condition, given) for condition in rule.conditions):
+            break
+    side = rule.left
+    outer, inner = ([it for axis in part for it in given.its(axis.name)]
+                    for part in (side.head, side.axes))  # fmt: skip
+    body = _body(side.body, given, world)
+    return made_scope([it.extent for it in outer], [it.extent for it in inner], body,
+                      side.reducer or "sum")  # fmt: skip
+
+
+def _filled(rule: ScopeRule, world: World) -> Binding:
+    """Something for each name of the left side."""
+    extents = _extents(rule, world)
+    iterators: dict[str, It] = {}
+    groups: dict[str, tuple[It, ...]] = {}
+    slot = 0
+    for axis in (*rule.left.head, *rule.left.axes):
+        its = tuple(It(slot + n, extent) for n, extent in enumerate(extents[axis.name]))
+        slot += len(its)
+        if axis.group:
+            groups[axis.name] = its
+        else:
+            iterators[axis.name] = its[0]
+    given = Binding(iterators, groups)
+    for name in rule.indices:
+        given = given.with_index(name, _index(rule, name, given, world))
+    for name, listed in rule.bodies:
+        given = given.with_body(name, _filling(rule, name, listed, given, world))
+    return given
+
+
+def _extents(rule: ScopeRule, world: World) -> dict[str, tuple[int, ...]]:
+    """Of each iterator and group; mostly such as conditions on extents ask for."""
+    found: dict[str, tuple[int, ...]] = {}
+    for axes in (rule.left.head, rule.left.axes):
+        for axis in axes:
+            count = world.choices.pick((1, 1, 2, 0)) if axis.group else 1
+            found[axis.name] = tuple(world.extent() for _ in range(count))
+    for condition in rule.conditions:
+        if chance(world.choices, 4):
+            continue
+        match condition:
+            case Divides(divisor=Whole(value=d), value=Extent(name=name)):
+                found[name] = (d * world.choices.pick((1, 2, 3)),)
+            case Compare(left=Extent(name=one), sign="==", right=Extent(name=two)):
+                found[two] = found[one]
+    return found
+
+
+def _allowed(rule: ScopeRule, name: str, given: Binding) -> list[It]:
+    """The iterators on which a variable may depend, by the conditions; now and then all."""
+    absent = {c.axis for c in rule.conditions if isinstance(c, Absent) and c.variable == name}
+    names = [axis for axis in (*given.iterators, *given.groups) if axis not in absent]
+    return [it for axis in names for it in given.its(axis)]
+
+
+def _index(rule: ScopeRule, name: str, given: Binding, world: World) -> Index:
+    """An index for a variable: any, or one that goes to the end of what it is compared with, stops
+    before it, or goes one beyond."""
+    its, pick = _allowed(rule, name, given), world.choices.pick
+    if chance(world.choices, 2):
+        return any_index(world.choices, its)
+    others = [
+        given.iterators[part.left.name] for part in subterms(rule.left.body)
+        if isinstance(part, Equals) and part.right == Named(name) and isinstance(part.left, Named)
+    ]  # fmt: skip
+    index = at(pick(its)) if its and not chance(world.choices, 4) else Index(0)
+    _, high = index.range()
+    end = pick(others).extent - 1 - high if others else 0
+    return index + pick((end, end + 1, 0, end - 1, -1))
+
+
+def _filling(
+    rule: ScopeRule, name: str, listed: Sequence[str], given: Binding, world: World
+) -> Scalar:
+    """A body for a variable."""
+    pick = world.choices.pick
+    wanted = {c.what for c in rule.conditions if isinstance(c, Has) and c.variable == name}
+    others = {*given.iterators.values()} - {given.iterators[n] for n in listed}
+    its = [it for it in _allowed(rule, name, given) if it not in others]
+    constant = "constant" in wanted or chance(world.choices, 6)
+    stem = "w" * constant + name.lower()
+    fills = _FILLS if "finite" in wanted else (*_FILLS, *_FILLS, math.inf, -math.inf)
+    read = _read(world, its, stem, fills)
+    kind = pick(("read", "read", "read", "product", "number", "sum", "call", "call"))
+    if kind == "product":
+        return product([read, _read(world, its, stem + "2", fills)])
+    if kind == "number":
+        return product([Num(pick((2.0, -1.0, 0.5, -3.0))), read])
+    if kind == "sum":
+        return total([read, _read(world, its, stem + "2", fills)])
+    if kind == "call" and "finite" not in wanted:
+        return Call(pick(_FUNCTIONS), (read,))
+    return read
+
+
+def _read(world: World, its: Sequence[It], name: str, fills: Sequence[float]) -> Read:
+    """A read of a leaf of this name, over most of the iterators, now and then partly outside; the
+    leaf may be longer than the iterators go."""
+    pick = world.choices.pick
+    kept = [it for it in its if not chance(world.choices, 4)]
+    indices = [at(it) for it in kept]
+    if its and chance(world.choices, 3):
+        indices.append(any_index(world.choices, its))
+    shape = [max(1, index.range()[1] + 1 + pick((0, 0, 0, 1, 2, -1))) for index in indices]
+    return Read(leaf(world, shape, name), tuple(indices), pick(fills))
+
+
+def _body(body: Body, given: Binding, world: World) -> Scalar:
+    match body:
+        case Number(value=value):
+            return Num(value)
+        case Variable(name=name):
+            return given.bodies[name]
+        case Equals(left=left, right=right):
+            try:
+                return _equality(given.index(left), given.index(right), world)
+            except NoFit:
+                raise Rejected("no index") from None
+        case Apply(fn=fn, args=args):
+            return Call(fn, tuple(_body(arg, given, world) for arg in args))
+        case Plus(parts=parts):
+            return total([_body(part, given, world) for part in parts])
+        case Times(parts=parts):
+            return product([_body(part, given, world) for part in parts])
+    raise AssertionError(body)  # the parser lets nothing else stand on the left
+
+
+def _equality(left: Index, right: Index, world: World) -> Scalar:
+    """``[left == right]`` in one of the ways in which a body may say it."""
+    u = left - right
+    if chance(world.choices, 3):
+        return Call("eq", (Value(left), Value(right)))
+    if chance(world.choices, 3):
+        u = -u
+    return Read(leaf(world, (1,), world.choices.pick("tw")), (u,))
+

@@ -1,0 +1,209 @@
+"""Rules of scopes: what they match, what they build, and how a session asks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.scope_rules.building import MAX_ANSWERS, answers
+from eqsynth.frontend.expression import program_of
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.tensor import Scope
+from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.rules.scope_rules.parser import parse
+from eqsynth.testing.choices import RandomChoices, Rejected
+from eqsynth.testing.scope_rule_samples import drawn
+from eqsynth.testing.world import draw_world
+from tests.terms import INF, assert_equal, it, leaf, op
+
+DELTA = parse("[*x] = sum(k, *y) F(k) * [k == E]  =>  [*x] = sum(*y) F(E) * [0 <= E < #k] "
+              "if k not in E, finite F")  # fmt: skip
+INSIDE = parse("[*x] = sum(k, *y) F(k) * [k == E]  =>  [*x] = sum(*y) F(E) "
+               "if 0 <= E < #k, k not in E, finite F")  # fmt: skip
+LINEAR = parse("[*x] = sum(*y) F + G  =>  [*x] = {sum(*y) F} + {sum(*y) G}")
+HOISTED = parse("[*x] = sum(*y, *z) F * G  =>  [*x] = sum(*y) F * {sum(*z) G} "
+                "if *z not in F, finite F, finite G")  # fmt: skip
+HALVES = parse("[*x] = sum(k, *y) F(k)  =>  [*x] = sum(q < #k // 2, r < 2, *y) F(2*q + r) "
+               "if 2 divides #k")  # fmt: skip
+NEGATED = parse("[*x] = max(*y) -F  =>  [*x] = -{min(*y) F} if float F")
+INCREASING = parse("[*x] = max(*y) exp(F)  =>  [*x] = exp({max(*y) F})")
+ROWS = parse("[i, *x] = sum(*y) F * G(i)  =>  [i, *x] = {sum(*y) F * G(i)}")
+SQUARE = parse("[*x] = sum(*y) F * F  =>  [*x] = sum(*y) exp(2 * log(abs(F)))")
+EQUAL = parse("[i, j] = sum(k) F(i, k)  =>  [i, j] = sum(k) F(i, k) * 2 if #i == #j, constant F")
+RULES = [DELTA, INSIDE, LINEAR, HOISTED, HALVES, NEGATED, INCREASING, ROWS]
+
+
+def read(name: str, *index: Index, shape: tuple[int, ...] = (), fill: float = 0.0,
+         dtype: str = "float32", constant: bool = False) -> Read:  # fmt: skip
+    shape = shape or tuple(max(1, i.range()[1] + 1) for i in index)
+    return Read(leaf(name, *shape, dtype=dtype, constant=constant), index, fill)
+
+
+def one(index: Index) -> Read:
+    return Read(op("Full", attrs=((1,), 1.0, "float32")), (index,))
+
+
+def scope(traversal: tuple[int, ...], reduction: tuple[int, ...], body: Scalar,
+          reducer: str = "sum") -> Scope:  # fmt: skip
+    return canonical(Scope(traversal, reduction, body, reducer))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[r.text[:30] for r in RULES])
+def test_an_answer_is_equal_to_what_it_is_an_answer_to(rule: object) -> None:
+    assert not isinstance(rule, str)
+    answered = 0
+    for seed in range(150):
+        choices = RandomChoices(seed)
+        try:
+            given = drawn(rule, draw_world(choices, ("float32", "float64")))  # type: ignore[arg-type]
+        except Rejected:
+            continue
+        assert isinstance(given, Scope)
+        if rule in (INCREASING, NEGATED) and 0 in given.extents:
+            continue  # -inf, and exp of it: equal, and a warning of NumPy
+        found = answers(rule, canonical(given))  # type: ignore[arg-type]
+        answered += bool(found)
+        for answer in found:
+            assert_equal(canonical(given), answer)
+    assert answered >= 40
+
+
+# ---- [k == E] --------------------------------------------------------------------------
+
+i, k, m = it(0, 4), it(1, 3), it(2, 2)
+X = read("x", k, shape=(5,))
+
+
+@pytest.mark.parametrize(
+    "factor", [one(k - i), one(i - k), one(2 * k - 2 * i), Call("eq", (Value(k), Value(i))),
+               Call("eq", (Value(i), Value(k))), one(k - i // 2), one(k - 1),
+               Call("eq", (Value(k), Num(1)))],
+)  # fmt: skip
+def test_a_diagonal_is_seen_however_it_is_written(factor: Scalar) -> None:
+    given = scope((4,), (3,), Prod((X, factor)))
+    (answer,) = answers(DELTA, given)
+    assert not answer.reduction
+    assert_equal(given, answer)
+
+
+NONE = {
+    "half of an index": (DELTA, scope((4,), (3,), Prod((X, one(2 * k - i))))),
+    "no iterator of the sum": (DELTA, scope((4,), (3,), Prod((X, one(i - 1))))),
+    "two elements": (DELTA, scope((4,), (3,), Prod((X, read("t", k - i, shape=(2,)))))),
+    "ones around": (DELTA, scope((4,), (3,), Prod((X, read("t", k - i, shape=(1,), fill=1))))),
+    "another reducer": (DELTA, scope((4,), (3,), Prod((X, one(k - i))), "max")),
+    "an infinite fill": (DELTA, scope((4,), (3,), Prod((read("x", k, shape=(2,), fill=INF),
+                                                          one(k - i))))),
+    "1 / x may be infinite": (DELTA, scope((4,), (3,), Prod((Call("reciprocal", (X,)),
+                                                              one(k - i))))),
+    "one beyond the range": (INSIDE, scope((4,), (3,), Prod((X, one(k - i))))),
+    "an odd extent": (HALVES, scope((4,), (3,), Prod((X, X)))),
+    "other extents": (EQUAL, scope((4, 2), (3,), read("w", i, it(2, 3), constant=True))),
+    "no constant": (EQUAL, scope((3, 3), (3,), read("x", it(0, 3), it(2, 3)))),
+    "an axis that isn't listed": (EQUAL, scope((3, 3), (3,), read("w", it(1, 3), it(2, 3),
+                                                                constant=True))),
+    "integers": (NEGATED, scope((4,), (3,), Prod((Num(-1), read("x", k, dtype="int32"))), "max")),
+    "two factors that differ": (SQUARE, scope((4,), (3,), Prod((X, read("y", k))))),
+    "a part of another dtype": (LINEAR, scope((4,), (3,), Sum((X, Prod((
+        read("a", k, dtype="uint8"), read("b", k, dtype="uint8"))))))),
+    "bools, which are counted": (DELTA, scope((4,), (3,), Prod((
+        read("a", k, dtype="bool"), read("t", k - i, shape=(1,), dtype="bool"))))),
+    "nothing reduced": (LINEAR, scope((4, 3), (), Sum((X, X)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_what_a_rule_does_not_say_has_no_answer(case: str) -> None:
+    rule, given = NONE[case]
+    assert answers(rule, given) == []
+
+
+def test_a_condition_holds_at_its_edge() -> None:
+    inside = scope((3,), (3,), Prod((X, one(k - it(0, 3)))))
+    (answer,) = answers(INSIDE, inside)
+    assert_equal(inside, answer)
+    even = scope((4,), (4,), Prod((read("x", it(1, 4)), read("y", it(1, 4)))))
+    (halves,) = answers(HALVES, even)
+    assert sorted(halves.reduction) == [2, 2] or len(halves.reduction) == 2
+    assert_equal(even, halves)
+    assert answers(EQUAL, scope((3, 3), (3,), read("w", it(0, 3), it(2, 3), constant=True)))
+
+
+def test_bytes_wrap_on_both_sides() -> None:
+    given = scope((4,), (3,), Sum((read("a", k, dtype="uint8"), read("b", k, dtype="uint8"))))
+    (answer,) = answers(LINEAR, given)
+    assert answer.dtype == "uint8"
+    assert_equal(given, answer)
+
+
+def test_a_cast_keeps_its_place() -> None:
+    body = Prod((Cast("float32", read("n", k, dtype="int32")), one(k - i)))
+    given = scope((4,), (3,), body)
+    for answer in answers(parse(DELTA.text.replace(", finite F", "")), given):
+        assert_equal(given, answer)
+
+
+def test_products_are_matched_in_any_order_and_all_ways() -> None:
+    a, b, c = read("a", i), read("b", k), read("c", m)
+    given = scope((4,), (3, 2), Prod((c, b, a)))
+    found = answers(HOISTED, given)
+    assert len(found) >= 4 and len(set(found)) == len(found) <= MAX_ANSWERS
+    for answer in found:
+        assert_equal(given, answer)
+
+
+def test_many_ways_to_match_are_bounded() -> None:
+    """2^12 ways to share out the factors, 2^5 the iterators, and 120 to name three of them."""
+    rule = parse("[*x] = sum(a, b, c, *y, *z) F(a) * G(b) * H(c)  =>  [*x] = sum(a, b, c, *y, *z) "
+                 "F(a) * G(b) * H(c) * 2")  # fmt: skip
+    factors = tuple(read(f"t{n}", it(1 + n % 6, 2), it(0, 2)) for n in range(12))
+    assert len(answers(rule, scope((2,), (2,) * 6, Prod(factors)))) <= MAX_ANSWERS
+
+
+def test_a_right_side_may_be_no_term() -> None:
+    """A quotient by an extent of 0, an extent that is no number, or less than nothing."""
+    zero = parse("[*x] = sum(k, *y) F(k) => [*x] = sum(q < 3 // #k, *y) F(q)")
+    assert answers(zero, Scope((2,), (0,), read("x", it(1, 0), shape=(3,)))) == []
+    negative = parse("[*x] = sum(k, *y) F(k) => [*x] = sum(q < #k - 5, *y) F(q)")
+    assert answers(negative, scope((2,), (3,), read("x", it(1, 3)))) == []
+
+
+# ---- in a session ------------------------------------------------------------------------
+
+FILE = """\
+;; my.egg -- a maximum of logarithms.
+;;
+;; Rulesets   mine   every rule leaves fewer functions to compute; saturates
+;; Needs      schema.egg
+;; Numerics   real
+;; Status     validated
+
+(ruleset mine)
+
+(rule-of-scopes "[*x] = prod(*y) exp(F)  =>  [*x] = exp({sum(*y) F})   if float F"
+  :ruleset mine :name "product-of-exponentials")
+"""
+
+
+def test_a_users_rule_is_asked_about_each_scope_and_explained(tmp_path: Path) -> None:
+    path = tmp_path / "my.egg"
+    path.write_text(FILE, encoding="utf-8")
+    rules = load_rules([*DEFAULT_FILES, path]).select(asked_for=[path])
+    x = eqsynth.input("x", (3, 4))
+    product = eqsynth.scope(lambda n: eqsynth.prod(lambda m: ops.exp(x[n, m]), m=4), n=3)
+    roots = program_of(product)[0].outputs
+    graph = saturate_terms(roots, rules, DEFAULT_PHASES, Limits(), log_matches=True)
+    assert graph.matches["product-of-exponentials"] == 1
+    logarithm = eqsynth.scope(lambda n: eqsynth.sum(lambda m: x[n, m], m=4), n=3)
+    left, right = product, eqsynth.scope(lambda n: ops.exp(logarithm[n]), n=3)
+    assert not eqsynth.prove_equal(left, right)
+    proof = eqsynth.prove_equal(left, right, rules=[path])
+    assert proof
+    assert "product-of-exponentials" in {step.rule for step in proof.explain().steps}
