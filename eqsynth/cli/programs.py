@@ -57,7 +57,8 @@ def optimize(
 
     eqsynth optimize model.pt2 -o fast.eqsynth --time-limit 60
 
-    A file that ends in .onnx is written as ONNX, whatever the model came from.
+    A file that ends in .onnx is written as ONNX, one that ends in .pt2 as an exported program of
+    torch, whatever the model came from.
 
     Where nothing faster is found the file holds the original. Ctrl-C ends the search: what was
     found until then is written. What was measured and searched is kept for the next time.
@@ -77,6 +78,10 @@ def optimize(
         best, interrupted = _searched(found, time_limit_s, options, begin)
         if out.suffix == ".onnx":
             best.to_onnx(out)
+        elif out.suffix == ".pt2":
+            import torch
+
+            torch.export.save(best.to_exported(), out)
         else:
             save(best, out)
     except EqsynthError as error:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 from torch.utils._pytree import (
@@ -28,6 +28,20 @@ from eqsynth.lower.manifest import below, fields, row, rows, text, truth
 # Defaults that a call may leave out or give, which is then the same call.
 _PLAIN = (bool, int, float, str, type(None))
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
+
+class Calling(Protocol):
+    """How a program is called. ``Captured`` of the frontend is one; ``calling.Convention`` too."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
+        """The program's inputs, in order, from the arguments of a call."""
+        ...
+
+    def unflatten(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """The result as the user knows it, from the program's outputs and inputs."""
+        ...
 
 
 def bound(

@@ -10,31 +10,17 @@ import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
-from eqsynth.lower.calling import AsItIs
+from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.holders import Opening
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, storages
-
-
-class Calling(Protocol):
-    """How a program is called. ``Captured`` of the frontend is one; ``calling.Convention`` too."""
-
-    def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
-        """The program's inputs, in order, from the arguments of a call."""
-        ...
-
-    def unflatten(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
-    ) -> Any:
-        """The result as the user knows it, from the program's outputs and inputs."""
-        ...
 
 
 class CompiledProgram(torch.nn.Module):
@@ -390,7 +376,27 @@ class CompiledProgram(torch.nn.Module):
 
         if self._watch is not None:
             self._watch.check()
-        write(self if self.original is None or self._plain is None else self._plain(), path)
+        write(self._steps(), path)
+
+    def to_exported(self) -> torch.export.ExportedProgram:
+        """The program, as it was chosen, by operators of torch: an ``ExportedProgram`` that needs
+        torch alone and is called as the module was. It is held against this one on random inputs.
+        How fast it is is torch's business: generated kernels don't go with it.
+
+        Raises:
+            LoweringError: the program changes buffers, or takes objects that hold tensors, or is
+                an original that wasn't captured, or torch can't trace it.
+            EquivalenceError: what torch makes of it differs.
+        """
+        from eqsynth.lower.exported import exported
+
+        if self._watch is not None:
+            self._watch.check()
+        return exported(self._steps())
+
+    def _steps(self) -> CompiledProgram:
+        """The program of steps: where the original stayed, that of its operators, if known."""
+        return self if self.original is None or self._plain is None else self._plain()
 
     def explain(self, form: str = "summary") -> Any:
         """Why the program is equal to the original.

@@ -116,6 +116,9 @@ def test_an_exported_program_is_a_model(folder: Path) -> None:
     onnx_out = folder / "linear.onnx"
     output("optimize", folder / "linear.pt2", "-o", onnx_out, "--objective", "flops")
     torch.testing.assert_close(module_of(onnx_out, (x,), {})[0](x), layer(x))
+    output("optimize", folder / "linear.pt2", "-o", folder / "fast.pt2", "--objective", "flops")
+    exported = torch.export.load(folder / "fast.pt2")
+    torch.testing.assert_close(exported.module()(x), layer(x))
 
 
 @pytest.mark.parametrize(
