@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.extract.kernel import Backend
-from eqsynth.extract.plan import Plan
+from eqsynth.extract.constants import constant_terms
+from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.weights import Watch
+from eqsynth.lower.weights import Recipe, Watch
 
 
 def lowered(
@@ -53,3 +54,23 @@ def lowered(
         watch=None if own else Watch.of(module, recipe, weights),
         **rest,
     )
+
+
+SMALL_BYTES: Final = 1 << 16
+"""Constants up to this size are timed with as they are: scalars, masks, scales and shifts."""
+
+
+def small_constants(
+    captured: Captured, graph: EGraph, steps: Sequence[PlanStep], most_bytes: int = SMALL_BYTES
+) -> dict[Kernel, dict[int, torch.Tensor]]:
+    """The values of the small constants of steps, by the numbers of the arguments."""
+    refs = dict.fromkeys(
+        ref for step in steps for ref in step.constants.values() if ref.type.nbytes <= most_bytes
+    )
+    found = {f"constant{n}": term for n, term in enumerate(constant_terms(graph, [*refs]).values())}
+    made = Recipe(found, opaque=captured.opaque).constants(captured.weights, own=False)
+    values = dict(zip(refs, made.values(), strict=True))
+    return {
+        step.kernel: {n: values[ref] for n, ref in step.constants.items() if ref in values}
+        for step in steps
+    }

@@ -32,7 +32,7 @@ from eqsynth.explain import NoExplanation, Page, explain_plan
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel, Extraction, extract
 from eqsynth.extract.measure import measure_cpu_target
-from eqsynth.extract.plan import Plan
+from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, with_engines
 from eqsynth.extract.timing import time_one
@@ -50,7 +50,7 @@ from eqsynth.lower.holders import Opened, inside
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
-from eqsynth.lowered import lowered
+from eqsynth.lowered import lowered, small_constants
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -319,8 +319,9 @@ class _Run:
         def prepare(segments: Sequence[Segment]) -> None:
             # Of a program whose e-graphs are remembered, the times mostly are too.
             if timing:
-                first = first_asked(self.captured.program, segments, engines, begin_s)
-                measurer.prepare(first, begin_s)
+                plain, first = first_asked(self.captured.program, segments, engines, begin_s)
+                self._tell(measurer, plain, first)
+                measurer.prepare([step.kernel for step in first], begin_s)
 
         saturation = Saturation(
             self.captured.program,
@@ -340,6 +341,12 @@ class _Run:
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
         report.law_faults, report.growth = graph.faults, graph.growth
         return graph
+
+    def _tell(self, measurer: Measurer, graph: EGraph, steps: Sequence[PlanStep]) -> None:
+        """What the small constants of steps are; if they can't be evaluated, the steps can't be
+        built, and whoever builds them says so."""
+        with suppress(EqsynthError, RuntimeError):
+            measurer.known |= small_constants(self.captured, graph, steps)
 
     def _extract(self, graph: EGraph, measurer: Measurer) -> tuple[Extraction, Extraction]:
         """The plan of eqsynth's own kernels, and the plan with regions on engines."""
@@ -361,7 +368,10 @@ class _Run:
                     reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
                 )  # fmt: skip
                 factor = self._together(graph, own) if tried else 1.0
-                found = with_engines(graph, own, tried, costs, measurer, self._left_s(), factor)
+                found = with_engines(
+                    graph, own, tried, costs, measurer, self._left_s(), factor,
+                    partial(self._tell, measurer, graph),
+                )  # fmt: skip
                 times = costs.relied_on() if timing else {}
         if timing:
             self.settle_choice = partial(chosen.settle, path, own, found, times)

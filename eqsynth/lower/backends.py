@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 
 import torch
 
@@ -19,7 +20,7 @@ from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
-from eqsynth.ir.tensor import Input, Tensor, args_of
+from eqsynth.ir.tensor import Input, Region, Tensor, args_of
 from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.torch_backend import TorchBackend
@@ -97,11 +98,26 @@ def random_argument(
     return result.copy_(torch.randint(least, max(below, least + 1), term.shape))
 
 
-def _arguments(kernel: Kernel) -> list[torch.Tensor]:
-    """Random arguments; positions lie in range."""
+Known = Mapping[Kernel, Mapping[int, torch.Tensor]]
+"""Values of constant arguments, by their numbers; those of other arguments are random."""
+
+
+def _arguments(kernel: Kernel, known: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Random arguments where they aren't known; positions lie in range.
+
+    Weights of a region are as after training. If their deviation were 1, values would grow from
+    operator to operator, until a softmax's smallest results are denormal numbers, with which a
+    product takes many times as long (GPT-2 of 4 layers: 7.8 ms, and 3.8 with its own weights).
+    """
     bounds = positions([kernel.term])
-    pairs = zip(args_of(kernel.term), kernel.inputs, strict=True)
-    return [random_argument(arg, at, bounds.get(arg, 2)) for arg, at in pairs]
+    layouts = zip(args_of(kernel.term), kernel.inputs, strict=True)
+    values = [random_argument(arg, at, bounds.get(arg, 2)) for arg, at in layouts]
+    for n, constant in enumerate(kernel.constants):
+        if n in known:
+            values[n] = known[n].contiguous()
+        elif constant and isinstance(kernel.term, Region) and values[n].is_floating_point():
+            values[n] *= max(values[n].numel(), 1) ** -0.25
+    return values
 
 
 def random_inputs(program: Program, least: int = 0) -> tuple[torch.Tensor, ...]:
@@ -122,9 +138,13 @@ def random_inputs(program: Program, least: int = 0) -> tuple[torch.Tensor, ...]:
 
 
 def time_kernels(
-    kernels: Sequence[Kernel], threads: int, until: float = math.inf
+    kernels: Sequence[Kernel],
+    threads: int,
+    until: float = math.inf,
+    known: Known = MappingProxyType({}),
 ) -> list[tuple[int, Timing | None]]:
-    """Builds and times kernels on random data; the task of the measuring worker.
+    """Builds and times kernels, on random data but for what is known; the task of the measuring
+    worker.
 
     Args:
         until: when the monotonic clock (one for all processes of a machine) says so, no kernel is
@@ -150,7 +170,7 @@ def time_kernels(
                 if time.monotonic() >= until:
                     break
                 part = own[start : start + _TOGETHER]
-                found = _time_together(backend, [kernels[n] for n in part], until)
+                found = _time_together(backend, [kernels[n] for n in part], until, known)
                 times.update(zip(part, found, strict=False))
     return list(times.items())
 
@@ -165,7 +185,9 @@ def load_libraries() -> None:
 _prepared: dict[Kernel, tuple[Runner | None, list[torch.Tensor]]] = {}
 
 
-def prepare_kernels(kernels: Sequence[Kernel], threads: int) -> None:
+def prepare_kernels(
+    kernels: Sequence[Kernel], threads: int, known: Known = MappingProxyType({})
+) -> None:
     """Builds kernels that take long to build; a task of the measuring worker, which keeps them
     until they are timed or others are prepared."""
     torch.set_num_threads(threads)
@@ -174,16 +196,16 @@ def prepare_kernels(kernels: Sequence[Kernel], threads: int) -> None:
     backends = cpu_backends()
     with torch.no_grad():
         for kernel in kernels:
-            (_prepared[kernel],) = _built(backend_of(kernel, backends), [kernel])
+            (_prepared[kernel],) = _built(backend_of(kernel, backends), [kernel], known)
 
 
 def _time_together(
-    backend: Backend, kernels: Sequence[Kernel], until: float
+    backend: Backend, kernels: Sequence[Kernel], until: float, values: Known
 ) -> Iterator[Timing | None]:
     """Times of kernels that are built at once, up to the deadline."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
     rest = [kernel for kernel in kernels if kernel not in known]
-    known |= dict(zip(rest, _built(backend, rest), strict=True))
+    known |= dict(zip(rest, _built(backend, rest, values), strict=True))
     for kernel in kernels:
         runner, given = known[kernel]
         if time.monotonic() >= until:
@@ -195,10 +217,10 @@ def _time_together(
 
 
 def _built(
-    backend: Backend, kernels: Sequence[Kernel]
+    backend: Backend, kernels: Sequence[Kernel], known: Known
 ) -> list[tuple[Runner | None, list[torch.Tensor]]]:
-    """Runners, and random data to call them with."""
-    arguments = [_arguments(kernel) for kernel in kernels]
+    """Runners, and data to call them with."""
+    arguments = [_arguments(kernel, known.get(kernel, {})) for kernel in kernels]
     packed = [
         (kernel, {i: values[i] for i, constant in enumerate(kernel.constants) if constant})
         for kernel, values in zip(kernels, arguments, strict=True)
@@ -227,10 +249,12 @@ class Measurer:
 
     Attributes:
         spent_s: what those who asked for times have waited for them.
+        known: values of constants that kernels are to be timed with.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads, self.spent_s = threads, 0.0
+        self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
 
@@ -243,7 +267,11 @@ class Measurer:
         """
         with uninterrupted():
             worker = borrow(threads=self._threads)
-            self._loading = _Loading(worker, list(kernels), self._threads, timeout_s)
+            known = self._known(kernels)
+            self._loading = _Loading(worker, list(kernels), self._threads, timeout_s, known)
+
+    def _known(self, kernels: Sequence[Kernel]) -> Known:
+        return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
 
     def _loaded(self, until: float) -> bool:
         """Waits for the libraries, up to the deadline."""
@@ -275,7 +303,12 @@ class Measurer:
         timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
         try:
             found = self._worker.run(
-                time_kernels, kernels, self._threads, until, timeout_s=max(timeout_s, 0.0)
+                time_kernels,
+                kernels,
+                self._threads,
+                until,
+                self._known(kernels),
+                timeout_s=max(timeout_s, 0.0),
             )
             return {kernels[n]: timing for n, timing in found}
         except EqsynthError:
@@ -310,9 +343,14 @@ class _Loading:
     """A worker that loads its libraries, and the thread that waits for it."""
 
     def __init__(
-        self, worker: Worker, kernels: list[Kernel], threads: int, timeout_s: float
+        self,
+        worker: Worker,
+        kernels: list[Kernel],
+        threads: int,
+        timeout_s: float,
+        known: Known,
     ) -> None:
-        self._worker = worker
+        self._worker, self._known = worker, known
         self._kernels, self._threads, self._timeout_s = kernels, threads, timeout_s
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
@@ -323,7 +361,11 @@ class _Loading:
             self._worker.run(load_libraries)
             if self._kernels:
                 self._worker.run(
-                    prepare_kernels, self._kernels, self._threads, timeout_s=self._timeout_s
+                    prepare_kernels,
+                    self._kernels,
+                    self._threads,
+                    self._known,
+                    timeout_s=self._timeout_s,
                 )
 
     def worker_at(self, until: float) -> Worker | None:

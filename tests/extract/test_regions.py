@@ -32,6 +32,7 @@ from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lowered import small_constants
 from eqsynth.rules import load_rules
 from tests.extract.test_cost import TARGET
 
@@ -264,9 +265,15 @@ def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> Non
         return {}
 
     with_engines(graph, found, engines(["inductor"]), costs, late, 60.0)
-    (first,) = first_asked(captured.program, segments, engines(["inductor"]), 60.0)
-    assert first in asked
-    assert not first_asked(captured.program, segments, engines(["inductor"]), 1.0)
+    plain, (first,) = first_asked(captured.program, segments, engines(["inductor"]), 60.0)
+    assert first.kernel in asked
+    assert not first_asked(captured.program, segments, engines(["inductor"]), 1.0)[1]
+    # The weight is small: the region is timed with it as it is.
+    ((place, value),) = small_constants(captured, plain, [first])[first.kernel].items()
+    assert first.constants[place].shape == (8, 8)
+    (expected,) = captured.weights.values()
+    torch.testing.assert_close(value, expected)
+    assert not small_constants(captured, plain, [first], most_bytes=255)[first.kernel]
 
 
 def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:

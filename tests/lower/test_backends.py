@@ -18,10 +18,11 @@ from eqsynth.executor import borrowed, end_idle_workers
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Input, Op, Tensor, args_of
+from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import (
     Measurer,
+    _arguments,
     backend_of,
     cpu_backends,
     prepare_kernels,
@@ -68,6 +69,24 @@ def test_random_arguments_lie_as_they_should() -> None:
     assert value.std() > 0.5
     kinds = random_argument(Input("0", TensorType((64,), "int64")), (0,))
     assert set(kinds.tolist()) == {0, 1} and kinds.dtype is torch.int64
+
+
+def test_a_region_is_timed_with_weights_as_after_training() -> None:
+    """``x @ w @ w ...``: with weights of deviation 1 each product would be 8 times the last."""
+    shapes = ((4, 64), (64, 64), ())
+    x, w, s = (Input(str(n), TensorType(at, "float32")) for n, at in enumerate(shapes))
+    products: Tensor = x
+    for _ in range(12):
+        products = Op("Matmul", (products, w))
+    region = Region((Op("Mul", (products, s)),), (x, w, s))
+    layouts = tuple(contiguous(len(arg.shape)) for arg in region.args)
+    timed = Kernel(region, (False, True, True), "inductor", layouts, contiguous(2))
+    torch.manual_seed(0)
+    given, weight, scalar = _arguments(timed, {2: torch.tensor(7.0)})
+    value = given
+    for _ in range(12):
+        value = value @ weight
+    assert scalar == 7 and 1e-3 < value.std() < 1e3
 
 
 def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
