@@ -7,6 +7,7 @@ waited for; each with a warning. What is stored is decided in ``profile.py``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import sqlite3
@@ -137,15 +138,19 @@ class Store:
         with suppress(OSError):
             if broken_inode and self.path.stat().st_ino != broken_inode:
                 return True  # another process has already replaced it
-        if not _is_broken(self.path):
-            # Replaced since, if it never opened; if it did open, the fault is not the file's.
-            return broken_inode == 0
         aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns()}-{os.getpid()}")
         try:
-            # The log first: a new database must not find the old one's.
-            for suffix in ("-wal", "-shm", ""):
-                with suppress(FileNotFoundError):
-                    os.rename(f"{self.path}{suffix}", f"{aside}{suffix}")
+            # One process at a time: another one may replace the file between the look at it and
+            # the renaming, which would then take the good file away.
+            with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not _is_broken(self.path):
+                    # Replaced since, if it never opened; if it did, the fault is not the file's.
+                    return broken_inode == 0
+                # The log first: a new database must not find the old one's.
+                for suffix in ("-wal", "-shm", ""):
+                    with suppress(FileNotFoundError):
+                        os.rename(f"{self.path}{suffix}", f"{aside}{suffix}")
         except OSError:
             return False
         self._warn(f"{self.path} was damaged ({error}); moved to {aside.name}, starting anew")
@@ -204,6 +209,8 @@ def _is_broken(path: Path) -> bool:
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
         try:
             ((verdict,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+            if verdict == "ok" and not db.execute("SELECT 1 FROM sqlite_master").fetchall():
+                return False  # new: who made it is about to make its tables
             columns = db.execute("SELECT * FROM times LIMIT 0").description
             return verdict != "ok" or len(columns) != 11
         finally:

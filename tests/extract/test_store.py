@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,19 @@ def test_processes_that_meet_a_broken_file_end_with_one_good_file(path: Path) ->
         warnings.simplefilter("error")
         assert_works(Profile("t", path=path))
     assert [aside.read_bytes()[:2] for aside in broken_files(path)] == [b"no"]
+
+
+def test_a_file_that_another_process_is_making_is_no_broken_one(path: Path) -> None:
+    """SQLite writes the head of a file before its tables: whoever finds a broken file, and looks
+    again while another process replaces it, meets one that has no tables yet."""
+    path.write_bytes(b"no database at all, only text\n" * 100)
+    store = Store(path)
+    with closing(sqlite3.connect(path.with_name("new"))) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    os.replace(path.with_name("new"), path)
+    assert store._move_aside(sqlite3.DatabaseError("file is not a database"))
+    assert not broken_files(path) and path.read_bytes()[:2] == b"SQ"
+    assert_works(Profile("t", path=path))
 
 
 def test_a_path_that_cannot_be_a_directory_leaves_times_in_memory(tmp_path: Path) -> None:
