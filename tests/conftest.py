@@ -16,6 +16,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.turns import PARTS
+
 # Before torch is imported by anything: two threads, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("MKL_NUM_THREADS", "2")
@@ -34,11 +36,6 @@ settings.register_profile(
     "thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-
-
-# Economy checks, those that say that something is needed or confined, take turns: `make test` runs
-# one of so many parts, another each day.
-PARTS = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

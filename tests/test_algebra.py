@@ -62,6 +62,7 @@ def test_every_workload_of_the_suite_is_here() -> None:
     assert not {rule.ruleset for rule in SCOPES.rules} & {"merge", "simplify"}
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", BY_HAND)
 def test_scopes_alone_find_what_is_gained_by_hand(name: str) -> None:
     module, inputs = WORKLOADS[name].reduced()

@@ -347,7 +347,8 @@ def test_without_time_for_a_round_no_worker_is_started() -> None:
 def test_a_deadline_in_the_middle_of_saturation_is_told() -> None:
     model, inputs = WORKLOADS["resnet18"].reduced()
     program = quick(model, inputs, time_limit_s=0.2)
-    assert program.report.stop in ("deadline", "worker deadline")
+    # Each of its segments ends in one of these ways, by how far it was.
+    assert set(program.report.stop.split(", ")) <= {"deadline", "worker deadline"}
     agrees(program, model, *inputs)
 
 

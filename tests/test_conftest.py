@@ -56,8 +56,9 @@ assert {len(part) for part in parts} == {2, 3}, parts
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    for name in ("conftest.py", "shared.py"):
-        shutil.copy(TESTS / name, tmp_path)
+    (tmp_path / "tests").mkdir()
+    for name in ("conftest.py", "shared.py", "tests/turns.py"):
+        shutil.copy(TESTS / Path(name).name, tmp_path / name)
     (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = rotating: in turn\n")
     return tmp_path

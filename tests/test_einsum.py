@@ -23,6 +23,7 @@ from eqsynth.rules import load_rules
 from eqsynth.testing import assert_egraph_consistent
 from tests.egraph.programs import least_flops
 from tests.terms import times
+from tests.turns import in_turns
 
 RULES = load_rules().select()
 
@@ -107,6 +108,7 @@ def random_einsum(rng: random.Random, count: int) -> tuple[str, dict[str, int]]:
     return ",".join(inputs) + "->" + "".join(out), extents
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_einsums_cost_no_more_than_the_optimal_path(name: str) -> None:
     graph = check(*PUBLISHED[name])
@@ -121,7 +123,8 @@ def test_other_kinds_of_einsum_cost_no_more_either(equation: str) -> None:
     assert_egraph_consistent(graph)
 
 
-@settings(max_examples=times(0.5), deadline=None)
+@in_turns
+@settings(max_examples=times(0.16), deadline=None)
 @given(equations())
 def test_random_einsums_cost_no_more_than_the_optimal_path(
     drawn: tuple[str, dict[str, int]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import numpy as np
@@ -28,14 +28,18 @@ IDENTITY = {"sum": 0.0, "max": -INF, "min": INF, "prod": 1.0}
 
 
 @st.composite
-def windowed(draw: st.DrawFn) -> Scope:
-    """Reductions over windows of one or two axes, in range or partly outside, of any reducer."""
+def windowed(
+    draw: st.DrawFn,
+    reducers: Sequence[str] = ("sum", "sum", "max", "min", "prod"),
+    kinds: Sequence[str] = ("read", "scaled", "weighted", "map", "value"),
+) -> Scope:
+    """Reductions over windows of one or two axes, in range or partly outside."""
     axes = draw(st.integers(1, 2))
     traversal = [draw(st.integers(1, 5)) for _ in range(axes)]
     windows = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3))
     extents = (*traversal, *windows)
     slots = [it(slot, extent) for slot, extent in enumerate(extents)]
-    reducer = draw(st.sampled_from(["sum", "sum", "max", "min", "prod"]))
+    reducer = draw(st.sampled_from(reducers))
     index = []
     for axis in range(axes):
         at = slots[axis] * draw(st.sampled_from([1, 1, 2, 3]))
@@ -45,7 +49,7 @@ def windowed(draw: st.DrawFn) -> Scope:
     sizes = [max(i.range()[1] + 1 - draw(st.integers(0, 2)), 1) for i in index]
     fill = draw(st.sampled_from([IDENTITY[reducer], 0.0]))
     body: Scalar = Read(leaf("x", *sizes), tuple(index), fill)
-    kind = draw(st.sampled_from(["read", "scaled", "weighted", "map", "value"]))
+    kind = draw(st.sampled_from(kinds))
     r = draw(st.sampled_from(slots[axes:]))
     if kind == "scaled":
         body = Prod((Num(0.5), body))
@@ -255,10 +259,8 @@ def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
 def test_the_strictest_boundary_of_a_reduction_is_that_of_its_identity() -> None:
     answered: Counter[str] = Counter()
 
-    alone = windowed().filter(lambda s: s.reducer != "sum" and isinstance(s.body, Read))
-
-    @settings(max_examples=times(20))
-    @given(alone)
+    @settings(max_examples=times(10))
+    @given(windowed(reducers=("max", "min", "prod"), kinds=("read",)))
     def check(scope: Scope) -> None:
         answer = derivation.tighten(scope)
         if answer is not None:

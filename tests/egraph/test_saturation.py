@@ -38,6 +38,7 @@ from tests.egraph.programs import (
     weight,
 )
 from tests.terms import leaf, op, times
+from tests.turns import in_turns
 
 
 def operators_in(graph: EGraph) -> set[str]:
@@ -238,7 +239,8 @@ def _over(member: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     return Scope(member.traversal, member.reduction, body, member.reducer)
 
 
-@settings(max_examples=times(1))
+@in_turns
+@settings(max_examples=times(0.3))
 @given(st.one_of(scopes(), operator_programs(steps=4, dtypes=("float32", "int64"), empty=True)))
 def test_terms_come_back_as_they_went_in(term: Tensor) -> None:
     with closing(Session(RULES)) as session:

@@ -24,7 +24,9 @@ def workload(name: str) -> object:
     return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", [workload(name) for name in WORKLOADS])
+# The quick ones first, so that each day has some of them.
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", map(workload, sorted(WORKLOADS, key=lambda n: n not in QUICK)))
 def test_every_class_has_one_value(name: str) -> None:
     torch.manual_seed(0)
     module, inputs = WORKLOADS[name].reduced()

@@ -15,6 +15,7 @@ from eqsynth.ir.tensor import Op
 TOLERANCE = 1e-10
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_is_captured_without_opaque_operators(
     name: str, run: Callable[..., Any]

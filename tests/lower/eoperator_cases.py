@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -50,6 +50,14 @@ def check(scope: Scope, *values: torch.Tensor, tolerance: float = 1.0) -> list[s
     assert kernels, "the backend takes this scope"
     check_kernels(kernels, *values, tolerance=tolerance)
     return [kernel.schedule for kernel in kernels]
+
+
+def compile_together(scopes: Iterable[Scope]) -> None:
+    """Compiles all kernels of some scopes at once and keeps them, as ``check`` then finds them: a
+    compilation each takes longer than what it compiles."""
+    backend = TvmBackend()
+    kernels = [k for s in scopes for k in backend.kernels(s, (False,) * len(args_of(s)))]
+    backend.build([(kernel, {}) for kernel in kernels])
 
 
 def check_kernels(kernels: Sequence[Kernel], *values: torch.Tensor, tolerance: float = 1.0) -> None:

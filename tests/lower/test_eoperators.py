@@ -151,6 +151,7 @@ def product(
     return Scope(extents[:-1], extents[-1:], Prod(tuple(reads)))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     # Whole blocks; seven and six rows; one row more; a vector more; vectors that overlap; fewer
@@ -175,6 +176,7 @@ def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
         check_kernels(kernels, tolerance=4)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
 def test_batches_of_contractions_in_blocks(dtype: str, turned: str) -> None:

@@ -369,6 +369,7 @@ def test_the_e_graph_of_a_separable_pair_has_one_value_a_class() -> None:
     assert_egraph_consistent(graph)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_proved(case: str) -> None:
     left, right = CASES[case]

@@ -81,6 +81,7 @@ def test_a_case_is_plain_torch_too() -> None:
 # ---- shrinking -------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("wanted", "code"),
     [

@@ -26,6 +26,7 @@ from eqsynth.testing import (
 )
 from eqsynth.testing.strategies import operator_programs, torch_modules
 from tests.terms import times
+from tests.turns import in_turns
 
 DTYPES = ("float32", "float32", "float64", "int64", "bool", "bfloat16")
 
@@ -35,7 +36,8 @@ def check(case: ModuleCase, **how: Any) -> CompiledProgram:
     return assert_optimize_sound(case.module(), *args, **how)
 
 
-@settings(max_examples=times(0.08), suppress_health_check=list(HealthCheck))
+@in_turns
+@settings(max_examples=times(0.04), suppress_health_check=list(HealthCheck))
 @given(torch_modules(steps=5, dtypes=DTYPES, empty=True))
 def test_random_modules(case: ModuleCase) -> None:
     check(case)
@@ -56,7 +58,8 @@ def test_random_modules_for_time(case: ModuleCase) -> None:
     check(case, objective="time", again=False)
 
 
-@settings(max_examples=times(0.08), suppress_health_check=list(HealthCheck))
+@in_turns
+@settings(max_examples=times(0.04), suppress_health_check=list(HealthCheck))
 @given(operator_programs(steps=4, dtypes=("float32", "float32", "int64", "bool")))
 def test_random_programs(root: Tensor) -> None:
     """As expressions; the interpreter says what they compute."""

@@ -18,11 +18,13 @@ from eqsynth.testing import assert_search_sound
 from eqsynth.testing.strategies import environments, operator_programs, scopes
 from tests.egraph.programs import RULES
 from tests.terms import it, leaf, op, times
+from tests.turns import in_turns
 
 DTYPES = ("float32", "float32", "int64", "uint8", "bool")
 
 
-@settings(max_examples=times(1))
+@in_turns
+@settings(max_examples=times(0.24))
 @given(operator_programs(steps=4, dtypes=DTYPES), st.data())
 def test_random_programs_are_sound_and_idempotent(root: Tensor, data: st.DataObject) -> None:
     env = data.draw(environments(root, kinds=("normal", "ties", "negative", "sparse", "zeros")))
@@ -31,13 +33,15 @@ def test_random_programs_are_sound_and_idempotent(root: Tensor, data: st.DataObj
     assert again.costs["flops"][1] <= search.costs["flops"][1] * (1 + 1e-9)
 
 
-@settings(max_examples=times(1))
+@in_turns
+@settings(max_examples=times(0.3))
 @given(scopes(empty=False))
 def test_random_scopes_are_sound(root: Scope) -> None:
     assert_search_sound([root], rules=RULES, phases=PROVE_PHASES)
 
 
-@settings(max_examples=times(0.4))
+@in_turns
+@settings(max_examples=times(0.1))
 @given(st.lists(operator_programs(steps=4), min_size=2, max_size=4))
 def test_programs_that_share_an_e_graph_are_sound(roots: list[Tensor]) -> None:
     assert_search_sound(roots, rules=RULES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ def names(root: Tensor) -> list[str]:
 # ---- shrinking -----------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["Softmax", "Matmul", "Concat", "ReduceSum", "LayerNorm"])
 def test_a_program_shrinks_to_the_operator_that_matters(name: str) -> None:
     root = smallest(strategies.operator_programs(steps=5), lambda t: name in names(t))
@@ -86,17 +89,33 @@ def values_of(atom: Atom) -> list[Atom]:
     return [] if isinstance(atom, It) else [value for value, _ in atom.value.terms]
 
 
-def test_a_scope_shrinks_to_one_read() -> None:
-    scope = smallest(strategies.scopes(), lambda s: s.reduction and s.reduction[0] == 3)
-    assert (scope.traversal, scope.reduction) == ((), (3,))
-    assert isinstance(scope.body, Read)
-    divided = smallest(strategies.products(), divides)
-    assert isinstance(divided.body, Read) and max(divided.extents) == 2
-    nested = smallest(strategies.products(kinds=strategies.NESTED), bounds_a_bound)
-    assert isinstance(nested.body, Read) and len(nested.body.index) == 1
-    assert max(nested.extents) == 2
-    product = smallest(strategies.products(), lambda s: isinstance(s.body, Prod))
-    assert product.extents == () and product.body.factors[1:] == product.body.factors[:1]
+Finding = tuple[st.SearchStrategy[Scope], Callable[[Scope], Any], Callable[[Scope], bool]]
+# What is looked for -> the strategy, whether a scope has it, and whether it is the smallest one.
+SMALLEST: dict[str, Finding] = {
+    "a reduction over three": (
+        strategies.scopes(), lambda s: s.reduction and s.reduction[0] == 3,
+        lambda s: (s.traversal, s.reduction) == ((), (3,)) and isinstance(s.body, Read),
+    ),
+    "a division": (
+        strategies.products(), divides,
+        lambda s: isinstance(s.body, Read) and max(s.extents) == 2,
+    ),
+    "a bound of a bound": (
+        strategies.products(kinds=strategies.NESTED), bounds_a_bound,
+        lambda s: isinstance(s.body, Read) and len(s.body.index) == 1 and max(s.extents) == 2,
+    ),
+    "a product": (
+        strategies.products(), lambda s: isinstance(s.body, Prod),
+        lambda s: s.extents == () and s.body.factors[1:] == s.body.factors[:1],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("wanted", SMALLEST)
+def test_a_scope_shrinks_to_one_read(wanted: str) -> None:
+    strategy, has, is_smallest = SMALLEST[wanted]
+    assert is_smallest(smallest(strategy, has))
 
 
 def test_an_array_shrinks_to_the_element_that_matters() -> None:
@@ -124,9 +143,14 @@ def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
     return found
 
 
-def test_programs_use_most_of_the_table() -> None:
+@cache
+def drawn_programs() -> list[Tensor]:
     dtypes = ("float32", "float32", "int64", "bool")
-    roots = drawn(strategies.operator_programs(steps=6, dtypes=dtypes), 1500)
+    return drawn(strategies.operator_programs(steps=6, dtypes=dtypes), 1500)
+
+
+def test_programs_use_most_of_the_table() -> None:
+    roots = drawn_programs()
     counts = Counter(name for root in roots for name in names(root))
     wanted = {row.name for row in OPERATORS.values() if not row.vendor and row.name != "Opaque"}
     missing = wanted - set(counts)
@@ -141,8 +165,7 @@ def test_programs_use_most_of_the_table() -> None:
 
 def test_no_window_of_a_maximum_is_padding_alone() -> None:
     """Its maximum would be -inf, and what rules make of -inf isn't judged."""
-    roots = drawn(strategies.operator_programs(steps=4), 1500)
-    pools = [t for root in roots for t in topological([root]) if isinstance(t, Op)]
+    pools = [t for root in drawn_programs() for t in topological([root]) if isinstance(t, Op)]
     pools = [pool for pool in pools if pool.name == "MaxPool2d"]
     assert len(pools) > 20 and any(pool.attrs[2] != (0, 0) for pool in pools)
     for pool in pools:

@@ -1,0 +1,33 @@
+"""Parts of the suite that take turns: `make test` runs one of so many, another each day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+from hypothesis import seed
+
+PARTS: Final = 8
+"""Of the tests marked `rotating`, `make test` runs every so-manyth."""
+
+
+def in_turns(check: Callable[[], None]) -> Callable[[int], None]:
+    """A test of random data as so many tests, each of which draws other examples.
+
+    One of them runs in a day, so what it draws may be little; together they draw more than one
+    test would that draws the same each day. Above ``@settings`` and ``@given``; takes no fixtures.
+
+    >>> @in_turns
+    ... @settings(max_examples=5)
+    ... @given(st.integers())
+    ... def test_squares(number: int) -> None:
+    ...     assert number * number >= 0
+    """
+
+    def test(turn: int) -> None:
+        seed(turn)(check)()
+
+    test.__name__, test.__qualname__ = check.__name__, check.__qualname__
+    test.__doc__, test.__module__ = check.__doc__, check.__module__
+    return pytest.mark.rotating(pytest.mark.parametrize("turn", range(PARTS))(test))
