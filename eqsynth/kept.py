@@ -1,9 +1,10 @@
 """What is kept in the cache directory because it takes long to make: a file each.
 
 A file is sealed by a checksum and appears at once. Of too many bytes those go that weren't used for
-longest. What is wrong with a file, or with the directory, costs time only. The directory is the
-user's own; a pickled value is read as data all the same. Not here: what is kept, and under which
-name (``egraph/remembered.py``, ``extract/chosen.py``, ``lower/tvm_kept.py``).
+longest, from time to time: each process may add a 256th to them. What is wrong with a file, or with
+the directory, costs time only. The directory is the user's own; a pickled value is read as data all
+the same. Not here: what is kept, and under which name (``egraph/remembered.py``,
+``extract/chosen.py``, ``lower/tvm_kept.py``).
 """
 
 from __future__ import annotations
@@ -104,13 +105,26 @@ def write(path: Path, data: bytes, max_bytes: int | None = None) -> None:
         except BaseException:
             os.unlink(name)
             raise
-        if max_bytes is not None:
+        if max_bytes is not None and _is_time_to_look(path.parent, len(whole), max_bytes):
             _shrink(path.parent, max_bytes)
 
 
 def forget(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
+
+
+_written: Final[dict[Path, int]] = {}
+
+
+def _is_time_to_look(home: Path, size: int, max_bytes: int) -> bool:
+    """Whether a directory is looked through for files that are too many: at a process's first file,
+    then whenever it has written a 256th of what the directory may hold. Looking takes longer the
+    more files there are: after each of them, a thousand small ones would take a minute."""
+    written = _written.get(home, max_bytes) + size
+    looks = written * 256 >= max_bytes
+    _written[home] = 0 if looks else written
+    return looks
 
 
 def _shrink(home: Path, max_bytes: int) -> None:

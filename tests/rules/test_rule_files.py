@@ -100,6 +100,7 @@ def test_with_all_files_it_holds(file: str) -> None:
     assert LOST[file](load_rules().select(numerics=NUMERICS))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("file", DEFAULT_FILES)
 def test_without_the_file_it_is_lost(file: str) -> None:
     try:
