@@ -10,16 +10,19 @@ used, so that ``import eqsynth`` stays cheap for tools and worker processes.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 from eqsynth.errors import (
     CaptureError,
+    CompileWarning,
     DtypeError,
     EqsynthError,
     EquivalenceError,
     EquivalenceWarning,
     ExplanationTooLong,
     ExtractionError,
+    GradientWarning,
     LoweringError,
     RuleError,
     SaturationError,
@@ -30,6 +33,9 @@ from eqsynth.errors import (
 )
 
 __version__ = "0.1.0"
+
+# What happens is logged under this name; nothing is printed unless a user asks for it.
+logging.getLogger("eqsynth").addHandler(logging.NullHandler())
 
 _LAZY = {
     "optimize": "eqsynth.pipeline",
@@ -48,12 +54,14 @@ _LAZY = {
 
 __all__ = [
     "CaptureError",
+    "CompileWarning",
     "DtypeError",
     "EqsynthError",
     "EquivalenceError",
     "EquivalenceWarning",
     "ExplanationTooLong",
     "ExtractionError",
+    "GradientWarning",
     "LoweringError",
     "RuleError",
     "SaturationError",
@@ -77,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

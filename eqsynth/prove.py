@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from eqsynth import notebook
 from eqsynth.differing import Counterexample, compare
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
@@ -60,6 +61,10 @@ class Proof:
             return f"different ({self.stop})\n{self.counterexample}"
         equal = f", equal on {self.samples} samples" if self.samples else ""
         return f"not proved: {self.stop}{equal}"
+
+    def _repr_html_(self) -> str:
+        proved = notebook.folded("why", str(self.explain())) if self else ""
+        return notebook.code(str(self)) + proved
 
     def explain(self) -> Explanation | NoExplanation:
         """The steps from the first program to the second."""

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eqsynth import notebook
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.kernel import backend_name
 from eqsynth.extract.plan import Plan
@@ -321,6 +322,9 @@ class Report:
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self.rows())
         return "\n".join(f"{name:<{width}}  {text}" for name, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self.rows())
 
 
 def _ms(seconds: float) -> str:

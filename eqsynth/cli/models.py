@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,10 @@ def _unknown(name: str, got: str) -> EqsynthError:
 def _exported(path: Path) -> Model:
     import torch
 
+    # torch logs a traceback of its own, besides the error that it raises.
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         exported = torch.export.load(path)
         module = exported.module()
@@ -71,6 +76,8 @@ def _exported(path: Path) -> Model:
             expected="what torch.export.save has written",
             hint="save it again, with this version of torch",
         ) from error
+    finally:
+        logger.setLevel(level)
     if exported.example_inputs is None:
         raise CaptureError(
             "the exported program has no example inputs",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from eqsynth import notebook
 from eqsynth.egraph.chains import Step
 from eqsynth.egraph.explanation import Derivation, Value
 from eqsynth.egraph.graph import EGraph, Log
@@ -187,6 +188,9 @@ class Explanation:
     def __str__(self) -> str:
         return summary(self.changes, [self.note] if self.note else [])
 
+    def _repr_html_(self) -> str:
+        return notebook.code(str(self))
+
     @property
     def full(self) -> str:
         """Every step with all that stands around it, or the lemmas if the steps are too many."""
@@ -211,6 +215,9 @@ class NoExplanation:
 
     def __str__(self) -> str:
         return self.reason
+
+    def _repr_html_(self) -> str:
+        return notebook.code(self.reason)
 
     @property
     def full(self) -> str:

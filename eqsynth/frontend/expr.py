@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from eqsynth import notebook
 from eqsynth.errors import DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.index import Index, It
@@ -219,6 +220,9 @@ class Expr(_Operators):
 
     def __repr__(self) -> str:
         return f"Expr({self.tensor.label}: {self.tensor.type})"
+
+    def _repr_html_(self) -> str:
+        return notebook.code(f"{self.tensor.type}\n{self}")
 
 
 Operand = Expr | ScalarExpr | IndexExpr | Number

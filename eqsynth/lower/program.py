@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from eqsynth import notebook
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
@@ -438,6 +439,10 @@ class CompiledProgram(torch.nn.Module):
         if self.original is not None:
             return f"{type(self).__name__}(original={type(self.original).__name__})"
         return listing(type(self).__name__, self.inputs, self.steps, self.outputs)
+
+    def _repr_html_(self) -> str:
+        told = str(self.report) if self.report is not None else ""
+        return notebook.code(told) + notebook.folded("program", repr(self))
 
 
 def _packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
