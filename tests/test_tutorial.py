@@ -47,7 +47,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for number, (language, kind, text) in enumerate(BLOCKS):
         kinds.append(language)
         if language == "egg":
-            (tmp_path / "signed.egg").write_text(text, encoding="utf-8")
+            (tmp_path / text.split()[1]).write_text(text, encoding="utf-8")
         elif language == "console":
             command, *shown = text.splitlines()
             code, output = run(command.removeprefix("$ "))
@@ -58,4 +58,4 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         else:
             assert language == "python"
             exec(compile(text, f"write-a-rule.md, block {number + 1}", "exec"), names)
-    assert kinds.count("egg") == 2 and kinds.count("console") == 3 and kinds.count("python") == 2
+    assert kinds.count("egg") == 4 and kinds.count("console") == 5 and kinds.count("python") == 3

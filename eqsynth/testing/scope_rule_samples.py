@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Tensor
 from eqsynth.rules.scope_rules.syntax import (
+    ANY,
     Absent,
     Apply,
     Body,
+    Broadcasts,
     Compare,
     Divides,
     Equals,
@@ -56,8 +59,6 @@ def families_of(rule: ScopeRule) -> tuple[Family, ...]:
 
 def drawn(rule: ScopeRule, world: World) -> Tensor:
     """A scope that is the left side for some filling."""
-    if world.dtype == "bool":
-        world.dtype = "float32"
     for _ in range(_TRIES):
         given = _filled(rule, world)
         if all(holds(condition, given) for condition in rule.conditions):
@@ -66,8 +67,8 @@ def drawn(rule: ScopeRule, world: World) -> Tensor:
     outer, inner = ([it for axis in part for it in given.its(axis.name)]
                     for part in (side.head, side.axes))  # fmt: skip
     body = _body(side.body, given, world)
-    return made_scope([it.extent for it in outer], [it.extent for it in inner], body,
-                      side.reducer or "sum")  # fmt: skip
+    reducer = world.choices.pick(tuple(REDUCERS)) if side.reducer == ANY else side.reducer or "sum"
+    return made_scope([it.extent for it in outer], [it.extent for it in inner], body, reducer)
 
 
 def _filled(rule: ScopeRule, world: World) -> Binding:
@@ -140,6 +141,8 @@ def _filling(
     wanted = {c.what for c in rule.conditions if isinstance(c, Has) and c.variable == name}
     others = {*given.iterators.values()} - {given.iterators[n] for n in listed}
     its = [it for it in _allowed(rule, name, given) if it not in others]
+    if any(isinstance(c, Broadcasts) and c.variable == name for c in rule.conditions) and its:
+        its.remove(pick(its))
     constant = "constant" in wanted or chance(world.choices, 6)
     stem = "w" * constant + name.lower()
     fills = _FILLS if "finite" in wanted else (*_FILLS, *_FILLS, math.inf, -math.inf)

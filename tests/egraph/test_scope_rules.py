@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,14 @@ def test_products_are_matched_in_any_order_and_all_ways() -> None:
     assert len(found) >= 4 and len(set(found)) == len(found) <= MAX_ANSWERS
     for answer in found:
         assert_equal(given, answer)
+
+
+def test_of_several_answers_the_first_may_be_chosen() -> None:
+    factors = (one(k - i), one(m - it(0, 4) // 2), read("x", k, m))
+    given = scope((4,), (3, 2), Prod(factors))
+    assert len(answers(DELTA, given)) == 2
+    (answer,) = answers(replace(DELTA, first=True), given)
+    assert_equal(given, answer)
 
 
 def test_many_ways_to_match_are_bounded() -> None:

@@ -309,7 +309,7 @@ ROWS: dict[str, Winner | Equal] = {
     "fold-terms": Winner(two_biases, "flops", 270),
     "invariants": Winner(known("normalized-attention"), "flops", 84),
     "quotient": Winner(known("repeated-rows"), "flops", 72),
-    "select": EYE,
+    "delta-under-sum": EYE,
     "gather-rows": LOOKED_UP,
     "ungather-rows": LOOKED_UP,
     "convert-of-converted-equality": Equal(

@@ -124,6 +124,7 @@ OPTIONS = {
     "option twice": (':ruleset mine :ruleset mine :name "my-rule"', ":name"),
     "option without value": (':ruleset mine :name "my-rule" :numerics', "a word"),
     "numerics": (':ruleset mine :numerics exact :name "my-rule"', "bitwise"),
+    "choose": (':ruleset mine :choose last :name "my-rule"', "first"),
     "gives": (':ruleset mine :gives everything :name "my-rule"', "derived"),
     "name of another": (':ruleset normal :name "hoist"', "other than"),
 }

@@ -16,7 +16,6 @@ from eqsynth.egraph.laws.requests import (
     Later,
     Using,
     flat,
-    flat_product,
     inlinable,
     normalized,
     number_of,
@@ -148,14 +147,6 @@ def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bo
             stack += [read.tensor for read in reads(inner.body)]
         seen.add(tensor)
     return False
-
-
-def hoist(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    scope = settled(view, row)
-    if scope is None or scope in view.derived:
-        raise Later
-    hoisted = contraction.hoist(scope)
-    return [] if hoisted is None else [hoisted]
 
 
 def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
@@ -318,10 +309,6 @@ def _open_one(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
                 if merged is not None:
                     return merged, ref, inner
     return None
-
-
-def select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-    return some(selection.select(flat_product(view, row)))
 
 
 def read_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:

@@ -1,6 +1,6 @@
 """Contraction algebra on flat scopes: ``L sum . f1 * f2 * … * fn``.
 
-Factoring over connected subsets of the factors, folding, hoisting: what is worth closing
+Factoring over connected subsets of the factors, and folding: what is worth closing
 (``calculus/close.py``); and distributing, which inlines, rearranges and splits. Which nodes they
 are asked for is the normal form (ARCHITECTURE.md), decided in ``algebra.py``. The common factor of
 a sum is ``common_factor.py``.
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.close import Close, Part, close, everything
+from eqsynth.calculus.close import Close, Part, close
 from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.rearrange import Rearrange, rearrange
@@ -192,14 +192,3 @@ def _work(body: Scalar) -> int:
     """Points at which a product isn't zero by its reads alone: the smallest box around them."""
     bounds = [support(body, it) for it in iterators(body)]
     return math.prod(max(high - low, 0) for low, high in bounds)
-
-
-def hoist(scope: Scope) -> Scope | None:
-    """``L_{i,j} sum_k f(j, k) = L_{i,j} {L_j sum_k f(j, k)}[j]``: computed once, then broadcast."""
-    if not scope.reduction:
-        return None
-    used = iterators(scope.body)
-    traversal = traversal_iterators(scope)
-    if all(it in used or it.extent <= 1 for it in traversal):
-        return None
-    return attempt(close, scope, everything(scope, frozenset(reduction_iterators(scope))))

@@ -13,6 +13,7 @@ from typing import Any
 from eqsynth.calculus import conditions
 from eqsynth.egraph.encode import scope_as
 from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
+from eqsynth.egraph.scope_rules.matching import is_selected
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads
@@ -131,7 +132,7 @@ def flat(view: View, row: Sequence[Any]) -> Scope:
     """The request's scope if it is flat, canonical and not derived, and nothing in it is selected:
     what a diagonal makes smaller is smaller before anything else is done with it."""
     scope = flat_product(view, row)
-    if selection.select(scope) is not None or without_constants(view, scope) is not None:
+    if is_selected(scope) or without_constants(view, scope) is not None:
         raise Later
     return scope
 

@@ -1,6 +1,5 @@
-"""Products in which something is selected: diagonals, constants, rows by data.
+"""Products in which something is selected: constants, rows by data.
 
-    sum_k f(k) * t[k - e]       = f(e) * t[0]                  t of extent 1: a diagonal
     {sum_k f(r, k)}[ids[i]]     = sum_k {f}[ids[i], k]         rows are gathered before or after
 """
 
@@ -18,7 +17,7 @@ from eqsynth.calculus.scopes import (
     traversal_iterators,
 )
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical, remembered
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -34,53 +33,6 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
-
-
-@remembered(maxsize=1 << 14)
-def select(scope: Scope) -> Scope | None:
-    """``sum_k f(k) * t[k - e] = f(e) * t[0]``, t of extent 1 along that axis and zero outside.
-
-    A product with the identity is a product with ``one[k - j]``. Where e may leave the range of k
-    a factor ``ones[e]`` keeps the zeros that the sum has there.
-    """
-    if not is_product(scope) or not scope.reduction or len(factors_of(scope.body)) < 2:
-        return None
-    if not is_float(scope.dtype):
-        return None
-    reduced = set(reduction_iterators(scope))
-    factors = factors_of(scope.body)
-    for n, factor in enumerate(factors):
-        if not isinstance(factor, Read) or factor.fill != 0:
-            continue
-        for axis, (index, extent) in enumerate(zip(factor.index, factor.tensor.shape, strict=True)):
-            solved = _solved(index, reduced) if extent == 1 else None
-            if solved is None:
-                continue
-            it, value = solved
-            at = (*factor.index[:axis], Index(0), *factor.index[axis + 1 :])
-            kept: list[Scalar] = [Read(factor.tensor, at)]
-            low, high = value.range()
-            if low < 0 or high >= it.extent:
-                kept.append(Read(Op("Full", (), ((it.extent,), 1.0, scope.dtype)), (value,)))
-
-            def image(other: It, it: It = it, value: Index = value) -> Index:
-                return value if other == it else bare(other)
-
-            rest = [*factors[:n], *factors[n + 1 :]]
-            body = product([substitute(f, image) for f in (*rest, *kept)])
-            result = same_scope(scope, body, sorted(reduced - {it}, key=lambda i: i.slot))
-            return result if result.type == scope.type else None
-    return None
-
-
-def _solved(index: Index, reduced: set[It]) -> tuple[It, Index] | None:
-    """A reduction iterator and its value where the index is 0: ``k - j`` gives k = j."""
-    for atom, step in index.terms:
-        if isinstance(atom, It) and atom in reduced and abs(step) == 1:
-            rest = index - bare(atom) * step
-            if atom not in rest.iterators():
-                return atom, rest * -step
-    return None
 
 
 def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Scope | None:

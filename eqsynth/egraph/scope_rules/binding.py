@@ -24,6 +24,7 @@ from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
     Absent,
     Arithmetic,
+    Broadcasts,
     Compare,
     Condition,
     Divides,
@@ -108,6 +109,8 @@ def holds(condition: Condition, given: Binding) -> bool:
                 return by > 0 and given.number(value) % by == 0
             case Absent(axis=axis, variable=name):
                 return not used_by(given, name) & {*given.its(axis)}
+            case Broadcasts(variable=name, axis=axis):
+                return any(it.extent > 1 for it in {*given.its(axis)} - used_by(given, name))
             case Has(what=what, variable=name):
                 return _has(what, given.bodies[name])
     except NoFit:

@@ -23,6 +23,7 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
+    ANY,
     Apply,
     Axis,
     Body,
@@ -49,7 +50,7 @@ def answers(rule: ScopeRule, scope: Scope) -> list[Scope]:
         answer = built(rule, given, scope)
         if answer is not None and answer != scope:
             found[answer] = None
-        if len(found) >= MAX_ANSWERS:
+        if len(found) >= (1 if rule.first else MAX_ANSWERS):
             break
     return list(found)
 
@@ -59,10 +60,10 @@ def built(rule: ScopeRule, given: Binding, scope: Scope) -> Scope | None:
     side = rule.right
     try:
         around = {it for axis in side.head for it in given.its(axis.name)}
-        builder = Builder(dict(rule.bodies), dtype_of(scope.body), len(scope.extents))
+        builder = Builder(dict(rule.bodies), scope)
         given, reduced = builder.reduced(side.axes, given)
         body = builder.body(side.body, given, around.union(reduced))
-        result = same_scope(scope, body, reduced, side.reducer or "sum")
+        result = same_scope(scope, body, reduced, builder.reducer(side.reducer))
     except (NoFit, EqsynthError):
         return None
     return result if result.type == scope.type else None
@@ -73,14 +74,17 @@ class Builder:
 
     Args:
         listed: the iterators in the parentheses of each variable, on the left.
-        dtype: that of the left side's body, in which all is computed.
-        slots: how many iterators there are; those that the side makes come behind them.
+        scope: that the left side was found in. All is computed in the dtype of its body.
     """
 
-    def __init__(
-        self, listed: dict[str, tuple[str, ...]], dtype: str | None, slots: int
-    ) -> None:
-        self._listed, self._dtype, self._slots = listed, dtype, slots
+    def __init__(self, listed: dict[str, tuple[str, ...]], scope: Scope) -> None:
+        self._listed, self._scope, self._dtype = listed, scope, dtype_of(scope.body)
+        # How many iterators there are; those that a side makes come behind them.
+        self._slots = len(scope.extents)
+
+    def reducer(self, name: str) -> str:
+        """What a side says it reduces by."""
+        return self._scope.reducer if name == ANY else name or "sum"
 
     def reduced(self, axes: Sequence[Axis], given: Binding) -> tuple[Binding, list[It]]:
         """The iterators that are reduced, and the binding that knows those made here."""
@@ -124,13 +128,14 @@ class Builder:
                 return Call(fn, tuple(self.body(arg, given, around) for arg in args))
             case Plus(parts=parts) | Times(parts=parts):
                 operands = [self.body(part, given, around) for part in parts]
-                if any(dtype_of(part) not in (None, self._dtype) for part in operands):
+                bools = self._dtype == "bool"
+                if bools or any(dtype_of(p) not in (None, self._dtype) for p in operands):
                     raise NoFit
                 return (total if isinstance(body, Plus) else product)(operands)
             case Inner(reducer=reducer, axes=axes, body=inside):
                 given, own = self.reduced(axes, given)
                 whole = self.body(inside, given, around.union(own))
-                return closed(whole, around, reducer or "sum", own)
+                return closed(whole, around, self.reducer(reducer), own)
 
     def _between(self, index: Index, extent: int, around: set[It]) -> Scalar:
         """``[0 <= index < extent]``: a read of ones, or the number that it always is."""

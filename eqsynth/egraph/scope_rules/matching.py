@@ -12,9 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.scopes import reduction_iterators
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (
     Call,
     Num,
@@ -30,7 +33,9 @@ from eqsynth.ir.scalar import (
     total,
 )
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
+    ANY,
     Apply,
     Axis,
     Body,
@@ -60,10 +65,8 @@ def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
     side = rule.left
     if bool(scope.reduction) != bool(side.reducer):
         return
-    if side.reducer and side.reducer != scope.reducer:
+    if side.reducer not in ("", ANY, scope.reducer):
         return
-    if dtype_of(scope.body) == "bool":
-        return  # a sum of bools counts them
     matcher = _Matcher(rule, scope)
     try:
         for head, axes in itertools.product(
@@ -81,7 +84,7 @@ def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
 
 def _in_order(axes: Sequence[Axis], extents: Sequence[int]) -> Iterator[Binding]:
     """The axes of the result, in their order."""
-    its = tuple(It(slot, extent) for slot, extent in enumerate(extents))
+    its = [It(slot, extent) for slot, extent in enumerate(extents)]
     groups = sum(axis.group for axis in axes)
     free = len(its) - (len(axes) - groups)
     if free < 0 or (not groups and free):
@@ -95,21 +98,20 @@ def _in_order(axes: Sequence[Axis], extents: Sequence[int]) -> Iterator[Binding]
             part = its[place : place + length]
             place += length
             if axis.group:
-                found[axis.name] = part
+                found[axis.name] = tuple(part)
             else:
                 iterators_[axis.name] = part[0]
         yield Binding(iterators_, found)
 
 
 def _in_any_order(axes: Sequence[Axis], scope: Scope) -> Iterator[Binding]:
-    """The reduced iterators, by name or in groups."""
-    width = len(scope.traversal)
-    its = [It(width + j, extent) for j, extent in enumerate(scope.reduction)]
+    """The reduced iterators, by name or in groups; names are given to the last ones first."""
+    its = reduction_iterators(scope)
     names = [axis.name for axis in axes if not axis.group]
     groups = [axis.name for axis in axes if axis.group]
     if len(its) < len(names) or (len(its) > len(names) and not groups):
         return
-    for chosen in itertools.permutations(its, len(names)):
+    for chosen in itertools.permutations(its[::-1], len(names)):
         rest = [it for it in its if it not in chosen]
         for parts in _shared_out(rest, len(groups)):
             yield Binding(dict(zip(names, chosen, strict=True)),
@@ -169,9 +171,9 @@ class _Matcher:
         """Taken apart or put together otherwise, the operands are computed in the same dtype.
 
         uint8 arithmetic wraps; as a part of a sum of floats it wouldn't. A comparison of indices
-        counts as 0 or 1 in each.
+        counts as 0 or 1 in each. Bools have no arithmetic.
         """
-        return all(
+        return self.dtype != "bool" and all(
             dtype_of(part) in (None, self.dtype) or _comparison(part) is not None
             for part in operands
         )
@@ -310,11 +312,12 @@ def _least(u: Index) -> Index:
     return Index(u.const // shared, tuple((atom, c // shared) for atom, c in u.terms))
 
 
+@remembered(maxsize=1 << 14)
 def is_selected(scope: Scope) -> bool:
     """Whether a factor of a sum of products is zero but at one value of a reduced iterator."""
-    reduced = {It(len(scope.traversal) + j, e) for j, e in enumerate(scope.reduction)}
-    if not isinstance(scope.body, Prod) or scope.reducer != "sum":
+    if not is_product(scope) or not is_float(scope.dtype) or not isinstance(scope.body, Prod):
         return False
+    reduced = set(reduction_iterators(scope))
     return any(
         it in reduced and abs(step) == 1 and it not in (u - Index(0, ((it, step),))).iterators()
         for factor in factors_of(scope.body)

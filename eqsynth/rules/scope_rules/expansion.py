@@ -11,7 +11,8 @@
               :ruleset contract-explore :name "max-of-negative-apply")
 
 So it is a law of its own name, asked and explained as each of them is. With ``:gives derived`` its
-answers are marked as what a derivation made (ARCHITECTURE.md, the normal form).
+answers are marked as what a derivation made (ARCHITECTURE.md, the normal form); with ``:choose
+first`` a scope that matches in several ways has one answer.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from typing import Final
 from eqsynth.rules.forms import Form, nearest
 from eqsynth.rules.scope_rules.cursor import TextError
 from eqsynth.rules.scope_rules.parser import parse
-from eqsynth.rules.scope_rules.syntax import Plus, ScopeRule, Times
+from eqsynth.rules.scope_rules.syntax import ANY, Plus, ScopeRule, Times
 
 HEAD: Final = "rule-of-scopes"
-_OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives")
+_OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose")
+# What the options may say that have one word.
+_WORDS: Final = {":gives": "derived", ":choose": "first"}
 _WORD = re.compile(r'"(?:\\.|[^"\\])*"|[()]|[^\s()"]+')
 
 
@@ -66,12 +69,14 @@ def expand(form: Form) -> Expanded:
         offset = begin + len(text[: error.offset].encode())
         raise _placed(form, error, offset) from None
     name, ruleset = options.get(":name", ""), options.get(":ruleset", "")
-    derived = options.get(":gives", "")
-    if derived not in ("", "derived"):
-        raise form.error(f":gives {derived} is unknown", form.find(derived), expected="derived",
-                         hint="Leave it out: an answer is like any other term.")  # fmt: skip
+    for option, word in _WORDS.items():
+        given = options.get(option, word)
+        if given != word:
+            raise form.error(f"{option} {given} is unknown", form.find(given), expected=word,
+                             hint="Leave it out.")  # fmt: skip
+    rule = replace(rule, first=":choose" in options)
     forms = tuple(replace(form, head=text.split()[0].lstrip("("), text=text)
-                  for text in _texts(rule, name, ruleset, bool(derived)))  # fmt: skip
+                  for text in _texts(rule, name, ruleset, ":gives" in options))  # fmt: skip
     return Expanded(rule, options.get(":numerics", ""), forms)
 
 
@@ -107,7 +112,7 @@ def _texts(rule: ScopeRule, name: str, ruleset: str, derived: bool) -> Iterable[
     side = rule.left
     facts, reducer = [], "r"
     if side.reducer:
-        reducer = f'"{side.reducer}"'
+        reducer = "r" if side.reducer == ANY else f'"{side.reducer}"'
         named = sum(not axis.group for axis in side.axes)
         facts.append(f"(>= (vec-length s) {max(named, 1)})")
     else:

@@ -12,6 +12,9 @@
     index     = integer | name | variable | "#" name | index ("+" | "-" | "*" | "//" | "%") index
     condition = index {("<=" | "<" | "==") index} | index "divides" index
               | ("finite" | "constant" | "float") variable | ["*"] name "not" "in" variable
+              | variable "broadcasts" "over" ["*"] name
+
+A reducer is ``sum``, ``prod``, ``max``, ``min``, or ``reduce``, which is any of them.
 
 Names of iterators and functions begin with a small letter, variables with a capital one.
 """
@@ -26,10 +29,12 @@ from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.rules.scope_rules.cursor import TextError
 from eqsynth.rules.scope_rules.places import Places
 from eqsynth.rules.scope_rules.syntax import (
+    ANY,
     Absent,
     Apply,
     Axis,
     Body,
+    Broadcasts,
     Compare,
     Condition,
     Divides,
@@ -53,7 +58,9 @@ MAX_PARTS: Final = 8
 MAX_AXES: Final = 6
 MAX_GROUPS: Final = 2
 
-_WORDS: Final = ("if", "not", "in", "divides", "finite", "constant", "float")
+_WORDS: Final = (
+    "if", "not", "in", "divides", "finite", "constant", "float", "broadcasts", "over", "reduce",
+)  # fmt: skip
 
 
 def parse(text: str) -> ScopeRule:
@@ -118,8 +125,11 @@ class _Parser(Places):
         if not (small or axis.text == "*"):
             return "", ()
         reducer = self.take()
-        if reducer.text not in REDUCERS:
-            self.unknown(reducer, "reducer", REDUCERS)
+        if reducer.text not in (*REDUCERS, ANY):
+            self.unknown(reducer, "reducer", (*REDUCERS, ANY))
+        self.names.any_reducer |= self.names.on_left and reducer.text == ANY
+        if reducer.text == ANY and not self.names.any_reducer:
+            self.fail("nothing says which reducer that is", reducer, hint="Name one.")
         self.expect("(")
         axes = self.axes(")", reads=not self.names.on_left)
         if not axes:
@@ -302,16 +312,16 @@ class _Parser(Places):
             self.take()
             return [Has(token.text, self.known_variable(self.names.bodies))]  # type: ignore[arg-type]
         if self.has("*") or self.peek().text == "not":
-            group = self.has("*")
-            if group:
-                self.take()
-            axis = self.take()
-            if self.names.left.get(axis.text) != group:
-                self.unknown(axis, "iterator or group of the left side", self.names.left)
+            axis = self.axis_of_left()
             self.expect("not")
             self.expect("in")
             names = (*self.names.bodies, *self.names.indices)
-            return [Absent(axis.text, self.known_variable(names))]
+            return [Absent(axis, self.known_variable(names))]
+        if self.peek().text == "broadcasts":
+            name = self.known_variable((*self.names.bodies, *self.names.indices))
+            self.take()
+            self.expect("over")
+            return [Broadcasts(name, self.axis_of_left())]
         first = self.index()
         if self.has("divides"):
             self.take()
@@ -326,6 +336,15 @@ class _Parser(Places):
             self.fail("no condition", expected="0 <= E < #k, 2 divides #k, k not in E, finite F, "
                       "constant F, float F, #k == #l")  # fmt: skip
         return found
+
+    def axis_of_left(self) -> str:
+        group = self.has("*")
+        if group:
+            self.take()
+        axis = self.take()
+        if self.names.left.get(axis.text) != group:
+            self.unknown(axis, "iterator or group of the left side", self.names.left)
+        return axis.text
 
     def known_variable(self, names: Iterable[str]) -> str:
         token = self.take()

@@ -29,6 +29,7 @@ class Names:
         left: iterators and groups of the left side; of each whether it is a group.
         around: iterators and groups that are in scope where the parser stands.
         on_left: whether the left side is being read.
+        any_reducer: whether the left side is of any reducer.
     """
 
     left: dict[str, bool] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Names:
     indices: list[str] = field(default_factory=list)
     around: frozenset[str] = frozenset()
     on_left: bool = True
+    any_reducer: bool = False
     uses: list[Use] = field(default_factory=list)
 
 

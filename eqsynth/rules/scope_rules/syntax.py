@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+ANY: Final = "reduce"
+"""Stands for any reducer."""
 
 # ---- indices ------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class Side:
     """``[head] = reducer(axes) body``.
 
     Attributes:
-        reducer: empty where nothing is reduced.
+        reducer: empty where nothing is reduced; ``reduce`` for any, the same on both sides.
     """
 
     head: tuple[Axis, ...]
@@ -181,7 +184,15 @@ class Absent:
     variable: str
 
 
-Condition = Compare | Divides | Has | Absent
+@dataclass(frozen=True)
+class Broadcasts:
+    """``F broadcasts over *x``: it is the same for all values of one of them, or of an iterator."""
+
+    variable: str
+    axis: str
+
+
+Condition = Compare | Divides | Has | Absent | Broadcasts
 
 
 @dataclass(frozen=True)
@@ -191,6 +202,7 @@ class ScopeRule:
     Attributes:
         bodies: the variables for bodies, and the iterators that each may depend on besides groups.
         indices: the variables for indices.
+        first: of several ways to match the first one is taken: the others follow from its answer.
     """
 
     text: str
@@ -199,6 +211,7 @@ class ScopeRule:
     conditions: tuple[Condition, ...]
     bodies: tuple[tuple[str, tuple[str, ...]], ...]
     indices: tuple[str, ...]
+    first: bool = False
 
 
 def subterms(body: Body) -> Iterator[Body]:
