@@ -30,7 +30,7 @@ def run(command: str) -> tuple[int, str]:
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "eqsynth.testing.pytest_plugin", *args],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
+        env=env, capture_output=True, text=True, timeout=3600, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
 

@@ -22,7 +22,7 @@ from eqsynth.testing.search import estimated_plan
 from tests.egraph.programs import RULES, saturate
 from tests.terms import leaf, op
 
-LIMITS = Limits(deadline_s=60.0)
+LIMITS = Limits(deadline_s=3600.0)
 X = eqsynth.input("x", (2, 3, 8))
 W, B = eqsynth.weight("w", (8, 4)), eqsynth.weight("b", (4,))
 G, H = eqsynth.weight("g", (8,)), eqsynth.weight("h", (8,))

@@ -167,7 +167,7 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(3600)
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert len(Profile("t", path=path).lookup_many(numbered(n) for n in range(500))) == 400
 
@@ -179,7 +179,7 @@ def test_a_forked_process_shares_the_file(path: Path) -> None:
         target=lambda: profile.record(numbered(1), TIMING, 1e-6)
     )
     child.start()
-    child.join(60)
+    child.join(3600)
     profile.record(numbered(2), TIMING, 1e-6)
     assert child.exitcode == 0
     assert len(profile.lookup_many(numbered(n) for n in range(3))) == 3

@@ -52,7 +52,7 @@ torch.save(program(torch.load({str(result)!r})), {str(result)!r})
 print(*sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

@@ -152,7 +152,7 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Complet
         env={**os.environ, "PYTHONPATH": f"{here.parents[1]}{os.pathsep}{here}", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=3600,
     )
 
 

@@ -17,7 +17,7 @@ from eqsynth.ir.tensor import Op
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 
 NUMERICS = ("bitwise", "real", "proof")
-LIMITS = Limits(deadline_s=20.0)
+LIMITS = Limits(deadline_s=3600.0)
 ops = eqsynth.ops
 
 

@@ -33,7 +33,7 @@ def pytest_in(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     plugin = ("-p", "eqsynth.testing.pytest_plugin", "-p", "no:cacheprovider")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugin, "--rootdir", str(directory), *args],
-        cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False,
+        cwd=directory, env=env, capture_output=True, text=True, timeout=3600, check=False,
     )  # fmt: skip
 
 
