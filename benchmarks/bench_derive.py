@@ -37,10 +37,11 @@ from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, Phase,
 from eqsynth.egraph.segments import cut
 from eqsynth.egraph.session import Session
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.search import extract
 from eqsynth.extract.timing import time_interleaved
 from eqsynth.frontend.captured import capture_expression
 from eqsynth.frontend.expr import Expr

@@ -30,13 +30,14 @@ from eqsynth.errors import (
 )
 from eqsynth.explain import NoExplanation, Page, explain_plan
 from eqsynth.extract import chosen
-from eqsynth.extract.cost import CostModel, Extraction, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, with_engines
+from eqsynth.extract.regions import first_asked, reserved_s, with_engines
+from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import time_one
-from eqsynth.frontend.captured import Captured, capture_expression
+from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
@@ -167,7 +168,7 @@ def optimize(
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
-            captured = _expression(program, kwargs)
+            captured = capture_expression(expressions_of(program, kwargs))
     except CaptureError as error:
         assert module is not None
         report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
@@ -193,26 +194,6 @@ def optimize(
     result.opens = isinstance(module, Opened)
     report.optimize_s = time.monotonic() - begin
     return result
-
-
-def _expression(program: object, kwargs: Mapping[str, Any]) -> Captured:
-    if not isinstance(program, Expr) and not (
-        isinstance(program, Sequence) and program and all(isinstance(e, Expr) for e in program)
-    ):
-        raise EqsynthError(
-            "optimize: this is no program",
-            got=type(program).__name__,
-            expected="a torch.nn.Module, an ONNX model, an expression, or several expressions",
-            hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
-        )
-    if kwargs:
-        raise EqsynthError(
-            "optimize: an expression has no arguments by name",
-            got=", ".join(kwargs),
-            expected="no example_kwargs",
-            hint="an expression is called with its inputs in a row",
-        )
-    return capture_expression(program)
 
 
 # Seconds that a worker takes to load its libraries at least: with less time none is begun.
@@ -363,8 +344,11 @@ class _Run:
             if recalled is not None:
                 own, found, times = recalled.own, recalled.found, recalled.times
             else:
+                left_s = self._left_s()
+                if tried and timing:
+                    left_s -= reserved_s(left_s, measurer.preparing_s())
                 own = extract(
-                    graph, backends, costs, measurer, self._left_s(),
+                    graph, backends, costs, measurer, left_s,
                     reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
                 )  # fmt: skip
                 factor = self._together(graph, own) if tried else 1.0

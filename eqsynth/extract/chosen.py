@@ -19,9 +19,10 @@ from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
 from eqsynth.extract.candidates import copy_kernel, placeholder
-from eqsynth.extract.cost import CostModel, Extraction
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.search import Extraction
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor, over, topological
 

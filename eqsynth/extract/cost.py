@@ -2,25 +2,17 @@
 
 Estimate: the roofline of the target (bytes over the bandwidth of the level that they fit in, FLOPs
 over the peak, the call) times how near to it the family was seen to come, taken optimistically, so
-that a kernel that might be good gets measured. Search and measuring together are :func:`extract`.
+that a kernel that might be good gets measured. Not here: what is measured when (``search.py``).
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from eqsynth.egraph.graph import EGraph
-from eqsynth.errors import ExtractionError
-from eqsynth.extract.candidates import VIEW_S, candidates
-from eqsynth.extract.greedy import OutOfTime, Worth
-from eqsynth.extract.kernel import Backend, Kernel, Layout, strides
-from eqsynth.extract.plan import Plan
+from eqsynth.extract.candidates import VIEW_S
+from eqsynth.extract.kernel import Kernel, Layout, strides
 from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
-from eqsynth.extract.select import Selection, priced
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.printing import render
@@ -47,21 +39,9 @@ small ones take their calls and loops, large ones their bytes. From so many of t
 are asked. (LSTM: 263 kernels timed where the whole family's ratios had 490 timed, for a plan that
 is as good.)"""
 
-NEGLIGIBLE = 0.01
-"""Part of the program's time for which nothing more is timed: when what might still be gained, if
-every estimate came true, is less, the best plan that is measured is the result."""
-
-# Seconds that the choice after the deadline may take, where there is a plan already.
-_SETTLE_S = 0.5
-
 DOUBT = 4.0
 """Times the roofline that a kernel is taken to need where nothing is known of its family, and no
 time is left to measure it."""
-
-Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
-"""Builds and times kernels until the monotonic clock says the second argument; None for one that
-can't be built or run. What it didn't reach is missing."""
-
 
 def measurement_key(kernel: Kernel) -> MeasurementKey:
     """What the kernel's time is filed under."""
@@ -237,190 +217,3 @@ class CostModel:
         if self.objective == "time":
             return seconds
         return flops(kernel.term) + min(seconds, 1e3) * 1e-3 if seconds < float("inf") else seconds
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """The plan, and how it was found.
-
-    Attributes:
-        rounds: of selecting and measuring.
-        timed: kernels that were timed.
-        estimated: kernels of the plan that have no time, so that an estimate chose them.
-        considered: kernels among which was chosen.
-        ended: whether the search came to its own end, and not to the deadline.
-    """
-
-    plan: Plan
-    rounds: int
-    timed: int
-    estimated: int
-    considered: int
-    ended: bool = True
-
-    @property
-    def complete(self) -> bool:
-        """Whether every kernel of the plan is measured."""
-        return not self.estimated
-
-
-def extract(
-    graph: EGraph,
-    backends: Sequence[Backend],
-    costs: CostModel,
-    measure: Measure,
-    deadline_s: float,
-    reserve_s: Callable[[Plan], float] = lambda _plan: 0.0,
-) -> Extraction:
-    """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
-
-    At the deadline the best plan whose kernels are all measured is taken. If there is none, the
-    times so far and cautious estimates choose, and the plan of the original's operators as they
-    are is one of those chosen from: there is always a plan.
-
-    Args:
-        deadline_s: seconds from now in which kernels are looked for and timed.
-        reserve_s: how much of them is to be left over for building a plan.
-
-    Raises:
-        ExtractionError: an output can't be run by any backend.
-    """
-    end = time.monotonic() + deadline_s
-    found = candidates(graph, backends, end)
-    kernels = {c.kernel for options in found.values() for c in options}
-    search = _Search(Selection(graph, found, end), costs)
-    costs.load(list(kernels))
-    ended = True
-    try:
-        search.recall()
-        while not search.round():
-            assert search.plan is not None
-            until = end - reserve_s(search.plan)
-            if time.monotonic() >= until or not search.measure(measure, until):
-                ended = False
-                search.settle()
-                break
-    except OutOfTime:
-        ended = False
-        search.settle()
-    except ExtractionError:
-        if time.monotonic() < end:
-            raise
-        # Some operator runs in another form only, for which the time was too short.
-        ended = False
-        search.selection = Selection(graph, candidates(graph, backends))
-        search.settle()
-    return replace(search.result(len(kernels)), ended=ended)
-
-
-@dataclass
-class _Search:
-    """Rounds of selecting and measuring.
-
-    Attributes:
-        plan: of the last round.
-        unknown: its kernels that have no time, those first of which most is at stake.
-        incumbent: the best plan all of whose kernels have times.
-    """
-
-    selection: Selection
-    costs: CostModel
-    plan: Plan | None = None
-    unknown: Sequence[Kernel] = ()
-    incumbent: Plan | None = None
-    rounds: int = 0
-    timed: int = 0
-
-    def recall(self) -> None:
-        """What was measured before may make a plan: others are then tried if that is worth it."""
-        if self.costs.objective == "flops":
-            return
-        with suppress(ExtractionError):
-            known = self.selection.one_by_one(self.costs.timed_only)
-            self.incumbent = known if math.isfinite(known.cost_s) else None
-
-    def round(self) -> bool:
-        """Selects; true if that was the last one."""
-        self.rounds += 1
-        flops = self.costs.objective == "flops"
-        # What greedy choices alone take is timed first: that costs less than the best plan.
-        worth = self._worth()
-        self._look_at(self.selection.one_by_one(self.costs, worth))
-        if not self.unknown or flops or self._near():
-            self._look_at(self.selection.best(self.costs, worth, self.incumbent))
-        if not self.unknown:
-            self._keep()
-            return True
-        if flops:
-            self.incumbent = self.plan
-            return True
-        if not self._near():
-            return False
-        self.settle()
-        return True
-
-    def _worth(self) -> Worth | None:
-        """Each step may leave its part of what is negligible ungained."""
-        if self.incumbent is None or self.costs.objective == "flops":
-            return None
-        total_s, steps = _cost(self.incumbent, self.costs), self.incumbent.steps
-        return Worth(self.costs.measured, NEGLIGIBLE * total_s / max(len(steps), 1))
-
-    def _near(self) -> bool:
-        """Whether a measured plan takes hardly more than what is hoped for."""
-        assert self.plan is not None
-        if self.incumbent is None:
-            return False
-        return _cost(self.incumbent, self.costs) <= (1 + NEGLIGIBLE) * self.plan.cost_s
-
-    def measure(self, measure: Measure, until: float) -> bool:
-        """Times what is unknown; false if nothing was reached."""
-        times = measure(self.unknown, until)
-        self.costs.record(times)
-        self.timed += len(times)
-        if all(times.get(kernel) is not None for kernel in self.unknown):
-            self._keep()
-        return bool(times)
-
-    def settle(self) -> None:
-        """Nothing more can be measured. If some plan is wholly measured, what has a time chooses;
-        else cautious estimates help, and the original's operators are one of the plans."""
-        if self.incumbent is not None:
-            plans, costs = [self.incumbent], self.costs.timed_only
-        else:
-            plans, costs = [], self.costs.cautious
-            with suppress(ExtractionError):
-                plans.append(self.selection.plain(costs))
-        self.selection.until = time.monotonic() + _SETTLE_S if plans else math.inf
-        with suppress(OutOfTime):
-            plans.append(self.selection.best(costs, known=self.incumbent))
-        self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
-
-    def result(self, considered: int) -> Extraction:
-        assert self.incumbent is not None
-        estimated = len(_unknown(self.incumbent, self.costs))
-        plan = priced(self.incumbent, self.costs)
-        return Extraction(plan, self.rounds, self.timed, estimated, considered)
-
-    def _look_at(self, plan: Plan) -> None:
-        unknown = set(_unknown(plan, self.costs))
-        stake = sorted(plan.steps, key=lambda step: -step.cost_s)
-        self.plan = plan
-        self.unknown = [k for k in dict.fromkeys(s.kernel for s in stake) if k in unknown]
-
-    def _keep(self) -> None:
-        """The plan that was just measured, unless the incumbent is better."""
-        assert self.plan is not None
-        best = _cost(self.incumbent, self.costs) if self.incumbent else float("inf")
-        if _cost(self.plan, self.costs) <= best:
-            self.incumbent = self.plan
-
-
-def _cost(plan: Plan, costs: Callable[[Kernel], float]) -> float:
-    return sum(costs(step.kernel) for step in plan.steps)
-
-
-def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:
-    """The plan's kernels that have no time yet, in the profile neither."""
-    costs.load([k for k in plan.kernels() if not costs.measured(k)])
-    return [k for k in plan.kernels() if not costs.measured(k)]

@@ -15,7 +15,6 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from eqsynth.egraph.graph import EGraph
@@ -24,10 +23,9 @@ from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placehold
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
 from eqsynth.extract.layout import normalized, view_kernel
 from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.extract.prices import Choice, Costs, Prices, Way, Worth
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
-
-Costs = Callable[[Kernel], float]
 
 # Classes that are looked at between two looks at the clock.
 _TURNS = 256
@@ -37,34 +35,6 @@ _LESS = 1 - 1e-9
 
 class OutOfTime(Exception):
     """The deadline came in the middle of a selection."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Way:
-    """Candidates that give one state from the same states: the cheapest stands for all."""
-
-    state: int
-    needs: tuple[int, ...]
-    candidates: tuple[Candidate, ...]
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What is worth measuring: a kernel without a time doesn't take the place of one that has a
-    time, gives the same from the same, and costs no more than so many seconds more.
-
-    Attributes:
-        known: whether a kernel has a time.
-    """
-
-    known: Callable[[Kernel], bool]
-    seconds: float
-
-
-class Choice(NamedTuple):
-    candidate: Candidate | None
-    needs: tuple[int, ...]
-    cost_s: float
 
 
 class _Best(NamedTuple):
@@ -77,13 +47,22 @@ Members = Mapping[ClassRef, Sequence[Tensor]]
 
 
 class Greedy:
-    """The states and views of one e-graph, and the choices of least cost for given prices."""
+    """The states and views of one e-graph, and the choices of least cost for given prices.
+
+    Attributes:
+        kernels: those of all ways; one that many classes have candidates of is there once.
+    """
 
     def __init__(self, graph: EGraph) -> None:
         self.graph = graph
         self.states: list[State] = []
+        self.kernels: list[Kernel] = []
+        self._kernel_numbers: dict[Kernel, int] = {}
+        self._copies: dict[tuple[int, int], Candidate] = {}
         self._numbers: dict[State, int] = {}
         self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
+        # By identity; the members are held, so that no other takes their place.
+        self._viewed: dict[int, tuple[Members, list[list[tuple[Tensor, int]]]]] = {}
         self.order = _in_order(graph)
         self.rank = {ref: n for n, ref in enumerate(self.order)}
         self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
@@ -111,7 +90,16 @@ class Greedy:
             )
             state = self.number(ref, normalized(kernel.output, ref.shape))
             found.setdefault((state, needs), []).append(option)
-        return [Way(state, needs, tuple(c)) for (state, needs), c in found.items()]
+        return [
+            Way(state, needs, tuple(own), tuple(self._kernel_number(c.kernel) for c in own))
+            for (state, needs), own in found.items()
+        ]
+
+    def _kernel_number(self, kernel: Kernel) -> int:
+        number = self._kernel_numbers.setdefault(kernel, len(self.kernels))
+        if number == len(self.kernels):
+            self.kernels.append(kernel)
+        return number
 
     def plan(
         self,
@@ -140,11 +128,30 @@ class Greedy:
             self._views[key] = self._view(*key)
         return self._views[key]
 
+    def viewed(self, members: Members) -> list[list[tuple[Tensor, int]]]:
+        """Members of each class that read one other class, which it may be a view of, and the
+        place of that one."""
+        if id(members) not in self._viewed:
+            self._viewed[id(members)] = members, [self._reads(members, ref) for ref in self.order]
+        return self._viewed[id(members)][1]
+
+    def _reads(self, members: Members, ref: ClassRef) -> list[tuple[Tensor, int]]:
+        return [
+            (member, self.rank[args[0]])
+            for member in members.get(ref, ())
+            if len(args := args_of(member)) == 1
+            and isinstance(args[0], ClassRef)
+            and not args[0].constant
+        ]
+
     def copy(self, source: int, state: int, costs: Costs) -> Choice:
         """The choice of making a state from another of its class."""
-        (ref, before), (_, after) = self.states[source], self.states[state]
-        kernel = copy_kernel(ref.type, before, after)
-        return Choice(Candidate(ref, kernel, (ref,)), (source,), costs(kernel))
+        candidate = self._copies.get((source, state))
+        if candidate is None:
+            (ref, before), (_, after) = self.states[source], self.states[state]
+            candidate = Candidate(ref, copy_kernel(ref.type, before, after), (ref,))
+            self._copies[source, state] = candidate
+        return Choice(candidate, (source,), costs(candidate.kernel))
 
     def steps(
         self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
@@ -181,21 +188,11 @@ class _Run:
         self, table: Greedy, ways: Ways, members: Members, costs: Costs, worth: Worth | None
     ) -> None:
         self._table, self._costs = table, costs
-        self._ways: list[list[tuple[int, Choice]]] = []
-        self._views: list[list[tuple[Tensor, int]]] = []
-        rank = table.rank
-        for ref in table.order:
-            self._ways.append(
-                [] if ref.constant else [cheapest(w, costs, worth) for w in ways[ref]]
-            )
-            args = ((member, args_of(member)) for member in members.get(ref, ()))
-            self._views.append(
-                [
-                    (member, rank[found[0]])
-                    for member, found in args
-                    if len(found) == 1 and isinstance(found[0], ClassRef) and not found[0].constant
-                ]
-            )
+        prices = Prices(table.kernels, costs, worth)
+        self._ways: list[list[tuple[int, Choice]]] = [
+            [] if ref.constant else list(map(prices.cheapest, ways[ref])) for ref in table.order
+        ]
+        self._views = table.viewed(members)
         self._best: dict[int, _Best] = {}
         # States that are made, by class, and those that are reached in whatever way.
         self._made: list[list[int]] = [[] for _ in table.order]
@@ -368,17 +365,6 @@ def _ordered(
             stack.append((state, True))
             stack.extend((arg, False) for arg in reversed(choice.needs) if arg not in order)
     return list(order.items())
-
-
-def cheapest(way: Way, costs: Costs, worth: Worth | None) -> tuple[int, Choice]:
-    """The state that a way gives, and the choice of its cheapest candidate."""
-    priced = [(costs(c.kernel), n) for n, c in enumerate(way.candidates)]
-    least_s, place = min(priced)
-    if worth is not None and not worth.known(way.candidates[place].kernel):
-        known = min((p for p in priced if worth.known(way.candidates[p[1]].kernel)), default=None)
-        if known is not None and known[0] <= least_s + worth.seconds:
-            least_s, place = known
-    return way.state, Choice(way.candidates[place], way.needs, least_s)
 
 
 def _below(member: Tensor) -> list[ClassRef]:

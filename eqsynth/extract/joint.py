@@ -111,26 +111,33 @@ def _reachable(
     ways: Mapping[int, Sequence[Way]], wanted: Sequence[int], class_of: Callable[[int], int]
 ) -> dict[int, list[Way]]:
     """The classes that the wanted states may need; ways that can't be completed are left out."""
+    users: dict[int, list[tuple[int, int]]] = {}
+    missing: dict[tuple[int, int], int] = {}  # classes that a way waits for
     done: set[int] = set()
-    left, news = dict(ways), True
-    while news:
-        ready = [
-            place
-            for place, own in left.items()
-            if any(all(class_of(need) in done for need in way.needs) for way in own)
-        ]
-        done.update(ready)
-        news = bool(ready)
-        for place in ready:
-            del left[place]
+    ready: list[int] = []
+    for place, own in ways.items():
+        for n, way in enumerate(own):
+            needed = set(map(class_of, way.needs))
+            missing[place, n] = len(needed)
+            for below in needed:
+                users.setdefault(below, []).append((place, n))
+        if any(not way.needs for way in own):
+            ready.append(place)
+    while ready:
+        place = ready.pop()
+        if place in done:
+            continue
+        done.add(place)
+        for user in users.get(place, ()):
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user[0])
     found: dict[int, list[Way]] = {}
     stack = list(map(class_of, wanted))
     while stack:
         place = stack.pop()
         if place not in found:
-            found[place] = [
-                way for way in ways[place] if all(class_of(need) in done for need in way.needs)
-            ]
+            found[place] = [way for n, way in enumerate(ways[place]) if not missing[place, n]]
             stack.extend(class_of(need) for way in found[place] for need in way.needs)
     return found
 

@@ -6,7 +6,7 @@ Extraction knows kernels and backends through this interface only; ``lower/`` im
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol
 
 from eqsynth.ir.tensor import Op, Tensor
@@ -67,6 +67,18 @@ class Kernel:
     inputs: tuple[Layout, ...]
     output: Layout
     schedule: str = ""
+
+    def __post_init__(self) -> None:
+        # Times are looked up by kernel, thousands of them in each round of extraction.
+        parts = (self.term, self.constants, self.implementation, self.inputs, self.output)
+        object.__setattr__(self, "_hash", hash((*parts, self.schedule)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Hashes of texts differ from process to process.
+        return Kernel, tuple(getattr(self, part.name) for part in fields(self))
 
     @property
     def backend(self) -> str:

@@ -20,9 +20,10 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.egraph.segments import Segment, stitch
 from eqsynth.extract.candidates import copy_kernel
-from eqsynth.extract.cost import NEGLIGIBLE, CostModel, Extraction, Measure
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
+from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
 
@@ -98,6 +99,17 @@ def first_asked(
     return graph, [step for e in engines for step in _ways(graph, plan, span, (e, _ORIGINAL))]
 
 
+def reserved_s(left_s: float, compiled_s: float) -> float:
+    """How much of the time that is left engines need: to compile what was chosen, once to be timed
+    and once to be used, and some parts of it. Half of it at most, and none that is too short.
+
+    Args:
+        compiled_s: what compiling the original has taken, or takes until now.
+    """
+    needed_s = min(left_s / 2, max(2 * COMPILE_S, 3 * compiled_s))
+    return needed_s if needed_s >= COMPILE_S else 0.0
+
+
 def with_engines(
     graph: EGraph,
     found: Extraction,
@@ -151,12 +163,14 @@ def with_engines(
             # What an engine can't run as a whole it may run in part.
             without = tuple(tried for tried in tries if tried not in took)
             own_s, wanted = sum(weights[first:last]), without
+            parted = _halves(first, last, weights)
             if took:
                 best = min(took, key=lambda tried: took[tried])
                 choices[first, last] = (took[best], placed[best])
-                if 1 / CLEAR < own_s / took[best] < CLEAR:
+                # One heavy half is nearly the whole again.
+                if 1 / CLEAR < own_s / took[best] < CLEAR and len(parted) == 2:
                     wanted += _near(took)
-            for half in _halves(first, last, weights):
+            for half in parted:
                 halves += [(*half, wanted)] if wanted else []
                 refused += [(*half, without)] if without else []
         before_s, (total_s, way) = total_s, _cheapest(parts, choices, weights)

@@ -17,9 +17,10 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
 from eqsynth.extract.candidates import Candidate
-from eqsynth.extract.greedy import Choice, Costs, Greedy, Worth, cheapest
+from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
 # Seconds that stating the choice of all classes at once may take; with less it isn't begun.
@@ -144,10 +145,11 @@ class Selection:
         table = self._greedy
         found: dict[int, list[tuple[int, Choice]]] = {}
         states: dict[int, set[int]] = {place: set() for place in range(len(table.order))}
+        prices = Prices(table.kernels, costs, worth)
         for place, ref in enumerate(table.order):
             if ref.constant:
                 continue
-            own = [cheapest(way, costs, worth) for way in self._ways[ref]]
+            own = [prices.cheapest(way) for way in self._ways[ref]]
             found[place] = [(s, choice) for s, choice in own if math.isfinite(choice.cost_s)]
             if any(isinstance(member, Input) for member in self.graph.classes[ref]):
                 given = table.number(ref, contiguous(len(ref.shape)))

@@ -196,6 +196,31 @@ def _check_constant(value: Any, expected: Any) -> None:
         )
 
 
+def expressions_of(program: object, kwargs: Mapping[str, Any]) -> Expr | Sequence[Expr]:
+    """What a user gave as a program, if it is an expression or several.
+
+    Raises:
+        EqsynthError: it is something else, or there are arguments by name.
+    """
+    if not isinstance(program, Expr) and not (
+        isinstance(program, Sequence) and program and all(isinstance(e, Expr) for e in program)
+    ):
+        raise EqsynthError(
+            "optimize: this is no program",
+            got=type(program).__name__,
+            expected="a torch.nn.Module, an ONNX model, an expression, or several expressions",
+            hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
+        )
+    if kwargs:
+        raise EqsynthError(
+            "optimize: an expression has no arguments by name",
+            got=", ".join(kwargs),
+            expected="no example_kwargs",
+            hint="an expression is called with its inputs in a row",
+        )
+    return program
+
+
 def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Captured:
     """An expression (or several) as a captured program, called with its inputs in a row.
 

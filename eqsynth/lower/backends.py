@@ -270,6 +270,10 @@ class Measurer:
             known = self._known(kernels)
             self._loading = _Loading(worker, list(kernels), self._threads, timeout_s, known)
 
+    def preparing_s(self) -> float:
+        """What building the kernels of :meth:`prepare` has taken until now."""
+        return 0.0 if self._loading is None else self._loading.building_s()
+
     def _known(self, kernels: Sequence[Kernel]) -> Known:
         return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
 
@@ -352,6 +356,7 @@ class _Loading:
     ) -> None:
         self._worker, self._known = worker, known
         self._kernels, self._threads, self._timeout_s = kernels, threads, timeout_s
+        self._begun = self._done = math.inf
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
@@ -360,6 +365,7 @@ class _Loading:
         with suppress(EqsynthError, OSError, ValueError):
             self._worker.run(load_libraries)
             if self._kernels:
+                self._begun = time.monotonic()
                 self._worker.run(
                     prepare_kernels,
                     self._kernels,
@@ -367,6 +373,11 @@ class _Loading:
                     self._known,
                     timeout_s=self._timeout_s,
                 )
+                self._done = time.monotonic()
+
+    def building_s(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min(self._done, now) - min(self._begun, now))
 
     def worker_at(self, until: float) -> Worker | None:
         """The worker, as soon as it is ready; None if that isn't so before ``until``."""

@@ -11,9 +11,10 @@ from functools import cache
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import PROVE_PHASES, Limits
-from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.search import extract
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value

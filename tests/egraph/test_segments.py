@@ -16,8 +16,9 @@ from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
 from eqsynth.egraph.schedule import Limits
 from eqsynth.egraph.segments import Segment, cut, stitch
 from eqsynth.executor import Worker
-from eqsynth.extract.cost import CostModel, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.search import extract
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.program import Program

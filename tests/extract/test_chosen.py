@@ -12,11 +12,12 @@ from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.extract import chosen
-from eqsynth.extract.cost import CostModel, Extraction, extract, measurement_key
+from eqsynth.extract.cost import CostModel, measurement_key
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import with_engines
+from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.tensor import Op, Region, Tensor
 from eqsynth.lower.backends import engines

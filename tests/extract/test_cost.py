@@ -12,11 +12,12 @@ import pytest
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
-from eqsynth.extract.cost import MANY, MIN_RATIOS, CostModel, extract, measurement_key
+from eqsynth.extract.cost import MANY, MIN_RATIOS, CostModel, measurement_key
 from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.search import extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.extract.timing import Timing

@@ -14,11 +14,12 @@ from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
 from eqsynth.extract.candidates import copy_kernel
-from eqsynth.extract.cost import CostModel, Extraction, extract
+from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, spans, with_engines
+from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import Captured, capture_expression

@@ -1,0 +1,86 @@
+"""When the search for a plan ends: what is asked of the solver, and what engines are left."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eqsynth.extract.candidates import Candidate
+from eqsynth.extract.cost import CostModel
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.prices import Prices, Way, Worth
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.regions import reserved_s
+from eqsynth.extract.search import _Search, extract
+from eqsynth.extract.select import Selection
+from eqsynth.extract.timing import Timing
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.test_cost import TARGET, kernel_of, matmul, relu, two_ways
+
+
+def test_all_choices_are_made_at_once_again_only_after_a_gain(tmp_path: Path) -> None:
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    seconds = Timing(1.0, 1.0, 1.0, 3)
+    graph = two_ways()
+    found = extract(graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds), 60.0)
+    search = _Search(Selection(graph, {}), costs, incumbent=found.plan)
+    assert not search._is_idle()  # not asked yet
+    assert search._is_idle()
+    dearest = max(found.plan.steps, key=lambda step: step.cost_s).kernel
+    costs.record({dearest: replace(seconds, q1_s=0.5)})
+    assert not search._is_idle() and search._is_idle()
+    assert not _Search(Selection(graph, {}), costs)._is_idle()
+
+
+@pytest.mark.parametrize(
+    ("left_s", "compiled_s", "reserved"),
+    [(100.0, 12.0, 36.0), (100.0, 0.0, 10.0), (40.0, 30.0, 20.0), (8.0, 1.0, 0.0)],
+)
+def test_engines_are_left_time_to_compile_what_was_chosen(
+    left_s: float, compiled_s: float, reserved: float
+) -> None:
+    assert reserved_s(left_s, compiled_s) == reserved
+
+
+def test_a_kernel_is_the_same_after_pickling() -> None:
+    kernel = kernel_of(matmul())
+    copy = pickle.loads(pickle.dumps(kernel))
+    assert copy == kernel and {kernel: 1}[copy] == 1
+    assert hash(replace(kernel, schedule="other")) != hash(kernel)
+
+
+def test_prices_take_the_cheapest_unless_a_time_is_about_as_good() -> None:
+    kernels = [kernel_of(relu(n)) for n in (8, 9, 10)]
+    cost = dict(zip(kernels, (3.0, 1.0, 2.0), strict=True))
+    way = Way(0, (), tuple(Candidate(k.term, k, ()) for k in kernels), (0, 1, 2))
+
+    def chosen(worth: Worth | None) -> Kernel:
+        state, choice = Prices(kernels, cost.__getitem__, worth).cheapest(way)
+        assert state == 0 and choice.candidate is not None
+        assert choice.cost_s == cost[choice.candidate.kernel]
+        return choice.candidate.kernel
+
+    assert chosen(None) == kernels[1]
+    timed = {kernels[0], kernels[2]}
+    assert chosen(Worth(timed.__contains__, 0.5)) == kernels[1]
+    assert chosen(Worth(timed.__contains__, 1.5)) == kernels[2]
+    assert chosen(Worth(cost.__contains__, 9.0)) == kernels[1]
+
+
+def test_plans_of_equal_layers_share_their_prices() -> None:
+    """Two ways with the same kernels are priced once, and each keeps its own candidates."""
+    kernel = kernel_of(relu(8))
+    ways = [Way(n, (), (Candidate(kernel.term, kernel, ()),), (0,)) for n in range(2)]
+    asked: list[Kernel] = []
+
+    def costs(kernel: Kernel) -> float:
+        asked.append(kernel)
+        return 1.0
+
+    prices = Prices([kernel], costs, None)
+    results = [prices.cheapest(way) for way in ways]
+    assert [state for state, _ in results] == [0, 1] and asked == [kernel]
+    assert [choice.candidate for _, choice in results] == [way.candidates[0] for way in ways]
