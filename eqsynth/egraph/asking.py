@@ -18,7 +18,7 @@ from typing import Any
 from eqsynth.egraph.answers import Answer, using
 from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.laws.requests import Later, Using
-from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING
+from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING, VARIANTS
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.view import State, View
@@ -26,6 +26,9 @@ from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
 from eqsynth.ir.tensor import ClassRef, Tensor
 from eqsynth.rules import RuleSet
+
+# A request's place in the order, and its row.
+_Waiting = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 @dataclass(slots=True)
@@ -124,6 +127,30 @@ class _Index:
         return self._touched
 
 
+class _Room:
+    """How many more answers of one law the classes of a view take, each answer counted once.
+
+    Classes fill within a round: each of a class's members may be asked, and each may answer.
+    """
+
+    def __init__(self, view: View, most: int) -> None:
+        self._view, self._most = view, most
+        # The scopes of each class that was asked about: those of the view, and those given since.
+        self._scopes: dict[ClassRef, set[Tensor]] = {}
+
+    def is_full(self, ref: ClassRef) -> bool:
+        if ref not in self._scopes:
+            self._scopes[ref] = set(self._view.scopes(ref))
+        return len(self._scopes[ref]) > self._most
+
+    def takes(self, ref: ClassRef, answer: Tensor) -> bool:
+        """Whether the answer is new to the class and there was room for it."""
+        if self.is_full(ref) or answer in self._scopes[ref]:
+            return False
+        self._scopes[ref].add(answer)
+        return True
+
+
 class Requests:
     """The requests of one session.
 
@@ -185,19 +212,28 @@ class Requests:
             waiting = self.due(view, rows)
             self.known[law] += len(rows) - len(waiting)
             count = 0
-            for place, row in sorted(waiting, key=itemgetter(0)):
+            room = _Room(view, VARIANTS[law]) if law in VARIANTS else None
+            for place, row in self._in_order(view, law, waiting):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
-                fresh = self._fresh(view, law, row, place, fired)
+                fresh = self._fresh(view, law, row, place, room, fired)
                 count += len(fresh)
                 found += fresh
             self.spent_s[law] += time.process_time() - begin
         return found, over
 
+    @staticmethod
+    def _in_order(view: View, law: str, waiting: list[_Waiting]) -> list[_Waiting]:
+        """By their places; of those about one class first the small bodies, where not all are
+        taken."""
+        if law not in VARIANTS:
+            return sorted(waiting, key=itemgetter(0))
+        return sorted(waiting, key=lambda w: (w[0][0], view.body_size(w[1]), w[0]))
+
     def due(
         self, view: View, rows: Sequence[tuple[Any, ...]]
-    ) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    ) -> list[_Waiting]:
         """The requests among the rows that were never asked or are due, and what orders them."""
         asked, touched = self._asked, self._index.touched(view)
         waiting = [(_place(view, row), row) for row in rows if id(row) not in asked]
@@ -208,13 +244,16 @@ class Requests:
 
     def _fresh(
         self, view: View, law: str, row: tuple[Any, ...], place: tuple[Any, ...],
-        fired: Iterable[str],
+        room: _Room | None, fired: Iterable[str],
     ) -> list[Answer]:  # fmt: skip
-        """The new answers to one request."""
+        """The new answers to one request, as far as there is room for them."""
         decoded = [view.value(value) for value in row]
         size = view.body_size(row)
         if decoded[0].constant and law not in MEANING:
             self._remember(_Asked(row, place, size, None))
+            return []
+        if room is not None and room.is_full(decoded[0]):
+            self._remember(_Asked(row, place, size, _looked_at(view, decoded)))
             return []
         try:
             answers = self._ask(view, law, row, decoded, fired)
@@ -224,6 +263,8 @@ class Requests:
         self._remember(_Asked(row, place, size, None if settled else _looked_at(view, decoded)))
         key = tuple(decoded)
         self.asked[law] += 1
+        if room is not None:
+            answers = [answer for answer in answers if room.takes(decoded[0], answer.term)]
         fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
         self.vain[law] += not fresh
         return [Answer(law, row, key, a.term, a.members) for a in fresh]

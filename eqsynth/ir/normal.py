@@ -81,7 +81,7 @@ _CACHES: Final[list[Callable[[], None]]] = []
 
 def forget() -> None:
     """Clears the canonical forms and all that is remembered over them."""
-    _canonical.cache_clear()
+    _FORMS.clear()
     _plain_key.cache_clear()
     for clear in _CACHES:
         clear()
@@ -99,10 +99,23 @@ def canonical(scope: Scope) -> Scope:
     >>> canonical(p) == canonical(q)
     True
     """
-    return _canonical(scope) if CANONICAL.get() else _without_idle(scope)
+    if not CANONICAL.get():
+        return _without_idle(scope)
+    known = _FORMS.get(scope)
+    if known is None:
+        if len(_FORMS) >= _MAX_FORMS:
+            _FORMS.clear()
+        known = _FORMS[scope] = _canonical(scope)
+        # Most forms are asked for theirs next: laws answer in canonical form, and wait for it.
+        _FORMS[known] = known
+    return known
 
 
-@lru_cache(maxsize=1 << 15)
+# Scopes and their forms, so many at most.
+_FORMS: Final[dict[Scope, Scope]] = {}
+_MAX_FORMS = 1 << 16
+
+
 def _canonical(scope: Scope) -> Scope:
     scope = _without_idle(scope)
     width = len(scope.traversal)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.laws.table import LAWS
+from eqsynth.egraph.laws.table import LAWS, VARIANTS
 from eqsynth.egraph.saturation import saturate_in_worker, saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.egraph.schedule import saturate as run
@@ -114,6 +114,28 @@ def test_a_chain_of_additions_grows_with_its_length() -> None:
         if isinstance(member, Scope)
     ]
     assert sorted(["Read", *["Call"] * 6]) in map(sorted, sums)
+
+
+def test_steps_of_gates_are_fused_in_a_bounded_number_of_ways() -> None:
+    """``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` again and again: each map before a map can be
+    fused or not, in hundreds of ways, most of which would come out of one round."""
+
+    def steps(count: int) -> EGraph:
+        c = leaf("c", 2, 3)
+        for step in range(count):
+            f, i, g = (leaf(f"{gate}{step}", 2, 3) for gate in "fig")
+            kept = op("Mul", op("Sigmoid", f), c)
+            c = op("Add", kept, op("Mul", op("Sigmoid", i), op("Tanh", g)))
+        return saturate_terms((c,), load_rules().select(), DEFAULT_PHASES, LIMITS, True)
+
+    two, four, six = map(steps, (2, 4, 6))
+    for graph in (two, four, six):
+        scopes_of = [
+            [m for m in members if isinstance(m, Scope)] for members in graph.classes.values()
+        ]
+        assert max(map(len, scopes_of)) <= VARIANTS["expression-fusion"] + 1
+    assert six.enodes - four.enodes <= four.enodes - two.enodes
+    assert_egraph_consistent(four)
 
 
 def test_the_mean_of_stacked_products_is_one_product() -> None:
@@ -345,7 +367,7 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
 PLANTED = """
 import os
 from eqsynth.egraph import saturation
-from eqsynth.egraph.laws.table import LAWS
+from eqsynth.egraph.laws.table import LAWS, VARIANTS
 saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
 LAWS["match-epilogue"] = lambda view, row: os._exit(3)
 """

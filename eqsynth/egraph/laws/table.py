@@ -59,9 +59,6 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 
-# Ways of fusing one map that are kept: which producers are fused is a subset of them, and the
-# subsets of a long sum are many. Those with fewer fused come first.
-MAX_VARIANTS = 16
 # Of a sum of more terms all that can be fused is fused at once: what a chain of additions opens to
 # has as many subsets of its terms as there are steps of the chain, and more.
 MAX_TERMS_APART = 4
@@ -205,8 +202,6 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     summed = conditions.is_product(scope)
     if summed and not merging.sums_each_once(scope):
         raise Later
-    if len(view.scopes(row[0])) > MAX_VARIANTS:
-        return []
     if without_constants(view, scope) is not None:
         return []  # the scope with the numbers is fused; not both, and not each subset of them
     opened = algebra.opened_sum(view, scope)
@@ -436,5 +431,9 @@ ASKED_AGAIN: Final = (
     "term-split", "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
     "operand-split", "expand", "expand-cancels", "rows-by-place",
 )  # fmt: skip
+# Laws whose answers are ways of computing one thing in more or fewer steps, and the scopes up to
+# which a class takes them, those with small bodies first. Which maps are fused into a map is a
+# subset of those before it: a gate of an LSTM would have hundreds.
+VARIANTS: Final = {"expression-fusion": 16}
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
