@@ -241,13 +241,13 @@ def saturated(worker: Worker, rules: RuleSet, program: Program, whole: bool) -> 
     segments = cut(program)
     if whole:
         return saturate_in_worker(
-            worker, program.outputs, rules, limits=Limits(deadline_s=30.0), log_matches=False
+            worker, program.outputs, rules, limits=Limits(deadline_s=3600.0), log_matches=False
         )
     graphs: dict[bytes, EGraph] = {}
     for segment in segments:
         if segment.key not in graphs:
             graphs[segment.key] = saturate_in_worker(
-                worker, segment.roots, rules, limits=Limits(deadline_s=30.0), log_matches=False
+                worker, segment.roots, rules, limits=Limits(deadline_s=3600.0), log_matches=False
             )
     return stitch(program, segments, [graphs[s.key] for s in segments])
 

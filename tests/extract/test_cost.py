@@ -301,12 +301,15 @@ def test_a_kernel_that_fails_is_never_chosen(profile: Profile) -> None:
     assert chosen(two_ways(), profile, Clock(Exp=None, Matmul=9.0)) == {"Matmul", "Relu"}
 
 
-def test_a_deadline_keeps_the_best_plan_that_was_measured(profile: Profile) -> None:
+def test_a_deadline_keeps_the_best_plan_that_was_measured() -> None:
     # The first plan is measured in time. What the second one turns out to cost comes too late
-    # to look for a third, and is worse.
-    clock = Clock(pause_s=0.6, Exp=1e-2, Matmul=5e-2, Relu=1e-5)
-    found = extract(two_ways(), [TorchBackend()], CostModel(TARGET, profile), clock, 0.5)
-    assert len(clock.rounds) >= 2
+    # to look for a third, and is worse. A machine that is too slow for that gets more time.
+    deadline_s, clock = 0.1, Clock()
+    while len(clock.rounds) < 2:
+        deadline_s *= 2
+        clock = Clock(pause_s=deadline_s, Exp=1e-2, Matmul=5e-2, Relu=1e-5)
+        costs = CostModel(TARGET, Profile(TARGET.key(), path=None))  # nothing is known yet
+        found = extract(two_ways(), [TorchBackend()], costs, clock, deadline_s)
     assert {s.member.label for s in found.plan.steps} == {"Exp", "Relu"}
     assert found.plan.steps and found.complete
 
