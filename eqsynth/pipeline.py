@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from eqsynth import telling
 from eqsynth.checking import Stage, warn
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import Segment
@@ -171,6 +172,7 @@ def optimize(
             captured = capture_expression(expressions_of(program, kwargs))
     except CaptureError as error:
         assert module is not None
+        telling.refused("the module", error)
         report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
@@ -183,11 +185,13 @@ def optimize(
         try:
             result = run.pipeline()
         except (ExtractionError, LoweringError) as error:
+            telling.refused("what was found", error)
             report.reason = str(error)
             result = original.program(report)
         except Mismatch as error:
             if strict:
                 raise
+            telling.refused("what was found", error)
             report.reason = str(error)
             result = original.program(report)
             warn(error)
@@ -222,6 +226,7 @@ class _Run:
 
     def pipeline(self) -> CompiledProgram:
         self.report.count_before(self.captured.program)
+        telling.captured(self.captured, self.report)
         self.original.refuse_nan()
         self.original.try_inputs()
         with Measurer(self.original.target.threads) as measurer:
@@ -236,6 +241,7 @@ class _Run:
             if found.plan is own.plan:
                 raise
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
+            telling.refused("regions on engines", error)
             self.report.engine_refused = str(error)
             self.settle_choice(False)
             self.settle_choice = lambda _won: None
@@ -321,6 +327,7 @@ class _Run:
         report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
         report.law_faults, report.growth = graph.faults, graph.growth
+        telling.found(graph, report)
         return graph
 
     def _tell(self, measurer: Measurer, graph: EGraph, steps: Sequence[PlanStep]) -> None:
@@ -364,6 +371,7 @@ class _Run:
         report.rounds, report.kernels_timed = found.rounds, found.timed
         report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
         report.complete = found.complete
+        telling.chosen(found, report)
         return own, found
 
     def _together(self, graph: EGraph, own: Extraction) -> float:
@@ -388,6 +396,7 @@ class _Run:
         kept = must_win and not result.won
         self.settle_choice(not kept)
         self.report.timed(result.before, result.after, kept)
+        telling.timed(result, kept)
         if any(step.kernel.opaque for step in compiled.steps):
             self.report.opaque_share = opaque_share(compiled, args, kwargs)
         if not kept:

@@ -1,0 +1,75 @@
+"""What ``optimize`` logs, under the name ``eqsynth.optimize``: what was captured, found, timed,
+chosen and refused at ``INFO``, one line each; the steps of a plan and the rules at ``DEBUG``.
+
+    logging.basicConfig(level=logging.INFO)
+
+Without a handler of the user's nothing is printed. Not here: the report (``report.py``), which has
+all figures, and what ``torch.compile`` does with a graph (``compile_backend.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.extract.search import Extraction
+from eqsynth.frontend.captured import Captured
+from eqsynth.ir.tensor import Op, Scope
+from eqsynth.race import Race
+
+if TYPE_CHECKING:
+    from eqsynth.report import Report
+
+log = logging.getLogger("eqsynth.optimize")
+
+
+def captured(found: Captured, report: Report) -> None:
+    if not log.isEnabledFor(logging.INFO):
+        return
+    program = found.program
+    count = sum(isinstance(term, Op | Scope) for term in program.terms())
+    log.info(
+        "captured %d operators over %d inputs and %d weights in %.1f s: %s FLOPs",
+        count, len(program.inputs), len(found.weights), report.stages_s.get("capture", 0.0),
+        f"{report.flops_before:,}",
+    )  # fmt: skip
+    if found.opaque:
+        log.info("operators that eqsynth doesn't know: %s", ", ".join(sorted(found.opaque)))
+    log.debug("%s", program)
+
+
+def found(graph: EGraph, report: Report) -> None:
+    log.info(
+        "found %d e-nodes in %d e-classes of %d segments (%d distinct, %d remembered); stopped: %s",
+        graph.enodes, graph.eclasses, report.segments, report.distinct_segments,
+        report.remembered_segments, graph.stop or "at its end",
+    )  # fmt: skip
+    for rule, count in sorted(graph.matches.items(), key=lambda item: -item[1]):
+        log.debug("rule %s fired %d times", rule, count)
+    for law, why in graph.faults.items():
+        log.warning("law %s failed: %s", law, why)
+
+
+def chosen(extraction: Extraction, report: Report) -> None:
+    log.info(
+        "chose %d steps of %d kernels in %d rounds, %d timed%s: %.3f ms expected",
+        len(extraction.plan.steps), extraction.considered, extraction.rounds, extraction.timed,
+        ", the plan remembered" if report.remembered_plan else "",
+        extraction.plan.cost_s * 1e3,
+    )  # fmt: skip
+    for step in extraction.plan.steps:
+        log.debug("%.3f ms by %s: %s", step.cost_s * 1e3, step.kernel.implementation,
+                  step.kernel.term.label)  # fmt: skip
+
+
+def timed(result: Race, kept: bool) -> None:
+    log.info(
+        "timed the original at %.3f ms and the program at %.3f ms: %s",
+        result.before.median_s * 1e3, result.after.median_s * 1e3,
+        "the original stays" if kept else "the program is used",
+    )  # fmt: skip
+
+
+def refused(what: str, why: BaseException | str) -> None:
+    log.info("refused %s: %s", what, why)
