@@ -73,8 +73,9 @@ class Saturation:
         """Segments before a place of whose result the segment there wants a part only."""
         parts = demanded(segment, self.graphs[segment.key])
         for before in range(place):
-            part = parts.get(self.segments[before].outputs[0])
-            if part is not None:
+            made, *others = self.segments[before].outputs
+            part = parts.get(made)
+            if part is not None and not others:
                 self.segments[before] = with_part(self.segments[before], part)
 
     def _recalled(self, segment: Segment) -> bool:

@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the examples start from, and what they leave to the next."""
     torch.manual_seed(0)
@@ -35,19 +35,18 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"model": model, "x": torch.randn(2, 4), "directory": directory}
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_runs(
-    number: int, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_run(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One test: each goes on where the last one has ended, in the same process."""
     monkeypatch.chdir(names["directory"])
-    exec(compile(BLOCKS[number], f"README.md, Python block {number + 1}", "exec"), names)
-    if number == 0 or "model.onnx" in BLOCKS[number]:
-        torch.testing.assert_close(names["y"], names["model"](names["x"]))
-    if "A = " in BLOCKS[number] or "load" in BLOCKS[number]:
-        result = names["program"](torch.randn(64, 512))
-        assert result.shape == (64, 32) and (result >= 0).all()
-    if "proof" in BLOCKS[number]:
-        assert names["proof"].stop == "proved"
+    for number, block in enumerate(BLOCKS):
+        exec(compile(block, f"README.md, Python block {number + 1}", "exec"), names)
+        if number == 0 or "model.onnx" in block:
+            torch.testing.assert_close(names["y"], names["model"](names["x"]))
+        if "A = " in block or "load" in block:
+            result = names["program"](torch.randn(64, 512))
+            assert result.shape == (64, 32) and (result >= 0).all()
+        if "proof" in block:
+            assert names["proof"].stop == "proved"
 
 
 def test_names_that_the_readme_uses_are_public() -> None:

@@ -23,8 +23,9 @@ import platformdirs
 
 T = TypeVar("T")
 
-FILE_NAME = "profile-1.sqlite"
-"""The number is the schema's: another schema is another file, and old versions keep theirs."""
+FILE_NAME = "profile-2.sqlite"
+"""The number is that of the schema and of the way of timing: another one is another file, and old
+versions keep theirs."""
 
 BUSY_S = 30.0
 _SCHEMA = """

@@ -22,6 +22,9 @@ from eqsynth.ir.tensor import Tensor
 SAMPLE_S = 50e-6
 """What a sample takes at least, so that the clock doesn't matter."""
 
+APART = 25
+"""Samples that are enough of a call that is timed with something else before each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -126,11 +129,15 @@ def time_one(
     blocks: int = 7,
     warmup: int = 2,
     until: float = math.inf,
+    between: Callable[[], object] | None = None,
 ) -> Timing:
     """A quick time of one operator: short samples for ``min_time_s``, at least ``blocks`` of them.
 
     Once three samples have taken ten times ``min_time_s``, no more are made; nor, after the first,
     when the monotonic clock says ``until``.
+
+    Args:
+        between: what runs before each sample, which is then one call, and isn't counted.
 
     Raises:
         ValueError: ``blocks`` is less than 1.
@@ -141,10 +148,13 @@ def time_one(
         if number == 0 or time.monotonic() < until:
             call()
     with _no_garbage_collection():
-        calls = _calls_for(call, SAMPLE_S)
+        calls = 1 if between is not None else _calls_for(call, SAMPLE_S)
+        most = math.inf if between is None else max(APART, blocks)
         samples: list[float] = []
         spent_s = 0.0
-        while len(samples) < blocks or spent_s < min_time_s:
+        while len(samples) < blocks or (spent_s < min_time_s and len(samples) < most):
+            if between is not None:
+                between()
             samples.append(_block_s(call, calls))
             spent_s += samples[-1] * calls
             slow = len(samples) >= 3 and spent_s > 10 * min_time_s

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from eqsynth.extract.timing import Timing, time_interleaved, time_one
+from eqsynth.extract.timing import APART, Timing, time_interleaved, time_one
 
 
 def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
@@ -67,6 +67,19 @@ def test_a_slow_call_is_not_made_more_often_than_needed() -> None:
 
     timing = time_one(slow, min_time_s=0.001, blocks=50, warmup=1)
     assert calls <= 6 and timing.samples == 3
+
+
+def test_something_else_runs_before_each_sample_and_is_not_counted() -> None:
+    calls: list[str] = []
+
+    def other() -> None:
+        calls.append("other")
+        time.sleep(0.02)
+
+    timing = time_one(lambda: calls.append("call"), warmup=2, between=other)
+    assert calls[:2] == ["call", "call"]
+    assert calls[2:] == ["other", "call"] * APART and timing.samples == APART
+    assert timing.q3_s < 0.02
 
 
 def test_a_turn_ends_when_it_has_taken_too_long() -> None:
