@@ -28,6 +28,9 @@ def test_all_choices_are_made_at_once_again_only_after_a_gain(tmp_path: Path) ->
     found = extract(graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds), 60.0)
     search = _Search(Selection(graph, {}), costs, incumbent=found.plan)
     assert not search._is_idle()  # not asked yet
+    search.promised_s = 0.5 * found.plan.cost_s
+    assert not search._is_idle()
+    search.promised_s = 0.95 * found.plan.cost_s
     assert search._is_idle()
     dearest = max(found.plan.steps, key=lambda step: step.cost_s).kernel
     costs.record({dearest: replace(seconds, q1_s=0.5)})
