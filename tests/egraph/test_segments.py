@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -155,6 +155,51 @@ class Gated(nn.Module):
         return self.a(x) * self.b(x)  # type: ignore[no-any-return]
 
 
+class Decoder(nn.Module):
+    """Layers as those of a language model: a mask that all of them add, RMS norms that are written
+    out, keys that the model returns."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Linear(4, 4) for _ in range(3)) for _ in range(layers)
+        )
+
+    def forward(self, x: TorchTensor, mask: TorchTensor) -> list[TorchTensor]:
+        hidden, keys = -1e4 * (1 - mask), []
+        for query, key, out in self.layers:  # type: ignore[misc]
+            h = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+            keys.append(key(h))
+            scores = torch.softmax(query(h) @ keys[-1].mT + hidden, -1)
+            x = x + out(scores @ h)
+        return [x, *keys]
+
+
+class Steps(nn.Module):
+    """h = tanh(w x[t] + u h): the products of all x are one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.u = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        h = torch.tanh(self.w(x[0]))
+        for t in (1, 2):
+            h = torch.tanh(self.w(x[t]) + self.u(h))
+        return h
+
+
+class Written(nn.Module):
+    """A linear layer of a function of a linear layer's result."""
+
+    def __init__(self, function: Callable[[TorchTensor], TorchTensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(4, 4), nn.Linear(4, 4), function
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return self.b(self.function(self.a(x)))  # type: ignore[no-any-return]
+
+
 POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
 
 
@@ -177,6 +222,12 @@ POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (2, 4), 1),  # nothing is behind it
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), Part(), nn.Linear(4, 4)), (3, 2, 4), 1),
         (nn.Sequential(PreNorm(), PreNorm(), PreNorm()), (2, 4), 3),
+        (Steps(), (3, 2, 4), 1),
+        (Written(lambda x: x / ((x * x).mean(-1, keepdim=True) + 1).sqrt()), (2, 4), 2),
+        # Linear: contractions move through means, and through what is centred.
+        (Written(lambda x: x - x.mean(-1, keepdim=True)), (2, 4), 1),
+        (Written(lambda x: x.mean(0, keepdim=True)), (2, 4), 1),
+        (Written(lambda x: x.mean(0, keepdim=True)), (1, 4), 1),
     ],
 )  # fmt: skip
 def test_a_cut_separates_what_no_rule_joins(
@@ -199,6 +250,19 @@ def test_segments_follow_each_other(name: str) -> None:
             assert set(leaves) <= segment.names.keys()
         known |= set(segment.outputs)
     assert segments[-1].outputs == program.outputs
+
+
+def test_masks_and_results_live_beside_a_cut() -> None:
+    """The mask is made in the first segment that needs it; a layer's key is a result of the layer;
+    equal layers are saturated once."""
+    program = capture(Decoder().eval(), (torch.ones(5, 4), torch.ones(5, 5))).program
+    segments = cut(program)
+    assert [len(segment.outputs) for segment in segments] == [3, 2, 2]
+    assert len({segment.key for segment in segments}) < len(segments)
+    made = [output for segment in segments for output in segment.outputs]
+    assert len(made) == len(set(made)) and set(made) >= set(program.outputs)
+    graph = stitch(program, segments, [unsaturated(s.roots, "") for s in segments])
+    assert rebuilt(graph) == program.outputs
 
 
 # ---- stitching -------------------------------------------------------------------------------
