@@ -284,7 +284,7 @@ ROWS: dict[str, Winner | Equal] = {
     "iterator-split": SUBPIXEL,
     "boundary-tighten": Winner(known("padded-sum"), "flops", 24),
     # windows-explore, axes-explore: in proofs only
-    "window-split": Winner(large_window, "3x3", "Conv2d Reshape Permute Scope", PROVE_PHASES),
+    "window-split": Winner(large_window, "3x3", "Conv2d Reshape Scope Scope", PROVE_PHASES),
     "expression-split": Equal(
         expressions(lambda: einnet.BOTH), expressions(einnet.conv3x3_of_both)
     ),
