@@ -304,7 +304,7 @@ ROWS: dict[str, Winner | Equal] = {
     "term-split": CHAIN,
     "multiply-out": Winner(
         lambda: (squared_distances(16, 16, 16),), "matrices",
-        "Scope Permute Scope FusedMatmul Scope Scope Scope",
+        "Scope Permute Scope FusedMatmul Scope Scope",
     ),
     "fold-terms": Winner(two_biases, "flops", 270),
     "invariants": Winner(known("normalized-attention"), "flops", 84),
