@@ -252,19 +252,17 @@ class Requests:
         if decoded[0].constant and law not in MEANING:
             self._remember(_Asked(row, place, size, None))
             return []
-        if room is not None and room.is_full(decoded[0]):
-            self._remember(_Asked(row, place, size, _looked_at(view, decoded)))
-            return []
         try:
-            answers = self._ask(view, law, row, decoded, fired)
+            answers = self._ask(view, law, row, decoded, room, fired)
+            if answers is None:
+                self._remember(_Asked(row, place, size, _looked_at(view, decoded)))
+                return []
             settled = law not in ASKED_AGAIN
         except Later:
             answers, settled = [], False
         self._remember(_Asked(row, place, size, None if settled else _looked_at(view, decoded)))
         key = tuple(decoded)
         self.asked[law] += 1
-        if room is not None:
-            answers = [answer for answer in answers if room.takes(decoded[0], answer.term)]
         fresh = [answer for answer in answers if self._is_new(law, key, answer.term)]
         self.vain[law] += not fresh
         return [Answer(law, row, key, a.term, a.members) for a in fresh]
@@ -274,9 +272,11 @@ class Requests:
         self._index.add(asked)
 
     def _ask(
-        self, view: View, law: str, row: Any, decoded: Sequence[Any], fired: Iterable[str]
-    ) -> list[Using]:
-        """The law's answers to one request. A fault in a law costs its answer and is told.
+        self, view: View, law: str, row: Any, decoded: Sequence[Any], room: _Room | None,
+        fired: Iterable[str],
+    ) -> list[Using] | None:  # fmt: skip
+        """The law's answers to one request, as far as there is room; None if there is none. A fault
+        in a law costs its answer and is told.
 
         Raises:
             RuleError: a rule that isn't eqsynth's own requests what makes no sense.
@@ -284,7 +284,10 @@ class Requests:
             MemoryError: the process has no more.
         """
         try:
-            return [using(answer) for answer in self._laws[law](view, decoded)]
+            if room is not None and room.is_full(decoded[0]):
+                return None
+            answers = [using(answer) for answer in self._laws[law](view, decoded)]
+            return [a for a in answers if room is None or room.takes(decoded[0], a.term)]
         except (Later, SaturationError, MemoryError):
             raise
         except Exception as error:
