@@ -246,7 +246,7 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
 
 
 def with_part(segment: Segment, part: Op) -> Segment:
-    """The segment, asked for a slice of its output as well; its other outputs aren't wanted."""
+    """The segment, which has one output, asked for a slice of it as well: the slice is wanted."""
     images = {segment.outputs[0]: segment.roots[0]}
     roots = (segment.roots[0], over(part, images))
     return Segment(roots, segment.names, (segment.outputs[0], part), part=True)

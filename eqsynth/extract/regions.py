@@ -129,8 +129,9 @@ def with_engines(
 
     Args:
         together: what the plan's kernels take in a row, over the sum of their times alone. A region
-            is timed as a whole, with memory that is fresh and caches that the step before it has
-            filled; kernels by themselves are not (bert64: 5.4 ms in the sum, 8.2 in a row).
+            is timed as a whole; kernels are timed one by one, with a part of the cache taken before
+            each. More than 1 where that is too little (memory that is fresh in each call), less
+            where it is too much (steps of a loop that find their weights in the cache).
         tell: is told the steps before their kernels are measured.
     """
     end = time.monotonic() + deadline_s

@@ -40,7 +40,6 @@ _ALLOWED = (
     "ruleset",
     HEAD,
 )
-_RULE_FORMS = ("rewrite", "birewrite", "rule")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
 _DECLARED = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
