@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,8 @@ def improved(
     hint: Mapping[int, Way],
     hint_s: float,
     until: float = math.inf,
+    given: Set[int] = frozenset(),
+    share: float = 1.0,
 ) -> Joint | None:
     """A cheaper choice than the hint, or None where none was found.
 
@@ -83,17 +85,20 @@ def improved(
         hint: a way for each class of the plan that is to be improved.
         hint_s: what that plan costs.
         until: when the monotonic clock says so, what was found is returned.
+        given: classes that are at hand in each of their states, for nothing.
+        share: part of the work that may be done.
     """
     kept = {
-        place: _undominated([w for w in own if place not in map(class_of, w.needs)], hint_s)
+        place: own if place in given
+        else _undominated([w for w in own if place not in map(class_of, w.needs)], hint_s)
         for place, own in ways.items()
-    }
-    useful = _reachable(kept, wanted, class_of)
-    if hint_s <= 0 or all(len(own) == 1 for own in useful.values()):
+    }  # fmt: skip
+    useful = reachable(kept, wanted, class_of)
+    if hint_s <= 0 or all(len(own) == 1 for place, own in useful.items() if place not in given):
         return None
-    problem = _Problem(useful, wanted, class_of, copy_s, hint_s)
+    problem = _Problem(useful, wanted, class_of, copy_s, hint_s, given)
     problem.suggest(hint)
-    return problem.solve(until)
+    return problem.solve(until, share)
 
 
 def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
@@ -107,7 +112,7 @@ def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
     return kept
 
 
-def _reachable(
+def reachable(
     ways: Mapping[int, Sequence[Way]], wanted: Sequence[int], class_of: Callable[[int], int]
 ) -> dict[int, list[Way]]:
     """The classes that the wanted states may need; ways that can't be completed are left out."""
@@ -152,6 +157,7 @@ class _Problem:
         class_of: Callable[[int], int],
         copy_s: Callable[[int, int], float],
         hint_s: float,
+        given: Set[int],
     ) -> None:
         from ortools.sat.python import cp_model  # loads in half a second
 
@@ -159,7 +165,7 @@ class _Problem:
         self._found = (cp_model.OPTIMAL, cp_model.FEASIBLE)
         self._optimal = cp_model.OPTIMAL
         self.model: CpModel = cp_model.CpModel()
-        self.ways, self._class_of = ways, class_of
+        self.ways, self._class_of, self._given = ways, class_of, given
         self._most_s, self._unit_s = hint_s, hint_s / UNITS
         self._names = map(str, count())
         self._prices: list[tuple[IntVar, float]] = []
@@ -186,6 +192,10 @@ class _Problem:
         return self.model.new_bool_var(next(self._names))
 
     def _one_native_way(self, place: int) -> None:
+        if place in self._given:
+            for use in (*self._uses[place], self._computed[place]):
+                self.model.add(use == 1)
+            return
         self.model.add(sum(self._uses[place]) == self._computed[place])
         for use, way in zip(self._uses[place], self.ways[place], strict=True):
             self._prices.append((use, way.cost_s))
@@ -234,24 +244,26 @@ class _Problem:
         """Where the solver begins: the ways of another plan."""
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         for place, uses in self._uses.items():
+            if place in self._given:
+                continue
             known = hint.get(place)
             self.model.add_hint(self._computed[place], known is not None)
             for use, way in zip(uses, self.ways[place], strict=True):
                 same = known and (way.state, way.needs) == (known.state, known.needs)
                 self.model.add_hint(use, bool(same))
 
-    def solve(self, until: float) -> Joint | None:
+    def solve(self, until: float, share: float) -> Joint | None:
         """Proves a small problem to be at its optimum; else looks around the best that is known."""
         solver, status = self._run(until, PROVE_WORK, num_workers=1)
         if status == self._optimal:
             return self._chosen(solver) if solver.objective_value < UNITS else None
         best, least, idle = None, float(UNITS), 0
-        work, left = TURN_WORK, MOST_WORK
+        work, left = share * TURN_WORK, share * MOST_WORK
         while left >= work and idle < 2 and time.monotonic() < until:
             # One thread in turns, so that the outcome doesn't depend on the machine; another seed
             # each time, so that it looks elsewhere.
             solver, status = self._run(
-                until, work, random_seed=int(left / TURN_WORK),
+                until, work, random_seed=int(left / work),
                 num_workers=4, interleave_search=True, use_lns_only=True,
             )  # fmt: skip
             left -= work
@@ -281,7 +293,7 @@ class _Problem:
             place: way
             for place, uses in self._uses.items()
             for use, way in zip(uses, self.ways[place], strict=True)
-            if solver.value(use)
+            if place not in self._given and solver.value(use)
         }
         copies = {to: source for (source, to), var in self._copies.items() if solver.value(var)}
         return Joint(ways, copies)

@@ -16,10 +16,11 @@ from dataclasses import replace
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
+from eqsynth.extract.blocks import Problem, Solved, improved
 from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
-from eqsynth.extract.plan import Plan
+from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
@@ -42,7 +43,7 @@ class Selection:
         until: float = math.inf,
     ) -> None:
         self.graph, self.until, self._found = graph, until, found
-        self._greedy = Greedy(graph)
+        self._greedy, self._solved = Greedy(graph), Solved()
         self._ways = {ref: self._greedy.ways(ref, options) for ref, options in found.items()}
 
     def best(self, costs: Costs, worth: Worth | None = None, known: Plan | None = None) -> Plan:
@@ -103,27 +104,25 @@ class Selection:
             return plan
         table = self._greedy
         choices = self._choices(costs, worth)
+        chosen_now = {table.rank[step.result[0]]: step for step in reversed(plan.steps)}
+        hint = {place: _place(choices[place], *self._as_choice(step))
+                for place, step in chosen_now.items()}  # fmt: skip
+        hint |= {table.rank[ref]: 0 for ref, _ in plan.inputs.values()}
         ways = {
             place: [joint.Way(state, c.needs, c.cost_s) for state, c in own]
             for place, own in choices.items()
         }
-        hint = {
-            table.rank[step.result[0]]: joint.Way(
-                table.number(*step.result), tuple(table.number(*arg) for arg in step.args), 0.0
-            )
-            for step in reversed(plan.steps)
-        }
-        hint |= {table.rank[ref]: ways[table.rank[ref]][0] for ref, _ in plan.inputs.values()}
         outputs = [output for output in plan.outputs if not output[0].constant]
         wanted = [table.number(*output) for output in dict.fromkeys(outputs)]
-        found = joint.improved(
+        problem = Problem(
             ways,
             wanted,
             lambda state: table.rank[table.states[state][0]],
             lambda source, state: table.copy(source, state, costs).cost_s,
-            hint,
-            plan.cost_s,
-            self.until,
+            lambda state: (table.states[state][0].type, table.states[state][1]),
+        )
+        found = improved(
+            problem, {p: ways[p][n] for p, n in hint.items()}, self.until, self._solved
         )
         if found is None:
             return plan
@@ -136,6 +135,14 @@ class Selection:
         assert steps is not None  # the solver keeps circles out
         cost_s = sum(step.cost_s for step in steps)
         return replace(plan, steps=steps, cost_s=cost_s) if cost_s < plan.cost_s else plan
+
+    def _as_choice(self, step: PlanStep) -> tuple[int, Choice]:
+        table, args = self._greedy, args_of(step.member)
+        candidate = Candidate(
+            step.member, step.kernel, tuple(a for a in args if isinstance(a, ClassRef))
+        )
+        needs = tuple(table.number(*arg) for arg in step.args)
+        return table.number(*step.result), Choice(candidate, needs, step.cost_s)
 
     def _choices(
         self, costs: Costs, worth: Worth | None
@@ -187,6 +194,16 @@ class Selection:
             if len(args) == 1 and isinstance(args[0], ClassRef) and not args[0].constant:
                 for state in sorted(states[table.rank[args[0]]]):
                     yield place, member, state
+
+
+def _place(choices: list[tuple[int, Choice]], state: int, choice: Choice) -> int:
+    """Where a choice stands among others that give the same state from the same states; it is added
+    if it doesn't (a kernel that another one has got cheaper than)."""
+    for place, (other, known) in enumerate(choices):
+        if (other, known.needs) == (state, choice.needs):
+            return place
+    choices.append((state, choice))
+    return len(choices) - 1
 
 
 def priced(plan: Plan, costs: Costs) -> Plan:

@@ -1,0 +1,136 @@
+"""Blocks: valid whatever is asked, never dearer than the hint, equal layers solved once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqsynth.extract.blocks import Problem, Solved, improved, parted
+from eqsynth.extract.joint import Joint, Way, reachable
+
+COPY_S = 3.0
+
+# A class has two states: its number twice, and one more in the other layout.
+
+
+def problem(ways: Mapping[int, Sequence[Way]], *wanted: int) -> Problem:
+    return Problem(ways, wanted, lambda s: s // 2, lambda _a, _b: COPY_S, lambda state: state % 2)
+
+
+def cost(asked: Problem, found: Joint) -> float:
+    """What the results take, by walking down from them; fails on a circle, and on a state that
+    nothing makes."""
+    done: set[int] = set()
+
+    def visit(state: int, above: tuple[int, ...]) -> float:
+        assert state not in above
+        if state in done:
+            return 0.0
+        way = found.ways[asked.class_of(state)]
+        if way.state != state:
+            total = COPY_S + visit(found.copies[state], (*above, state))
+        else:
+            assert way in asked.ways[asked.class_of(state)]
+            total = way.cost_s + sum(visit(need, (*above, state)) for need in way.needs)
+        done.add(state)
+        return total
+
+    return sum(visit(state, ()) for state in asked.wanted)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Problem, dict[int, Way]]:
+    """Up to 30 classes with ways that may go in circles; the first way of each doesn't."""
+    count = draw(st.integers(4, 30))
+    ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)]}
+    for n in range(1, count):
+        # Mostly what is near, so that there are classes that all else goes through.
+        near = st.integers(max(0, 2 * n - 6), 2 * n - 1)
+        ways[n] = [Way(2 * n, (draw(near), draw(near)), float(draw(st.integers(1, 50))))]
+        for _ in range(draw(st.integers(0, 3))):
+            needs = st.integers(max(0, 2 * n - 8), min(2 * n + 3, 2 * count - 1))
+            below = tuple(s for s in draw(st.lists(needs, max_size=2)) if s // 2 != n)
+            state = 2 * n + draw(st.integers(0, 1))
+            ways[n].append(Way(state, below or (0,), float(draw(st.integers(1, 50)))))
+    wanted = [2 * (count - 1), *draw(st.lists(st.integers(2, 2 * count - 1), max_size=1))]
+    return problem(ways, *dict.fromkeys(wanted)), {n: own[0] for n, own in ways.items()}
+
+
+def as_joint(asked: Problem, ways: Mapping[int, Way]) -> Joint:
+    needed = {*asked.wanted, *(need for way in ways.values() for need in way.needs)}
+    return Joint(ways, {s: ways[s // 2].state for s in needed if ways[s // 2].state != s})
+
+
+@given(problems(), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_a_choice_by_blocks_is_valid_and_no_dearer(
+    drawn: tuple[Problem, dict[int, Way]], least_ways: int
+) -> None:
+    asked, hint = drawn
+    before_s = cost(asked, as_joint(asked, hint))
+    used = {n: way for n, way in hint.items() if n in _used(asked, hint)}
+    found = improved(asked, used, math.inf, Solved(), least_ways)
+    if found is not None:
+        assert cost(asked, found) < before_s
+    useful = reachable(asked.ways, asked.wanted, asked.class_of)
+    blocks = parted(useful, asked.wanted, asked.class_of, least_ways)
+    assert sorted(place for block in blocks for place in block) == sorted(useful)
+
+
+def _used(asked: Problem, ways: Mapping[int, Way]) -> set[int]:
+    found: set[int] = set()
+    stack = [state // 2 for state in asked.wanted]
+    while stack:
+        place = stack.pop()
+        if place not in found:
+            found.add(place)
+            stack += [need // 2 for need in ways[place].needs]
+    return found
+
+
+def layers(count: int) -> tuple[Problem, dict[int, Way]]:
+    """Layers of five classes: two products that pay only together take one whole, the sum of both
+    is all that the next layer reads."""
+    ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)]}
+    x = 0
+    for n in range(count):
+        whole, left, right, out = range(4 * n + 1, 4 * n + 5)
+        ways[whole] = [Way(2 * whole, (2 * x,), 10.0)]
+        for part in (left, right):
+            ways[part] = [Way(2 * part, (2 * x,), 8.0), Way(2 * part, (2 * whole,), 1.0)]
+        ways[out] = [Way(2 * out, (2 * left, 2 * right), 2.0)]
+        x = out
+    greedy = {n: own[0] for n, own in ways.items() if n % 4 != 1}
+    return problem(ways, 2 * x), greedy
+
+
+def test_equal_layers_are_solved_once() -> None:
+    asked = []
+    for count in (4, 8):
+        solved = Solved()
+        question, greedy = layers(count)
+        found = improved(question, greedy, math.inf, solved, least_ways=5)
+        assert found is not None
+        assert cost(question, found) == count * 14.0
+        asked.append(solved.asked)
+        assert solved.known >= count - 2
+        # What was found is known to be the best the next time.
+        again = Solved()
+        assert improved(question, found.ways, math.inf, again, least_ways=5) is None
+    assert asked[0] == asked[1]
+
+
+def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
+    """What is below it would cost nothing to those above, who would never leave it out."""
+    ways = {
+        0: [Way(0, (), 0.0)],
+        1: [Way(2, (0,), 3.0), Way(3, (0,), 2.0)],
+        2: [Way(4, (2,), 3.0)],
+        3: [Way(6, (4,), 1.0), Way(6, (0,), 4.0)],
+    }
+    question = problem(ways, 6)
+    found = improved(question, {n: own[0] for n, own in ways.items()}, math.inf, Solved(), 2)
+    assert found is not None and cost(question, found) == 4.0
