@@ -1,7 +1,8 @@
-"""``eqsynth rules``: the catalogue and the checker of rules."""
+"""``eqsynth rules``: the catalogue, the checker and the verifier of rules."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from eqsynth.cli.output import AsJson, fail, print_json, say, table
 from eqsynth.errors import EqsynthError
 
-rules_app = typer.Typer(help="The catalogue and the checker of rules.", no_args_is_help=True)
+rules_app = typer.Typer(
+    help="The catalogue, the checker and the verifier of rules.", no_args_is_help=True
+)
 
 Files = Annotated[
     list[Path] | None,
@@ -113,11 +116,7 @@ def check(
     names = [rule.name for rule in to_check(rules, names, _part(part))]
     total = len(names)
     results, interrupted = [], False
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True,
-                  disable=not console.is_terminal) as progress:  # fmt: skip
+    with _progress() as progress:
         task = progress.add_task("checking", total=total)
         try:
             for found in check_rules(
@@ -143,6 +142,69 @@ def check(
         raise typer.Exit(130)
     if findings or any(found.error is not None for found in results):
         raise typer.Exit(1)
+
+
+@rules_app.command("verify")
+def verify(
+    files: Annotated[list[Path], typer.Argument(help="Rule files, or directories of them.")],
+    name: Annotated[str | None, typer.Option(help="Verify this rule only.")] = None,
+    limit_s: Annotated[float, typer.Option(
+        min=0, help="Seconds of the processor that one rule may take.")] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Proves rules for all sizes that their conditions allow, or refutes them with numbers.
+
+    Neither proved nor refuted is not proved: what is left to show is told. Exits with 1 if a rule
+    is refuted, with 2 for what can't be loaded or if z3-solver isn't installed. A file given here
+    is loaded after eqsynth's own.
+    """
+    from eqsynth.rules.catalogue import find
+    from eqsynth.verify import to_verify, verify_rules
+
+    rules, names = _load(files)
+    results, interrupted = [], False
+    with _progress() as progress:
+        try:
+            names = names if name is None else [find(rules, name).name]
+            names = [rule.name for rule in to_verify(rules, names)]
+            task = progress.add_task("verifying", total=len(names))
+            for verdict in verify_rules(rules, names, limit_s=limit_s):
+                results.append(verdict)
+                progress.update(task, advance=1, description=verdict.rule.name)
+        except EqsynthError as error:
+            fail(error)
+        except KeyboardInterrupt:
+            interrupted = True
+    if as_json:
+        print_json({"rules": [_verified(v) for v in results], "interrupted": interrupted})
+    else:
+        columns = ("rule", "outcome", "numerics", "how, or what is left")
+        table(columns, [(v.rule.name, v.outcome, v.rule.numerics, v.why) for v in results],
+              red=[v.outcome == "refuted" for v in results])  # fmt: skip
+        counts = Counter(v.outcome for v in results)
+        say(f"{len(results)} rules: " + ", ".join(f"{n} {word}" for word, n in counts.items()))
+    if interrupted:
+        Console(stderr=True).print(f"interrupted after {len(results)} of {len(names)} rules")
+        raise typer.Exit(130)
+    if any(v.outcome == "refuted" for v in results):
+        raise typer.Exit(1)
+
+
+def _verified(verdict: Any) -> dict[str, Any]:
+    rule = verdict.rule
+    return {
+        "rule": rule.name, "file": rule.file, "line": rule.line, "outcome": verdict.outcome,
+        "why": verdict.why, "numerics": rule.numerics, "status": rule.status,
+        "seconds": round(verdict.seconds, 3),
+    }  # fmt: skip
+
+
+def _progress() -> Progress:
+    """A bar on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _part(text: str) -> tuple[int, int]:

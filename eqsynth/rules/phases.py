@@ -66,6 +66,7 @@ class Phased:
     program: tuple[str, ...]
     body: tuple[Tree, ...]
     written: tuple[tuple[str, Tree], ...]
+    actions: tuple[Tree, ...] = ()
 
 
 @dataclass
@@ -218,6 +219,7 @@ def _one_phase(
         (*declare, _rule_text(raw.name, matching, actions, own)),
         body,
         (*wildcards, *lifter.written()),
+        tuple(actions),
     )
 
 

@@ -23,7 +23,8 @@ class Rule:
     A `match_ruleset` or `apply_ruleset` that is empty is a phase that the rule does not have;
     analyses of one ruleset share theirs. `program` is the egglog text of the rule, `body` are the
     facts that its author wrote, `written` what stands in the author's text for each variable that
-    the loader named: an expression, or `_`. `scopes` is what a rule of scopes says.
+    the loader named: an expression, or `_`. `actions` are what an analysis sets, and what a request
+    or an answer does, over those names. `scopes` is what a rule of scopes says.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Rule:
     program: tuple[str, ...]
     body: tuple[Tree, ...]
     written: tuple[tuple[str, Tree], ...]
+    actions: tuple[Tree, ...] = ()
     scopes: ScopeRule | None = None
 
     @property

@@ -1,0 +1,172 @@
+"""Integers in Z3: quotients that floor and that truncate, hypotheses, and what follows from them.
+
+A quotient is a variable of its own, with the two inequalities that say what it is::
+
+    q = x // m   ->   x = m*q + r,  0 <= r < m        (m > 0)
+
+so that Z3 sees polynomials alone. It decides linear ones; of products it knows some. Where it gives
+up, lemmas about these quotients are added, each of which holds of all integers::
+
+    a >= 0, b >= 0  ->  a*b >= 0                                  a divisor, b of 0 <= r and r < m
+    m > 0  ->  q = p,  or m*(q - p - 1) >= 0,  or m*(p - q - 1) >= 0       q and p two quotients
+
+which makes most of what is left linear in the products.
+
+Work is bounded by Z3's own count of it, so that the same question has the same answer on a busy
+machine. The engine's integers have 64 bits and here they have none: what overflows there is no
+match (``tests/verify`` holds the engine to it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+import z3
+
+from eqsynth.verify.verdict import Left
+
+WORK: Final = 1_500_000
+"""What one question may cost, in Z3's units; a second or so."""
+
+# Variables that an equality says are gone first, which leaves fewer products.
+_ELIMINATING: Final = ("simplify", "propagate-values", "solve-eqs", "simplify", "smt")
+
+# Quotients beyond so many have no lemmas: these are as many as pairs of quotients.
+_MOST_QUOTIENTS: Final = 8
+
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+
+
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """After so many seconds of the processor no question is asked any more: `Left` is raised."""
+    token = _deadline.set(time.process_time() + limit_s)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of a question: true, false with numbers that show it, or neither."""
+
+    true: bool
+    model: Any = None
+
+    @property
+    def false(self) -> bool:
+        return self.model is not None
+
+
+@dataclass
+class Integers:
+    """Variables and what is known about them."""
+
+    known: list[Any] = field(default_factory=list)
+    names: count[int] = field(default_factory=count)
+    # Quotient and remainder by the ids of what is divided; the terms are kept, so that their ids
+    # stay theirs.
+    divided: dict[tuple[int, int, str], tuple[Any, ...]] = field(default_factory=dict)
+
+    def fresh(self, stem: str) -> Any:
+        return z3.Int(f"{stem}!{next(self.names)}")
+
+    def suppose(self, *facts: Any) -> None:
+        self.known += facts
+
+    def floor(self, x: Any, m: Any) -> tuple[Any, Any]:
+        """Quotient and remainder that floor. That m is positive is the caller's to know."""
+        q, r = self._divided(x, m, "floor")
+        return q, r
+
+    def truncated(self, x: Any, m: Any) -> tuple[Any, Any]:
+        """Quotient and remainder as the engine's ``/`` and ``%`` give them, m not 0."""
+        q, r = self._divided(x, m, "truncated")
+        return q, r
+
+    def _divided(self, x: Any, m: Any, kind: str) -> Any:
+        x, m = number(x), number(m)
+        key = (x.get_id(), m.get_id(), kind)
+        if key not in self.divided:
+            q, r = self.fresh("q"), self.fresh("r")
+            if kind == "floor":
+                self.suppose(x == m * q + r, r >= 0, r < m)
+            else:
+                size = z3.If(m > 0, m, -m)
+                self.suppose(
+                    m != 0, x == m * q + r, z3.Implies(x >= 0, z3.And(0 <= r, r < size)),
+                    z3.Implies(x <= 0, z3.And(-size < r, r <= 0)),
+                )  # fmt: skip
+            self.divided[key] = q, r, x, m
+        return self.divided[key][:2]
+
+    def ask(self, goal: Any, given: Sequence[Any] = (), work: int = WORK) -> Answer:
+        """Whether a goal follows from what is known and from what is given beside it."""
+        goal = z3.simplify(goal) if z3.is_expr(goal) else z3.BoolVal(bool(goal))
+        if z3.is_true(goal):
+            return Answer(True)
+        facts = [*self.known, *given]
+        first = _checked([*facts, z3.Not(goal)], work)
+        if first.true or first.false:
+            return first
+        return _checked([*facts, z3.Not(goal), *self._lemmas()], work, _ELIMINATING)
+
+    def _lemmas(self) -> list[Any]:
+        """What is true of products of divisors, remainders and differences of quotients."""
+        quotients = [(q, r, m) for (_, _, kind), (q, r, _, m) in self.divided.items()
+                     if kind == "floor"][-_MOST_QUOTIENTS:]  # fmt: skip
+        exact = [q for (_, _, kind), (q, *_) in self.divided.items() if kind == "truncated"]
+        sizes = {m.get_id(): m for _, _, m in quotients if not z3.is_int_value(m)}
+        sizes |= {q.get_id(): q for q in exact[-_MOST_QUOTIENTS:]}
+        found = [
+            z3.Implies(z3.And(a >= 0, b >= 0), a * b >= 0)
+            for a in sizes.values() for _, r, m in quotients for b in (r, m - 1 - r)
+        ]  # fmt: skip
+        for n, (q, _, one) in enumerate(quotients):
+            for p, _, two in quotients[:n]:
+                found += [
+                    z3.Implies(m > 0, z3.Or(q == p, m * (q - p - 1) >= 0, m * (p - q - 1) >= 0))
+                    for m in (one, two)
+                ]
+        return found
+
+    def holds(self, goal: Any, given: Sequence[Any] = (), work: int = WORK) -> bool:
+        return self.ask(goal, given, work).true
+
+    def consistent(self, given: Sequence[Any] = (), work: int = WORK) -> Answer:
+        """Numbers for all that is known, as a model, if there are some: a rule that never matches
+        says nothing, and isn't proved by it."""
+        return _checked([*self.known, *given], work)
+
+
+def number(x: Any) -> Any:
+    return z3.IntVal(x) if isinstance(x, int) else x
+
+
+def value(model: Any, x: Any) -> int:
+    """The number that a model gives a term."""
+    if isinstance(x, int):
+        return x
+    found = model.eval(x, model_completion=True)
+    return int(found.as_long())
+
+
+def _checked(facts: Sequence[Any], work: int, tactics: Sequence[str] = ()) -> Answer:
+    if time.process_time() > _deadline.get():
+        raise Left("the time limit ended it")
+    solver = z3.Then(*tactics).solver() if tactics else z3.Solver()
+    solver.set("rlimit", work)
+    solver.set("random_seed", 0)
+    solver.add(*facts)
+    found = solver.check()
+    if found == z3.unsat:
+        return Answer(True)
+    return Answer(False, solver.model() if found == z3.sat else None)
