@@ -229,7 +229,10 @@ class _Run:
         telling.captured(self.captured, self.report)
         self.original.refuse_nan()
         self.original.try_inputs()
+        weights = self.captured.program.weights()
+        far = self.original.target.weights_are_far(sum(w.type.nbytes for w in weights))
         with Measurer(self.original.target.threads) as measurer:
+            measurer.far = far
             with self._stage("saturate"):
                 graph = self._saturate(measurer)
             with self._stage("extract"):
@@ -342,7 +345,7 @@ class _Run:
         # Building comes after the deadline, so that it may take a share of the limit's slack.
         slack_s = 0.2 * settings.time_limit_s + 0.5
         with closing(Profile(target.key())) as profile:
-            costs = CostModel(target, profile, settings.objective)
+            costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = cpu_backends(self.captured.opaque)
             tried = engines_of(settings.engines)
             path = chosen.path_of(graph, costs, tried)

@@ -43,13 +43,18 @@ DOUBT = 4.0
 """Times the roofline that a kernel is taken to need where nothing is known of its family, and no
 time is left to measure it."""
 
-def measurement_key(kernel: Kernel) -> MeasurementKey:
-    """What the kernel's time is filed under."""
+def measurement_key(kernel: Kernel, far: bool = False) -> MeasurementKey:
+    """What the kernel's time is filed under.
+
+    Args:
+        far: its weights were out of the cache.
+    """
     tensors: list[Tensor] = [*args_of(kernel.term), kernel.term]
     layouts: list[Layout] = [*kernel.inputs, kernel.output]
     if not args_of(kernel.term):
         tensors, layouts = [kernel.term, kernel.term], [kernel.output, kernel.output]
-    constants = "".join("c" if constant else "v" for constant in kernel.constants)
+    weight = "f" if far else "c"
+    constants = "".join(weight if constant else "v" for constant in kernel.constants)
     return MeasurementKey(
         implementation=kernel.implementation,
         shapes=tuple(t.shape for t in tensors),
@@ -97,10 +102,13 @@ class CostModel:
 
     Attributes:
         objective: ``time``, or ``flops`` for the FLOPs with time as a tie-breaker.
+        far: times are those of kernels that find their weights out of the cache.
     """
 
-    def __init__(self, target: Target, profile: Profile, objective: str = "time") -> None:
-        self.target, self.profile, self.objective = target, profile, objective
+    def __init__(
+        self, target: Target, profile: Profile, objective: str = "time", far: bool = False
+    ) -> None:
+        self.target, self.profile, self.objective, self.far = target, profile, objective, far
         self._measured: dict[Kernel, float | None] = {}
         self._facts: dict[Kernel, _Facts] = {}
         # By family.
@@ -109,7 +117,7 @@ class CostModel:
 
     def load(self, kernels: Sequence[Kernel]) -> None:
         """Takes from the profile what is known of these kernels."""
-        keys = {kernel: measurement_key(kernel) for kernel in dict.fromkeys(kernels)}
+        keys = {k: measurement_key(k, self.far) for k in dict.fromkeys(kernels)}
         known = self.profile.lookup_many(keys.values())
         for kernel, key in keys.items():
             if key in known:
@@ -122,7 +130,7 @@ class CostModel:
         """Files what was measured; a kernel that failed is never chosen again in this run."""
         self._measured.update({k: _cost_s(t) if t else None for k, t in times.items()})
         self.profile.record_many(
-            {measurement_key(k): (t, self.roofline_s(k)) for k, t in times.items() if t}
+            {measurement_key(k, self.far): (t, self.roofline_s(k)) for k, t in times.items() if t}
         )
         for family in {self._facts_of(kernel).family for kernel in times}:
             self._ratios.pop(family, None)
@@ -131,7 +139,7 @@ class CostModel:
     def relied_on(self) -> dict[str, float]:
         """The times that costs follow from, by the names of their rows in the profile."""
         timed = [kernel for kernel, cost_s in self._measured.items() if cost_s is not None]
-        names = [self.profile.row_of(measurement_key(kernel)) for kernel in timed]
+        names = [self.profile.row_of(measurement_key(k, self.far)) for k in timed]
         return self.profile.lower_quartiles(names)
 
     def roofline_s(self, kernel: Kernel) -> float:

@@ -23,7 +23,7 @@ import platformdirs
 
 T = TypeVar("T")
 
-FILE_NAME = "profile-2.sqlite"
+FILE_NAME = "profile-3.sqlite"
 """The number is that of the schema and of the way of timing: another one is another file, and old
 versions keep theirs."""
 

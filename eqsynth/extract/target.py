@@ -70,6 +70,11 @@ class Target:
                 return level.bandwidth_bytes_per_s
         return self.levels[-1].bandwidth_bytes_per_s
 
+    def weights_are_far(self, nbytes: float) -> bool:
+        """Whether a program with so many bytes of weights finds them out of the cache of its cores
+        in each call: more than the second level holds."""
+        return len(self.levels) > 2 and nbytes > self.levels[1].capacity_bytes
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """The peak of ``dtype``; of float32 where ``dtype`` has none of its own."""
         peaks = dict(self.flops_per_s)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from types import MappingProxyType
@@ -143,11 +144,13 @@ def time_kernels(
     threads: int,
     until: float = math.inf,
     known: Known = MappingProxyType({}),
+    far: bool = False,
 ) -> list[tuple[int, Timing | None]]:
     """Builds and times kernels, on random data but for what is known; the task of the measuring
     worker.
 
     Args:
+        far: weights are to be out of the cache when a kernel is called.
         until: when the monotonic clock (one for all processes of a machine) says so, no kernel is
             built or timed any more.
 
@@ -171,7 +174,8 @@ def time_kernels(
                 if time.monotonic() >= until:
                     break
                 part = own[start : start + _TOGETHER]
-                found = _time_together(backend, [kernels[n] for n in part], until, known)
+                asked = [kernels[n] for n in part]
+                found = _time_together(backend, asked, until, known, _OtherSteps.of(threads, far))
                 times.update(zip(part, found, strict=False))
     return list(times.items())
 
@@ -201,7 +205,11 @@ def prepare_kernels(
 
 
 def _time_together(
-    backend: Backend, kernels: Sequence[Kernel], until: float, values: Known
+    backend: Backend,
+    kernels: Sequence[Kernel],
+    until: float,
+    values: Known,
+    others: _OtherSteps,
 ) -> Iterator[Timing | None]:
     """Times of kernels that are built at once, up to the deadline."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
@@ -212,8 +220,10 @@ def _time_together(
         if time.monotonic() >= until:
             return
         try:
-            call = None if runner is None else partial(runner, *given)
-            yield None if call is None else _steady(call, until)
+            if runner is None:
+                yield None
+            else:
+                yield _steady(partial(runner, *given), until, partial(others.run, given))
         except (EqsynthError, RuntimeError):
             yield None
 
@@ -233,10 +243,9 @@ def _built(
     ]
 
 
-def _steady(call: Callable[[], object], until: float) -> Timing:
+def _steady(call: Callable[[], object], until: float, between: Callable[[], object]) -> Timing:
     """A timing, the best of three where runs scatter: another busy process makes threads wait for
     each other for milliseconds, and never makes a kernel faster."""
-    between = _other_steps(torch.get_num_threads())
     best = time_one(call, until=until, between=between)
     for _ in range(2):
         if best.q3_s < 1.5 * best.q1_s or time.monotonic() >= until:
@@ -246,25 +255,41 @@ def _steady(call: Callable[[], object], until: float) -> Timing:
     return best
 
 
-@lru_cache(maxsize=4)
-def _other_steps(threads: int) -> Callable[[], object]:
-    """What stands for the other steps of a program between two calls of a kernel: they take its
-    code out of the cache, and some of its weights and data: half of the second cache.
+@dataclass(frozen=True)
+class _OtherSteps:
+    """What stands for the other steps of a program between two calls of a kernel.
 
-    Called again and again, a kernel has all that at hand, and kernels' times don't add up to the
-    program's, so that many small kernels are chosen where one large one is faster (one thread; in
-    its place, timed again and again, with a quarter of the cache and with one and a half of it
-    taken: ViT of 4 layers 3.76 ms, 2.89, 3.11, 4.00; MobileNetV3 1.30, 0.81, 1.02, 2.08). Not the
-    whole cache: the steps of an LSTM find their weights there.
+    They take its code out of the cache, and its weights where those of the program don't all fit
+    there; its arguments were just computed, and are at hand. Called again and again, a kernel has
+    everything at hand, and kernels' times don't add up to the program's, so that many small ones
+    are chosen where one large one is faster (two threads, ms in the sum; in place / called again
+    and again / half of the cache taken / all of it, and arguments at hand: LSTM 1.34 / 0.57 / 0.87
+    / 1.51, ViT of 4 layers 3.08 / 1.96 / 2.17 / 2.68, BERT 7.83 / 6.17 / 6.14 / 6.35, MobileNetV3
+    1.36 / 0.88 / 1.07 / 1.54).
+
+    Attributes:
+        cache_bytes: of the second cache, that the threads have together.
+        large: what is read and written to take all of it, or the half of it.
     """
-    large = torch.zeros(cache_capacities(threads).get(2, 2 << 20) // 8)
-    small = torch.ones(16, 16)
 
-    def run() -> None:
-        large.add_(1.0)
-        torch.relu(torch.softmax(small, -1)) @ small
+    cache_bytes: int
+    large: torch.Tensor
+    small: torch.Tensor
 
-    return run
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(threads: int, far: bool) -> _OtherSteps:
+        cache_bytes = cache_capacities(threads).get(2, 2 << 20)
+        taken = cache_bytes if far else cache_bytes // 2
+        return _OtherSteps(cache_bytes, torch.zeros(taken // 4), torch.ones(16, 16))
+
+    def run(self, given: Sequence[torch.Tensor]) -> None:
+        """Before a call with these arguments, weights not among them."""
+        self.large.add_(1.0)
+        for value in given:
+            if value.nbytes <= self.cache_bytes:
+                value.bitwise_or_(False) if value.dtype == torch.bool else value.add_(0)
+        torch.relu(torch.softmax(self.small, -1)) @ self.small
 
 
 class Measurer:
@@ -275,11 +300,13 @@ class Measurer:
     Attributes:
         spent_s: what those who asked for times have waited for them.
         known: values of constants that kernels are to be timed with.
+        far: weights are to be out of the cache (``Target.weights_are_far``).
     """
 
     def __init__(self, threads: int) -> None:
         self._threads, self.spent_s = threads, 0.0
         self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
+        self.far = False
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
 
@@ -337,6 +364,7 @@ class Measurer:
                 self._threads,
                 until,
                 self._known(kernels),
+                self.far,
                 timeout_s=max(timeout_s, 0.0),
             )
             return {kernels[n]: timing for n, timing in found}

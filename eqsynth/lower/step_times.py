@@ -23,7 +23,8 @@ def step_times(
     program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], seconds: float = 0.1
 ) -> tuple[float, ...]:
     """Seconds of each step: the lower quartile of as many runs as fit into ``seconds``, at least
-    two, of which the first isn't counted. Buffers of the user's module aren't changed."""
+    two, of which the first isn't counted; 0 of a view, which is made by whoever runs the steps.
+    Buffers of the user's module aren't changed."""
     samples: list[list[float]] = [[] for _ in program.steps]
     steps = [
         replace(step, runner=_clocked(step.runner, times))
@@ -38,7 +39,7 @@ def step_times(
         while runs < 2 or (runs < _RUNS and time.monotonic() < end):
             run(*values)
             runs += 1
-    return tuple(Timing.of(times[1:]).q1_s for times in samples)
+    return tuple(Timing.of(times[1:]).q1_s if times else 0.0 for times in samples)
 
 
 def _clocked(runner: Runner, times: list[float]) -> Runner:

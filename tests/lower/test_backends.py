@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -15,7 +16,9 @@ import torch
 
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import borrowed, end_idle_workers
+from eqsynth.extract.cost import measurement_key
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
+from eqsynth.extract.measure import cache_capacities
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
@@ -39,6 +42,9 @@ def measurer() -> Iterator[Measurer]:
     made = Measurer(threads=2)
     yield made
     made.close()
+
+
+MATRIX = TensorType((8, 8), "float32")
 
 
 def relu(size: int) -> Tensor:
@@ -129,10 +135,39 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
 
 def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else kernels' times don't add up to what a program of them takes."""
-    other: list[int] = []
-    monkeypatch.setattr(backends, "_other_steps", lambda threads: lambda: other.append(threads))
+    others: list[Sequence[torch.Tensor]] = []
+    run = backends._OtherSteps.run
+
+    def watched(self: Any, given: Sequence[torch.Tensor]) -> None:
+        others.append(given)
+        run(self, given)
+
+    monkeypatch.setattr(backends._OtherSteps, "run", watched)
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
-    assert timing is not None and len(other) % timing.samples == 0 and set(other) == {1}
+    assert timing is not None and len(others) % timing.samples == 0
+    assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
+def test_other_steps_leave_arguments_as_they_are(dtype: torch.dtype) -> None:
+    """They write what is there: -0.0 too may become 0.0, and nothing else changes."""
+    near, far = (backends._OtherSteps.of(1, far) for far in (False, True))
+    assert far.large.nbytes == near.large.nbytes * 2 == cache_capacities(1)[2]
+    given = torch.tensor([0, 1, 3]).to(dtype), torch.zeros(near.cache_bytes // 4 + 1)
+    before = [value.clone() for value in given]
+    near.run(given)
+    assert all(map(torch.equal, given, before))
+    versions = [value._version for value in given]
+    assert versions == [1, 0]  # what is larger than the cache isn't there
+
+
+def test_times_of_weights_in_the_cache_and_out_of_it_are_kept_apart() -> None:
+    term = Op("Matmul", (Input("0", MATRIX), Input("1", MATRIX)))
+    product = replace(kernel(term), constants=(False, True))
+    near, far = measurement_key(product), measurement_key(product, far=True)
+    assert near != far
+    unweighted = kernel(relu(10))
+    assert measurement_key(unweighted) == measurement_key(unweighted, far=True)
 
 
 def test_a_kernel_that_was_prepared_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from programs import Row, convolutions, program_of, step
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.extract.kernel import channels_last, strides
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.step_times import step_times
+from eqsynth.lower.torch_backend import VIEW
 
 
 def chain(*names: str, shape: tuple[int, ...] = (2, 3)) -> CompiledProgram:
@@ -52,6 +54,29 @@ def test_an_input_that_does_not_fit(value: torch.Tensor, error: type[Exception])
     with pytest.raises(error) as caught:
         chain("Relu")(value)
     assert "'x'" in caught.value.where  # type: ignore[attr-defined]
+
+
+def test_views_of_views_are_one_view_of_what_was_computed() -> None:
+    """Each call of torch takes a microsecond. The input begins in the middle of its storage."""
+    steps = [
+        step("s", op("Slice", (4, 2, 6), attrs=(0, 1, 3, 1)), "x"),
+        step("r", op("Reshape", (2, 2, 6), attrs=((4, 6),)), "s"),
+        step("p", op("Permute", (4, 6), attrs=((1, 0),)), "r"),
+        step("t", op("Permute", (6, 4), attrs=((1, 0),)), "p"),
+        step("u", op("Slice", (4, 6), attrs=(0, 2, 4, 1)), "t"),
+        step("y", op("Neg", (2, 6)), "u"),
+        step("z", op("Neg", (4, 6)), "r"),
+    ]
+    assert {s.kernel.implementation for s in steps[:5]} == {VIEW}
+    program = program_of({"x": (4, 2, 6)}, steps, ["y", "z", "u", "p"])
+    assert program.source.count("as_strided(") == 3  # r, u, and p, which is a result
+    assert program.source.count(" = k") == 2
+    x = torch.randn(5, 2, 6)[1:]
+    rows = x[1:3].reshape(4, 6)
+    for got, expected in zip(program(x), (-rows[2:], -rows, rows[2:], rows.mT), strict=True):
+        assert torch.equal(got, expected)
+    times = step_times(program, (x,), {})
+    assert times[:5] == (0.0,) * 5 and min(times[5:]) > 0
 
 
 def test_a_wrong_number_of_inputs() -> None:
