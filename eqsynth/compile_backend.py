@@ -37,6 +37,7 @@ from eqsynth.errors import (
     GradientWarning,
     WeightError,
 )
+from eqsynth.frontend.examples import TENSORS
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 from eqsynth.race import race
@@ -44,8 +45,6 @@ from eqsynth.sizes import BySize, Compiled
 
 log = logging.getLogger("eqsynth.compile")
 
-# Classes of plain tensors; a subclass may mean something else by an operator.
-_TENSORS: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # By which a backend tells Dynamo to trace again, or to leave a frame alone.
 _DYNAMOS: Final = (RestartAnalysis, SkipFrame)
 
@@ -95,7 +94,7 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
     """Why a graph with such inputs isn't for eqsynth; empty if it is."""
     for value in example_inputs:
         if isinstance(value, torch.Tensor):
-            if type(value) not in _TENSORS:
+            if type(value) not in TENSORS:
                 return f"an input is a {type(value).__name__}"
             if value.device.type != "cpu":
                 return "it isn't on the CPU"

@@ -39,11 +39,11 @@ from eqsynth.extract.regions import first_asked, reserved_s, with_engines
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
-from eqsynth.frontend.examples import arguments, opened
+from eqsynth.frontend.examples import arguments, opened, validate
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
-from eqsynth.frontend.torch_export import capture, validate
+from eqsynth.frontend.torch_export import capture
 from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
@@ -103,8 +103,9 @@ def optimize(
             was found until then is used, by estimates where nothing was measured; the report says
             which. Capturing, the check and the race come on top. ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
-        memory_limit: bytes of address space of the saturation worker, and of the constants that a
-            compiled program may keep.
+        memory_limit: bytes of address space of the saturation worker, of the constants that a
+            compiled program may keep, and of each value that it computes: a program with a larger
+            one, as ``x.expand(1 << 36, 3)``, stays as it is unless a plan goes round it.
         numerics: what a rule may do to rounding: ``bitwise``, ``real`` (another order of
             operations), ``cancels`` (may lose digits), ``approx``.
         check: compare the result with the original on several kinds of random inputs. If they
@@ -165,7 +166,7 @@ def optimize(
         validate(module, args, kwargs)
     try:
         if module is not None:
-            module, args, kwargs = opened(module, args, kwargs)
+            module, args, kwargs = opened(module, args, kwargs, settings.memory_limit)
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
@@ -360,6 +361,7 @@ class _Run:
                 own = extract(
                     graph, backends, costs, measurer, left_s,
                     reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
+                    limit_bytes=settings.memory_limit,
                 )  # fmt: skip
                 factor = self._together(graph, own) if tried else 1.0
                 found = with_engines(
@@ -405,11 +407,13 @@ class _Run:
         if not kept:
             if must_win and result.before.median_s < _LONG_S:
                 self.report.operator_times = operator_times(
-                    self.captured, graph, plan, compiled, args, kwargs
+                    self.captured, graph, plan, compiled, args, kwargs, self.settings.memory_limit
                 )
             return compiled
         self.report.reason = "nothing faster was found"
-        self.report.why_not = why_not(self.captured, graph, plan, compiled, args, kwargs)
+        self.report.why_not = why_not(
+            self.captured, graph, plan, compiled, args, kwargs, self.settings.memory_limit
+        )
         return self.original.program(self.report)
 
     # ---- parts ---------------------------------------------------------------------

@@ -8,6 +8,7 @@ result and its arguments; that is known only where these are values of the origi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,10 +38,15 @@ def why_not(
     compiled: CompiledProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    limit_bytes: float = math.inf,
 ) -> tuple[StepTime, ...]:
     """The steps that took most over what they replaced, the worst first; where that is known of
-    none, those that took most."""
-    before = _original_times(captured, graph, args, kwargs)
+    none, those that took most.
+
+    Args:
+        limit_bytes: of a value; where the original has a larger one, what was replaced isn't known.
+    """
+    before = _original_times(captured, graph, args, kwargs, limit_bytes)
     found = [
         _told(step, seconds, replaced(graph, step), before)
         for step, seconds in zip(plan.steps, step_times(compiled, args, kwargs), strict=True)
@@ -57,11 +63,16 @@ def operator_times(
     compiled: CompiledProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    limit_bytes: float = math.inf,
 ) -> OperatorTimes:
-    """Seconds of the original's operators and of the program's steps, by what they compute."""
+    """Seconds of the original's operators and of the program's steps, by what they compute.
+
+    Args:
+        limit_bytes: of a value; where the original has a larger one, its seconds aren't known.
+    """
     _, values = planned_values(graph, plan)
     known = list(zip(plan.steps, step_times(compiled, args, kwargs), strict=True))
-    plain = _plain(captured, graph)
+    plain = _plain(captured, graph, limit_bytes)
     before: dict[Tensor, float] = {}
     if plain is not None:
         program, own = plain
@@ -95,10 +106,14 @@ def replaced(graph: EGraph, step: PlanStep) -> dict[ClassRef, Op] | None:
 
 
 def _original_times(
-    captured: Captured, graph: EGraph, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    captured: Captured,
+    graph: EGraph,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    limit_bytes: float,
 ) -> dict[ClassRef, float]:
     """Seconds of each of the original's operators through plain torch, by its class."""
-    plain = _plain(captured, graph)
+    plain = _plain(captured, graph, limit_bytes)
     if plain is None:
         return {}
     program, plan = plain
@@ -109,11 +124,14 @@ def _original_times(
     return times
 
 
-def _plain(captured: Captured, graph: EGraph) -> tuple[CompiledProgram, Plan] | None:
+def _plain(
+    captured: Captured, graph: EGraph, limit_bytes: float
+) -> tuple[CompiledProgram, Plan] | None:
     """The original's operators through plain torch, one by one; None if that can't be built."""
     backends = (TorchBackend(captured.opaque),)
     try:
-        found = candidates(graph, backends, until=0.0)  # the original's operators alone
+        # The original's operators alone.
+        found = candidates(graph, backends, until=0.0, limit_bytes=limit_bytes)
         plan = Selection(graph, found).plain(lambda kernel: 1.0)
         return lowered(captured, graph, plan, backends), plan
     except (ExtractionError, LoweringError):

@@ -38,18 +38,23 @@ def placeholder(member: Tensor) -> tuple[Tensor, tuple[ClassRef, ...]]:
 
 
 def candidates(
-    graph: EGraph, backends: Sequence[Backend], until: float = math.inf
+    graph: EGraph,
+    backends: Sequence[Backend],
+    until: float = math.inf,
+    limit_bytes: float = math.inf,
 ) -> dict[ClassRef, list[Candidate]]:
     """Every kernel of every member that isn't constant; those of the original's operators first.
 
     Args:
         until: when the monotonic clock says so, kernels of other members are left out.
+        limit_bytes: of a larger value there are no kernels. What a kernel gives is dense:
+            ``x.expand(1 << 30, 3)`` takes 12 GiB then, of which torch makes a view.
     """
     found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
     cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
     for original in (True, False):
         for ref, members in graph.classes.items():
-            if ref.constant:
+            if ref.constant or ref.type.nbytes > limit_bytes:
                 continue
             own = graph.original.get(ref, ())
             for member in members:

@@ -71,6 +71,7 @@ def extract(
     measure: Measure,
     deadline_s: float,
     reserve_s: Callable[[Plan], float] = lambda _plan: 0.0,
+    limit_bytes: float = math.inf,
 ) -> Extraction:
     """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
 
@@ -81,12 +82,36 @@ def extract(
     Args:
         deadline_s: seconds from now in which kernels are looked for and timed.
         reserve_s: how much of them is to be left over for building a plan.
+        limit_bytes: of a value that a plan computes.
 
     Raises:
-        ExtractionError: an output can't be run by any backend.
+        ExtractionError: an output can't be run by any backend, or not without a larger value.
     """
+    try:
+        return _extract(graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes)
+    except ExtractionError as error:
+        huge = [ref for ref in graph.original if ref.type.nbytes > limit_bytes and not ref.constant]
+        if not huge:
+            raise
+        raise ExtractionError(
+            "a value of the program is too large to be computed",
+            got=", ".join(f"{ref.type}: {ref.type.nbytes:,} bytes" for ref in huge[:3]),
+            expected=f"at most {limit_bytes:,.0f} bytes",
+            hint="raise memory_limit; the original runs as it is",
+        ) from error
+
+
+def _extract(
+    graph: EGraph,
+    backends: Sequence[Backend],
+    costs: CostModel,
+    measure: Measure,
+    deadline_s: float,
+    reserve_s: Callable[[Plan], float],
+    limit_bytes: float,
+) -> Extraction:
     end = time.monotonic() + deadline_s
-    found = candidates(graph, backends, end)
+    found = candidates(graph, backends, end, limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}
     search = _Search(Selection(graph, found, end), costs)
     costs.load(list(kernels))
@@ -108,7 +133,7 @@ def extract(
             raise
         # Some operator runs in another form only, for which the time was too short.
         ended = False
-        search.selection = Selection(graph, candidates(graph, backends))
+        search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
     return replace(search.result(len(kernels)), ended=ended)
 

@@ -187,7 +187,8 @@ def _check_tensor(value: Any, kind: Input) -> None:
 
 
 def _check_constant(value: Any, expected: Any) -> None:
-    if type(value) is not type(expected) or value != expected:
+    nan = value != value and expected != expected
+    if type(value) is not type(expected) or (value != expected and not nan):
         raise EqsynthError(
             "an argument that is no tensor has another value than at capture",
             got=repr(value),

@@ -1,20 +1,26 @@
-"""Example inputs of a module: taken apart, and tried on the module before anything is captured.
-
-Not here: whether they fit the signature (``torch_export.validate``).
-"""
+"""Example inputs of a module: taken apart, held against what a program can be made of, and tried on
+the module before anything is captured."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.lower.calling import bound, signature_of
 from eqsynth.lower.holders import Opening, holds, opened_module
+
+TENSORS: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Classes of plain tensors; a subclass may mean something else by an operator."""
+
+_AS_IT_IS: Final = "the original runs as it is"
 
 
 def arguments(
@@ -25,7 +31,7 @@ def arguments(
     ``torch.export`` takes it for one input.
 
     Raises:
-        EqsynthError: the keyword arguments are no mapping from names.
+        EqsynthError: the keyword arguments are no mapping from names, or an argument has no end.
     """
     kwargs = {} if example_kwargs is None else example_kwargs
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
@@ -47,22 +53,132 @@ def arguments(
         seen.add(id(x))
         return x
 
-    given: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
-        torch.Tensor, apart, (tuple(example_inputs), dict(kwargs))
-    )
+    try:
+        given: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+            torch.Tensor, apart, (tuple(example_inputs), dict(kwargs))
+        )
+    except RecursionError:
+        raise EqsynthError(
+            "optimize: an example input is nested too deeply, or holds itself",
+            got="lists, tuples or dicts in each other",
+            expected="a tree of tensors and plain values",
+            hint="give the tensors in a flat list",
+        ) from None
     return given
 
 
-def refuse_sparse(tree: Any) -> None:
-    """Tensors that a program of dense ones isn't of; ``torch.export`` takes some for dense."""
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, torch.Tensor) and (leaf.layout != torch.strided or leaf.is_nested):
+def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """What the caller got wrong, before anything is exported.
+
+    Raises:
+        EqsynthError: the number or names of the inputs don't fit ``forward``.
+        CaptureError: the module, or a part of it, is in training mode, or a parameter of it gets
+            its values at the first call only.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise CaptureError(
+            "this is no torch module",
+            got=type(module).__name__,
+            expected="a torch.nn.Module, or an expression of eqsynth",
+            hint="wrap a function into a module",
+        )
+    bound(signature_of(module), args, kwargs)
+    for name, part in module.named_modules():
+        if part.training:
             raise CaptureError(
-                "an input isn't dense",
-                got=str(leaf.layout),
-                expected=str(torch.strided),
-                hint="the original runs as it is",
+                "the module is in training mode",
+                where=name,
+                got=type(part).__name__,
+                expected="evaluation mode",
+                hint="call .eval() on the module first",
             )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise CaptureError(
+                "a weight has no values yet",
+                where=name,
+                got=type(tensor).__name__,
+                expected="a tensor with values",
+                hint="call the module once, as torch's lazy modules want it",
+            )
+
+
+def refuse_foreign(
+    module: torch.nn.Module, inputs: Any, limit_bytes: float = math.inf
+) -> None:
+    """Tensors that a program of plain dense ones on the CPU isn't made of, before any is copied.
+
+    Args:
+        inputs: the arguments, as a tree.
+        limit_bytes: what a tensor that overlaps itself may take once it is dense.
+
+    Raises:
+        CaptureError: an input, parameter or buffer is such a tensor, or an input is a module.
+    """
+    # torch.export makes a tree of a module that is an argument, and then knows it as one.
+    for leaf in tree_leaves(inputs, is_leaf=_is_module):
+        if _is_module(leaf):
+            raise CaptureError(
+                "an input is a module",
+                where=type(module).__name__,
+                got=type(leaf).__name__,
+                expected="tensors and plain values",
+                hint=_AS_IT_IS,
+            )
+        if isinstance(leaf, torch.Tensor):
+            _refuse_foreign("an input", type(module).__name__, leaf, limit_bytes)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        # Of what isn't dense, capture makes opaque operators' arguments.
+        _refuse_foreign("a weight", name, tensor, limit_bytes, dense=False)
+
+
+def _refuse_foreign(
+    what: str, where: str, tensor: torch.Tensor, limit_bytes: float, dense: bool = True
+) -> None:
+    plain = is_plain(tensor)
+    for is_so, told, got, expected in (
+        (type(tensor) not in TENSORS, "isn't a plain tensor", type(tensor).__name__,
+         "torch.Tensor"),
+        (tensor.device.type != "cpu", "isn't on the CPU", str(tensor.device), "cpu"),
+        (dense and not plain, "isn't dense", _layout(tensor), str(torch.strided)),
+    ):  # fmt: skip
+        if is_so:
+            raise CaptureError(
+                f"{what} {told}", where=where, got=got, expected=expected, hint=_AS_IT_IS
+            )
+    if plain:
+        refuse_huge(what, where, tensor, limit_bytes)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is what its elements are: dense, and not quantized."""
+    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype if tensor.is_quantized else tensor.layout)
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+def refuse_huge(what: str, where: str, tensor: torch.Tensor, limit_bytes: float) -> None:
+    """Refuses a tensor that overlaps itself, ``x.expand(1 << 36, 3)``, and that nobody could hold
+    once it is copied: what a program takes and gives is dense.
+
+    Raises:
+        CaptureError: it is such a tensor.
+    """
+    dense = tensor.numel() * tensor.element_size()
+    if dense > limit_bytes and dense > tensor.untyped_storage().nbytes():
+        raise CaptureError(
+            f"{what} overlaps itself and is too large to be copied",
+            where=where,
+            got=f"{tuple(tensor.shape)}: {dense:,} bytes once it is dense",
+            expected=f"at most {limit_bytes:,.0f} bytes",
+            hint="raise memory_limit, or expand the tensor where it is used",
+        )
 
 
 def any_order(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -133,19 +249,29 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def opened(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    limit_bytes: float = math.inf,
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The module, tried on its arguments; opened, where these or its result hold tensors in objects
     that torch's trees end at (``lower/holders.py``).
 
+    Args:
+        limit_bytes: see ``refuse_foreign``; of a result the same.
+
     Raises:
-        EqsynthError, CaptureError: as ``try_out``.
+        EqsynthError, CaptureError: as ``try_out``, ``refuse_foreign`` and ``refuse_huge``.
     """
     call = Opening()
     given = call.opened((args, kwargs))
+    refuse_foreign(module, given, limit_bytes)
     if call.objects:
         module, (args, kwargs) = opened_module(module), arguments(*given)
     result = try_out(module, args, kwargs)
+    for leaf in tree_leaves(Opening().opened(result)):
+        if isinstance(leaf, torch.Tensor):
+            _refuse_foreign("a result", type(module).__name__, leaf, limit_bytes)
     if not call.objects and holds(result):
         module = opened_module(module)
     return module, args, kwargs
@@ -205,7 +331,7 @@ def kept_buffers(module: torch.nn.Module) -> Iterator[list[str]]:
                 if part._buffers.get(name) is not buffer:
                     assigned.append(name)
                 part._buffers[name] = buffer
-                if not torch.equal(buffer, value):
+                if not is_plain(buffer) or not torch.equal(buffer, value):
                     buffer.copy_(value)
 
 

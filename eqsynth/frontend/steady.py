@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from eqsynth.errors import UnsteadyError
-from eqsynth.frontend.examples import kept_buffers
+from eqsynth.frontend.examples import is_plain, kept_buffers
 from eqsynth.lower.kinds import inputs_of
 from eqsynth.lower.reruns import Reference, Values, may_be_copied
 from eqsynth.lower.rounding import Evidence, distance, judge
@@ -141,12 +141,7 @@ def _near(one: Sequence[Any], other: Sequence[Any], roundings: float = _ROUNDING
 
 
 def _is_dense(leaf: Any) -> bool:
-    return (
-        isinstance(leaf, torch.Tensor)
-        and leaf.layout == torch.strided
-        and not leaf.is_quantized
-        and not leaf.is_nested
-    )
+    return isinstance(leaf, torch.Tensor) and is_plain(leaf)
 
 
 def _leaf_near(a: Any, b: Any, roundings: float) -> bool:

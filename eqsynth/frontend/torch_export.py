@@ -7,7 +7,6 @@ stays opaque (``opaque.py``). No module is refused for an operator; only export 
 
 from __future__ import annotations
 
-import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
 from eqsynth.frontend.captured import Captured, Constant, Convention, Given
-from eqsynth.frontend.examples import any_order, refuse_sparse
+from eqsynth.frontend.examples import any_order, refuse_foreign, validate
 from eqsynth.frontend.exporting import (
     apart,
     decomposed,
@@ -33,7 +32,7 @@ from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
-from eqsynth.lower.calling import bound
+from eqsynth.lower.calling import bound, signature_of
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
@@ -49,32 +48,6 @@ _ASSERTIONS: Final = frozenset(
     }
 )
 
-def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """What the caller got wrong, before anything is exported.
-
-    Raises:
-        EqsynthError: the number or names of the inputs don't fit ``forward``.
-        CaptureError: the module, or a part of it, is in training mode.
-    """
-    if not isinstance(module, torch.nn.Module):
-        raise CaptureError(
-            "this is no torch module",
-            got=type(module).__name__,
-            expected="a torch.nn.Module, or an expression of eqsynth",
-            hint="wrap a function into a module",
-        )
-    bound(inspect.signature(module.forward), args, kwargs)
-    for name, part in module.named_modules():
-        if part.training:
-            raise CaptureError(
-                "the module is in training mode",
-                where=name,
-                got=type(part).__name__,
-                expected="evaluation mode",
-                hint="call .eval() on the module first",
-            )
-
-
 def capture(
     module: torch.nn.Module,
     example_inputs: tuple[Any, ...],
@@ -88,8 +61,8 @@ def capture(
     """
     kwargs = dict(example_kwargs or {})
     validate(module, example_inputs, kwargs)
-    parameters = inspect.signature(module.forward)
-    refuse_sparse((example_inputs, kwargs))
+    parameters = signature_of(module)
+    refuse_foreign(module, (example_inputs, kwargs))
     args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
     with warnings.catch_warnings():

@@ -44,6 +44,14 @@ class Calling(Protocol):
         ...
 
 
+def signature_of(module: torch.nn.Module) -> inspect.Signature:
+    """The signature of ``forward``; that of any call, where Python knows none (a traced module)."""
+    try:
+        return inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
 def bound(
     parameters: inspect.Signature,
     args: tuple[Any, ...],

@@ -21,6 +21,8 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import GetAttrKey, register_pytree_node, tree_leaves, tree_map
 
+from eqsynth.lower.calling import signature_of
+
 _PLAIN: Final = (
     bool, int, float, complex, str, bytes, type(None), type, range, enum.Enum, torch.Size,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -244,7 +246,7 @@ class Opened(torch.nn.Module):
 
 def opened_module(module: torch.nn.Module) -> Opened:
     """See :class:`Opened`; its ``forward`` has the signature of the module's."""
-    signature = inspect.signature(module.forward)
+    signature = signature_of(module)
     own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     parameters = list(signature.parameters.values())
 

@@ -21,7 +21,7 @@ from eqsynth.lower import torch_modes
 from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.holders import Opening
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
-from eqsynth.lower.weights import Recipe, State, Watch, storages
+from eqsynth.lower.weights import Recipe, State, Watch, copied, storages
 
 
 class CompiledProgram(torch.nn.Module):
@@ -217,7 +217,7 @@ class CompiledProgram(torch.nn.Module):
         taken = self._owned | storages(inputs)
         with torch.no_grad():
             own = [
-                x if id(x) in given else x.clone() if storages([x]) & taken else x.detach()
+                x if id(x) in given else copied(x) if storages([x]) & taken else x.detach()
                 for x in values
             ]
         fresh = [n for n, x in enumerate(values) if id(x) not in given]

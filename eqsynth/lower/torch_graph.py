@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
-from eqsynth.lower.calling import Fixed, Given, SavedCalling, bound
+from eqsynth.lower.calling import Fixed, Given, SavedCalling, bound, signature_of
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
 
@@ -150,7 +150,7 @@ def as_graph(
     Raises:
         LoweringError: ``torch.export`` refuses the module, or it has parts that are no operators.
     """
-    parameters = inspect.signature(module.forward)
+    parameters = signature_of(module)
     bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
     try:
         with torch.no_grad():

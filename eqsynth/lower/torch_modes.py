@@ -137,7 +137,7 @@ def zeros_like(tree: Any) -> Callable[[], Any] | None:
     """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them. None
     where a tensor isn't dense: zeros say nothing of such."""
     tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    if any(leaf.layout != torch.strided or leaf.is_nested for leaf in tensors):
+    if any(x.layout != torch.strided or x.is_nested or x.is_quantized for x in tensors):
         return None
 
     def sketch(x: torch.Tensor) -> torch.Tensor:

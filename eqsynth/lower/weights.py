@@ -136,6 +136,15 @@ def owned(value: torch.Tensor, taken: frozenset[int], own: bool) -> torch.Tensor
     return value.clone(memory_format=torch.preserve_format)
 
 
+def copied(value: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own. An axis that repeats one element still does: a copy of
+    ``x.expand(1 << 36, 3)`` with all its elements is more than a machine holds."""
+    if value.layout != torch.strided or 0 not in value.stride():
+        return value.clone()
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in value.stride())
+    return value[once].clone().expand(value.shape)
+
+
 def storages(values: Iterable[torch.Tensor]) -> frozenset[int]:
     """Where the memory of dense tensors begins; nothing for tensors without elements."""
     dense = (x for x in values if x.layout == torch.strided and x.numel())
@@ -191,13 +200,19 @@ def place_of(module: torch.nn.Module, path: str) -> tuple[dict[str, Any], str] |
     *parts, name = path.split(".")
     part: Any = module
     for step in parts:
-        part = getattr(part, "_modules", {}).get(step)
+        part = _at(getattr(part, "_modules", {}), step)
         if part is None:
             return None
     for where in (part._parameters, part._buffers, vars(part)):
-        if isinstance(where.get(name), torch.Tensor):
+        if isinstance(_at(where, name), torch.Tensor):
             return where, name
     return None
+
+
+def _at(where: Any, key: str) -> Any:
+    """What stands at a key; None if nothing does. The dictionaries of a module of TorchScript have
+    no ``get``."""
+    return where[key] if key in where else None  # noqa: SIM401
 
 
 def tensor_at(state: State, path: str) -> torch.Tensor | None:
@@ -306,11 +321,12 @@ class Watch:
             WeightError: a tensor has changed.
         """
         for name, where, key, x, version, pointer in self._entries:
-            if where.get(key) is not x or x._version != version or x.data_ptr() != pointer:
+            now = _at(where, key)
+            if now is not x or x._version != version or x.data_ptr() != pointer:
                 raise WeightError(
                     "a weight has changed since the program was made",
                     where=name,
-                    got="another tensor" if where.get(key) is not x else "a change in place",
+                    got="another tensor" if now is not x else "a change in place",
                     expected="the weights that the program was made from",
                     hint="call program.refresh(module), or optimize with own_constants=True",
                 )

@@ -53,7 +53,7 @@ def module_of(
             hint="pip install 'eqsynth[onnx]'",
         )
     from eqsynth.frontend.onnx.module import OnnxModule, inputs_for
-    from eqsynth.frontend.torch_export import validate
+    from eqsynth.frontend.examples import validate
 
     module = OnnxModule(model)
     if not args and not kwargs:
