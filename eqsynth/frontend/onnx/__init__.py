@@ -52,8 +52,8 @@ def module_of(
             expected="a torch.nn.Module, or onnx",
             hint="pip install 'eqsynth[onnx]'",
         )
-    from eqsynth.frontend.onnx.module import OnnxModule, inputs_for
     from eqsynth.frontend.examples import validate
+    from eqsynth.frontend.onnx.module import OnnxModule, inputs_for
 
     module = OnnxModule(model)
     if not args and not kwargs:
