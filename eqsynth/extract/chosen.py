@@ -18,6 +18,7 @@ from typing import Final
 from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
+from eqsynth.extract import schedule
 from eqsynth.extract.candidates import copy_kernel, placeholder
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
@@ -157,4 +158,6 @@ def _inputs(region: Region) -> list[Tensor]:
     return [Input(str(n), arg.type) for n, arg in enumerate(region.args)]
 
 
-_CLASSES: Final = kept.classes(Chosen, Extraction, Plan, PlanStep, Kernel, *TERMS)
+_CLASSES: Final = {
+    **kept.classes(Chosen, Extraction, Plan, PlanStep, Kernel, *TERMS), **schedule.CLASSES
+}

@@ -61,7 +61,7 @@ def measurement_key(kernel: Kernel, far: bool = False) -> MeasurementKey:
         strides=tuple(strides(t.shape, at) for t, at in zip(tensors, layouts, strict=True)),
         dtypes=tuple(t.dtype for t in tensors),
         term=f"{constants} {render(kernel.term)}",
-        schedule=kernel.schedule,
+        schedule=str(kernel.schedule),
         kind=_kind(kernel.term),
     )
 

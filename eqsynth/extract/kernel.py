@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol
 
+from eqsynth.extract.schedule import Schedule
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import Shape
 
@@ -58,7 +59,8 @@ class Kernel:
         constants: for each argument, whether it is known at compile time (it is then packed once).
         implementation: the backend's name for the way, such as ``onednn.conv`` or ``tvm``.
         inputs, output: layouts that it takes and gives.
-        schedule: the point of the backend's schedule space, as text.
+        schedule: how its loops run, a point of the backend's space; a text where there is no
+            space, such as an engine's version. ``str`` of it is its name.
     """
 
     term: Tensor
@@ -66,7 +68,7 @@ class Kernel:
     implementation: str
     inputs: tuple[Layout, ...]
     output: Layout
-    schedule: str = ""
+    schedule: Schedule | str = ""
 
     def __post_init__(self) -> None:
         # Times are looked up by kernel, thousands of them in each round of extraction.

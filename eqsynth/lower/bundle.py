@@ -30,7 +30,7 @@ from eqsynth.lower.program_data import Parts, from_parts, machine, to_parts
 from eqsynth.lower.torch_scalars import as_bytes
 
 FORMAT: Final = "eqsynth program"
-VERSION: Final = 4
+VERSION: Final = 5
 # What arrays hold: also what the IR doesn't, for operators that run through torch.
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype

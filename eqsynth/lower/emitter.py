@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
 from eqsynth.extract.kernel import Layout, strides
+from eqsynth.extract.schedule import TASKS, Schedule
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, Value, leaves
@@ -33,12 +34,7 @@ from eqsynth.lower.scalar_functions import (
     stored,
     to_storage,
 )
-from eqsynth.lower.schedules import LANES, UNROLL
-
-# Below this many evaluations of the body, waking a second thread costs more than it saves.
-PARALLEL_GRAIN: Final = 16384
-# Parallel loops have at least about this many steps, so that threads get equal shares.
-TASKS: Final = 64
+from eqsynth.lower.schedules import LANES, PARALLEL_GRAIN, UNROLL
 
 Body = Callable[[dict[int, Expr]], list[Any]]
 
@@ -46,8 +42,11 @@ Body = Callable[[dict[int, Expr]], list[Any]]
 class Emitter:
     """A function in the making: its parameters, and statements over them."""
 
-    def __init__(self, nest: LoopNest, name: str) -> None:
+    def __init__(self, nest: LoopNest, schedule: Schedule, name: str) -> None:
         self.nest = nest
+        self.tasks: int = getattr(schedule, "tasks", TASKS)
+        self.order: tuple[int, ...] = getattr(schedule, "order", ())
+        self.unrolled: int = getattr(schedule, "unrolled", 1)
         self.name = name
         self.args: tuple[Tensor, ...] = args_of(nest.scope)
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
@@ -128,13 +127,19 @@ class Emitter:
         if self.nest.work < PARALLEL_GRAIN or not loops:
             return self._plain(loops, {}, body)
         count, shared = 0, 1
-        while count < len(loops) and shared < TASKS:
+        while count < len(loops) and shared < self.tasks:
             shared *= loops[count].extent
             count += 1
         fused, inside = loops[:count], loops[count:]
         return self._for(
             shared, lambda v: self._plain(inside, self._split(fused, v), body), ForKind.PARALLEL
         )
+
+    def _ordered(self, loops: Sequence[Loop]) -> list[Loop]:
+        """Loops around a kernel's innermost part in the schedule's order. One that the order
+        doesn't know stays where it is, at the end."""
+        known = [loops[k] for k in self.order if k < len(loops)]
+        return [*known, *loops[len(known) :]]
 
     def _split(self, loops: Sequence[Loop], flat: Expr) -> dict[int, Expr]:
         """The iterators of ``loops`` at a position of their product."""
@@ -157,13 +162,14 @@ class Emitter:
         whole, rest = divmod(inner.extent, width)
         statements: list[Any] = []
         if whole:
-            counted = (*outer, Loop(-1, whole))
+            counted = self._ordered((*outer, Loop(-1, whole)))
             statements += self._outer(
                 counted, lambda at: block(inner.slot, at[-1] * self._int(width), width, at)
             )
         if rest:
             begin = self._int(whole * width)
-            statements += self._outer(outer, lambda at: block(inner.slot, begin, rest, at))
+            shared = self._ordered(outer)
+            statements += self._outer(shared, lambda at: block(inner.slot, begin, rest, at))
         return statements
 
     def _rest(self, extent: int, width: int, start: Expr) -> int | Expr:
@@ -183,14 +189,27 @@ class Emitter:
             return [*code, *self._store(at, value)]
         total = self._local(1)
         zero = self._int(0)
-        small = math.prod(loop.extent for loop in self.nest.reduction) <= UNROLL
-        kind = ForKind.UNROLLED if small else ForKind.SERIAL
         return [
             tirx.AllocBuffer(total, ON_STACK),
             tirx.BufferStore(total, self._identity(), [zero]),
-            *self._plain(self.nest.reduction, at, lambda r: self._step(total, zero, r), kind),
+            *self._reduced(self.nest.reduction, at, lambda r: self._step(total, zero, r)),
             *self._store(at, tirx.BufferLoad(total, [zero])),
         ]
+
+    def _reduced(self, loops: Sequence[Loop], at: dict[int, Expr], body: Body) -> list[Any]:
+        """Loops over a reduction: written out if they are short, else so many steps of the
+        innermost as the schedule says."""
+        if self.unrolled == 1:
+            short = math.prod(loop.extent for loop in loops) <= UNROLL
+            return self._plain(loops, at, body, ForKind.UNROLLED if short else ForKind.SERIAL)
+        *around, inner = loops
+        size, chunks = self.unrolled, Loop(-4, inner.extent // self.unrolled)
+
+        def chunk(r: dict[int, Expr]) -> list[Any]:
+            first = r[-4] * self._int(size)
+            return self._for(size, lambda j: body({**r, inner.slot: first + j}), ForKind.UNROLLED)
+
+        return self._plain((*around, chunks), at, chunk)
 
     def _registers(
         self,
@@ -219,17 +238,14 @@ class Emitter:
 
             return self._for(height, vectors, ForKind.UNROLLED)
 
-        small = math.prod(loop.extent for loop in reduction) <= UNROLL
-        kind = ForKind.UNROLLED if small else ForKind.SERIAL
         statements = [
             *lanes(lambda i, lane, total: [tirx.BufferStore(totals, self._identity(), [total])]),
-            *self._plain(
+            *self._reduced(
                 reduction,
                 {},
                 lambda r: lanes(
                     lambda i, lane, total: self._step(totals, total, coordinates(i, lane, r))
                 ),
-                kind,
             ),
             *lanes(lambda i, lane, total: finish(i, lane, tirx.BufferLoad(totals, [total]))),
         ]

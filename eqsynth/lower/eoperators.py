@@ -1,15 +1,12 @@
-"""eOperators: a scope as a loop nest in TIR, in one of a few schedules.
+"""eOperators: a scope as a loop nest in TIR, under a schedule.
 
-The strides of a `LoopNest` tell its class (contiguous, short inner axis, transpose, reduction
-along or across memory, contraction), and each class has a few named schedule points; timing
-chooses. Not here: the loops and points that they are put together from (``emitter.py``), compiling
-and calling (``tvm_backend.py``).
+Not here: which schedules a nest has (``schedules.py``), the loops and points that they are put
+together from (``emitter.py``), compiling and calling (``tvm_backend.py``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,43 +14,55 @@ from typing import Any
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
-from eqsynth.lower.emitter import TASKS, Emitter, ceil_div, sequence
+from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Schedule, Tile
+from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.scalar_code import ON_STACK
 from eqsynth.lower.scalar_functions import Expr
-from eqsynth.lower.schedules import LANES, block_loops, schedules, tile_loop
+from eqsynth.lower.schedules import LANES, block_loops, refusal, schedules, tile_loop
 
 
-def prim_func(nest: LoopNest, schedule: str, name: str) -> Any:
-    """The TIR function ``name(*arguments, result)`` of a nest, under a schedule point.
+def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
+    """The TIR function ``name(*arguments, result)`` of a nest, under a schedule.
 
     Arguments that have no elements are left out. Every buffer is checked at the call: rank,
     extents, dtype and strides.
+
+    Raises:
+        LoweringError: the schedule isn't one of this nest.
     """
-    return _Schedules(nest, name).function(schedule)
+    why = "it is a text" if isinstance(schedule, str) else refusal(nest, schedule)
+    if isinstance(schedule, str) or why is not None:
+        raise LoweringError(
+            what=f"the loop nest has no schedule {str(schedule)!r}: {why}",
+            got=str(schedule),
+            expected="such as " + ", ".join(map(str, schedules(nest))),
+            hint="take one that schedules() lists, or a point of the nest's space",
+        )
+    return _Schedules(nest, schedule, name).function(schedule)
 
 
 class _Schedules(Emitter):
-    def function(self, schedule: str) -> Any:
-        kind = schedule.rstrip("0123456789x")
-        numbers = [int(n) for n in schedule[len(kind) :].split("x") if n]
-        if self.empty:
-            kind, numbers = "rows", []
-        emits: dict[str, Callable[..., list[Any]]] = {
-            "rows": self._rows, "flat": self._flat, "tile": self._tile,
-            "lanes": self._lanes, "fold": self._fold, "block": self._block,
-        }  # fmt: skip
-        emit = emits.get(kind)
-        if emit is None:
-            raise LoweringError(
-                what=f"no schedule point {schedule!r}",
-                got=schedule,
-                expected=", ".join(schedules(self.nest)),
-                hint="take one that schedules() lists",
-            )
-        statements = [declared for _, declared in self.parameters] + emit(*numbers)
+    def function(self, schedule: Schedule) -> Any:
+        statements = [*(declared for _, declared in self.parameters), *self._statements(schedule)]
         function = tirx.PrimFunc([buffer for buffer, _ in self.parameters], sequence(statements))
         return function.with_attr({"global_symbol": self.name, "tirx.noalias": True})
+
+    def _statements(self, schedule: Schedule) -> list[Any]:
+        if self.empty:
+            return self._rows()
+        match schedule:
+            case Flat(width=width):
+                return self._flat(width)
+            case Tile():
+                return self._tile(schedule)
+            case Lanes(width=width):
+                return self._lanes(width)
+            case Fold(width=width):
+                return self._fold(width)
+            case Block():
+                return self._block(schedule)
+        return self._rows()
 
     def _rows(self) -> list[Any]:
         loops = self.nest.traversal
@@ -61,9 +70,10 @@ class _Schedules(Emitter):
             return self._point({})
         outer, inner = loops[:-1], loops[-1]
         if outer and math.prod(loop.extent for loop in outer) >= 8:
-            return self._outer(outer, lambda at: self._plain((inner,), at, self._point))
+            shared = self._ordered(outer)
+            return self._outer(shared, lambda at: self._plain((inner,), at, self._point))
         # Too few rows to share: the inner loop is cut into pieces, and they are shared.
-        block = max(256, ceil_div(inner.extent, TASKS))
+        block = max(256, ceil_div(inner.extent, self.tasks))
         return self._blocks(outer, inner, block, self._serial_lane)
 
     def _serial_lane(self, slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
@@ -78,24 +88,27 @@ class _Schedules(Emitter):
         # The slot of a loop over everything is none of the scope's.
         return self._blocks((), Loop(-1, self.nest.points), width, block)
 
-    def _tile(self, height: int, width: int) -> list[Any]:
+    def _tile(self, schedule: Tile) -> list[Any]:
+        height, width = schedule.height, schedule.width
         loops = list(self.nest.traversal)
         position = tile_loop(self.nest)
-        assert position is not None, "tile is offered only where there is such a loop"
+        assert position is not None, "a tile is refused where there is no such loop"
         column, row = loops.pop(position), loops.pop()
         tiles = (Loop(-1, ceil_div(column.extent, height)), Loop(-2, ceil_div(row.extent, width)))
 
         def tile(at: dict[int, Expr]) -> list[Any]:
             high, wide = at[-1] * self._int(height), at[-2] * self._int(width)
-            return self._for(
-                self._rest(column.extent, height, high),
-                lambda i: self._for(
-                    self._rest(row.extent, width, wide),
-                    lambda j: self._point({**at, column.slot: high + i, row.slot: wide + j}),
-                ),
-            )
+            down = self._rest(column.extent, height, high)
+            along = self._rest(row.extent, width, wide)
 
-        return self._outer((*loops, *tiles), tile)
+            def point(i: Expr, j: Expr) -> list[Any]:
+                return self._point({**at, column.slot: high + i, row.slot: wide + j})
+
+            if schedule.across:
+                return self._for(along, lambda j: self._for(down, lambda i: point(i, j)))
+            return self._for(down, lambda i: self._for(along, lambda j: point(i, j)))
+
+        return self._outer(self._ordered((*loops, *tiles)), tile)
 
     def _lanes(self, width: int) -> list[Any]:
         """Registers hold the results of ``width`` neighbours while the reduction runs."""
@@ -113,17 +126,43 @@ class _Schedules(Emitter):
 
         return self._blocks(tuple(outer), inner, width, block)
 
-    def _block(self, height: int, width: int) -> list[Any]:
-        """Registers hold the results of ``height`` rows of ``width`` neighbours."""
+    def _block(self, schedule: Block) -> list[Any]:
+        """Registers hold the results of some rows of neighbours."""
         loops = block_loops(self.nest)
-        assert loops is not None, "block is offered only where there are such loops"
+        assert loops is not None, "a block is refused where there are no such loops"
         row, column = loops
         outer = [loop for loop in self.nest.traversal if loop not in loops]
+        statements: list[Any] = []
+        for rows in _pieces(row.extent, schedule.rows, 1):
+            # The last neighbours are taken in whole vectors, some for a second time. That is a
+            # statement after the others, so that no two threads write one element.
+            for columns in _pieces(column.extent, schedule.columns, LANES // 2):
+                high = min(schedule.rows_together, rows.count)
+                wide = min(schedule.columns_together, columns.count)
+                counts = ceil_div(rows.count, high), ceil_div(columns.count, wide)
+                tiles = (Loop(-1, counts[0]), Loop(-2, counts[1]))
+                around = self._ordered((*outer, *tiles))
+                statements += self._outer(
+                    [loop for loop in around if loop not in tiles or loop.extent > 1],
+                    partial(self._blocks_of_a_task, loops, (rows, columns), (high, wide)),
+                )
+        return statements
 
-        def block(rows: _Piece, columns: _Piece, at: dict[int, Expr]) -> list[Any]:
-            tiles = {-1: self._int(0), -2: self._int(0), **at}
-            high = tiles[-1] * self._int(rows.size) + self._int(rows.start)
-            wide = tiles[-2] * self._int(columns.size) + self._int(columns.start)
+    def _blocks_of_a_task(
+        self,
+        loops: tuple[Loop, Loop],
+        pieces: tuple[_Piece, _Piece],
+        together: tuple[int, int],
+        at: dict[int, Expr],
+    ) -> list[Any]:
+        """Some rows and columns of blocks; ``at`` tells which, if there is more than one task."""
+        row, column = loops
+        rows, columns = pieces
+        first = [at.get(slot, self._int(0)) for slot in (-1, -2)]
+
+        def block(down: Expr, along: Expr) -> list[Any]:
+            high = down * self._int(rows.size) + self._int(rows.start)
+            wide = along * self._int(columns.size) + self._int(columns.start)
 
             def point(i: Expr, lane: Expr) -> dict[int, Expr]:
                 return {**at, row.slot: high + i, column.slot: wide + lane}
@@ -135,17 +174,16 @@ class _Schedules(Emitter):
                 lambda i, lane, value: self._store(point(i, lane), value),
             )
 
-        statements: list[Any] = []
-        for rows in _pieces(row.extent, height, 1):
-            # The last neighbours are taken in whole vectors, some for a second time. That is a
-            # statement after the others, so that no two threads write one element.
-            for columns in _pieces(column.extent, width, LANES // 2):
-                tiles = (Loop(-1, rows.count), Loop(-2, columns.count))
-                statements += self._outer(
-                    [*outer, *(tile for tile in tiles if tile.extent > 1)],
-                    partial(block, rows, columns),
-                )
-        return statements
+        if together == (1, 1):
+            return block(*first)
+        down, along = (n * self._int(size) for n, size in zip(first, together, strict=True))
+        return self._for(
+            self._rest(rows.count, together[0], down),
+            lambda i: self._for(
+                self._rest(columns.count, together[1], along),
+                lambda j: block(down + i, along + j),
+            ),
+        )
 
     def _fold(self, width: int) -> list[Any]:
         """Registers hold ``width`` partial results of one reduction, combined at its end."""
@@ -180,7 +218,7 @@ class _Schedules(Emitter):
             statements += self._store(at, tirx.BufferLoad(partial, [zero]))
             return [tirx.AllocBuffer(partial, ON_STACK), *statements]
 
-        return self._outer(self.nest.traversal, point)
+        return self._outer(self._ordered(self.nest.traversal), point)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.schedule import schedule_from_data, schedule_to_data
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, Operation, number_of
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
@@ -23,7 +24,7 @@ def kernel_to_data(kernel: Kernel) -> dict[str, Data]:
         "implementation": kernel.implementation,
         "inputs": [list(layout) for layout in kernel.inputs],
         "output": list(kernel.output),
-        "schedule": kernel.schedule,
+        "schedule": schedule_to_data(kernel.schedule),
     }
 
 
@@ -36,7 +37,7 @@ def kernel_from_data(data: dict[str, Data]) -> Kernel:
         str(data["implementation"]),
         tuple(tuple(layout) for layout in data["inputs"]),
         tuple(data["output"]),
-        str(data["schedule"]),
+        schedule_from_data(data["schedule"]),
     )
 
 

@@ -1,64 +1,88 @@
-"""Which schedule points are worth timing for a loop nest, by what its strides tell.
+"""Which schedules a loop nest has: those that are offered for it, by what its strides tell, and
+whether one is right for it.
 
-A point is text: a kind and its sizes. Not here: the loops a point means (``eoperators.py``).
+Not here: the spaces that these are points of (``spaces.py``), the loops that a schedule means
+(``eoperators.py``).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
+from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.loop_nest import Loop, LoopNest
 
 # Elements of an explicit vector: one AVX-512 register of float32, two or four narrower ones.
 LANES: Final = 16
-# Bytes that stay in a core's second-level cache.
-CACHED: Final = 1 << 20
 # Loops over a reduction of at most this many steps are unrolled.
 UNROLL: Final = 16
+# Below this many evaluations of the body, waking a second thread costs more than it saves.
+PARALLEL_GRAIN: Final = 16384
 
 
-def schedules(nest: LoopNest) -> tuple[str, ...]:
-    """The schedule points worth timing for a nest, the safest first.
+@dataclass(frozen=True)
+class Machine:
+    """What bounds the schedules of one core.
 
-    ``rows``: outer loops parallel, the innermost left to LLVM. ``flatN``: all loops as one, in
-    blocks of N (short inner axes). ``tilePxQ``: P by Q blocks of two loops (transposes).
-    ``lanesN``: N results of the inner loop accumulate in registers. ``foldN``: N partial results
-    along the innermost reduction.
+    Attributes:
+        registers: for vectors, of ``register_bytes`` each.
+        cached_bytes: what stays in the core's second-level cache while other data goes by: half.
     """
+
+    registers: int
+    register_bytes: int
+    cached_bytes: int
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are 32 registers of `LANES` float32, and not 16 of half of them."""
+        return self.registers >= 32 and self.register_bytes >= 4 * LANES
+
+
+@cache
+def this_machine() -> Machine:
+    import torch
+
+    # Here, since a program that is loaded makes no kernels and needs nothing of what is measured.
+    from eqsynth.extract.measure import cache_capacities
+
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    second = cache_capacities(1).get(2, 2 << 20)
+    return Machine(32 if wide else 16, 64 if wide else 32, second // 2)
+
+
+def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
+    """The schedules worth timing for a nest that is bound by memory, the safest first."""
     if not nest.traversal and not nest.reduction or not nest.work:
-        return ("rows",)
+        return (Rows(),)
+    found: list[Schedule] = []
     if not nest.reduction:
-        inner = nest.traversal[-1]
-        found = ["rows"]
-        if len(nest.traversal) > 1 and inner.extent < 32:
-            found.append("flat16")
+        found.append(Rows())
+        if len(nest.traversal) > 1 and nest.traversal[-1].extent < 32:
+            found.append(Flat(16))
         if tile_loop(nest) is not None:
-            found += ["tile16x16", "tile8x16"]
+            found += [Tile(16, 16), Tile(8, 16)]
         return tuple(found)
-    found = []
     if nest.traversal and nest.traversal[-1].extent >= LANES:
         loop = nest.traversal[-1]
-        if _contiguous(nest, loop):
-            found += ["lanes16", "lanes64"] if loop.extent >= 64 else ["lanes16"]
+        if contiguous_along(nest, loop):
+            found += [Lanes(16), Lanes(64)] if loop.extent >= 64 else [Lanes(16)]
     loop = nest.reduction[-1]
-    if loop.extent >= LANES and _contiguous(nest, loop):
-        found += ["fold16", "fold64"] if loop.extent >= 128 else ["fold16"]
+    if loop.extent >= LANES and contiguous_along(nest, loop):
+        found += [Fold(16), Fold(64)] if loop.extent >= 128 else [Fold(16)]
     # LLVM vectorizes over results once a short reduction is unrolled, and not over a long one.
-    short = math.prod(loop.extent for loop in nest.reduction) <= UNROLL
-    return ("rows", *found) if short or not found else tuple(found)
+    return (Rows(), *found) if written_out(nest) or not found else tuple(found)
 
 
-def block(nest: LoopNest, wide: bool) -> str | None:
-    """The schedule point of a contraction that is bound by arithmetic; None if it isn't for it.
+def block(nest: LoopNest, machine: Machine) -> Block | None:
+    """The schedule of a contraction that is bound by arithmetic; None if it has none.
 
-    ``blockRxN``: R rows of N neighbours accumulate in registers, so that every load is used R or N
-    times. What the next block of rows reads again has to stay in a cache, since it isn't packed.
-
-    Args:
-        wide: whether there are 32 registers of `LANES` float32, and not 16 of half of them.
+    What the next block of rows reads again has to stay in a cache, since it isn't packed.
     """
     loops = block_loops(nest)
     if loops is None:
@@ -70,16 +94,120 @@ def block(nest: LoopNest, wide: bool) -> str | None:
             moving = [lp for lp in (column, *nest.reduction) if access.stride(lp.slot) != 0]
             size = ITEMSIZE[args_of(nest.scope)[access.argument].dtype]
             again += size * math.prod(loop.extent for loop in moving)
-    if again > CACHED:
+    if again > machine.cached_bytes:
         return None
-    heights = (8, 7, 6) if wide else (6, 5, 4)
-    height = next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
-    widths = (2 * LANES, LANES, LANES // 2) if wide else (LANES, LANES // 2)
-    width = next(w for w in widths if column.extent >= w)
-    return f"block{height}x{width}"
+    return Block(block_height(row, machine), block_width(column, machine))
 
 
-def _contiguous(nest: LoopNest, loop: Loop) -> bool:
+def block_height(row: Loop, machine: Machine) -> int:
+    heights = (8, 7, 6) if machine.wide else (6, 5, 4)
+    return next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
+
+
+def block_width(column: Loop, machine: Machine) -> int:
+    widths = (2 * LANES, LANES, LANES // 2) if machine.wide else (LANES, LANES // 2)
+    return next(w for w in widths if column.extent >= w)
+
+
+def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
+    """Why a schedule isn't one of this nest; None if its kernel is right."""
+    if min(getattr(schedule, name, 1) for name in _SIZES) < 1:
+        return "a size is less than 1"
+    why = _of_another_nest(nest, schedule)
+    if why is not None:
+        return why
+    order = getattr(schedule, "order", ())
+    if order and sorted(order) != list(range(len(outer_extents(nest, schedule)))):
+        return "the order isn't one of the loops around"
+    unrolled = getattr(schedule, "unrolled", 1)
+    if unrolled > 1:
+        if not nest.reduction or written_out(nest):
+            return "no reduction is left to write out"
+        steps = nest.reduction[-1].extent
+        if isinstance(schedule, Fold):
+            steps //= schedule.width
+        if steps % unrolled:
+            return "the steps that are written out don't divide the reduction"
+    return None
+
+
+def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
+    """Why a nest has no schedule of a kind, or not with its sizes."""
+    traversal, reduction = nest.traversal, nest.reduction
+    match schedule:
+        case Rows():
+            return None
+        case Flat():
+            if reduction or not traversal:
+                return "the loops aren't one flat loop"
+            return None
+        case Tile():
+            if reduction or not traversal or tile_loop(nest) is None:
+                return "no loop reads along memory that isn't written along it"
+            return None
+        case Lanes(width=width):
+            if not reduction or not traversal or not contiguous_along(nest, traversal[-1]):
+                return "neighbouring results don't read neighbouring elements"
+            return _too_wide(width, traversal[-1])
+        case Fold(width=width):
+            if not reduction or not contiguous_along(nest, reduction[-1]):
+                return "the reduction doesn't read neighbouring elements"
+            if width & (width - 1):
+                return "partial results are combined by halves"
+            return _too_wide(width, reduction[-1])
+        case Block(rows=rows, columns=columns):
+            loops = block_loops(nest)
+            if loops is None:
+                return "no two loops use the operands again"
+            if rows > loops[0].extent:
+                return "a block has more rows than there are"
+            return _too_wide(columns, loops[1])
+    return f"there is no kind {type(schedule).__name__}"
+
+
+_SIZES: Final = (
+    "width", "height", "rows", "columns", "rows_together", "columns_together", "unrolled", "tasks",
+)  # fmt: skip
+
+
+def _too_wide(width: int, loop: Loop) -> str | None:
+    if width % (LANES // 2):
+        return "a width is no multiple of half a vector"
+    return "the loop is shorter than the width" if width > loop.extent else None
+
+
+def written_out(nest: LoopNest) -> bool:
+    """Whether the whole reduction is short enough to be unrolled."""
+    return math.prod(loop.extent for loop in nest.reduction) <= UNROLL
+
+
+def outer_extents(nest: LoopNest, schedule: Schedule) -> tuple[int, ...]:
+    """The steps of the loops around the innermost part of the kernel, in the order that a schedule
+    has by itself; those that may be exchanged."""
+    extents = [loop.extent for loop in nest.traversal]
+    match schedule:
+        case Rows():
+            return tuple(extents[:-1])
+        case Lanes(width=width):
+            return (*extents[:-1], extents[-1] // width)
+        case Fold():
+            return tuple(extents)
+        case Tile(height=height, width=width):
+            position = tile_loop(nest)
+            assert position is not None
+            column, row = extents.pop(position), extents.pop()
+            return (*extents, -(-column // height), -(-row // width))
+        case Block():
+            loops = block_loops(nest)
+            assert loops is not None
+            others = [loop.extent for loop in nest.traversal if loop not in loops]
+            high = schedule.rows * schedule.rows_together
+            wide = schedule.columns * schedule.columns_together
+            return (*others, -(-loops[0].extent // high), -(-loops[1].extent // wide))
+    return ()
+
+
+def contiguous_along(nest: LoopNest, loop: Loop) -> bool:
     """Whether neighbouring steps of a loop read neighbouring elements, or the same ones."""
     return all(
         access.stride(loop.slot) in (0, 1) and not access.guarded_by(loop.slot)
@@ -108,7 +236,7 @@ def block_loops(nest: LoopNest) -> tuple[Loop, Loop] | None:
     if not nest.reduction or len(nest.traversal) < 2:
         return None
     column = nest.traversal[-1]
-    if column.extent < LANES // 2 or not _contiguous(nest, column):
+    if column.extent < LANES // 2 or not contiguous_along(nest, column):
         return None
     if any(access.guards for access in nest.accesses.values()):
         return None

@@ -32,7 +32,7 @@ from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import flops_per_element, loop_nest
-from eqsynth.lower.schedules import block, schedules
+from eqsynth.lower.schedules import block, schedules, this_machine
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ class TvmBackend:
                     yield Kernel(term, constants, self.name, inputs, output, point)
             return
         for inputs, output in _contraction_layouts(term, constants):
-            blocked = block(loop_nest(term, inputs, output), _has_wide_registers())
+            blocked = block(loop_nest(term, inputs, output), this_machine())
             if blocked is not None:
                 yield Kernel(term, constants, f"{self.name}.block", inputs, output, blocked)
 
@@ -157,13 +157,6 @@ def _contraction_layouts(
 
 def _orders(rank: int) -> tuple[Layout, ...]:
     return (contiguous(4), channels_last(4)) if rank == 4 else matrix_layouts(rank)
-
-
-def _has_wide_registers() -> bool:
-    """Whether this machine has 32 registers of `LANES` float32."""
-    import torch
-
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) -> Runner:

@@ -52,7 +52,8 @@ def _home() -> Path:
 def _name(kernel: Kernel) -> str:
     import torch
 
-    how = (kernel.constants, kernel.implementation, kernel.inputs, kernel.output, kernel.schedule)
+    layouts = (kernel.inputs, kernel.output)
+    how = (kernel.constants, kernel.implementation, *layouts, str(kernel.schedule))
     return digest_of(kernel.term.digest, how, _made_by(), torch.get_num_threads()).hex()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from eqsynth.extract.kernel import Kernel, Runner, strides
+from eqsynth.extract.schedule import Rows, Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Read, Scalar
@@ -44,7 +45,7 @@ def laid_out(value: torch.Tensor, layout: tuple[int, ...]) -> torch.Tensor:
     return dense.copy_(value)
 
 
-def check(scope: Scope, *values: torch.Tensor, tolerance: float = 1.0) -> list[str]:
+def check(scope: Scope, *values: torch.Tensor, tolerance: float = 1.0) -> list[Schedule | str]:
     """Every kernel of a scope gives what the interpreter gives; the schedules that were tried."""
     kernels = list(TvmBackend().kernels(scope, (False,) * len(args_of(scope))))
     assert kernels, "the backend takes this scope"
@@ -98,7 +99,7 @@ def pointwise(body: Scalar, extent: int) -> Scope:
 def built(scopes: Sequence[Scope]) -> list[Runner]:
     """The plain kernel of each scope over vectors, compiled together."""
     kernels = [
-        Kernel(s, (False,) * len(args_of(s)), "tvm", ((0,),) * len(args_of(s)), (0,), "rows")
+        Kernel(s, (False,) * len(args_of(s)), "tvm", ((0,),) * len(args_of(s)), (0,), Rows())
         for s in scopes
     ]
     runners = TvmBackend().build([(kernel, {}) for kernel in kernels])
@@ -112,4 +113,4 @@ def relu_scope(extent: int) -> Scope:
 
 
 def relu_kernel(extent: int) -> Kernel:
-    return Kernel(relu_scope(extent), (False,), "tvm", ((0,),), (0,), "rows")
+    return Kernel(relu_scope(extent), (False,), "tvm", ((0,),), (0,), Rows())

@@ -16,13 +16,17 @@ from eoperator_cases import (
 )
 
 from eqsynth.extract.kernel import Kernel, channels_last
+from eqsynth.extract.schedule import Block, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import is_float
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
-from eqsynth.lower.schedules import block, schedules
+from eqsynth.lower.schedules import Machine, block, schedules
 from eqsynth.lower.tvm_backend import TvmBackend
+
+WIDE, NARROW = Machine(32, 64, 1 << 20), Machine(16, 32, 1 << 20)
+MACHINES = (WIDE, NARROW)
 
 
 def shifts(height: int, width: int, features: int, fill: float = 0.0) -> Read:
@@ -35,7 +39,7 @@ def shifts(height: int, width: int, features: int, fill: float = 0.0) -> Read:
 @pytest.mark.parametrize("features", [1, 3, 16, 40, 70])
 def test_offset_reduce(features: int) -> None:
     tried = check(Scope((6, 7, features), (3, 3), shifts(6, 7, features)))
-    assert ("lanes16" in tried) == (features >= 16)
+    assert (Lanes(16) in tried) == (features >= 16)
 
 
 @pytest.mark.parametrize("reducer", ["sum", "prod", "max", "min"])
@@ -49,9 +53,9 @@ def test_reducers_along_and_across_memory(reducer: str, dtype: str) -> None:
     along = Scope((rows,), (columns,), Read(x, (it(0, rows), it(1, columns))), reducer)
     across = Scope((columns,), (rows,), Read(x, (it(1, rows), it(0, columns))), reducer)
     everything = Scope((), (rows, columns), Read(x, (it(0, rows), it(1, columns))), reducer)
-    assert check(along, values, tolerance=8) == ["fold16", "fold64"]
-    assert check(across, values, tolerance=8) == ["rows", "lanes16", "lanes64"]
-    assert check(everything, values, tolerance=32) == ["fold16", "fold64"]
+    assert check(along, values, tolerance=8) == [Fold(16), Fold(64)]
+    assert check(across, values, tolerance=8) == [Rows(), Lanes(16), Lanes(64)]
+    assert check(everything, values, tolerance=32) == [Fold(16), Fold(64)]
 
 
 @pytest.mark.parametrize("reducer", ["max", "min"])
@@ -120,18 +124,18 @@ def test_schedules_fit_the_strides() -> None:
     x = tensor(0, (40, 300))
     i, r = it(0, 64), it(1, 32)
 
-    def points(scope: Scope) -> tuple[str, ...]:
+    def points(scope: Scope) -> tuple[Schedule, ...]:
         rank = len(scope.traversal)
         return schedules(loop_nest(scope, [(0, 1)], tuple(range(rank))))
 
-    assert points(Scope((64,), (32,), Read(x, (r, i)))) == ("lanes16", "lanes64")
-    assert points(Scope((64,), (32,), Read(x, (r, 2 * i)))) == ("rows",)  # strided
-    assert points(Scope((64,), (32,), Read(x, (r, i - 1)))) == ("rows",)  # guarded
-    assert points(Scope((64,), (32,), Read(x, (r, i // 2)))) == ("rows",)  # no stride at all
-    assert points(Scope((30,), (32,), Read(x, (it(0, 30), r)))) == ("fold16",)
-    assert points(Scope((30,), (32,), Read(x, (it(0, 30), 3 * r)))) == ("rows",)
+    assert points(Scope((64,), (32,), Read(x, (r, i)))) == (Lanes(16), Lanes(64))
+    assert points(Scope((64,), (32,), Read(x, (r, 2 * i)))) == (Rows(),)  # strided
+    assert points(Scope((64,), (32,), Read(x, (r, i - 1)))) == (Rows(),)  # guarded
+    assert points(Scope((64,), (32,), Read(x, (r, i // 2)))) == (Rows(),)  # no stride at all
+    assert points(Scope((30,), (32,), Read(x, (it(0, 30), r)))) == (Fold(16),)
+    assert points(Scope((30,), (32,), Read(x, (it(0, 30), 3 * r)))) == (Rows(),)
     flip = Read(x, (it(1, 40), it(0, 300)))
-    assert points(Scope((300, 40), (), flip)) == ("rows", "tile16x16", "tile8x16")
+    assert points(Scope((300, 40), (), flip)) == (Rows(), Tile(16, 16), Tile(8, 16))
 
 
 def product(
@@ -164,9 +168,9 @@ def product(
 def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
     for turned in ("", "a"):
         scope = product(m, n, k, turned=turned)
-        assert any("block" in point for point in check(scope, tolerance=4))
+        assert any(isinstance(point, Block) for point in check(scope, tolerance=4))
         plain = (0, 1)
-        points = {block(loop_nest(scope, [plain] * 2, plain), wide) for wide in (False, True)}
+        points = {block(loop_nest(scope, [plain] * 2, plain), wide) for wide in MACHINES}
         kernels = [
             Kernel(scope, (False, False), "tvm.block", (plain, plain), plain, point)
             for point in points
@@ -192,23 +196,23 @@ def test_other_contractions_in_blocks(reducer: str) -> None:
     body = Prod((Call("abs", (near,)), Sum((Num(1.0), Prod((Num(1e-3), Value(f)))))))
     scale = 1 / 2 if reducer == "prod" else 1.0
     tried = check(Scope((6, 9, 40), (20,), Prod((Num(scale), body)), reducer), tolerance=16)
-    assert all("block" in point for point in tried)
+    assert all(isinstance(point, Block) for point in tried)
 
 
 def test_what_blocks_are_for() -> None:
-    def point(scope: Scope, *inputs: tuple[int, ...], output: tuple[int, ...]) -> str | None:
-        return block(loop_nest(scope, inputs, output), wide=True)
+    def point(scope: Scope, *inputs: tuple[int, ...], output: tuple[int, ...]) -> Block | None:
+        return block(loop_nest(scope, inputs, output), WIDE)
 
     plain = (0, 1)
     scope = product(64, 64, 64)
-    assert point(scope, plain, plain, output=plain) == "block8x32"
-    assert block(loop_nest(scope, [plain] * 2, plain), wide=False) == "block4x16"
-    assert point(product(64, 24, 64), plain, plain, output=plain) == "block8x16"
-    assert point(product(64, 8, 64), plain, plain, output=plain) == "block8x8"
+    assert point(scope, plain, plain, output=plain) == Block(8, 32)
+    assert block(loop_nest(scope, [plain] * 2, plain), NARROW) == Block(4, 16)
+    assert point(product(64, 24, 64), plain, plain, output=plain) == Block(8, 16)
+    assert point(product(64, 8, 64), plain, plain, output=plain) == Block(8, 8)
     # Neighbours of a turned operand don't lie side by side, unless it is laid out so.
     turned = product(64, 64, 64, turned="b")
     assert point(turned, plain, plain, output=plain) is None
-    assert point(turned, plain, (1, 0), output=plain) == "block8x32"
+    assert point(turned, plain, (1, 0), output=plain) == Block(8, 32)
     # Fewer neighbours than half a vector has, nothing that rows share, and more than a cache holds.
     assert point(product(64, 7, 64), plain, plain, output=plain) is None
     x = tensor(0, (64, 64, 64))
@@ -217,7 +221,7 @@ def test_what_blocks_are_for() -> None:
     assert point(product(64, 1024, 1024), plain, plain, output=plain) is None
     # A batch reads one matrix at a time.
     many = product(64, 256, 512, batch=9)
-    assert point(many, *[(0, 1, 2)] * 2, output=(0, 1, 2)) == "block8x32"
+    assert point(many, *[(0, 1, 2)] * 2, output=(0, 1, 2)) == Block(8, 32)
     i, j, k = it(0, 64), it(1, 64), it(2, 64)
     a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
     padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
@@ -233,7 +237,7 @@ def test_layouts() -> None:
     assert {k.output for k in kernels} == {(0, 1, 2, 3), channels_last(4)}
     check(scope)
     # Each mix of layouts is a kernel of its own: this one converts.
-    mixed = Kernel(scope, (False, False), "tvm", (channels_last(4), (0,)), (0, 1, 2, 3), "rows")
+    mixed = Kernel(scope, (False, False), "tvm", (channels_last(4), (0,)), (0, 1, 2, 3), Rows())
     (run,) = TvmBackend().build([(mixed, {})])
     value, b = sample(shape, "float32"), sample((5,), "float32", 1)
     got = run(value.to(memory_format=torch.channels_last), b) if run else None
@@ -270,7 +274,7 @@ def test_permutes(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     result = tuple(shape[axis] for axis in axes)
     index = tuple(it(axes.index(axis), shape[axis]) for axis in range(4))
     tried = check(Scope(result, (), Read(tensor(0, shape), index)))
-    assert "tile16x16" in tried or axes == (0, 2, 1, 3)
+    assert Tile(16, 16) in tried or axes == (0, 2, 1, 3)
 
 
 def test_reshape_is_one_loop() -> None:
@@ -315,7 +319,7 @@ def test_a_digit_beside_the_remainder_of_another() -> None:
 def test_only_large_kernels_are_parallel() -> None:
     for extent, parallel in ((64, False), (1 << 20, True)):
         nest = loop_nest(relu_scope(extent), [(0,)], (0,))
-        assert ("T.parallel" in prim_func(nest, "rows", "k").script()) == parallel
+        assert ("T.parallel" in prim_func(nest, Rows(), "k").script()) == parallel
 
 
 def test_shared_subexpressions_are_computed_once() -> None:

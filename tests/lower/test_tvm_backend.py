@@ -22,6 +22,7 @@ from eoperator_cases import (
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.schedule import Block, Fold, Rows
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, Tensor, args_of
@@ -37,7 +38,7 @@ def test_arguments_that_are_constant_are_bound() -> None:
     scope = Scope((4,), (), Sum((Read(x, (i,)), Prod((Read(w, (i,)), Read(y, (i,)))))))
     order = args_of(scope)
     values = dict(zip(order, (sample((4,), "float32", k) for k in range(3)), strict=True))
-    kernel = Kernel(scope, (False, True, False), "tvm", ((0,),) * 3, (0,), "rows")
+    kernel = Kernel(scope, (False, True, False), "tvm", ((0,),) * 3, (0,), Rows())
     weight = values[order[1]].repeat_interleave(2)[::2]  # strided: it is packed
     (run,) = TvmBackend().build([(kernel, {1: weight})])
     assert run is not None
@@ -70,7 +71,7 @@ def test_zero_times_what_is_no_number_is_none() -> None:
 
 def test_arguments_are_checked() -> None:
     scope = Scope((3, 4), (), Read(tensor(0, (3, 4)), (it(0, 3), it(1, 4))))
-    kernel = Kernel(scope, (False,), "tvm", ((0, 1),), (0, 1), "rows")
+    kernel = Kernel(scope, (False,), "tvm", ((0, 1),), (0, 1), Rows())
     (run,) = TvmBackend().build([(kernel, {})])
     assert run is not None
     run(torch.zeros(3, 4))
@@ -93,7 +94,7 @@ def test_which_scopes_are_taken() -> None:
     matmul = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(b, (k, j)))))
     assert not is_memory_bound(matmul)
     taken = list(TvmBackend().kernels(matmul, (False, False)))
-    assert taken and all("block" in kernel.schedule for kernel in taken)
+    assert taken and all(isinstance(kernel.schedule, Block) for kernel in taken)
     padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
     assert not is_memory_bound(padded)
     assert not list(TvmBackend().kernels(padded, (False, False)))
@@ -120,8 +121,8 @@ def test_which_scopes_are_taken() -> None:
 
 def test_a_kernel_that_does_not_compile_leaves_the_others() -> None:
     scope = pointwise(Read(tensor(0, (8,)), (it(0, 8),)), 8)
-    good = Kernel(scope, (False,), "tvm", ((0,),), (0,), "rows")
-    bad = replace(good, schedule="spiral16")
+    good = Kernel(scope, (False,), "tvm", ((0,),), (0,), Rows())
+    bad = replace(good, schedule=Fold(16))
     with pytest.warns(RuntimeWarning, match="left out"):
         runners = TvmBackend().build([(good, {}), (bad, {}), (good, {})])
     assert runners[1] is None
@@ -129,8 +130,8 @@ def test_a_kernel_that_does_not_compile_leaves_the_others() -> None:
     for run in (runners[0], runners[2]):
         assert run is not None and torch.equal(run(value), value)
     with pytest.raises(LoweringError) as error:
-        prim_func(loop_nest(scope, [(0,)], (0,)), "spiral16", "k")
-    assert error.value.got == "spiral16"
+        prim_func(loop_nest(scope, [(0,)], (0,)), Fold(16), "k")
+    assert error.value.got == "fold16"
 
 
 LOADED = """

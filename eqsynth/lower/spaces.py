@@ -1,0 +1,260 @@
+"""The schedule spaces of loop nests on a CPU: one for each class of nest.
+
+    map          no reduction          rows, flat, tile
+    reduction    bound by memory       rows, lanes, fold, block
+    contraction  bound by arithmetic   block
+
+A space knows which of its points are no schedules of the nest, or need more registers, cache or
+code than there is good of. Another device has spaces of its own. Not here: which schedules are
+offered without a search (``schedules.py``), searching (``tuning/``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from eqsynth.extract.schedule import TASKS, Block, Flat, Fold, Lanes, Rows, Schedule, Tile
+from eqsynth.ir.scalar import operations
+from eqsynth.ir.tensor import args_of
+from eqsynth.ir.types import ITEMSIZE
+from eqsynth.lower.accumulation import accumulation
+from eqsynth.lower.loop_nest import LoopNest
+from eqsynth.lower.schedules import (
+    LANES,
+    PARALLEL_GRAIN,
+    Machine,
+    block_height,
+    block_loops,
+    block_width,
+    outer_extents,
+    refusal,
+    schedules,
+    tile_loop,
+)
+from eqsynth.tuning.parameters import (
+    Category,
+    Discrete,
+    Factorization,
+    Parameter,
+    Permutation,
+    smooth,
+)
+from eqsynth.tuning.space import Point, Refused, Space
+
+HALF: Final = LANES // 2
+"""Columns of blocks are counted in half vectors."""
+
+MOST_CODE: Final = 2048
+"""Operations that are written out in the innermost part of a kernel: with more of them compiling
+takes seconds, and the code leaves its cache."""
+
+Kind = type[Schedule]
+
+_WIDTHS: Final = (8, 16, 32, 64, 128, 256)
+_TASKS: Final = (4, 16, TASKS, 256, 1024)
+# A tile's sides are factors of the extents, rounded up to a multiple of this.
+_TILE: Final = 48
+
+
+def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[Schedule]:
+    """The space of a nest.
+
+    The sides of blocks and tiles are factors of their loops' extents, rounded up to a number with
+    many factors: one that doesn't divide the extent leaves a rest.
+
+    Args:
+        by_memory: whether memory bounds the nest, and not arithmetic.
+    """
+    loops = None if by_memory else block_loops(nest)
+    offered: list[Schedule]
+    if loops is None:
+        offered = list(schedules(nest))
+    else:
+        # Where no cache holds the operand it isn't offered, but something to begin with.
+        offered = [Block(block_height(loops[0], machine), block_width(loops[1], machine))]
+    parameters = _parameters(nest, machine, _kinds(nest, loops is not None))
+    limits = [_registers(nest, schedule, machine) for schedule in offered]
+    most = max([machine.registers, *limits])
+
+    def make(values: Mapping[str, Any]) -> Schedule | Refused:
+        schedule = _schedule(nest, values)
+        if isinstance(schedule, Refused) or schedule in offered:
+            return schedule
+        why = refusal(nest, schedule) or _idle(nest, schedule)
+        why = why or _too_much(nest, schedule, machine, most)
+        return schedule if why is None else Refused(why)
+
+    def place(schedule: Schedule) -> Point | None:
+        point = _point(nest, schedule, parameters)
+        inside = all(v in p for v, p in zip(point, parameters.values(), strict=True))
+        named = dict(zip(parameters, point, strict=True))
+        return point if inside and make(named) == schedule else None
+
+    starts = [point for point in map(place, offered) if point is not None]
+    return Space(parameters, make, place, tuple(starts))
+
+
+def _parameters(
+    nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]
+) -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {}
+    if len(kinds) > 1:
+        found["kind"] = Category(kinds)
+    if {Flat, Lanes, Fold} & set(kinds):
+        found["width"] = Discrete(_WIDTHS)
+    if Tile in kinds:
+        position = tile_loop(nest)
+        assert position is not None
+        column, row = nest.traversal[position], nest.traversal[-1]
+        found["height"] = Factorization(smooth(column.extent, _TILE), 2)
+        found["along"] = Factorization(smooth(row.extent, _TILE), 2)
+        found["across"] = Category((False, True))
+    if Block in kinds:
+        loops = block_loops(nest)
+        assert loops is not None
+        row, column = loops
+        base = math.lcm(24, block_height(row, machine))
+        found["rows"] = Factorization(smooth(row.extent, base), 3)
+        base = math.lcm(12, block_width(column, machine) // HALF)
+        found["columns"] = Factorization(smooth(-(-column.extent // HALF), base), 3)
+    if nest.reduction:
+        found["depth"] = Factorization(nest.reduction[-1].extent, 2)
+    if len(nest.traversal) > 1:
+        found["order"] = Permutation(len(nest.traversal))
+    if nest.work >= PARALLEL_GRAIN:
+        found["tasks"] = Discrete(_TASKS)
+    return found
+
+
+def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
+    """The kinds of schedules that a nest has, whatever their sizes."""
+    if by_arithmetic:
+        return (Block,)
+    tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF), Block(1, HALF)]
+    return tuple(type(schedule) for schedule in tried if refusal(nest, schedule) is None)
+
+
+def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
+    """What the values mean."""
+    kind = values.get("kind", Block if "rows" in values else Rows)
+    tasks, order = values.get("tasks", TASKS), values.get("order", ())
+    unrolled = values["depth"][1] if "depth" in values else 1
+    if order == tuple(range(len(order))):
+        order = ()
+    if kind is Rows:
+        if order and order[-1] != len(order) - 1:
+            return Refused("the innermost loop of rows stays innermost")
+        return Rows(unrolled=unrolled, tasks=tasks, order=order[:-1])
+    if kind is Flat:
+        return Flat(values["width"], tasks=tasks)
+    if kind is Tile:
+        sides = values["height"][1], values["along"][1]
+        return Tile(*sides, across=values["across"], tasks=tasks, order=order)
+    if kind is Block:
+        _, high, rows = values["rows"]
+        _, wide, columns = values["columns"]
+        return Block(rows, columns * HALF, high, wide, unrolled, tasks, order)
+    return kind(values["width"], unrolled, tasks, order)  # type: ignore[no-any-return]
+
+
+def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Parameter]) -> Point:
+    """The point that means a schedule, if one does; parameters that it doesn't use are as they come
+    first."""
+    values: dict[str, Any] = {name: next(p.values()) for name, p in parameters.items()}
+    count = len(nest.traversal)
+    values |= {"kind": type(schedule), "tasks": getattr(schedule, "tasks", TASKS)}
+    values["order"] = tuple(range(count))
+    order = getattr(schedule, "order", ())
+    if order:
+        values["order"] = (*order, *range(len(order), count))
+
+    def split(name: str, *inner: int) -> None:
+        parameter = parameters.get(name)
+        if isinstance(parameter, Factorization):
+            values[name] = (parameter.product // math.prod(inner), *inner)
+
+    split("depth", getattr(schedule, "unrolled", 1))
+    match schedule:
+        case Tile(height=height, width=width, across=across):
+            split("height", height)
+            split("along", width)
+            values["across"] = across
+        case Block(rows=rows, columns=columns):
+            split("rows", schedule.rows_together, rows)
+            split("columns", schedule.columns_together, columns // HALF)
+        case Flat(width=width) | Lanes(width=width) | Fold(width=width):
+            values["width"] = width
+    return tuple(values[name] for name in parameters)
+
+
+def _idle(nest: LoopNest, schedule: Schedule) -> str | None:
+    """Whether a schedule is another one with a field that does nothing."""
+    order = getattr(schedule, "order", ())
+    extents = outer_extents(nest, schedule) if order else ()
+    if any(extents[k] == 1 and at != k for at, k in enumerate(order)):
+        return "a loop of one step has no place of its own in an order"
+    if isinstance(schedule, Block):
+        loops = block_loops(nest)
+        assert loops is not None
+        sizes = schedule.rows, schedule.columns
+        together = schedule.rows_together, schedule.columns_together
+        for loop, size, count in zip(loops, sizes, together, strict=True):
+            if count > 1 and count > loop.extent // size:
+                return "a task has more blocks than there are"
+    if isinstance(schedule, Tile):
+        position = tile_loop(nest)
+        assert position is not None
+        extents = nest.traversal[position].extent, nest.traversal[-1].extent
+        if schedule.height > extents[0] or schedule.width > extents[1]:
+            return "a tile is larger than what is tiled"
+    return None
+
+
+def _too_much(nest: LoopNest, schedule: Schedule, machine: Machine, most: int) -> str | None:
+    """What a schedule takes more of than there is good of."""
+    if _registers(nest, schedule, machine) > most:
+        return "the registers don't hold it"
+    if _code(nest, schedule) > MOST_CODE:
+        return "too many steps are written out"
+    moved = max(ITEMSIZE[tensor.dtype] for tensor in (*args_of(nest.scope), nest.scope))
+    if isinstance(schedule, Tile) and 2 * schedule.height * schedule.width * moved > (
+        machine.cached_bytes
+    ):
+        return "the cache doesn't hold a tile"
+    if isinstance(schedule, Block):
+        rows = schedule.rows * schedule.rows_together
+        columns = schedule.columns * schedule.columns_together
+        together = schedule.rows_together * schedule.columns_together > 1
+        depth = math.prod(loop.extent for loop in nest.reduction)
+        if together and (min(rows, columns) * depth + rows * columns) * moved > (
+            machine.cached_bytes
+        ):
+            return "the cache doesn't hold what the blocks of a task share"
+    return None
+
+
+def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
+    """Vector registers that results in the making and one step's operands take."""
+    kind, _ = accumulation(nest.scope)
+    size = max(ITEMSIZE[kind], 4)
+    match schedule:
+        case Lanes(width=width) | Fold(width=width):
+            return -(-width * size // machine.register_bytes)
+        case Block(rows=rows, columns=columns):
+            wide = -(-columns * size // machine.register_bytes)
+            return (rows + 1) * wide + 1
+    return 1
+
+
+def _code(nest: LoopNest, schedule: Schedule) -> int:
+    """Operations on vectors that the innermost part writes out."""
+    vectors = 1
+    match schedule:
+        case Lanes(width=width) | Fold(width=width):
+            vectors = -(-width // LANES)
+        case Block(rows=rows, columns=columns):
+            vectors = rows * -(-columns // LANES)
+    steps = getattr(schedule, "unrolled", 1)
+    return vectors * int(steps) * (operations(nest.scope.body) + 1)
