@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from eqsynth.extract.kernel import Runner
 from eqsynth.ir.tensor import Region, Tensor
+from eqsynth.lower.engines import inductor_kept
 from eqsynth.lower.torch_backend import separate
 from eqsynth.lower.torch_ops import region_function
 from eqsynth.lower.torch_scalars import torch_dtype
@@ -46,23 +47,38 @@ def _has_compiler() -> bool:
 
 
 def _compiled(region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+    result = _listed if len(region.outputs) > 1 else _single
+    try:
+        return functools.partial(result, _boxed, inductor_kept.load(region, constants))
+    except inductor_kept.Unkept:
+        return functools.partial(result, _fresh(region, constants))
+
+
+def _fresh(region: Region, constants: Mapping[int, torch.Tensor]) -> Callable[..., Any]:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     graph, examples = _graph(region, constants)
+    tape = inductor_kept.Tape(constants)
     # One compiling thread: a pool of processes would outlive the compilation.
-    with torch.no_grad(), config.patch(freezing=True, compile_threads=1):
-        compiled: Callable[..., Any] = compile_fx(graph, examples)  # type: ignore[assignment]
-        compiled(*examples)  # Inductor compiles at the first call
-    result = _listed if len(region.outputs) > 1 else _single
-    return functools.partial(result, compiled)
+    settings = config.patch(freezing=True, compile_threads=1)
+    with torch.no_grad(), settings, tape.running():
+        made = compile_fx(graph, examples, inner_compile=tape.inner)
+        compiled = cast(Callable[..., Any], made)
+    results = compiled(*examples)  # Inductor compiles at the first call
+    inductor_kept.keep(region, constants, tape, examples, results)
+    return compiled
 
 
-def _listed(compiled: Callable[..., Any], *args: torch.Tensor) -> Any:
+def _boxed(call: inductor_kept.Call, *args: torch.Tensor) -> Any:
+    return call(list(args))
+
+
+def _listed(compiled: Callable[..., Any], *args: Any) -> Any:
     return list(compiled(*args))
 
 
-def _single(compiled: Callable[..., Any], *args: torch.Tensor) -> Any:
+def _single(compiled: Callable[..., Any], *args: Any) -> Any:
     (result,) = compiled(*args)
     return result
 
