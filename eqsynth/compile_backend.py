@@ -9,7 +9,9 @@ eqsynth can't take goes to Inductor: graphs that gradients are wanted of, graphs
 memory, graphs that the search fails on. So does what it doesn't make faster than Inductor does,
 which is timed where time is the objective: a model is never worse off than with
 ``backend="inductor"``. A graph with symbolic sizes is Inductor's, too, until the same sizes come a
-second time: then they get a program of their own (``sizes.py``), up to a limit. Where Inductor
+second time: then they get a program of their own (``sizes.py``), up to a limit. With
+``mode="fast-start"`` nothing waits for a search: Inductor's program runs until one is found in the
+background (``background.py``), and if none is. Where Inductor
 fails or is missing, torch runs the graph as it is. Registered under torch's entry point
 ``torch_dynamo_backends``. Not here: what may be asked for (``compile_options.py``).
 """
@@ -19,7 +21,9 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -27,7 +31,7 @@ import torch
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch.utils._pytree import tree_leaves
 
-from eqsynth import reproducer
+from eqsynth import background, reproducer
 from eqsynth.compile_options import Asked
 from eqsynth.errors import (
     CompileWarning,
@@ -60,8 +64,9 @@ def eqsynth(
 
     Args:
         options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``, and
-            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (4).
-        mode: one of torch's own modes; taken for what goes to Inductor.
+            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (4), and
+            ``mode``, since torch takes either options or a mode.
+        mode: ``fast-start``, or one of torch's own modes, taken for what goes to Inductor.
 
     Raises:
         EqsynthError: no such option or mode, or no such value of an option.
@@ -72,17 +77,18 @@ def eqsynth(
     if any(isinstance(x, torch.Tensor) and x.layout != torch.strided for x in example_inputs):
         log.info("torch runs a graph of tensors that aren't dense as it is")
         return graph
-    inductor = _Inductor(graph, example_inputs, mode)
+    inductor = _Inductor(graph, example_inputs, asked.mode)
     reason = _refusal(example_inputs) or _sharing(graph)
     if reason:
         return inductor(reason)
     search = _Search(_copy(graph), asked, inductor)
+    find = search.later if asked.fast_start else search
     varying = _varying(graph, example_inputs)
     if varying:
         # Now, while torch can still take the conditions that Inductor's program relies on.
-        return BySize(search, inductor("it has symbolic sizes"), varying, asked.sizes)
+        return BySize(find, inductor("it has symbolic sizes"), varying, asked.sizes)
     with torch._guards.tracing(None):
-        return search(example_inputs) or inductor()
+        return find(example_inputs) or inductor()
 
 
 def _copy(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -186,6 +192,31 @@ class _Inductor:
         return compiled
 
 
+@dataclass(eq=False)
+class Swapped:
+    """A graph's program, in whose place another may come between two calls."""
+
+    current: Compiled
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.current(*inputs)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A graph as a module that holds its weights; see ``Program``.
+
+    Attributes:
+        given: what the module is called with.
+    """
+
+    module: torch.fx.GraphModule
+    names: Mapping[int, str]
+    held: Mapping[int, torch.Tensor]
+    places: tuple[int, ...]
+    given: tuple[torch.Tensor, ...]
+
+
 @dataclass(frozen=True)
 class _Search:
     """Looks for a program of a graph, for the sizes of some inputs."""
@@ -205,26 +236,73 @@ class _Search:
         self.inductor(found)
         return None
 
-    def _optimized(self, inputs: Sequence[Any]) -> Program | str:
-        """The graph as a program of eqsynth, or why there is none that is faster."""
+    def later(self, inputs: Sequence[Any]) -> Swapped:
+        """Inductor's program now, and the one that a search in the background finds from then on.
+
+        Weights may change meanwhile: what was found takes those of now when it takes its place,
+        and looks at them before each call as always.
+        """
+        swapped = Swapped(self.inductor())
+        kept = [x if not _is_plain_input(x) else x.clone() for x in inputs]
+        ambient, alive = background.Ambient.now(), weakref.ref(swapped)
+
+        def job() -> None:
+            cut = self._cut(kept)
+            try:
+                if alive() is None:
+                    return  # nobody calls it any more
+                found = background.found_elsewhere(cut.module, cut.given, self._strict, ambient)
+                made = self._taken(cut, found)
+                if isinstance(made, Program):
+                    made.take(kept)
+                    made = (self.asked.timed and _slower(made, self.inductor, kept)) or made
+                if isinstance(made, str):
+                    log.info("a graph stays with Inductor: %s", made)
+                elif (place := alive()) is not None:
+                    place.current = made
+                    log.info("a program that was found in the background is used from now on")
+            except background.ClosingError:
+                raise
+            except Exception as error:  # a fault costs the gain; the graph runs as it did
+                kind = EquivalenceWarning if isinstance(error, EquivalenceError) else CompileWarning
+                with suppress(Warning):
+                    self._failed(cut.module, cut.given, error, kind)
+
+        background.submit(job)
+        return swapped
+
+    @property
+    def _strict(self) -> Mapping[str, Any]:
+        return {**self.asked.options, "strict": True}
+
+    def _cut(self, inputs: Sequence[Any]) -> _Cut:
         held = {n: value for n, value in enumerate(inputs) if _is_held(value)}
         numbers = {n: v for n, v in enumerate(inputs) if not isinstance(v, torch.Tensor)}
         module, names = _with_weights(self.graph, held, numbers)
         places = tuple(n for n in range(len(inputs)) if n not in held and n not in numbers)
-        given = tuple(inputs[n] for n in places)
+        return _Cut(module, names, held, places, tuple(inputs[n] for n in places))
+
+    def _optimized(self, inputs: Sequence[Any]) -> Program | str:
+        """The graph as a program of eqsynth, or why there is none that is faster."""
+        cut = self._cut(inputs)
         try:
-            program = optimize(module, given, **{**self.asked.options, "strict": True})
+            program = optimize(cut.module, cut.given, **self._strict)
         except EquivalenceError as error:
             if self.asked.options.get("strict"):
                 raise
-            return self._failed(module, given, error, EquivalenceWarning)
+            return self._failed(cut.module, cut.given, error, EquivalenceWarning)
         except Exception as error:  # a fault of eqsynth's own; the model runs without it
-            return self._failed(module, given, error, CompileWarning)
+            return self._failed(cut.module, cut.given, error, CompileWarning)
         if program.original is not None:
             return str(program.report.reason or program.report.stop)
         if program.mutations:
             return "it changes tensors of the module in place"
-        return Program(program, names, held, places, self.inductor)
+        return self._taken(cut, program)
+
+    def _taken(self, cut: _Cut, found: CompiledProgram | str) -> Program | str:
+        if isinstance(found, str):
+            return found
+        return Program(found, cut.names, cut.held, cut.places, self.inductor)
 
     def _failed(
         self,
@@ -255,6 +333,10 @@ def _slower(found: Program, inductor: _Inductor, inputs: Sequence[Any]) -> str:
     if ours < theirs:
         return ""
     return f"Inductor takes {theirs:.3f} ms, and eqsynth {ours:.3f} ms"
+
+
+def _is_plain_input(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not _is_held(value)
 
 
 def _is_held(value: object) -> bool:
@@ -330,7 +412,7 @@ class Program:
         for n, weight, version, pointer in self._seen:
             now = inputs[n]
             if now is not weight or now._version != version or now.data_ptr() != pointer:
-                self._refresh(inputs)
+                self.take(inputs)
                 break
         if self.instead is not None:
             return self.instead(*inputs)
@@ -343,9 +425,11 @@ class Program:
             self.instead, self._seen = self.inductor.plain, []
             return result
 
-    def _refresh(self, inputs: Sequence[torch.Tensor]) -> None:
+    def take(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Folds the weights among these inputs in. One that changes while it is read has changed
+        since it was looked at, and is folded in again by the next call."""
         try:
-            self.program.refresh({name: inputs[n] for n, name in self.names.items()})
             self._look({n: inputs[n] for n in self.names})
+            self.program.refresh({name: inputs[n] for n, name in self.names.items()})
         except WeightError as error:
             self.instead, self._seen = self.inductor(str(error)), []

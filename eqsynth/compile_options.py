@@ -22,6 +22,9 @@ _WHERE: Final = "torch.compile(backend='eqsynth')"
 _OURS: Final = ("program", "example_inputs", "example_kwargs", "target")
 _SIZES: Final = 4
 
+FAST_START: Final = "fast-start"
+"""The mode in which Inductor's program runs until a search in the background has found one."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -30,10 +33,14 @@ class Asked:
     Attributes:
         options: arguments of ``optimize`` by name.
         sizes: of a graph with symbolic sizes, how many sizes get a search.
+        mode: one of Inductor's.
+        fast_start: nothing waits for a search.
     """
 
     options: Mapping[str, Any]
     sizes: int = _SIZES
+    mode: str | None = None
+    fast_start: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any], mode: str | None) -> Asked:
@@ -42,14 +49,16 @@ class Asked:
             EqsynthError: no such option or mode, or no such value of an option.
             RuleError: a rule file can't be used.
         """
-        _check_mode(mode)
         given = dict(options)
+        mode = given.pop("mode", mode)
+        _check_mode(mode)
         defaults = {
             name: parameter.default
             for name, parameter in inspect.signature(optimize).parameters.items()
             if name not in _OURS
         }
-        _one_of("option", given, [*defaults, "sizes"], "options are the arguments of optimize")
+        known = [*defaults, "sizes", "mode"]
+        _one_of("option", given, known, "options are the arguments of optimize")
         sizes = given.pop("sizes", _SIZES)
         if isinstance(sizes, bool) or not isinstance(sizes, int) or sizes < 0:
             raise _wrong("sizes", sizes, "a number of sizes, 0 or more")
@@ -59,7 +68,8 @@ class Asked:
             if name in _FLAGS and not isinstance(value, allowed):
                 raise _wrong(name, value, "True or False")
         _check_values({**defaults, **given})
-        return cls(given, sizes)
+        fast = mode == FAST_START
+        return cls(given, sizes, None if fast else mode, fast)
 
     @property
     def timed(self) -> bool:
@@ -92,7 +102,8 @@ def _check_mode(mode: str | None) -> None:
         return
     from torch._inductor import list_mode_options
 
-    _one_of("mode", [mode], list(list_mode_options()), "modes are those of Inductor")
+    known = [FAST_START, *list_mode_options()]
+    _one_of("mode", [mode], known, "further modes are those of Inductor")
 
 
 def _one_of(kind: str, names: Any, allowed: list[str], hint: str) -> None:

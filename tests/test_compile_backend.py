@@ -394,6 +394,7 @@ def test_a_graph_break_makes_two_programs(watched: Watched) -> None:
         ({"options": {"rules": [3]}}, "[3]"),
         ({"options": {"rules": ["no-such-file.egg"]}}, "no-such-file.egg"),
         ({"mode": "fastest"}, "'fastest'"),
+        ({"options": {"mode": "fastest"}}, "'fastest'"),
     ],
 )
 def test_a_wrong_option_is_told(given: dict[str, Any], got: str) -> None:

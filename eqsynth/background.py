@@ -1,0 +1,203 @@
+"""Searches that go on while their programs are in use already, as ``mode="fast-start"`` of
+``torch.compile`` wants it.
+
+A search runs in a process of its own, so that nothing in this one waits for it: it captures,
+checks and measures there, and sets random generators and threads as it likes. What it finds comes
+back as the file that ``save`` would write, and a thread puts it in its place. Searches run one
+after another. At the interpreter's exit those that are left are given up. Not here: what stands in
+a program's place until then (``compile_backend.py``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from eqsynth.executor import Worker, borrowed
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.pipeline import optimize
+
+_JOIN_S: Final = 30.0  # for a race or a compilation that was begun before the exit
+
+
+@dataclass(frozen=True)
+class Ambient:
+    """By what torch computes, besides a graph and its inputs, in the thread that asks."""
+
+    autocast: bool
+    autocast_dtype: torch.dtype
+    default_dtype: torch.dtype
+    precision: str
+    deterministic: bool
+    threads: int
+
+    @classmethod
+    def now(cls) -> Ambient:
+        return cls(
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+        )
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The same in this thread; at the end of the block it is as before."""
+        before = Ambient.now()
+        self._set()
+        try:
+            with torch.autocast("cpu", self.autocast_dtype, enabled=self.autocast):
+                yield
+        finally:
+            before._set()
+
+    def _set(self) -> None:
+        torch.set_default_dtype(self.default_dtype)
+        torch.set_float32_matmul_precision(self.precision)
+        torch.use_deterministic_algorithms(self.deterministic)
+        torch.set_num_threads(self.threads)
+
+
+class ClosingError(Exception):
+    """The interpreter exits, and the search is given up."""
+
+
+def found_elsewhere(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    options: Mapping[str, Any],
+    ambient: Ambient,
+) -> CompiledProgram | str:
+    """Optimizes a module in a worker. Called by a job; see :func:`submit`.
+
+    Returns:
+        The program, or why the original stays.
+
+    Raises:
+        ClosingError: the interpreter exits.
+        Exception: what ``optimize`` raises, and what pickling a module does.
+    """
+    # Here, so that a module that can't be sent is an error of its own and no worker's.
+    sent = pickle.dumps((module, tuple(inputs), dict(options), ambient))
+    with borrowed() as worker, _jobs.using(worker):
+        data: bytes | str = worker.run(_task, sent)
+    return data if isinstance(data, str) else pickle.loads(data)
+
+
+def _task(sent: bytes) -> bytes | str:
+    """In the worker."""
+    module, inputs, options, ambient = pickle.loads(sent)
+    with ambient.applied(), torch.no_grad():
+        program = optimize(module, inputs, **options)
+    if program.original is not None:
+        return str(program.report.reason or program.report.stop)
+    if program.mutations:
+        return "it changes tensors of the module in place"
+    return pickle.dumps(program)
+
+
+# ---- one after another ---------------------------------------------------------------------
+
+
+class _Jobs:
+    """Jobs, and the thread that runs them while there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._worker: Worker | None = None
+        self._closing = False
+
+    def put(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if self._closing:
+                return
+            self._waiting.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="eqsynth", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    self._lock.notify_all()
+                    return
+                job = self._waiting.popleft()
+            with suppress(ClosingError):
+                job()
+
+    @contextmanager
+    def using(self, worker: Worker) -> Iterator[None]:
+        """Says which worker the exit of the interpreter ends."""
+        with self._lock:
+            if self._closing:
+                raise ClosingError
+            self._worker = worker
+        try:
+            yield
+        except Exception as error:
+            if self._closing:
+                raise ClosingError from error
+            raise
+        finally:
+            with self._lock:
+                self._worker = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while self._thread is not None:
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._lock.wait(left)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            self._waiting.clear()
+            if self._worker is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(self._worker.pid, signal.SIGKILL)
+        self.wait(_JOIN_S)
+
+
+_jobs = _Jobs()
+atexit.register(lambda: _jobs.close())
+
+
+def _after_fork() -> None:
+    """The searches are the parent's: in the child its programs stay as they are."""
+    global _jobs
+    _jobs = _Jobs()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def submit(job: Callable[[], None]) -> None:
+    """Runs a job after those before it. It has to tell of its errors itself, but for
+    :class:`ClosingError`."""
+    _jobs.put(job)
+
+
+def wait(timeout_s: float | None = None) -> bool:
+    """Waits for all searches in the background; false if there are some left after the time."""
+    return _jobs.wait(timeout_s)
