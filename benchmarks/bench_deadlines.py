@@ -1,9 +1,16 @@
 """What a time limit costs in seconds: the limit, the whole, and each stage.
 
     python -m benchmarks.bench_deadlines [--limit 0.01 --limit 5] [--program layers60] [--json FILE]
+    python -m benchmarks.bench_deadlines --curve [--plot FILE.svg] [--json FILE]
 
 Printed, not asserted: the search (saturate, extract) is to end within the limit, a fifth of it and
-a second. Each run has an empty profile, so that there is something to measure.
+a second. Each run has empty caches, so that there is something to measure, and a process of its
+own.
+
+``--curve`` tells what more time is worth: twenty limits from half a second to two minutes on four
+workloads at full size. The program that came back and the original are timed in turns after each;
+the exit status is 1 if one of them is slower than the original. It takes three quarters of an hour,
+and needs a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -11,8 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +29,14 @@ import torch
 from torch import nn
 
 import eqsynth
+from benchmarks import curve
 from benchmarks.about import about
 from benchmarks.workloads import WORKLOADS
+from eqsynth.executor import Worker
+from eqsynth.extract.timing import time_interleaved
 
 LIMITS: Final = (0.01, 1.0, 5.0, 30.0)
+CACHES: Final = ("EQSYNTH_CACHE", "TORCHINDUCTOR_CACHE_DIR")
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -52,23 +65,41 @@ PROGRAMS: Final[dict[str, Callable[[], Made]]] = {
 }
 
 
-def measure(name: str, limit_s: float) -> dict[str, Any]:
-    """One optimization under a limit, with a profile that is empty."""
-    module, inputs = PROGRAMS[name]()
-    cache = os.environ.get("EQSYNTH_CACHE")
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["EQSYNTH_CACHE"] = directory
-        try:
-            # The machine is measured once, which no limit bounds.
-            eqsynth.optimize(nn.ReLU().eval(), (torch.ones(3),), time_limit_s=0.01)
-            report = eqsynth.optimize(module, inputs, time_limit_s=limit_s).report
-        finally:
-            if cache is None:
-                del os.environ["EQSYNTH_CACHE"]
-            else:
-                os.environ["EQSYNTH_CACHE"] = cache
+def _of_workload(name: str) -> Callable[[], Made]:
+    def build() -> Made:
+        module, inputs = WORKLOADS[name].build(1)
+        return module, tuple(inputs)
+
+    return build
+
+
+CURVE: Final = ("resnet18", "bert64", "lstm", "nasrnn")
+"""A program that libraries run well, one of products and small steps, and two of very many small
+steps, which the search changes most."""
+
+WHOLE: Final[dict[str, Callable[[], Made]]] = {f"{n} whole": _of_workload(n) for n in CURVE}
+
+CURVE_LIMITS: Final = tuple(round(0.5 * 240 ** (n / 19), 3) for n in range(20))
+
+SLOWER: Final = 1.05
+"""Times the original's that a program may take, before it counts as slower: what two timings of one
+program differ by."""
+
+
+def measure(name: str, limit_s: float, threads: int, timed: bool) -> dict[str, Any]:
+    """One optimization under a limit, with caches that are empty; the task of a process.
+
+    Args:
+        timed: time what came back and the original in turns.
+    """
+    torch.set_num_threads(threads)
+    module, inputs = {**PROGRAMS, **WHOLE}[name]()
+    # The machine is measured once, which no limit bounds.
+    eqsynth.optimize(nn.ReLU().eval(), (torch.ones(3),), time_limit_s=0.01)
+    program = eqsynth.optimize(module, inputs, time_limit_s=limit_s, progress=False)
+    report = program.report
     search_s = sum(report.stages_s.get(stage, 0.0) for stage in ("saturate", "extract", "measure"))
-    return {
+    row = {
         "program": name,
         "limit_s": limit_s,
         "search_s": search_s,
@@ -79,29 +110,86 @@ def measure(name: str, limit_s: float) -> dict[str, Any]:
         "kernels_timed": report.kernels_timed,
         "kernels_estimated": report.kernels_estimated,
         "backend": report.backend,
+        "enodes": report.enodes,
     }
+    if timed:
+        with torch.no_grad():
+            both = {"before": lambda: module(*inputs), "after": lambda: program(*inputs)}
+            times = time_interleaved(both, repeats=9)
+        row |= {f"{which}_s": asdict(timing) for which, timing in times.items()}
+    return row
 
 
-def main() -> None:
+def apart(name: str, limit_s: float, timed: bool) -> dict[str, Any]:
+    """``measure`` in a process of its own, with caches of its own."""
+    before = {cache: os.environ.get(cache) for cache in CACHES}
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ.update({cache: str(Path(directory) / cache) for cache in CACHES})
+        try:
+            with Worker(threads=threads) as worker:
+                return worker.run(measure, name, limit_s, threads, timed)
+        finally:
+            for cache, value in before.items():
+                os.environ.pop(cache, None)
+                os.environ.update({} if value is None else {cache: value})
+
+
+def is_slower(row: Mapping[str, Any]) -> bool:
+    """Whether what came back takes longer than the original; not where that wasn't timed."""
+    if "after_s" not in row:
+        return False
+    return bool(row["after_s"]["q1_s"] > SLOWER * row["before_s"]["q3_s"])
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """By program: limits, and how many times as fast as the original what came back was."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if "after_s" in row:
+            gain = row["before_s"]["median_s"] / row["after_s"]["median_s"]
+            found.setdefault(row["program"], []).append((row["limit_s"], gain))
+    return found
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    stages = "  ".join(f"{stage} {s:.2f}" for stage, s in row["stages_s"].items())
+    text = (
+        f"{row['program']:<18} limit {row['limit_s']:>6g}  search {row['search_s']:>6.2f}"
+        f"  total {row['total_s']:>6.2f}  timed {row['kernels_timed']:>4}"
+        f"  {row['stop']}\n{'':<18} {stages}"
+    )
+    if "after_s" not in row:
+        return text
+    before, after = (row[f"{which}_s"]["median_s"] * 1e3 for which in ("before", "after"))
+    slower = "  SLOWER than the original" if is_slower(row) else ""
+    return f"{text}\n{'':<18} {before:.3f} -> {after:.3f} ms by {row['backend']}{slower}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    every = {**PROGRAMS, **WHOLE}
     parser.add_argument("--limit", type=float, action="append", help="seconds; several times")
-    parser.add_argument("--program", choices=sorted(PROGRAMS), action="append")
+    parser.add_argument("--program", choices=sorted(every), action="append")
+    parser.add_argument("--curve", action="store_true", help="what more time is worth")
+    parser.add_argument("--plot", type=Path, help="draw the curves to this file")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    rows = []
-    for name in asked.program or PROGRAMS:
-        for limit_s in asked.limit or LIMITS:
-            row = measure(name, limit_s)
-            rows.append(row)
-            stages = "  ".join(f"{stage} {s:.2f}" for stage, s in row["stages_s"].items())
-            print(
-                f"{name:<18} limit {limit_s:>6g}  search {row['search_s']:>6.2f}"
-                f"  total {row['total_s']:>6.2f}  timed {row['kernels_timed']:>4}"
-                f"  {row['stop']}\n{'':<18} {stages}"
-            )
-    if asked.json:
-        asked.json.write_text(json.dumps({**about(), "rows": rows}, indent=2))
+    asked = parser.parse_args(arguments)
+    timed = asked.curve or asked.plot is not None
+    rows: list[dict[str, Any]] = []
+    for name in asked.program or (WHOLE if asked.curve else PROGRAMS):
+        for limit_s in asked.limit or (CURVE_LIMITS if asked.curve else LIMITS):
+            rows.append(apart(name, limit_s, timed))
+            print(shown(rows[-1]), flush=True)
+            if asked.json:
+                asked.json.write_text(json.dumps({**about(), "rows": rows}, indent=2))
+            if asked.plot:
+                title = "how many times as fast as the original, by the limit of the search"
+                asked.plot.write_text(curve.svg(title, "limit, s", "times", gains(rows)))
+    slower = [row for row in rows if is_slower(row)]
+    print(f"{len(rows)} runs, {len(slower)} slower than the original" if timed else "")
+    return int(bool(slower))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
