@@ -26,6 +26,8 @@ class Figures(Protocol):
     time_before_s: float
     time_after_s: float
     enodes: int
+    flops_before: int
+    flops_after: int
     stop: str
     reason: str
     stages_s: Mapping[str, float]
@@ -159,12 +161,25 @@ def _whole(report: Figures, panels: str) -> str:
         )
     )
     return _FRAME.format(
+        headline=escape(_headline(report)),
         style=_STYLE,
         script=_SCRIPT,
         panels=panels,
         figures=figures,
         report=f"<table>{rows}</table>",
     )
+
+
+def _headline(report: Figures) -> str:
+    """What one wants to know first."""
+    if report.reason:
+        return f"the original is used: {report.reason.splitlines()[0]}"
+    before, after, facts = report.time_before_s, report.time_after_s, []
+    if before and after:
+        facts.append(f"{milliseconds(before)} -> {milliseconds(after)} ms a call")
+    if report.flops_before != report.flops_after:
+        facts.append(f"{report.flops_before:,} -> {report.flops_after:,} FLOPs")
+    return ", ".join(facts)
 
 
 def _chart(name: str, title: str, values: Sequence[tuple[str, float, str]]) -> str:
@@ -199,6 +214,7 @@ _FRAME = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
+<header><h1>eqsynth</h1><p>{headline}</p></header>
 <main id="panels">
 {panels}</main>
 <footer id="figures">
@@ -212,11 +228,16 @@ _FRAME = """<!DOCTYPE html>
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --on: #f5c54266; --bar: #4a90d9; }
 body { font: 14px/1.45 system-ui, sans-serif; margin: 0; }
-#panels { display: grid; grid-template-columns: 1fr 1.3fr 1fr; height: 70vh; }
+header { display: flex; gap: 1em; align-items: baseline; padding: .5em 1em; }
+header { border-bottom: 1px solid var(--line); }
+h1, header p { font-size: 1em; margin: 0; }
+#panels { display: grid; grid-template-columns: 1fr 1.9fr 1fr; height: 70vh; }
 #panels section { overflow: auto; padding: 0 1em 1em; border-right: 1px solid var(--line); }
+#panels section { min-width: 0; }
 h2 { font-size: 1em; position: sticky; top: 0; background: Canvas; padding: .6em 0; margin: 0; }
 code, pre { font: 12px/1.5 ui-monospace, monospace; white-space: pre-wrap; }
-pre { white-space: pre; overflow-x: auto; margin: .5em 0; }
+code { overflow-wrap: anywhere; }
+pre { font-size: 11px; white-space: pre; overflow-x: auto; margin: .5em 0; }
 .line { padding: .25em .4em; border-left: 3px solid transparent; }
 .changed { border-left-color: var(--bar); }
 .line small { display: block; opacity: .65; }
@@ -225,13 +246,18 @@ details { border: 1px solid var(--line); border-radius: 4px; margin: 0 0 .6em; p
 summary { cursor: pointer; }
 summary em { display: block; opacity: .8; }
 .gone { color: #c0392b; } .new { color: #27ae60; }
-.bar { position: relative; height: 1.2em; background: #8882; flex: 1; }
+.bar { position: relative; height: 17px; line-height: 17px; background: #8882; flex: 1; }
 .bar i { position: absolute; inset: 0 auto 0 0; background: var(--bar); opacity: .6; }
-.bar b { position: relative; font-weight: normal; font-size: 11px; padding-left: .4em; }
+.bar b { position: absolute; font-weight: normal; font-size: 11px; padding-left: .4em; }
 .row { display: flex; gap: .6em; margin: .15em 0; } .row span { width: 6em; }
 #figures { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--line); }
 #figures section { padding: 0 1em 1em; }
 #report { grid-column: 1 / -1; } th { text-align: left; padding-right: 1em; vertical-align: top; }
+th { white-space: nowrap; } td { overflow-wrap: anywhere; }
+@media (max-width: 900px) {
+  #panels, #figures { grid-template-columns: minmax(0, 1fr); }
+  #panels { height: auto; } #panels section { max-height: 70vh; border-right: none; }
+}
 """
 
 # Lights up what has a mark in common with the line under the pointer; a click keeps it lit.

@@ -100,6 +100,8 @@ def _check(model: onnx.ModelProto, where: str) -> None:
     ]  # fmt: skip
     for kind in untold:
         kind.shape.SetInParent()
+    for message in messages_in(model):
+        _check_text(message, where)
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, and what the checker itself stumbles on
@@ -113,6 +115,22 @@ def _check(model: onnx.ModelProto, where: str) -> None:
         ) from error
     for kind in untold:
         kind.ClearField("shape")
+
+
+def _check_text(message: Any, where: str) -> None:
+    """Refuses a text that is none: protobuf gives bytes for what isn't UTF-8."""
+    for field, value in message.ListFields():
+        if field.type != field.TYPE_STRING:
+            continue
+        for text in (value,) if isinstance(value, str | bytes) else value:
+            if isinstance(text, bytes):
+                raise CaptureError(
+                    "the model is damaged",
+                    where=where,
+                    got=f"{text!r} as {field.full_name}"[:500],
+                    expected="text in UTF-8",
+                    hint="write the file anew from where it came from",
+                )
 
 
 # ---- data in files of its own --------------------------------------------------------------------

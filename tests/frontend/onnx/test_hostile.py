@@ -166,6 +166,12 @@ def test_an_element_type_that_cannot_be_computed_with() -> None:
     assert isinstance(error, UnsupportedOperatorError) and error.got == "STRING"
 
 
+def test_a_name_that_is_no_text() -> None:
+    proto = model([node("Relu", "x", "y", name="relu")], {"x": (F, [2])}, ["y"])
+    error = refused(proto.SerializeToString().replace(b"relu", b"re\xffu"))
+    assert isinstance(error, CaptureError) and "xff" in error.got and error.expected
+
+
 def test_reading_leaves_the_callers_model_as_it_was() -> None:
     proto = transformer()
     before = proto.SerializeToString()
