@@ -8,7 +8,8 @@ so that Z3 sees polynomials alone. It decides linear ones; of products it knows 
 up, lemmas about these quotients are added, each of which holds of all integers::
 
     a >= 0, b >= 0  ->  a*b >= 0                                  a divisor, b of 0 <= r and r < m
-    m > 0  ->  q = p,  or m*(q - p - 1) >= 0,  or m*(p - q - 1) >= 0       q and p two quotients
+    m > 0  ->  z = 0  or  m*(z - 1) >= 0  or  m*(-z - 1) >= 0      z a difference of quotients, or
+                                                                   of one and a sum of two
 
 which makes most of what is left linear in the products.
 
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import combinations, count
 from typing import Any, Final
 
 import z3
@@ -39,6 +40,7 @@ _ELIMINATING: Final = ("simplify", "propagate-values", "solve-eqs", "simplify", 
 
 # Quotients beyond so many have no lemmas: these are as many as pairs of quotients.
 _MOST_QUOTIENTS: Final = 8
+_MOST_SUMS: Final = 5
 
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
@@ -117,25 +119,33 @@ class Integers:
         first = _checked([*facts, z3.Not(goal)], work)
         if first.true or first.false:
             return first
-        return _checked([*facts, z3.Not(goal), *self._lemmas()], work, _ELIMINATING)
+        facts = [*facts, z3.Not(goal)]
+        return _checked([*facts, *self._lemmas(facts)], work, _ELIMINATING)
 
-    def _lemmas(self) -> list[Any]:
+    def _lemmas(self, facts: Sequence[Any]) -> list[Any]:
         """What is true of products of divisors, remainders and differences of quotients."""
         quotients = [(q, r, m) for (_, _, kind), (q, r, _, m) in self.divided.items()
-                     if kind == "floor"][-_MOST_QUOTIENTS:]  # fmt: skip
+                     if kind == "floor"]  # fmt: skip
+        quotients += [(a / m, a % m, m) for a, m in _divisions(facts)]
+        quotients = quotients[-_MOST_QUOTIENTS:]
         exact = [q for (_, _, kind), (q, *_) in self.divided.items() if kind == "truncated"]
         sizes = {m.get_id(): m for _, _, m in quotients if not z3.is_int_value(m)}
         sizes |= {q.get_id(): q for q in exact[-_MOST_QUOTIENTS:]}
         found = [
+            z3.Implies(m > 0, z3.And(a == m * (a / m) + a % m, a % m >= 0, a % m < m))
+            for a, m in _divisions(facts)
+        ]
+        found += [
             z3.Implies(z3.And(a >= 0, b >= 0), a * b >= 0)
             for a in sizes.values() for _, r, m in quotients for b in (r, m - 1 - r)
         ]  # fmt: skip
         for n, (q, _, one) in enumerate(quotients):
             for p, _, two in quotients[:n]:
-                found += [
-                    z3.Implies(m > 0, z3.Or(q == p, m * (q - p - 1) >= 0, m * (p - q - 1) >= 0))
-                    for m in (one, two)
-                ]
+                found += [_no_other_multiple(m, q - p) for m in (one, two)]
+        same = [(q, m) for q, _, m in quotients[-_MOST_SUMS:]]
+        for q, m in same:
+            rest = [p for p, other in same if other.eq(m) and not p.eq(q)]
+            found += [_no_other_multiple(m, q - a - b) for a, b in combinations(rest, 2)]
         return found
 
     def holds(self, goal: Any, given: Sequence[Any] = (), work: int = WORK) -> bool:
@@ -145,6 +155,29 @@ class Integers:
         """Numbers for all that is known, as a model, if there are some: a rule that never matches
         says nothing, and isn't proved by it."""
         return _checked([*self.known, *given], work)
+
+
+def _divisions(facts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """What facts divide, and by what: Z3's own quotients and remainders by no fixed number."""
+    found: dict[tuple[int, int], tuple[Any, Any]] = {}
+    seen: set[int] = set()
+    waiting = list(facts)
+    while waiting:
+        x = waiting.pop()
+        if x.get_id() in seen:
+            continue
+        seen.add(x.get_id())
+        waiting += x.children()
+        if z3.is_idiv(x) or z3.is_mod(x):
+            a, m = x.children()
+            if not z3.is_int_value(m):
+                found[a.get_id(), m.get_id()] = a, m
+    return list(found.values())
+
+
+def _no_other_multiple(m: Any, z: Any) -> Any:
+    """m*z is 0, or at least as far from it as m."""
+    return z3.Implies(m > 0, z3.Or(z == 0, m * (z - 1) >= 0, m * (-z - 1) >= 0))
 
 
 def number(x: Any) -> Any:

@@ -99,10 +99,15 @@ def rule_forms(file: str) -> Iterator[tuple[str, Form]]:
             yield re.search(r':name\s+"([^"]*)"', form.text)[1], form  # type: ignore[index]
 
 
-def mutated(file: str, numerics: str, folder: Path) -> tuple[RuleSet, dict[str, str]]:
-    """Rules that load, made of a file's by one change each, and their texts by name."""
+def mutated(
+    file: str, numerics: str, folder: Path, names: tuple[str, ...] = ()
+) -> tuple[RuleSet, dict[str, str]]:
+    """Rules that load, made of a file's (or of those of its rules that are named) by one change
+    each, and their texts by name."""
     texts: dict[str, str] = {}
     for name, form in rule_forms(file):
+        if names and name not in names:
+            continue
         seen = {text_of(parse(form.text))}
         for number, changed in enumerate(mutants(parse(form.text))):
             text = text_of(changed)

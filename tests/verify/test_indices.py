@@ -88,7 +88,9 @@ def test_what_a_relation_of_a_user_says_is_not_supposed(verified) -> None:  # ty
 
 def test_the_time_limit_leaves_a_rule_not_proved() -> None:
     verdict = verify_rule(OURS, OURS["div-of-mod"], limit_s=0.0)
-    assert (verdict.outcome, verdict.why) == ("not proved", "the time limit ended it")
+    assert (verdict.outcome, verdict.why) == (
+        "not proved", "left to show: the time limit ended it"
+    )  # fmt: skip
 
 
 def test_the_engine_has_the_integers_that_proofs_suppose() -> None:
@@ -117,11 +119,9 @@ def proved_mutants(
     file: str, numerics: str, folder: Path, names: tuple[str, ...] = ()
 ) -> list[str]:
     """The mutants that are proved, after the checker of rules found nothing wrong with them."""
-    rules, texts = mutated(file, numerics, folder)
+    rules, texts = mutated(file, numerics, folder, names)
     found = []
     for name in texts:
-        if names and not name.startswith(tuple(f"{n}-mutant" for n in names)):
-            continue
         # Without the other mutants: among them are analyses, on which the samples would rely.
         alone = replace(rules, rules=(*OURS.rules, rules[name]))
         if verify_rule(alone, rules[name]).outcome == "proved":
@@ -134,9 +134,9 @@ def proved_mutants(
 
 
 def test_no_mutant_is_proved_that_the_checker_refuses(tmp_path: Path) -> None:
-    found = proved_mutants("index.egg", "bitwise", tmp_path, ("div-cancel", "mod-of-small"))
-    # Stricter conditions, and a condition that the others imply.
-    assert len(found) == 7, "\n".join(found)
+    found = proved_mutants("index.egg", "bitwise", tmp_path, ("mod-of-small",))
+    # Stricter conditions.
+    assert len(found) == 2, "\n".join(found)
 
 
 @pytest.mark.slow

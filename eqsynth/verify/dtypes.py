@@ -1,0 +1,146 @@
+"""Dtypes of a rewrite's two sides: each assignment that types the left types the right alike.
+
+Dtypes follow from dtypes, whatever the extents are: they are inferred by the operator table for
+every assignment, at the extents of one model of the rule's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+from typing import Any, Final
+
+import z3
+
+from eqsynth.egraph.encode import decode_tensor
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.ir.tensor import Input, Tensor, topological
+from eqsynth.ir.types import DTYPES, TensorType, is_float
+from eqsynth.rules.tree import Tree, Var, is_call
+from eqsynth.rules.values import Unknown, evaluate
+from eqsynth.verify.forms import Form, Unsaid
+from eqsynth.verify.integers import value
+from eqsynth.verify.verdict import Left
+
+# Assignments of dtypes that are looked at one by one.
+_MOST_DTYPES: Final = 1200
+_KNOWN_DTYPES: Final = frozenset(DTYPES)
+MIXED: Final = "mixed"
+
+
+def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
+    """Which kinds of dtypes the rule is about: ``floats``, ``integers``, ``bools``, ``mixed``;
+    ``views``: it computes nothing.
+
+    Args:
+        known: what the rule's variables are at one rank; model: numbers for the extents in it.
+
+    Raises:
+        Left: the right side has no dtype, or another one.
+    """
+    assert form.rule.equality is not None
+    values = {name: _plain(x, model) for name, x in known.items()
+              if form.sorts.get(name) not in ("Tensor", "Tensors")}  # fmt: skip
+    texts = [n for n, x in values.items() if isinstance(x, Unsaid) and form.sorts[n] == "String"
+             and n in form.kinds]  # fmt: skip
+    open_texts = [n for n in texts if form.kinds[n] == "dtype"]
+    if len(texts) != len(open_texts):
+        raise Left("what a text says")
+    plain = {n: 0.5 if isinstance(x, Unsaid) else x for n, x in values.items()
+             if not (isinstance(x, Unsaid) and form.sorts[n] == "String")}  # fmt: skip
+    leaves = {name: known[name] for name in form.leaves}
+    lists = {name: [f"{name}.{n}" for n in range(len(x))] for name, x in known.items()
+             if form.sorts.get(name) == "Tensors" and name in form.kinds}  # fmt: skip
+    for name, parts in lists.items():
+        leaves |= dict(zip(parts, known[name], strict=True))
+    shapes = {name: _plain(x.extents, model) for name, x in leaves.items()}
+    names = [*leaves, *open_texts]
+    said = {fact[1][1].name: fact[2] for fact in form.facts if fact[0] == "=" and
+            isinstance(fact[2], str) and is_call(fact[1]) and fact[1][0] == "dtype" and
+            isinstance(fact[1][1], Var)}  # fmt: skip
+    if not _KNOWN_DTYPES.issuperset(said.values()):
+        raise Left("dtypes for which it matches: none were found")
+    options = [(said[name],) if name in said else DTYPES for name in names]
+    if prod(map(len, options)) > _MOST_DTYPES:
+        raise Left("more dtypes than are looked at")
+    found: set[str] = set()
+    for dtypes in product(*options):
+        given = dict(zip(names, dtypes, strict=True))
+        bound: dict[str, Any] = {**plain, **{n: given[n] for n in open_texts}}
+        inputs = {n: Input(n, TensorType(shapes[n], given[n])) for n in leaves}
+        bound |= {n: x for n, x in inputs.items() if n in form.leaves}
+        bound |= {n: tuple(inputs[part] for part in parts) for n, parts in lists.items()}
+        sides = _typed(form, bound)
+        if sides is not None:
+            found.add(_mode({t.dtype for t in topological(sides)}))
+    views = all(OPERATORS[h].kind == "view" and h not in ("Cast", "Concat")
+                for h in form.heads if h in OPERATORS)  # fmt: skip
+    if not found:
+        raise Left("dtypes for which it matches: none were found")
+    return frozenset(("views",)) if views else frozenset(found)
+
+
+def _plain(x: Any, model: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(_plain(part, model) for part in x)
+    return value(model, x) if z3.is_expr(x) else x
+
+
+def _mode(dtypes: set[str]) -> str:
+    if len(dtypes) > 1:
+        return MIXED
+    (dtype,) = dtypes
+    return "floats" if is_float(dtype) else "bools" if dtype == "bool" else "integers"
+
+
+def _typed(form: Form, bound: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Both sides at dtypes; None where the rule matches nothing.
+
+    Raises:
+        Left: the right side isn't typed, or otherwise.
+    """
+    def build(head: str, args: list[Any]) -> Any:
+        return decode_tensor(head, args, {})
+
+    assert form.rule.equality is not None
+    bound = dict(bound)
+    waiting = list(form.facts)
+    try:
+        for _ in range(len(waiting) + 1):
+            rest = []
+            for fact in waiting:
+                try:
+                    if not _true(fact, bound, build):
+                        return None
+                except Unknown:
+                    rest.append(fact)
+            waiting = rest
+        left = evaluate(form.rule.equality[0], bound, build)
+    except (EqsynthError, Unknown):
+        return None
+    try:
+        right = evaluate(form.rule.equality[1], bound, build)
+    except (EqsynthError, Unknown) as error:
+        raise Left(f"the right side is typed where the left side is {left.type}: {error}") from None
+    if left.dtype != right.dtype:
+        raise Left(f"the sides have one dtype: {left.dtype} and {right.dtype}")
+    return left, right
+
+
+def _true(fact: Tree, bound: dict[str, Any], build: Any) -> bool:
+    """Whether a fact about dtypes holds; a variable that it says is bound."""
+    head, *args = fact
+    if head == "=":
+        for one, two in (args, args[::-1]):
+            if isinstance(one, Var) and one.name not in bound:
+                bound[one.name] = evaluate(two, bound, build)
+                return True
+        a, b = (evaluate(arg, bound, build) for arg in args)
+        # Extents are those of a model, which satisfies the facts; terms are compared by nothing.
+        return a == b if isinstance(a, str) and isinstance(b, str) else True
+    if head == "!=":
+        a, b = (evaluate(arg, bound, build) for arg in args)
+        return a != b if isinstance(a, str) else True
+    return True

@@ -1,0 +1,176 @@
+"""What is the same of a rule at all ranks: its facts, its variables, the ranks that suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, combinations, permutations, product
+from math import prod
+from typing import Any, Final
+
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.sorts import infer_sorts
+from eqsynth.rules.tree import Tree, Var, is_call, render
+from eqsynth.verify.facts import COMPARISONS
+from eqsynth.verify.operators import KINDS, SPECTATORS
+from eqsynth.verify.verdict import Left
+
+_PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_padding", "size"})
+_MOST_CASES: Final = 20_000
+_MOST_RANK: Final = 5
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """A value that only the dtypes tell, or nothing: a text, a number that isn't an integer."""
+
+    name: str
+
+
+class Form:
+    """What is the same in all cases of a rule."""
+
+    def __init__(self, rules: RuleSet, rule: Rule) -> None:
+        assert rule.equality is not None
+        self.rules, self.rule = rules, rule
+        written = [("=", Var(name), tree) for name, tree in rule.written
+                   if not isinstance(tree, Var)]  # fmt: skip
+        self.facts: tuple[Tree, ...] = (*rule.body, *written)
+        trees = (*self.facts, ("=", *rule.equality))
+        self.sorts = {n: min(s) for n, s in infer_sorts(trees, rules.known).items()}
+        self.kinds: dict[str, str] = {}
+        self.heads: set[str] = set()
+        self.literal = 0
+        for tree in trees:
+            self._scan(tree)
+        defined = {fact[1].name for fact in self.facts if fact[0] == "=" and
+                   isinstance(fact[1], Var) and self._is_term(fact[2])}  # fmt: skip
+        self.leaves = [n for n, s in self.sorts.items() if s == "Tensor" and n not in defined
+                       and n in self.kinds]  # fmt: skip
+        marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
+                    for n, kind in self.kinds.items())  # fmt: skip
+        self.rank = max(2 * marks + 1 if marks else 2, self.literal,
+                        3 if "Matmul" in self.heads else 0)  # fmt: skip
+        self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
+        self.limited = self._limits()
+
+    def _is_term(self, tree: Tree) -> bool:
+        return is_call(tree) and self.rules.known.is_constructor(tree[0])
+
+    def _scan(self, tree: Tree) -> None:
+        """Which variable is which argument of an operator."""
+        if not is_call(tree):
+            return
+        if self._is_term(tree):
+            self.heads.add(tree[0])
+            inputs = self.rules.known.signatures[tree[0]].inputs
+            tensors = sum(sort in ("Tensor", "Tensors") for sort in inputs)
+            names = ("",) * tensors + KINDS.get(tree[0], ())
+            for arg, sort, kind in zip(tree[1:], inputs, names, strict=False):
+                if isinstance(arg, Var):
+                    kind = "axis" if kind == "axis" else kind
+                    self.kinds.setdefault(arg.name, kind or sort)
+                elif kind == "axis" and isinstance(arg, int):
+                    self.literal = max(self.literal, arg + 3)
+                elif kind == "axes" and is_call(arg):
+                    self._axes(arg)
+        if tree[0] == "vec-of":
+            for part in tree[1:]:
+                if isinstance(part, Var) and self.sorts.get(part.name) == "Tensor":
+                    self.kinds.setdefault(part.name, "Tensor")
+        for part in tree[1:]:
+            self._scan(part)
+
+    def _axes(self, arg: Tree) -> None:
+        for part in arg[1:]:
+            if isinstance(part, Var):
+                self.kinds.setdefault(part.name, "axis")
+            elif isinstance(part, int):
+                self.literal = max(self.literal, part + 3)
+
+    def _limits(self) -> str:
+        """Why the ranks that are looked at don't speak for all; an empty text if they do."""
+        if self.leaves and all(self._has_one_rank(name) for name in self.leaves):
+            return ""
+        if self.rank > _MOST_RANK:
+            self.rank = _MOST_RANK
+            return "more axes than cases"
+        strange = sorted(h for h in self.heads if h in OPERATORS and h not in SPECTATORS)
+        if strange:
+            return f"{strange[0]} names all axes"
+        odd = next((f for f in self.facts if not self._invariant(f)), None)
+        if self.literal and self.literal > self.rank:
+            return "an axis by its number"
+        return f"the fact {render(odd)}" if odd is not None else ""
+
+    def _has_one_rank(self, name: str) -> bool:
+        """Whether a fact says a tensor's rank, which is then among those that are looked at."""
+        for fact in self.facts:
+            if fact[0] == "=" and ("vec-length", ("shape", Var(name))) in fact[1:]:
+                rank = next((side for side in fact[1:] if isinstance(side, int)), None)
+                if rank is not None and rank <= _MOST_RANK:
+                    self.rank = max(self.rank, rank)
+                    return True
+        return False
+
+    def _invariant(self, fact: Tree) -> bool:
+        """Whether merging axes that nothing names can't change if a fact holds."""
+        if fact[0] == "=" and any(self._is_term(side) for side in fact[1:]):
+            return True
+        if fact[0] in COMPARISONS:
+            # The order of an axis and of the first of the last so many.
+            a, b = fact[1:]
+            for axis, other in ((a, b), (b, a)):
+                if isinstance(axis, Var) and self.kinds.get(axis.name) == "axis" and is_call(other):
+                    rest = other[0] == "-" and is_call(other[1]) and other[1][0] == "vec-length"
+                    if rest and isinstance(other[2], Var):
+                        return self.kinds.get(other[2].name) == "axes"
+        return all(self._by_axis(part) for part in fact[1:])
+
+    def _by_axis(self, tree: Tree) -> bool:
+        if not is_call(tree):
+            return True
+        if tree[0] == "vec-get" and is_call(tree[1]) and tree[1][0] == "shape":
+            return isinstance(tree[2], Var) and self.kinds.get(tree[2].name) == "axis"
+        if tree[0] == "vec-length":
+            return isinstance(tree[1], Var) and self.sorts.get(tree[1].name) == "Tensors"
+        if tree[0] in ("shape", "dtype"):
+            return isinstance(tree[1], Var)
+        return all(self._by_axis(part) for part in tree[1:])
+
+    def choices(self) -> Iterator[Mapping[str, Any]]:
+        """Ranks, axes and lengths, in all their combinations."""
+        ranks = [*range(self.rank + 1), *((4,) if self.windows and self.rank < 4 else ())]
+        options: dict[str, list[Any]] = {name: list(ranks) for name in self.leaves}
+        most = max(ranks)
+        for name, kind in self.kinds.items():
+            sort = self.sorts.get(name)
+            if sort == "i64" and kind in ("axis", "axes"):
+                options[name] = list(range(most + (kind == "axes")))
+            elif kind in ("keepdim", "align_corners"):
+                options[name] = [0, 1]
+            elif sort == "Ints" and kind == "axes":
+                options[name] = list(chain.from_iterable(
+                    combinations(range(most), n) for n in range(most + 1)))  # fmt: skip
+            elif sort == "Ints" and kind == "order":
+                options[name] = [p for n in range(most + 1) for p in permutations(range(n))]
+            elif sort == "Ints":
+                options[name] = [2] if kind in _PAIRS else ranks
+            elif sort == "Tensors":
+                self.length(name)
+                options[name] = ranks
+        count = prod(map(len, options.values()))
+        if count > _MOST_CASES:
+            raise Left(f"{count} cases of ranks and axes: more than are looked at")
+        for chosen in product(*options.values()):
+            yield dict(zip(options, chosen, strict=True))
+
+    def length(self, name: str) -> int:
+        """The number of tensors of a list, which the facts have to say."""
+        for fact in self.facts:
+            if fact[0] == "=" and ("vec-length", Var(name)) in fact[1:]:
+                found = next((side for side in fact[1:] if isinstance(side, int)), None)
+                if found is not None:
+                    return found
+        raise Left("lists of any length")

@@ -1,0 +1,426 @@
+"""Operators on tensors of symbolic extents: which arguments they take, their shape, their elements.
+
+A tensor of a known rank is its extents and a function from indices (in range) to a value. What an
+operator asks of its arguments is *required*: supposed of terms that a rule matches, since no other
+terms exist, and shown of those that it makes.
+
+``tests/verify/test_operators.py`` holds each operator to the interpreter at random shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import z3
+
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.verify.integers import Integers, number
+from eqsynth.verify.values import Call, Guard, Number, Read, Reduce, Value, guarded, row_major
+from eqsynth.verify.verdict import Left
+
+Extents: TypeAlias = tuple[Any, ...]
+Element: TypeAlias = Callable[[Extents], Value]
+
+
+class IllTyped(Exception):
+    """Raised where no term is made at these ranks."""
+
+
+@dataclass(frozen=True)
+class Symbolic:
+    """A tensor of symbolic extents.
+
+    Attributes:
+        at: its element at an index that is in range.
+        flat: its element at a row-major position.
+    """
+
+    extents: Extents
+    at: Element
+    flat: Callable[[Any], Value]
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    def read(self, index: Sequence[Any], fill: float = 0.0) -> Value:
+        """The element, or the fill where the index lies outside."""
+        inside = [c for i, e in zip(index, self.extents, strict=True)
+                  for c in (number(i) >= 0, number(i) < e)]  # fmt: skip
+        return guarded(z3.And(*inside) if inside else True, self.at(tuple(index)), Number(fill))
+
+
+Require: TypeAlias = Callable[[Any], None]
+
+
+def leaf(name: str, extents: Extents) -> Symbolic:
+    """A tensor of which nothing is known."""
+    return Symbolic(
+        extents,
+        lambda index: Read(name, tuple(index), extents),
+        lambda position: Read(name, (position,), extents, True),
+    )
+
+
+def _computed(extents: Extents, at: Element) -> Symbolic:
+    def flat(_: Any) -> Value:
+        raise Left("the elements in row-major order of what is computed")
+
+    return Symbolic(extents, at, flat)
+
+
+def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
+    """The shape that shapes are broadcast to, aligned at the right."""
+    rank, result = max(map(len, shapes), default=0), []
+    for axis in range(-rank, 0):
+        joined: Any = 1
+        for shape in shapes:
+            if len(shape) >= -axis:
+                extent = shape[axis]
+                if _same(joined, extent):
+                    continue
+                if _same(joined, 1):
+                    joined = extent
+                    continue
+                require(z3.Or(number(joined) == extent, number(joined) == 1, number(extent) == 1))
+                joined = z3.If(number(joined) == 1, number(extent), number(joined))
+        result.append(joined)
+    return tuple(result)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(number(a).eq(number(b)))
+
+
+def projected(index: Sequence[Any], shape: Extents, result: Extents) -> Extents:
+    """Where a tensor that is broadcast to a result is read."""
+    own = list(index)[len(index) - len(shape) :]
+    there = result[len(result) - len(shape) :]
+    return tuple(
+        i if _same(e, r) else z3.If(number(e) == 1, 0, number(i))
+        for i, e, r in zip(own, shape, there, strict=True)
+    )
+
+
+class Operators:
+    """The operators, for one rule at known ranks."""
+
+    def __init__(self, ints: Integers, require: Require) -> None:
+        self.ints = ints
+        self.require = require
+
+    def apply(self, name: str, args: list[Any]) -> Symbolic:
+        """An operator of the schema applied to tensors and attributes, in the schema's order.
+
+        Raises:
+            IllTyped: the ranks don't fit.
+            Left: an operator that isn't known here.
+        """
+        row = OPERATORS.get(name)
+        if row is None:
+            raise Left(f"the operator {name}")
+        if row.kind == "elementwise" and name != "Cast":
+            return self.elementwise(row.function.lower() or name.lower(), args)
+        method: Callable[..., Symbolic] | None = getattr(self, "_" + name.lower(), None)
+        if method is None:
+            raise Left(f"the operator {name}")
+        return method(*args)
+
+    def needs(self, holds: bool) -> None:
+        if not holds:
+            raise IllTyped
+
+    def elementwise(self, function: str, args: Sequence[Symbolic]) -> Symbolic:
+        shape = broadcast([arg.extents for arg in args], self.require)
+
+        def at(index: Extents) -> Value:
+            return Call(function, tuple(
+                arg.at(projected(index, arg.extents, shape)) for arg in args))  # fmt: skip
+
+        return _computed(shape, at)
+
+    # ---- views ------------------------------------------------------------------------
+
+    def _slice(self, x: Symbolic, axis: Any, start: Any, stop: Any, step: Any) -> Symbolic:
+        n = self._axis(x, axis)
+        self.require(z3.And(number(start) >= 0, number(start) <= stop, number(stop) <= n,
+                            number(step) >= 1))  # fmt: skip
+        length = -self.ints.floor(-(number(stop) - start), number(step))[0]
+        shape = (*x.extents[:axis], length, *x.extents[axis + 1 :])
+        return _computed(shape, lambda i: x.at(
+            (*i[:axis], number(i[axis]) * step + start, *i[axis + 1 :])))  # fmt: skip
+
+    def _stride(self, x: Symbolic, axis: Any, step: Any) -> Symbolic:
+        n = self._axis(x, axis)
+        self.require(number(step) >= 1)
+        q, r = self.ints.floor(n, step)
+        self.require(r == 0)
+        shape = (*x.extents[:axis], q, *x.extents[axis + 1 :])
+        if _same(number(step), 1):
+            shape = x.extents
+        return _computed(
+            shape, lambda i: x.at((*i[:axis], number(i[axis]) * step, *i[axis + 1 :]))
+        )
+
+    def _shift(self, x: Symbolic, axis: Any, amount: Any) -> Symbolic:
+        n = self._axis(x, axis)
+
+        def at(i: Extents) -> Value:
+            # Z3's own remainder: it is renamed with the iterators in it, and says nothing of n.
+            place = (number(i[axis]) + amount) % n
+            return x.at((*i[:axis], place, *i[axis + 1 :]))
+
+        return _computed(x.extents, at)
+
+    def _unfold(self, x: Symbolic, axis: Any, size: Any) -> Symbolic:
+        self._axis(x, axis)
+        self.require(number(size) >= 1)
+        half = self.ints.floor(size, 2)[0]
+        shape = (*x.extents[: axis + 1], size, *x.extents[axis + 1 :])
+        return _computed(shape, lambda i: x.read(
+            (*i[:axis], number(i[axis]) + i[axis + 1] - half, *i[axis + 2 :])))  # fmt: skip
+
+    def _split(self, x: Symbolic, axis: Any, block: Any) -> Symbolic:
+        n = self._axis(x, axis)
+        self.require(number(block) >= 1)
+        q, r = self.ints.floor(n, block)
+        self.require(r == 0)
+        shape = (*x.extents[:axis], q, block, *x.extents[axis + 1 :])
+
+        def at(i: Extents) -> Value:
+            return x.at((*i[:axis], number(i[axis]) * block + i[axis + 1], *i[axis + 2 :]))
+
+        return Symbolic(shape, at, x.flat)
+
+    def _merge(self, x: Symbolic, axis: Any) -> Symbolic:
+        self.needs(0 <= axis < x.rank - 1)
+        block = x.extents[axis + 1]
+        shape = (*x.extents[:axis], number(x.extents[axis]) * block, *x.extents[axis + 2 :])
+
+        def at(i: Extents) -> Value:
+            q, r = number(i[axis]) / block, number(i[axis]) % block
+            return x.at((*i[:axis], q, r, *i[axis + 1 :]))
+
+        return Symbolic(shape, at, x.flat)
+
+    def _reshape(self, x: Symbolic, shape: Extents) -> Symbolic:
+        self.require(z3.And(*(number(e) >= 0 for e in shape), True))
+        self.require(_size(shape) == _size(x.extents))
+        return Symbolic(shape, lambda i: x.flat(row_major(i, shape)), x.flat)
+
+    def _expand(self, x: Symbolic, shape: Extents) -> Symbolic:
+        self.needs(x.rank <= len(shape))
+        joined = broadcast([x.extents, shape], self.require)
+        self.require(z3.And(*(number(a) == b for a, b in zip(joined, shape, strict=True)), True))
+        return _computed(shape, lambda i: x.at(projected(i, x.extents, shape)))
+
+    def _permute(self, x: Symbolic, order: Extents) -> Symbolic:
+        self.needs(sorted(order) == list(range(x.rank)))
+        place = {axis: n for n, axis in enumerate(order)}
+        shape = tuple(x.extents[axis] for axis in order)
+        return _computed(shape, lambda i: x.at(tuple(i[place[a]] for a in range(x.rank))))
+
+    def _pad(self, x: Symbolic, before: Extents, after: Extents, value: Any) -> Symbolic:
+        self.needs(len(before) == len(after) == x.rank)
+        self.require(z3.And(*(number(a) >= 0 for a in (*before, *after)), True))
+        shape = tuple(number(b) + e + a
+                      for b, e, a in zip(before, x.extents, after, strict=True))  # fmt: skip
+
+        def at(i: Extents) -> Value:
+            found = x.read(tuple(number(j) - b for j, b in zip(i, before, strict=True)))
+            return Guard(found.condition, found.inside, Number(value)) if isinstance(
+                found, Guard) else found  # fmt: skip
+
+        return _computed(shape, at)
+
+    def _concat(self, parts: Sequence[Symbolic], axis: Any) -> Symbolic:
+        self.needs(bool(parts) and all(p.rank == parts[0].rank for p in parts))
+        self._axis(parts[0], axis)
+        for part in parts[1:]:
+            for a in range(part.rank):
+                if a != axis:
+                    self.require(number(part.extents[a]) == parts[0].extents[a])
+        if len(parts) == 1:
+            return parts[0]
+        starts: list[Any] = [0]
+        for part in parts:
+            starts.append(starts[-1] + part.extents[axis])
+        first = parts[0].extents
+        shape = (*first[:axis], starts[-1], *first[axis + 1 :])
+
+        def at(i: Extents) -> Value:
+            found = parts[-1].at((*i[:axis], i[axis] - starts[-2], *i[axis + 1 :]))
+            for part, start, stop in reversed(
+                list(zip(parts[:-1], starts[:-2], starts[1:-1], strict=True))
+            ):
+                own = part.at((*i[:axis], i[axis] - start, *i[axis + 1 :]))
+                found = Guard(number(i[axis]) < stop, own, found)
+            return found
+
+        return _computed(shape, at)
+
+    # ---- reductions and contractions -------------------------------------------------
+
+    def reduce(self, x: Symbolic, axes: Extents, keep: Any, reducer: str) -> Symbolic:
+        self.needs(all(0 <= a < x.rank for a in axes))
+        gone = sorted(set(axes))
+        if reducer in ("max", "min"):
+            self.require(z3.And(*(number(x.extents[a]) >= 1 for a in gone), True))
+        kept = [a for a in range(x.rank) if a not in gone]
+        shape = tuple(1 if a in gone else x.extents[a] for a in range(x.rank)
+                      if keep or a not in gone)  # fmt: skip
+
+        def at(i: Extents) -> Value:
+            own = dict(zip(range(x.rank) if keep else kept, i, strict=True))
+            bound = {a: z3.FreshInt("k") for a in gone}
+            body = x.at(tuple(bound.get(a, own.get(a)) for a in range(x.rank)))
+            if not gone:
+                return body
+            return Reduce(reducer, tuple((bound[a], x.extents[a]) for a in gone), body)
+
+        return _computed(shape, at)
+
+    def _reducesum(self, x: Symbolic, axes: Extents, keep: Any) -> Symbolic:
+        return self.reduce(x, axes, keep, "sum")
+
+    def _reducemax(self, x: Symbolic, axes: Extents, keep: Any) -> Symbolic:
+        return self.reduce(x, axes, keep, "max")
+
+    def _reducemin(self, x: Symbolic, axes: Extents, keep: Any) -> Symbolic:
+        return self.reduce(x, axes, keep, "min")
+
+    def _reduceprod(self, x: Symbolic, axes: Extents, keep: Any) -> Symbolic:
+        return self.reduce(x, axes, keep, "prod")
+
+    def _matmul(self, a: Symbolic, b: Symbolic) -> Symbolic:
+        self.needs(a.rank >= 2 and b.rank >= 2)
+        self.require(number(a.extents[-1]) == b.extents[-2])
+        batch = broadcast([a.extents[:-2], b.extents[:-2]], self.require)
+
+        def at(index: Extents) -> Value:
+            *n, i, j = index
+            k = z3.FreshInt("k")
+            left = a.at((*projected(n, a.extents[:-2], batch), i, k))
+            right = b.at((*projected(n, b.extents[:-2], batch), k, j))
+            return Reduce("sum", ((k, a.extents[-1]),), Call("mul", (left, right)))
+
+        return _computed((*batch, a.extents[-2], b.extents[-1]), at)
+
+    def _windows(self, x: Symbolic, kernel: Extents, stride: Extents, padding: Extents,
+                 dilation: Extents) -> Extents:  # fmt: skip
+        """Extents of the result of a sliding window on the last two axes."""
+        self.needs(x.rank == 4 and all(len(v) == 2 for v in (kernel, stride, padding, dilation)))
+        result = []
+        for n, k, s, p, d in zip(x.extents[2:], kernel, stride, padding, dilation, strict=True):
+            self.require(z3.And(number(k) >= 1, number(s) >= 1, number(p) >= 0, number(d) >= 1))
+            span = number(n) + 2 * number(p) - number(d) * (number(k) - 1) - 1
+            count = self.ints.floor(span, s)[0] + 1
+            self.require(count >= 1)
+            result.append(count)
+        return tuple(result)
+
+    def _taps(self, i: Extents, k: Sequence[Any], stride: Extents, padding: Extents,
+              dilation: Extents) -> Extents:  # fmt: skip
+        axes = zip(stride, i, dilation, k, padding, strict=True)
+        return tuple(number(s) * at + number(d) * tap - p for s, at, d, tap, p in axes)
+
+    def _conv2d(self, x: Symbolic, w: Symbolic, stride: Extents, padding: Extents,
+                dilation: Extents, groups: Any) -> Symbolic:  # fmt: skip
+        self.needs(w.rank == 4)
+        if not _same(number(groups), 1):
+            raise Left("a convolution in groups")
+        self.require(number(x.extents[1] if x.rank == 4 else -1) == w.extents[1])
+        spatial = self._windows(x, w.extents[2:], stride, padding, dilation)
+
+        def at(index: Extents) -> Value:
+            n, f, *i = index
+            c, *k = (z3.FreshInt("k") for _ in range(3))
+            taps = self._taps(tuple(i), k, stride, padding, dilation)
+            body = Call("mul", (x.read((n, c, *taps)), w.at((f, c, *k))))
+            bound = tuple(zip((c, *k), w.extents[1:], strict=True))
+            return Reduce("sum", bound, body)
+
+        return _computed((x.extents[0], w.extents[0], *spatial), at)
+
+    def _pool(
+        self, x: Symbolic, fill: float, kernel: Extents, stride: Extents, padding: Extents,
+        dilation: Extents,
+    ) -> tuple[Extents, Callable[[Extents], Reduce]]:  # fmt: skip
+        spatial = self._windows(x, kernel, stride, padding, dilation)
+
+        def at(index: Extents) -> Reduce:
+            n, c, *i = index
+            k = [z3.FreshInt("k") for _ in range(2)]
+            taps = self._taps(tuple(i), k, stride, padding, dilation)
+            bound = tuple(zip(k, kernel, strict=True))
+            return Reduce("max" if fill else "sum", bound, x.read((n, c, *taps), fill))
+
+        return (*x.extents[:2], *spatial), at
+
+    def _maxpool2d(self, x: Symbolic, *window: Extents) -> Symbolic:
+        shape, at = self._pool(x, -math.inf, *window)
+        return _computed(shape, at)
+
+    def _avgpool2d(self, x: Symbolic, *window: Extents) -> Symbolic:
+        shape, at = self._pool(x, 0.0, *window)
+        count = Call("points", tuple(_as_value(k) for k in window[0]))
+        return _computed(shape, lambda index: Call("mul", (count, at(index))))
+
+    def _layernorm(self, x: Symbolic, g: Symbolic, h: Symbolic, axes: Any, eps: Any) -> Symbolic:
+        """Some function of the row that is normalized, the scale, the shift and the place."""
+        self.needs(0 <= axes <= x.rank)
+        keep = x.rank - axes
+        for t in (g, h):
+            self.needs(t.rank == axes)
+            self.require(z3.And(
+                *(number(a) == b for a, b in zip(t.extents, x.extents[keep:], strict=True)), True
+            ))  # fmt: skip
+
+        def row(t: Symbolic, before: Extents) -> Value:
+            bound = tuple((z3.FreshInt("k"), e) for e in t.extents[len(before) :])
+            return Reduce("row", bound, t.at((*before, *(k for k, _ in bound))))
+
+        def at(i: Extents) -> Value:
+            parts = (row(x, i[:keep]), row(g, ()), row(h, ()), Number(eps))
+            return Call("layer_norm", (*parts, *map(_as_value, i[keep:])))
+
+        return _computed(x.extents, at)
+
+    def _full(self, shape: Extents, fill: Any, _dtype: Any) -> Symbolic:
+        self.require(z3.And(*(number(e) >= 0 for e in shape), True))
+        value = Number(fill)
+        return Symbolic(shape, lambda _: value, lambda _: value)
+
+    def _axis(self, x: Symbolic, axis: Any) -> Any:
+        self.needs(isinstance(axis, int) and 0 <= axis < x.rank)
+        return number(x.extents[axis])
+
+
+def _size(extents: Extents) -> Any:
+    size: Any = z3.IntVal(1)
+    for extent in extents:
+        size = size * extent
+    return size
+
+
+def _as_value(x: Any) -> Value:
+    """An integer as an argument of a function."""
+    return Read("integer", (number(x),), (x,), True)
+
+
+SPECTATORS: Final = frozenset({
+    *(name for name, row in OPERATORS.items() if row.kind == "elementwise" and
+      row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
+    "Slice", "Stride", "Shift", "Unfold", "Split", "Merge", "Concat", "LayerNorm", "Matmul",
+    "Conv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
+    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd",
+})  # fmt: skip
+"""Operators that treat axes that they don't name alike, and apart from each other."""
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    name: tuple(attr for attr, _ in row.attrs) for name, row in OPERATORS.items()
+}

@@ -1,0 +1,259 @@
+"""Rewrites of tensors, proved for all sizes at each of the ranks that suffice for all.
+
+At a rank a rule's tensors have symbolic extents, its axes are numbers, and all else that it names
+is symbolic. What it matches is supposed to be well-typed; what it makes is shown to be, of the same
+shape, with the same element at each index, in each dtype.
+
+**Ranks.** An operator treats the axes that it doesn't name each by itself and all alike
+(``operators.SPECTATORS``), and so do the facts that are let through (``_invariant``). Adjacent axes
+that no operator of the rule names can be merged into one, whose extent is the product, without
+changing what is equal; and an axis that isn't there is one of extent 1. A rule that names n axes
+leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case. Without named axes each
+axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside those of a
+matrix have every case. A rule with other facts or operators isn't proved, though its ranks so far
+may be.
+
+**Dtypes.** Each assignment of dtypes that types the left side has to type the right side with the
+same dtype. Where all is of one dtype the sides may be the same (:mod:`~eqsynth.verify.values`), or
+for floats and not to the bit, or for integers of one size, equal polynomials. Where dtypes are
+mixed nothing but views is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import z3
+
+from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.tree import Tree, Var, is_call, render
+from eqsynth.verify.dtypes import MIXED
+from eqsynth.verify.dtypes import modes as modes_of
+from eqsynth.verify.facts import COMPARISONS, comparison, integer
+from eqsynth.verify.forms import Form, Unsaid
+from eqsynth.verify.integers import Integers, number
+from eqsynth.verify.operators import IllTyped, Operators, Symbolic, leaf
+from eqsynth.verify.values import Comparison
+from eqsynth.verify.verdict import Left
+
+
+def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
+    """Proves a rewrite of tensors; how, in words.
+
+    Raises:
+        Left: what is left to show.
+    """
+    form = Form(rules, rule)
+    modes: frozenset[str] | None = None
+    shown = 0
+    for choice in form.choices():
+        case = _Case(form, choice)
+        try:
+            case.match()
+        except IllTyped:
+            continue
+        possible = case.ints.consistent()
+        if possible.true:
+            continue
+        if not possible.false:
+            raise Left(f"whether {case} has sizes on which its facts hold")
+        if modes is None:
+            modes = modes_of(form, case.bound, possible.model)
+        case.show(modes, rule.numerics == "bitwise")
+        shown += 1
+    if not shown:
+        raise Left("sizes on which its facts hold: none were found")
+    if form.limited:
+        raise Left(f"ranks beyond {form.rank}: {form.limited}; to there it holds for all sizes")
+    return f"for all sizes and ranks ({shown} cases to rank {form.rank} suffice)"
+
+
+@dataclass
+class _Case:
+    """A rule at ranks and axes that are known."""
+
+    form: Form
+    choice: Mapping[str, Any]
+    ints: Integers = field(default_factory=Integers)
+    bound: dict[str, Any] = field(default_factory=dict)
+    making: bool = False
+
+    def __post_init__(self) -> None:
+        self.operators = Operators(self.ints, self._require)
+        for name, sort in self.form.sorts.items():
+            chosen: Any = self.choice.get(name)
+            kind = self.form.kinds.get(name, "")
+            if sort == "Tensor" and name in self.form.leaves:
+                self.bound[name] = leaf(name, self._extents(name, chosen))
+            elif sort == "Tensors" and chosen is not None:
+                self.bound[name] = tuple(
+                    leaf(f"{name}.{n}", self._extents(name, chosen))
+                    for n in range(self.form.length(name))
+                )
+            elif name in self.choice and sort == "Ints" and kind not in ("axes", "order"):
+                self.bound[name] = tuple(self.ints.fresh(name) for _ in range(chosen))
+            elif name in self.choice:
+                self.bound[name] = chosen
+            elif kind and sort == "i64":
+                self.bound[name] = self.ints.fresh(name)
+            elif kind and sort in ("f64", "String"):
+                self.bound[name] = Unsaid(name)
+
+    def _extents(self, name: str, rank: int) -> tuple[Any, ...]:
+        extents = tuple(self.ints.fresh(name) for _ in range(rank))
+        self.ints.suppose(*(e >= 0 for e in extents))
+        return extents
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {chosen}" for name, chosen in self.choice.items()) or "it"
+
+    def _require(self, condition: Any) -> None:
+        if not self.making:
+            self.ints.suppose(condition)
+        elif not self.ints.holds(condition):
+            raise Left(f"the right side is well-typed ({_short(condition)}; {self})")
+
+    # ---- what is matched ----------------------------------------------------------------
+
+    def match(self) -> None:
+        """Supposes the facts, each when what it speaks of is known.
+
+        Raises:
+            IllTyped: there is no such term.
+        """
+        waiting = list(self.form.facts)
+        while waiting:
+            left = [fact for fact in waiting if not self._supposed(fact)]
+            if len(left) == len(waiting):
+                return  # What can't be said is not supposed.
+            waiting = left
+
+    def _supposed(self, fact: Tree) -> bool:
+        """Whether a fact could be looked at."""
+        head, *args = fact
+        try:
+            if head != "=":
+                if head in COMPARISONS and any(
+                    isinstance(self.of(arg), Unsaid) for arg in args
+                ):
+                    return True
+                said = comparison(fact, self.ints, self.of)
+                if said is not None:
+                    self.ints.suppose(said)
+                return True
+            for one, two in (args, args[::-1]):
+                if isinstance(one, Var) and one.name not in self.bound:
+                    self.bound[one.name] = self.of(two)
+                    return True
+            self._unified(*map(self.of, args))
+        except KeyError:
+            return False
+        return True
+
+    def _unified(self, a: Any, b: Any) -> None:
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                raise IllTyped
+            for x, y in zip(a, b, strict=True):
+                self._unified(x, y)
+        elif _is_integer(a) and _is_integer(b):
+            if isinstance(a, int) and isinstance(b, int) and a != b:
+                raise IllTyped
+            self.ints.suppose(number(a) == b)
+
+    def of(self, tree: Tree) -> Any:
+        """The value of an expression.
+
+        Raises:
+            KeyError: a variable in it isn't known yet.
+            Left: what isn't known here.
+        """
+        if isinstance(tree, Var):
+            return self.bound[tree.name]
+        if not is_call(tree):
+            return tree
+        head, *args = tree
+        if head in ("+", "-", "*", "/", "%", "min", "max", "abs"):
+            if all(_is_integer(self.of(arg)) for arg in args):
+                return integer(tree, self.ints, self.of)
+            return Unsaid(render(tree))
+        if head == "dtype":
+            return Unsaid(render(tree))
+        parts = [self.of(arg) for arg in args]
+        match head:
+            case "shape" if isinstance(parts[0], Symbolic):
+                return parts[0].extents
+            case "vec-of" | "vec-empty":
+                return tuple(parts)
+            case "vec-append":
+                return tuple(chain.from_iterable(parts))
+            case "vec-push":
+                return (*parts[0], parts[1])
+            case "vec-length":
+                return len(parts[0])
+            case "vec-get" if isinstance(parts[1], int):
+                if not 0 <= parts[1] < len(parts[0]):
+                    raise IllTyped
+                return parts[0][parts[1]]
+        if self.form.rules.known.is_constructor(head):
+            plain = [part.name if isinstance(part, Unsaid) else part for part in parts]
+            return self.operators.apply(head, plain)
+        raise Left(f"the expression {render(tree)}")
+
+    # ---- what is made -------------------------------------------------------------------
+
+    def show(self, modes: frozenset[str], bitwise: bool) -> None:
+        """Shows that both sides are tensors of one shape with equal elements.
+
+        Raises:
+            Left: what is left to show.
+        """
+        assert self.form.rule.equality is not None
+        try:
+            left = self.of(self.form.rule.equality[0])
+            self.making = True
+            right = self.of(self.form.rule.equality[1])
+        except IllTyped:
+            raise Left(f"the right side is well-typed ({self})") from None
+        except KeyError as unknown:
+            raise Left(f"what {unknown} is") from None
+        if not (isinstance(left, Symbolic) and isinstance(right, Symbolic)):
+            raise Left("sides that are no tensors")
+        if left.rank != right.rank:
+            raise Left(f"both sides have one rank ({self})")
+        for a, b in zip(left.extents, right.extents, strict=True):
+            if not self.ints.holds(number(a) == b):
+                raise Left(f"both sides have one shape ({self})")
+        index = tuple(self.ints.fresh("i") for _ in left.extents)
+        for i, extent in zip(index, left.extents, strict=True):
+            self.ints.suppose(i >= 0, i < extent)
+        a, b = left.at(index), right.at(index)
+        if MIXED in modes:
+            # What is the same where all is of one dtype may be converted in two places.
+            raise Left(f"the elements are equal where dtypes are mixed ({self})")
+        if Comparison(self.ints).same(a, b):
+            return
+        for mode in sorted(modes):
+            if mode == "floats" and not bitwise:
+                one = Comparison(self.ints, bitwise=False)
+                if not one.same(a, b) and not one.equal(a, b):
+                    raise Left(f"the elements are equal over the reals ({self})")
+            elif mode == "integers":
+                if not Comparison(self.ints, whole=True).equal(a, b):
+                    raise Left(f"the elements are equal as integers that wrap ({self})")
+            else:
+                what = {"floats": "to the last bit", "views": "in their places"}.get(
+                    mode, f"where all are {mode}"
+                )
+                raise Left(f"the elements are the same {what} ({self})")
+
+
+def _is_integer(x: Any) -> bool:
+    return (isinstance(x, int) and not isinstance(x, bool)) or z3.is_expr(x)
+
+
+def _short(condition: Any) -> str:
+    return " ".join(str(condition).split())[:60]

@@ -1,0 +1,148 @@
+"""Rewrites of tensors, proved for all sizes; wrong ones aren't."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_indices import proved_mutants
+
+from eqsynth.errors import EqsynthError
+from eqsynth.rules import DEFAULT_FILES, load_rules, rules_dir
+from eqsynth.verify import Verdict, verify_rule, verify_rules
+
+pytest.importorskip("z3")
+
+OURS = load_rules()
+HERE = Path(__file__).parent
+UNSOUND = sorted((HERE.parent / "rules" / "unsound").rglob("*.egg"))
+HEAD = ";; own.egg -- own.\n;;\n;; Numerics   {}\n;; Status     validated\n\n"
+
+
+def of_file(path: Path, **options: bool) -> list[Verdict]:
+    rules = load_rules([*DEFAULT_FILES, path])
+    own = [rule for rule in rules.rules if rule.file == str(path)]
+    return [verify_rule(rules, rule, **options) for rule in own if rule.kind != "law-apply"]
+
+
+@pytest.fixture
+def verified(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def one(text: str, numerics: str = "real", **options: bool) -> Verdict:
+        path = tmp_path / "own.egg"
+        path.write_text(
+            HEAD.format(numerics) + f'{text} :ruleset simplify :name "own")', encoding="utf-8"
+        )
+        (verdict,) = of_file(path, **options)
+        return verdict
+
+    return one
+
+
+def test_rules_of_operators_and_views_are_proved() -> None:
+    """At least so many of each file: a floor, that rises."""
+    found = list(verify_rules(OURS, [
+        rule.name for rule in OURS.rules
+        if Path(rule.file).name in ("simplify.egg", "views-match.egg") and rule.kind == "rewrite"
+    ]))  # fmt: skip
+    proved = Counter(Path(v.rule.file).name for v in found if v.outcome == "proved")
+    assert proved == {"simplify.egg": 9, "views-match.egg": 5}, [v.why for v in found]
+
+
+# Over a second each, of the processor.
+DEAR = ("conv2d-is-linear", "conv2d-is-bilinear")
+
+
+def theorems(dear: bool) -> list[Verdict]:
+    rules = load_rules([*DEFAULT_FILES, HERE / "theorems.egg"])
+    own = [r for r in rules.rules if r.ruleset == "theorems" and (r.name in DEAR) == dear]
+    return [verify_rule(rules, rule, samples=False) for rule in own]
+
+
+def test_properties_of_operators_are_theorems() -> None:
+    found = theorems(dear=False)
+    assert len(found) == 25
+    assert {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
+
+
+@pytest.mark.slow
+def test_convolutions_are_linear() -> None:
+    assert [v.outcome for v in theorems(dear=True)] == ["proved", "proved"]
+
+
+@pytest.mark.parametrize("path", UNSOUND, ids=lambda path: path.stem)
+def test_no_unsound_rule_is_proved(path: Path) -> None:
+    try:
+        found = of_file(path, samples=False)
+    except EqsynthError:
+        return  # What doesn't load isn't verified.
+    own = {v.rule.name: v.outcome for v in found}
+    assert path.stem not in own or own[path.stem] in ("refuted", "not proved")
+    assert not [v.why for v in found if "fault" in v.why]
+
+
+def test_a_definition_is_none_to_prove() -> None:
+    assert verify_rule(OURS, OURS["matmul-definition"]).outcome == "definition"
+    verdict = verify_rule(OURS, OURS["factor"])
+    assert (verdict.outcome, verdict.why) == ("not proved", "left to show: the law factor")
+
+
+@pytest.mark.parametrize(
+    ("rule", "numerics"),
+    [
+        # The right side is another shape where x has more axes.
+        ("(rewrite (Sub x x) (Full (vec-of 1) 0.0 (dtype x))", "real"),
+        # A window of padding alone is -inf.
+        ("(rewrite (MaxPool2d (Relu x) k s p d) (Relu (MaxPool2d x k s p d))", "bitwise"),
+        # The second axis is another where x has more than two.
+        ("(rewrite (Slice (Slice x 0 a b 1) 0 c d 1) (Slice x 0 c d 1)", "bitwise"),
+        # Digits: real, not bitwise.
+        ('(rewrite (Add (Add x y) z) (Add x (Add y z)) :when ((= (dtype x) "float32") '
+         '(= (dtype y) "float32") (= (dtype z) "float32"))', "bitwise"),
+        # 255 is the negative of 1 in bytes, which a concatenation with floats converts.
+        ("(rewrite (Neg (Concat (vec-of x y) a)) (Concat (vec-of (Neg x) (Neg y)) a)", "bitwise"),
+        # A row that exp makes infinite: 0 * inf is no number. Logarithms aren't finite.
+        ('(rewrite (Mul (Log x) (Sub y y)) (Sub x x) :when ((= (shape x) (shape y)) '
+         '(= (dtype x) "float32") (= (dtype y) "float32"))', "real"),
+        # A sum of int32 is int64: what wraps before isn't what wraps behind.
+        ("(rewrite (ReduceSum (Add x y) axes k) (Add (ReduceSum x axes k) (ReduceSum y axes k)) "
+         ":when ((= (shape x) (shape y)) (= (dtype x) (dtype y)))", "real"),
+        # Broadcasting may enlarge.
+        ("(rewrite (Maximum x x) (Maximum x y) :when ((= (dtype x) (dtype y)))", "real"),
+        # Number 2.5 is 2 in integers.
+        ("(rewrite (Mul x (Full (vec-empty) 2.5 (dtype x))) "
+         "(Add (Mul x (Full (vec-empty) 1.5 (dtype x))) x)", "real"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_somewhere_is_not_proved(verified, rule: str, numerics: str) -> None:  # type: ignore[no-untyped-def]
+    try:
+        assert verified(rule, numerics, samples=False).outcome == "not proved"
+    except EqsynthError:
+        assert "(Maximum x y)" in rule  # y is bound by nothing
+
+
+def test_a_wrong_rule_is_refuted_by_a_sample(verified) -> None:  # type: ignore[no-untyped-def]
+    verdict = verified("(rewrite (Shift (Shift x a s) a t) (Shift x a (- s t))", "bitwise")
+    assert verdict.outcome == "refuted" and "left is" in verdict.why
+
+
+def test_ranks_beyond_those_looked_at_are_told(verified) -> None:  # type: ignore[no-untyped-def]
+    rule = "(rewrite (Relu (Permute x o)) (Permute (Relu x) o)"
+    verdict = verified(rule, "bitwise", samples=False)
+    assert verdict.outcome == "not proved" and "Permute names all axes" in verdict.why
+
+
+def test_a_fact_about_the_rank_is_told(verified) -> None:  # type: ignore[no-untyped-def]
+    rule = "(rewrite (Neg (Neg x)) x :when ((< 7 (vec-length (shape x)))))".removesuffix(")")
+    assert verified(rule, "bitwise", samples=False).outcome == "not proved"
+    rule = "(rewrite (Relu (Neg x)) x :when ((< (vec-length (shape x)) 1))"
+    assert verified(rule, "bitwise", samples=False).outcome == "not proved"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["simplify.egg", "views-match.egg"])
+def test_no_mutant_of_a_view_rule_is_proved_that_the_checker_refuses(
+    tmp_path: Path, file: str
+) -> None:
+    assert (rules_dir() / file).is_file()
+    assert proved_mutants(file, "bitwise", tmp_path)
