@@ -11,7 +11,9 @@ import torch
 
 import eqsynth
 from eqsynth import errors
+from eqsynth.cli import rule_reference
 from eqsynth.cli.error_reference import reference
+from eqsynth.rules import load_rules
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -23,6 +25,19 @@ def test_the_error_reference_is_up_to_date() -> None:
     named = re.findall(r"^## (\w+)$", text, re.MULTILINE)
     assert {"EqsynthError", "EquivalenceError", "CompileWarning"} <= set(named)
     assert all(getattr(errors, name).__doc__ for name in named)
+
+
+def test_the_rule_reference_is_up_to_date() -> None:
+    """Made by `eqsynth rules reference > docs/rules.md`."""
+    rules = load_rules()
+    text = (DOCS / "rules.md").read_text(encoding="utf-8")
+    assert text == rule_reference.reference(rules)
+    named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(set(named)) == len(named)
+    told = {*named, *(f"{name}-apply" for name in named)}
+    assert {rule.name for rule in rules.rules if rule.kind != "analysis"} <= told
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,18 @@ def show_rule(
             say(f"  {'' if number else key:{max(map(len, rows))}}  {line}")
 
 
+@rules_app.command("reference")
+def print_reference() -> None:
+    """Prints every rule of eqsynth's own, file by file, as a page.
+
+    eqsynth rules reference > docs/rules.md
+    """
+    from eqsynth.cli.rule_reference import reference
+    from eqsynth.rules import load_rules
+
+    typer.echo(reference(load_rules()), nl=False)
+
+
 @rules_app.command("check")
 def check(
     files: Annotated[list[Path], typer.Argument(help="Rule files, or directories of them.")],

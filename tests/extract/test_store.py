@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import warnings
 from contextlib import closing
@@ -248,3 +251,91 @@ def test_a_forked_process_opens_a_connection_of_its_own(path: Path) -> None:
     child.start()
     child.join(3600)
     assert child.exitcode == 0
+
+
+# ---- a process that ends in the middle, and a disk that is full -----------------------
+
+# Records times one after another, saying each number once it is in the profile.
+WRITER = """
+import sys
+from pathlib import Path
+from eqsynth.extract.profile import MeasurementKey, Profile
+from eqsynth.extract.timing import Timing
+
+profile = Profile("t", path=Path(sys.argv[1]))
+for n in range(int(sys.argv[2]), int(sys.argv[2]) + 10**6):
+    key = MeasurementKey("torch.mul", ((n,),), ((1,),), ("float32",))
+    profile.record(key, Timing(2e-5, 1e-5, 3e-5, 7), 1e-6)
+    print(n, flush=True)
+"""
+
+
+def multiplied(number: int) -> MeasurementKey:
+    return MeasurementKey("torch.mul", ((number,),), ((1,),), ("float32",))
+
+
+def test_what_was_measured_outlives_processes_that_are_killed(path: Path) -> None:
+    """Two at a time write into one profile, until each is killed at some moment."""
+    said: list[int] = []
+    for turn in range(3):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(path), str(10**7 * (2 * turn + which))],
+                stdout=subprocess.PIPE, text=True,
+            )
+            for which in range(2)
+        ]  # fmt: skip
+        for which, writer in enumerate(writers):
+            assert writer.stdout is not None
+            for _ in range(1 + 13 * turn + 7 * which):
+                said.append(int(writer.stdout.readline()))
+            writer.kill()
+            said += map(int, writer.stdout.read().split())  # before it was dead
+            writer.stdout.close()
+            assert writer.wait() == -signal.SIGKILL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile = Profile("t", path=path)
+        found = profile.lookup_many(map(multiplied, said))
+        assert len(found) == len(said) > 6 and not profile.in_memory
+        assert_works(profile)
+    assert not broken_files(path)
+
+
+# A file that may not grow is what a full disk is like to those who write.
+FULL = """
+import resource, sys, warnings
+from pathlib import Path
+from eqsynth.extract.profile import MeasurementKey, Profile
+from eqsynth.extract.timing import Timing
+
+def multiplied(n):
+    return MeasurementKey("torch.mul", ((n,),), ((1,),), ("float32",))
+
+path = Path(sys.argv[1])
+profile = Profile("t", path=path)
+assert profile.lookup(multiplied(0)) is not None
+most = max(file.stat().st_size for file in path.parent.iterdir())
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+times = {multiplied(n): (Timing(2e-5, 1e-5, 3e-5, 7), 1e-6) for n in range(1000, 9000)}
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    profile.record_many(times)
+    assert profile.lookup(multiplied(0)) is not None, "what was known is known"
+    assert profile.lookup(multiplied(1000)) is not None, "what is new is known to this process"
+print(len(told), profile.in_memory)
+"""
+
+
+def test_a_full_disk_costs_what_is_new_only(path: Path) -> None:
+    fill(path)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "True"]), done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile = Profile("t", path=path)
+        assert profile.lookup(KEY) is not None and profile.lookup(multiplied(299)) is not None
+        assert_works(profile)
+    assert not broken_files(path)

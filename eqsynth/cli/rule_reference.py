@@ -1,0 +1,60 @@
+"""``eqsynth rules reference``: every rule of eqsynth's own, as the page ``docs/rules.md``.
+
+It is made from the rule files: the comment before a rule says what it states, and the head of a
+file what holds for all of its rules.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from eqsynth.rules import RuleSet
+from eqsynth.rules.catalogue import Entry, entry
+
+_HEAD: Final = """\
+# Rules
+
+Made from `rules/*.egg` by `eqsynth rules reference > docs/rules.md`; a test holds the two together.
+
+What rewrites or computes, file by file, in the order in which the files are loaded. *Numerics* is
+what a rule does to rounding: `bitwise` nothing, `real` another order of operations, `cancels` may
+lose digits (only where asked for), `proof` holds over the reals and is never computed. *Status*:
+a `definition` says what an operator means; `validated` rules are tested by `eqsynth rules check`.
+`eqsynth rules show NAME` has both sides, conditions and places. How rules are written:
+`rules/README.md`; how to write one of your own: `docs/write-a-rule.md`.
+"""
+# An answer's half of a law says what its request's half says.
+_ANSWER: Final = "-apply"
+
+
+def reference(rules: RuleSet) -> str:
+    """The page as Markdown."""
+    names = [rule.name for rule in rules.rules if rule.kind != "analysis"]
+    known = set(names)
+    found = [
+        entry(rules, name) for name in names
+        if not (name.endswith(_ANSWER) and name.removesuffix(_ANSWER) in known)
+    ]  # fmt: skip
+    parts = [_HEAD]
+    for file, entries in groupby(found, lambda e: Path(e.place.rpartition(":")[0]).name):
+        columns = "| rule | says | numerics | status | source |"
+        parts += [f"## {file}", "", columns, "|---" * 5 + "|", *map(_row, entries), ""]
+    return "\n".join([*parts, f"{len(found)} rules."]) + "\n"
+
+
+def _row(e: Entry) -> str:
+    says = e.statement or f"`{e.left}` = `{e.right}`"
+    cells = (f"`{e.name}`", says, e.numerics, e.status, e.source)
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """A text as one that a table of Markdown shows as it is."""
+    plain = " ".join(text.split())
+    if plain.startswith("`"):
+        return plain.replace("|", "\\|")
+    for sign in "\\*_<[":
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain.replace("|", "\\|")
