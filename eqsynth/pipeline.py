@@ -101,7 +101,8 @@ def optimize(
         objective: ``time`` on the target, or ``flops``.
         time_limit_s: bounds the search: saturation, selection, measuring. At the end of it what
             was found until then is used, by estimates where nothing was measured; the report says
-            which. Capturing, the check and the race come on top. ``float("inf")`` is no limit.
+            which. Capturing, the check and the race come on top, so that a module stays as it is
+            if a single call takes longer (and over 5 s). ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
         memory_limit: bytes of address space of the saturation worker, of the constants that a
             compiled program may keep, and of each value that it computes: a program with a larger
@@ -166,7 +167,8 @@ def optimize(
         validate(module, args, kwargs)
     try:
         if module is not None:
-            module, args, kwargs = opened(module, args, kwargs, settings.memory_limit)
+            limits = settings.memory_limit, settings.time_limit_s
+            module, args, kwargs = opened(module, args, kwargs, *limits)
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
@@ -404,16 +406,14 @@ class _Run:
         telling.timed(result, kept)
         if any(step.kernel.opaque for step in compiled.steps):
             self.report.opaque_share = opaque_share(compiled, args, kwargs)
+        limit_bytes = self.settings.memory_limit
+        told = self.captured, graph, plan, compiled, args, kwargs, limit_bytes
         if not kept:
             if must_win and result.before.median_s < _LONG_S:
-                self.report.operator_times = operator_times(
-                    self.captured, graph, plan, compiled, args, kwargs, self.settings.memory_limit
-                )
+                self.report.operator_times = operator_times(*told)
             return compiled
         self.report.reason = "nothing faster was found"
-        self.report.why_not = why_not(
-            self.captured, graph, plan, compiled, args, kwargs, self.settings.memory_limit
-        )
+        self.report.why_not = why_not(*told)
         return self.original.program(self.report)
 
     # ---- parts ---------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.frontend import examples
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 
@@ -149,6 +150,19 @@ def test_a_huge_value_without_a_way_round_it_leaves_the_original() -> None:
     assert program.original is module and "too large" in program.report.reason
     assert f"{12 << 35:,} bytes" in program.report.reason
     agrees(program, module, X)
+
+
+def test_a_module_that_is_slower_than_the_search_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model of an ONNX file that says that its batch is a million takes half a minute a call."""
+    module = nn.Linear(4, 4).eval()
+    assert quick(module, Y, time_limit_s=1e-9).report.stop != "capture"
+    monkeypatch.setattr(examples, "SLOW_S", 0.0)
+    program = quick(module, Y, time_limit_s=1e-9)
+    assert program.original is module and program.report.stop == "capture"
+    assert "a call of the module takes longer" in program.report.reason
+    agrees(program, module, Y)
 
 
 # ---- structure -----------------------------------------------------------------------

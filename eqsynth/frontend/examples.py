@@ -4,6 +4,7 @@ the module before anything is captured."""
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from eqsynth.lower.holders import Opening, holds, opened_module
 
 TENSORS: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Classes of plain tensors; a subclass may mean something else by an operator."""
+
+SLOW_S: Final = 5.0
+"""A call that takes less isn't long, however short the search is to be."""
 
 _AS_IT_IS: Final = "the original runs as it is"
 
@@ -253,12 +257,15 @@ def opened(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     limit_bytes: float = math.inf,
+    limit_s: float = math.inf,
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The module, tried on its arguments; opened, where these or its result hold tensors in objects
     that torch's trees end at (``lower/holders.py``).
 
     Args:
         limit_bytes: see ``refuse_foreign``; of a result the same.
+        limit_s: what the search may take. A module that takes longer for one call, and more than a
+            few seconds, is refused: to hold a program against it takes dozens of calls.
 
     Raises:
         EqsynthError, CaptureError: as ``try_out``, ``refuse_foreign`` and ``refuse_huge``.
@@ -268,7 +275,17 @@ def opened(
     refuse_foreign(module, given, limit_bytes)
     if call.objects:
         module, (args, kwargs) = opened_module(module), arguments(*given)
+    begin = time.monotonic()
     result = try_out(module, args, kwargs)
+    took_s = time.monotonic() - begin
+    if took_s > max(limit_s, SLOW_S):
+        raise CaptureError(
+            "a call of the module takes longer than the search may",
+            where=type(module).__name__,
+            got=f"{took_s:.1f} s",
+            expected=f"at most {max(limit_s, SLOW_S):.1f} s",
+            hint="raise time_limit_s, or give smaller example inputs",
+        )
     for leaf in tree_leaves(Opening().opened(result)):
         if isinstance(leaf, torch.Tensor):
             _refuse_foreign("a result", type(module).__name__, leaf, limit_bytes)
