@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
@@ -33,6 +33,10 @@ HOPE = 0.05
 """Part of a plan's cost that the solver has to promise, to be asked again after what it promised
 last has gained next to nothing: it takes seconds, and there are hopeful estimates to the end (GPT-2
 of 4 layers: five times 8 s for a promise of 0.05 that didn't come true)."""
+
+PATIENCE = 3
+"""Rounds that may together gain next to nothing while no more than `HOPE` is promised. (GPT-2 of 4
+layers: 38 rounds, the last 25 of them for 0.35 hundredths, most to time one kernel.)"""
 
 Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
 """Builds and times kernels until the monotonic clock says the second argument; None for one that
@@ -148,6 +152,7 @@ class _Search:
         incumbent: the best plan all of whose kernels have times.
         solved_s, promised_s: what the incumbent cost when all choices were last made at once, and
             what the plan of these choices was hoped to cost.
+        costs_s: of the incumbent at the beginning of each round since then.
     """
 
     selection: Selection
@@ -157,6 +162,7 @@ class _Search:
     incumbent: Plan | None = None
     solved_s: float = math.inf
     promised_s: float = 0.0
+    costs_s: list[float] = field(default_factory=list)
     rounds: int = 0
     timed: int = 0
 
@@ -175,13 +181,14 @@ class _Search:
         # What greedy choices alone take is timed first: that costs less than the best plan.
         worth = self._worth()
         self._look_at(self.selection.one_by_one(self.costs, worth))
-        if not self.unknown or flops or self._near():
+        if not self.unknown or flops or self._near() or self._is_tired():
             if self._is_idle():
                 self.settle()
                 return True
             self._look_at(self.selection.best(self.costs, worth, self.incumbent))
             assert self.plan is not None
             self.promised_s = self.plan.cost_s
+            self.costs_s.clear()
         if not self.unknown:
             self._keep()
             return True
@@ -192,6 +199,17 @@ class _Search:
             return False
         self.settle()
         return True
+
+    def _is_tired(self) -> bool:
+        """Whether the last rounds have gained next to nothing, and little more is hoped for."""
+        if self.incumbent is None:
+            return False
+        assert self.plan is not None
+        now_s = _cost(self.incumbent, self.costs)
+        self.costs_s.append(now_s)
+        if len(self.costs_s) <= PATIENCE or self.plan.cost_s < (1 - HOPE) * now_s:
+            return False
+        return now_s > (1 - NEGLIGIBLE) * self.costs_s[-1 - PATIENCE]
 
     def _is_idle(self) -> bool:
         """Whether what was timed since all choices were last made at once has gained next to

@@ -12,7 +12,7 @@ import pytest
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
-from eqsynth.extract.cost import MANY, MIN_RATIOS, CostModel, measurement_key
+from eqsynth.extract.cost import MANY, MIN_RATIOS, SIBLING, CostModel, measurement_key
 from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.plan import Plan
@@ -127,6 +127,28 @@ def test_kernels_of_a_size_tell_most_of_each_other(profile: Profile) -> None:
     record(MANY + 1)
     assert costs(small) == pytest.approx(5.0 * costs.roofline_s(small))
     assert costs(large) == pytest.approx(1.5 * costs.roofline_s(large))
+
+
+def test_a_kernel_that_differs_in_its_schedule_only_is_not_hoped_to_be_much_faster(
+    profile: Profile,
+) -> None:
+    costs, timed = CostModel(TARGET, profile), kernel_of(RELU)
+    sibling, turned = replace(timed, schedule="other"), replace(timed, schedule="third")
+    others = [kernel_of(RELU, "tvm"), kernel_of(relu(999)), kernel_of(RELU, constants=True)]
+    hoped = {kernel: costs(kernel) for kernel in (sibling, *others)}
+    costs.record({timed: timing(1e-3)})
+    assert costs(sibling) == costs(turned) == pytest.approx(SIBLING * 1e-3)
+    assert all(costs(kernel) == hoped[kernel] for kernel in others)
+    again = CostModel(TARGET, profile)
+    again.load([timed])
+    assert again(sibling) == costs(sibling)
+    # The best of them counts, and one that was timed costs its time.
+    costs.record({sibling: timing(5e-4)})
+    assert costs(turned) == pytest.approx(SIBLING * 5e-4) and costs(sibling) == 5e-4
+    # One that failed tells nothing of the others.
+    failed = kernel_of(relu(998))
+    costs.record({failed: None})
+    assert costs(replace(failed, schedule="other")) < 1e-3
 
 
 @pytest.mark.parametrize("rows, columns", [(20, 100), (2000, 8)])

@@ -14,7 +14,7 @@ from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.prices import Prices, Way, Worth
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import reserved_s
-from eqsynth.extract.search import _Search, extract
+from eqsynth.extract.search import HOPE, PATIENCE, _Search, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
 from eqsynth.lower.torch_backend import TorchBackend
@@ -36,6 +36,29 @@ def test_all_choices_are_made_at_once_again_only_after_a_gain(tmp_path: Path) ->
     costs.record({dearest: replace(seconds, q1_s=0.5)})
     assert not search._is_idle() and search._is_idle()
     assert not _Search(Selection(graph, {}), costs)._is_idle()
+
+
+def test_rounds_that_gain_nothing_for_little_hope_are_few(tmp_path: Path) -> None:
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    seconds = Timing(1.0, 1.0, 1.0, 3)
+    graph = two_ways()
+    found = extract(graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds), 60.0)
+
+    def search(hoped: float) -> _Search:
+        plan = replace(found.plan, cost_s=hoped * found.plan.cost_s)
+        return _Search(Selection(graph, {}), costs, plan, incumbent=found.plan)
+
+    little = search(1 - HOPE / 2)
+    assert [little._is_tired() for _ in range(PATIENCE + 1)] == [False] * PATIENCE + [True]
+    much = search(1 - 2 * HOPE)
+    assert not any(much._is_tired() for _ in range(2 * PATIENCE))
+    gaining = search(1 - HOPE / 2)
+    dearest = max(found.plan.steps, key=lambda step: step.cost_s).kernel
+    for n in range(2 * PATIENCE):
+        assert not gaining._is_tired()
+        costs.record({dearest: replace(seconds, q1_s=0.9**n)})
+        gaining.plan = found.plan
+    assert not _Search(Selection(graph, {}), costs, found.plan)._is_tired()
 
 
 @pytest.mark.parametrize(
