@@ -211,6 +211,12 @@ class Comparison:
                 return args[0]
         if name == "neg" and isinstance(args[0], Call) and _function(args[0].name) == "neg":
             return args[0].args[0]
+        if name == "max" and any(isinstance(arg, Number) and arg.value == 0 for arg in args):
+            zero = 0 if isinstance(args[0], Number) and args[0].value == 0 else 1
+            return self._simpler(Call("relu", (args[1 - zero],)), given)
+        if name == "reciprocal" and isinstance(args[0], Call) and not self.bitwise:
+            if _function(args[0].name) == "sqrt":
+                return Call("rsqrt", args[0].args)
         if name in ("max", "min") and self.same(args[0], args[1], given):
             return args[0]
         increasing = len(args) == 1 and name in FUNCTIONS and FUNCTIONS[name].increasing

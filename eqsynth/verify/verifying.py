@@ -104,7 +104,7 @@ def verify_rule(
 
 
 def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
-    from eqsynth.verify import indices, rewrites
+    from eqsynth.verify import indices, rewrites, scalars
 
     if rule.kind == "analysis":
         return "proved", indices.verify_range_rule(rules, rule)
@@ -119,6 +119,8 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
         return "proved", indices.verify_index_rule(rules, rule)
     if sort == "Tensor":
         return "proved", rewrites.verify_tensor_rule(rules, rule)
+    if sort == "Scalar":
+        return "proved", scalars.verify_scalar_rule(rules, rule)
     raise Left(f"rules of the sort {sort}")
 
 
