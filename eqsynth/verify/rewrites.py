@@ -14,7 +14,7 @@ matrix have every case. A rule with other facts or operators isn't proved, thoug
 may be.
 
 **Dtypes.** Each assignment of dtypes that types the left side has to type the right side with the
-same dtype. Where all is of one dtype the sides may be the same (:mod:`~eqsynth.verify.values`), or
+same dtype. Where all is of one dtype the sides may be the same (``comparing.py``), or
 for floats and not to the bit, or for integers of one size, equal polynomials. Where dtypes are
 mixed nothing but views is proved.
 """
@@ -30,13 +30,13 @@ import z3
 
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.tree import Tree, Var, is_call, render
+from eqsynth.verify.comparing import Comparison
 from eqsynth.verify.dtypes import MIXED
 from eqsynth.verify.dtypes import modes as modes_of
 from eqsynth.verify.facts import COMPARISONS, comparison, integer
 from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.operators import IllTyped, Operators, Symbolic, leaf
-from eqsynth.verify.values import Comparison
 from eqsynth.verify.verdict import Left
 
 

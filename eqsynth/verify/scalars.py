@@ -1,7 +1,7 @@
 """Rewrites of scalars, the bodies of scopes: functions of any values, whatever their dtypes.
 
 A variable of a rule is any value of any dtype; a list of operands is as long as its function has
-arguments. Both sides have to be the same (:mod:`~eqsynth.verify.values`), and of one dtype for each
+arguments. Both sides have to be the same (``comparing.py``), and of one dtype for each
 assignment of dtypes. A comparison of two indices is 1 or 0, in every dtype that it is converted to.
 Where values of two dtypes could meet in one function, it has to stand on both sides as it is: it
 converts them there in the same way.
@@ -24,8 +24,9 @@ from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.sorts import infer_sorts
 from eqsynth.rules.tree import Tree, Var, is_call, render
+from eqsynth.verify.comparing import Comparison
 from eqsynth.verify.integers import Integers
-from eqsynth.verify.values import Call, Comparison, Guard, Number, Read, Value
+from eqsynth.verify.values import Call, Guard, Number, Read, Value
 from eqsynth.verify.verdict import Left
 
 _MOST_LEAVES: Final = 4

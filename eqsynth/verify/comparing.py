@@ -1,0 +1,225 @@
+"""Whether two elements are equal, given what is known of the integers in them. In one of two ways:
+
+``same``: whatever the functions compute. Guards are decided, or both of their cases looked at;
+reads are of one place (by Z3); functions and reductions are equal where their arguments are, the
+bounds of a reduction and its body, one iterator for one iterator. Operands that commute may be
+swapped, and so may those few functions of which the same bits come out (``relu(relu(x))``). So what
+is the same is the same in each dtype and to the last bit.
+
+``equal``: as polynomials over a commutative ring, with sums taken apart (``polynomials.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import permutations
+from typing import Any, Final, TypeAlias
+
+import z3
+
+from eqsynth.ir.functions import COMMUTATIVE, FUNCTIONS
+from eqsynth.verify.integers import Integers
+from eqsynth.verify.polynomials import Term, terms
+from eqsynth.verify.values import (
+    Call,
+    Iterators,
+    Names,
+    Number,
+    Read,
+    Reduce,
+    Value,
+    bounds,
+    conditions,
+    decided,
+    function_of,
+    numbers,
+    renamed,
+    substituted,
+)
+from eqsynth.verify.verdict import Left
+
+_COMMUTATIVE: Final = COMMUTATIVE | {"add", "mul"}
+_MOST_SPLITS: Final = 64
+# Integers below are numbers of every integer dtype.
+_MOST_WHOLE: Final = 128
+_Aligned: TypeAlias = tuple[Names, Names, tuple[Any, ...]]
+
+
+class Comparison:
+    """Compares values, given what is known of the integers in them."""
+
+    def __init__(self, ints: Integers, *, bitwise: bool = True, whole: bool = False) -> None:
+        """
+        Args:
+            bitwise: no digit may differ.
+            whole: of integers modulo their size, where no other number is a factor.
+        """
+        self.ints = ints
+        self.bitwise = bitwise
+        self.whole = whole
+        self.splits = 0
+
+    # ---- whatever the functions compute ----------------------------------------------
+
+    def same(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
+        condition = next(conditions(a), None)
+        if condition is None:
+            condition = next(conditions(b), None)
+        if condition is not None:
+            for known in (condition, z3.Not(condition)):
+                if self.ints.holds(known, given):
+                    taken = known is condition
+                    return self.same(
+                        decided(a, condition, taken), decided(b, condition, taken), given
+                    )
+            self.splits += 1
+            if self.splits > _MOST_SPLITS:
+                raise Left("more cases of guards than are looked at")
+            return all(
+                self.same(decided(a, condition, taken), decided(b, condition, taken),
+                          (*given, condition if taken else z3.Not(condition)))
+                for taken in (True, False)
+            )  # fmt: skip
+        a, b = self._simpler(a, given), self._simpler(b, given)
+        return self._same(a, b, given)
+
+    def _same(self, a: Value, b: Value, given: tuple[Any, ...]) -> bool:
+        if isinstance(a, Read) and isinstance(b, Read):
+            return self._same_place(a, b, given)
+        if isinstance(a, Number) and isinstance(b, Number):
+            return a.value == b.value
+        if isinstance(a, Call) and isinstance(b, Call):
+            if a.name != b.name or len(a.args) != len(b.args):
+                return False
+            pairs = [list(zip(a.args, b.args, strict=True))]
+            if function_of(a.name) in _COMMUTATIVE:
+                pairs.append(list(zip(a.args, reversed(b.args), strict=True)))
+            return any(all(self.same(x, y, given) for x, y in pair) for pair in pairs)
+        if isinstance(a, Reduce) and isinstance(b, Reduce) and a.reducer == b.reducer:
+            return any(
+                self.same(substituted(a.body, one), substituted(b.body, two), (*given, *ranges))
+                for one, two, ranges in self._aligned(a.iterators, b.iterators, given)
+            )
+        return False
+
+    def _aligned(self, a: Iterators, b: Iterators, given: tuple[Any, ...]) -> Iterator[_Aligned]:
+        """New names for the iterators of both, the same for two of one extent, in each order that
+        fits. New ones, since a name of one side may be bound within the other."""
+        if len(a) != len(b):
+            return
+        for order in permutations(b):
+            pairs = list(zip(a, order, strict=True))
+            if all(self.ints.holds(z3.IntVal(0) + e == f, given) for (_, e), (_, f) in pairs):
+                new = [z3.FreshInt("k") for _ in pairs]
+                yield (
+                    [(i, k) for (i, _), k in zip(a, new, strict=True)],
+                    [(i, k) for (i, _), k in zip(order, new, strict=True)],
+                    bounds([(k, e) for (_, e), k in zip(a, new, strict=True)]),
+                )
+
+    def _same_place(self, a: Read, b: Read, given: tuple[Any, ...]) -> bool:
+        if a.name != b.name:
+            return False
+        if not a.flat and not b.flat and all(
+            self.ints.holds(z3.IntVal(0) + i == j, given)
+            for i, j in zip(a.index, b.index, strict=True)
+        ):  # fmt: skip
+            return True
+        if not a.flat and not b.flat:
+            return False
+        return self.ints.holds(z3.IntVal(0) + a.position == b.position, given)
+
+    def _simpler(self, value: Value, given: tuple[Any, ...]) -> Value:
+        """Functions of functions that give the same bits without one of them, in each dtype."""
+        if not isinstance(value, Call):
+            return value
+        args = tuple(self._simpler(arg, given) for arg in value.args)
+        name = function_of(value.name)
+        if name in ("relu", "abs") and isinstance(args[0], Call):
+            inner = function_of(args[0].name)
+            if (name, inner) in (("relu", "relu"), ("abs", "relu"), ("abs", "abs")):
+                return args[0]
+        if name == "neg" and isinstance(args[0], Call) and function_of(args[0].name) == "neg":
+            return args[0].args[0]
+        if name == "max" and any(isinstance(arg, Number) and arg.value == 0 for arg in args):
+            zero = 0 if isinstance(args[0], Number) and args[0].value == 0 else 1
+            return self._simpler(Call("relu", (args[1 - zero],)), given)
+        if name == "reciprocal" and isinstance(args[0], Call) and not self.bitwise:
+            if function_of(args[0].name) == "sqrt":
+                return Call("rsqrt", args[0].args)
+        if name in ("max", "min") and self.same(args[0], args[1], given):
+            return args[0]
+        increasing = len(args) == 1 and name in FUNCTIONS and FUNCTIONS[name].increasing
+        if increasing and isinstance(args[0], Reduce) and args[0].reducer in ("max", "min"):
+            # f(max_k g) = max_k f(g), k not empty: relu takes one of two, others may round.
+            inner_reduce = args[0]
+            full = [self.ints.holds(z3.IntVal(0) + e >= 1, given)
+                    for _, e in inner_reduce.iterators]  # fmt: skip
+            if all(full) and (name == "relu" or not self.bitwise):
+                body = Call(value.name, (inner_reduce.body,))
+                return Reduce(inner_reduce.reducer, inner_reduce.iterators, body)
+        return Call(value.name, args)
+
+    # ---- as polynomials ---------------------------------------------------------------
+
+    def equal(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
+        """Whether two values are the same polynomial, sums taken apart."""
+        left = list(terms(a))
+        right = [t.times(Fraction(-1)) for t in terms(b)]
+        rest = [*left, *right]
+        if self.whole and not all(n in range(_MOST_WHOLE) for v in (a, b) for n in numbers(v)):
+            raise Left("a number that isn't one of each integer dtype")
+        while rest:
+            term = rest.pop()
+            for n, other in enumerate(rest):
+                if self._alike(term, other, given):
+                    rest[n] = other.with_factor(term.factor + other.factor)
+                    break
+            else:
+                if term.factor != 0 and not self._never(term, given):
+                    return False
+            rest = [t for t in rest if t.factor != 0]
+        return True
+
+    def _never(self, term: Term, given: tuple[Any, ...]) -> bool:
+        return bool(term.conditions) and self.ints.holds(
+            z3.Not(z3.And(*term.conditions)), (*given, *bounds(term.iterators))
+        )
+
+    def _alike(self, a: Term, b: Term, given: tuple[Any, ...]) -> bool:
+        if a.names != b.names or len(a.iterators) != len(b.iterators):
+            return False
+        for one, two, ranges in self._aligned(a.iterators, b.iterators, given):
+            where, there = (
+                renamed(z3.And(*term.conditions, True), names)
+                for term, names in ((a, one), (b, two))
+            )
+            if not self.ints.holds(where == there, (*given, *ranges)):
+                continue
+            mine, other = ([substituted(atom, names) for atom in term.atoms]
+                           for term, names in ((a, one), (b, two)))  # fmt: skip
+            if self._matched(mine, other, (*given, *ranges, where)):
+                return True
+        return False
+
+    def _matched(self, a: list[Value], b: list[Value], given: tuple[Any, ...]) -> bool:
+        if not a:
+            return not b
+        for n, other in enumerate(b):
+            if self._same_atom(a[0], other, given) and self._matched(
+                a[1:], [*b[:n], *b[n + 1 :]], given
+            ):
+                return True
+        return False
+
+    def _same_atom(self, a: Value, b: Value, given: tuple[Any, ...]) -> bool:
+        if isinstance(a, Call) and isinstance(b, Call) and a.name == b.name:
+            if all(self.equal(x, y, given) for x, y in zip(a.args, b.args, strict=True)):
+                return True
+        if isinstance(a, Reduce) and isinstance(b, Reduce) and a.reducer == b.reducer:
+            return any(
+                self.equal(substituted(a.body, one), substituted(b.body, two), (*given, *ranges))
+                for one, two, ranges in self._aligned(a.iterators, b.iterators, given)
+            )
+        return self.same(a, b, given)

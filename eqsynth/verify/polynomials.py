@@ -1,0 +1,125 @@
+"""A value as a sum of terms: factors, iterators, conditions, and what is multiplied.
+
+    sum_k [0 <= i - k] * (a[k] + 2 b[k])  ->  sum_k [..] a[k],  2 sum_k [..] b[k]
+
+Distributing holds of finite numbers (:data:`FINITE`), since 0 * inf is no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import z3
+
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.verify.values import (
+    Call,
+    Guard,
+    Number,
+    Reduce,
+    Value,
+    renamed,
+    substituted,
+)
+from eqsynth.verify.verdict import Left
+
+_RING: Final = frozenset({"add", "sub", "mul", "neg"})
+
+FINITE: Final = frozenset({
+    "points", "relu", "exp", "abs", "sign", "floor", "ceil", "trunc", "sin", "cos", "tanh", "erf",
+    "sigmoid", "silu", "gelu", "gelu_tanh", "max", "min", "expm1", "exp2",
+})  # fmt: skip
+"""Functions that are finite on all finite numbers, as real numbers; of the points of a window
+there is at least one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """``factor * sum over iterators of (conditions hold) * atoms``."""
+
+    factor: Fraction
+    iterators: tuple[tuple[Any, Any], ...] = ()
+    conditions: tuple[Any, ...] = ()
+    atoms: tuple[Value, ...] = ()
+
+    def times(self, factor: Fraction) -> Term:
+        return self.with_factor(self.factor * factor)
+
+    def with_factor(self, factor: Fraction) -> Term:
+        return Term(factor, self.iterators, self.conditions, self.atoms)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the atoms are: terms that are alike have the same."""
+        return tuple(sorted(
+            f"{type(a).__name__} {getattr(a, 'name', '') or getattr(a, 'reducer', '')}"
+            for a in self.atoms
+        ))  # fmt: skip
+
+
+def terms(value: Value) -> Iterator[Term]:
+    """A value as a sum of terms.
+
+    Raises:
+        Left: a number or a function that may not be finite.
+    """
+    match value:
+        case Number(value=float() as n) if math.isfinite(n):
+            yield Term(Fraction(n))
+        case Guard():
+            yield from (_with(t, value.condition) for t in terms(value.inside))
+            for term in terms(value.outside):
+                yield term
+                yield _with(term.times(Fraction(-1)), value.condition)
+        case Call(name="add" | "sub"):
+            yield from terms(value.args[0])
+            sign = Fraction(1 if value.name == "add" else -1)
+            yield from (term.times(sign) for term in terms(value.args[1]))
+        case Call(name="neg"):
+            yield from (term.times(Fraction(-1)) for term in terms(value.args[0]))
+        case Call(name="mul"):
+            for one in terms(value.args[0]):
+                for two in terms(value.args[1]):
+                    yield _product(one, two)
+        case Reduce(reducer="sum"):
+            for term in terms(value.body):
+                yield Term(term.factor, (*value.iterators, *term.iterators), term.conditions,
+                            term.atoms)  # fmt: skip
+        case _ if not _finite(value):
+            name = getattr(value, "name", "") or getattr(value, "reducer", "a number")
+            raise Left(f"{name} takes part in a sum or product, and may be infinite")
+        case _:
+            yield Term(Fraction(1), (), (), (value,))
+
+
+def _finite(value: Value) -> bool:
+    """Whether a value is a finite real number, as elements of tensors are. A maximum over padding
+    alone is not, nor a number that a rule only names."""
+    match value:
+        case Number():
+            return isinstance(value.value, float) and math.isfinite(value.value)
+        case Call():
+            return value.name in FINITE | _RING and all(map(_finite, value.args))
+        case Guard():
+            return _finite(value.inside) and _finite(value.outside)
+        case Reduce():
+            return value.reducer in REDUCERS and _finite(value.body)
+    return True
+
+
+def _with(term: Term, condition: Any) -> Term:
+    return Term(term.factor, term.iterators, (*term.conditions, condition), term.atoms)
+
+
+def _product(one: Term, two: Term) -> Term:
+    # Iterators of the second get names of their own: a sum may be multiplied by itself.
+    named = [(i, z3.FreshInt("k")) for i, _ in two.iterators]
+    iterators = tuple((k, e) for (_, k), (_, e) in zip(named, two.iterators, strict=True))
+    conditions = tuple(renamed(c, named) for c in two.conditions)
+    atoms = tuple(substituted(atom, named) for atom in two.atoms)
+    return Term(one.factor * two.factor, (*one.iterators, *iterators),
+                 (*one.conditions, *conditions), (*one.atoms, *atoms))  # fmt: skip
