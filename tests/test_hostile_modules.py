@@ -3,8 +3,9 @@ error, in seconds, and no more memory than the program itself needs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -200,3 +201,27 @@ def test_not_a_number_is_a_constant_like_others() -> None:
     agrees(program, module, Y, float("nan"))
     with pytest.raises(EqsynthError):
         program(Y, 1.0)
+
+
+def test_an_operator_that_fails_while_it_is_traced_says_nothing() -> None:
+    """The error does; torch's logger would print half a screen."""
+
+    def tried(self: Any, x: torch.Tensor) -> Any:
+        try:
+            return torch.var_mean(x.byte())
+        except RuntimeError:  # of integers there is none
+            return x * 2
+
+    class Kept(logging.Handler):
+        said: ClassVar[list[logging.LogRecord]] = []
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.said.append(record)
+
+    module, logger, kept = Call(tried), logging.getLogger("torch._subclasses.fake_tensor"), Kept()
+    logger.addHandler(kept)
+    try:
+        agrees(quick(module, Y), module, Y)
+    finally:
+        logger.removeHandler(kept)
+    assert not kept.said

@@ -70,16 +70,26 @@ def export(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps back what is written to stderr, and gives it out if all goes well: where torch refuses
-    a module, it prints graphs of the parts that it has traced, and the error says why it did."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level, written = logger.level, io.StringIO()
-    logger.setLevel(logging.ERROR)
+    a module, it prints graphs of the parts that it has traced, and the error says why it did. What
+    torch's loggers say of an operator that fails while it is traced, the error says, too, or a
+    module knows how to go on."""
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    levels, written = [logger.level for logger in loggers], io.StringIO()
+    for logger, level in zip(loggers, _LOUD.values(), strict=True):
+        logger.setLevel(level)
     try:
         with redirect_stderr(written):
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
     sys.stderr.write(written.getvalue())
+
+
+_LOUD: Final = {
+    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
+    "torch._subclasses.fake_tensor": logging.CRITICAL,
+}
 
 
 def decompositions() -> dict[Any, Any]:

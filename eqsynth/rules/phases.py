@@ -278,7 +278,7 @@ def _ordered(facts: Iterable[Tree], known: Declarations) -> tuple[Tree, ...]:
         fact = next(ready, waiting[0])
         waiting.remove(fact)
         done.append(fact)
-        if fact[0] == "=":
+        if is_call(fact) and fact[0] == "=":
             bound |= {side.name for side in fact[1:] if isinstance(side, Var)}
     return tuple(done)
 

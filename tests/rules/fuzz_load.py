@@ -57,7 +57,7 @@ class Fuzzer:
         from eqsynth.rules import DEFAULT_FILES, load_text
 
         self.counts["inputs"] += 1
-        begin = time.monotonic()
+        begin = time.process_time()
         rules = None
         try:
             if after == "prelude":
@@ -74,8 +74,8 @@ class Fuzzer:
             if isinstance(error, KeyboardInterrupt):
                 raise
             self._fault(_place(error), text, after, traceback.format_exc())
-        if time.monotonic() - begin > HANG_S:
-            self._fault(f"hang in loading {after}", text, after, f"{time.monotonic() - begin} s")
+        if time.process_time() - begin > HANG_S:
+            self._fault(f"hang in loading {after}", text, after, f"{time.process_time() - begin} s")
         if rules is None or not rules.rules:
             return
         if after == "default":

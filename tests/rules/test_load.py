@@ -137,6 +137,14 @@ def test_vectors_that_contain_new_terms_stay_in_the_pattern() -> None:
     assert rule.instance((0, (7, 8)))[1] == ("Cat", (7, 8, ("Num", 1), ("Num", 2)))
 
 
+def test_a_vector_that_says_nothing_is_no_condition() -> None:
+    error = refused("""
+        (rewrite (Cat (vec-of x y)) (Add x y)
+          :when ((vec-of x y)) :ruleset r :name "wrong")
+    """)
+    assert error.file == "demo.egg" and error.line > LINES and error.got
+
+
 def test_definition_in_terms_of_itself_ends() -> None:
     rule = only('(rule ((= e (Add e b))) ((union e b)) :ruleset r :name "n")')
     assert rule.equality == (("Add", Var("e"), Var("b")), Var("b"))
