@@ -22,7 +22,7 @@ from eqsynth.testing.differential.onnx_columns import evaluated
 def optimized(module: torch.nn.Module, *args: Any, **options: Any) -> eqsynth.CompiledProgram:
     return eqsynth.optimize(
         module.eval(), args, objective="flops", engines=(), progress=False, check=False,
-        time_limit_s=10, **options,
+        time_limit_s=600, **options,
     )
 
 
@@ -48,10 +48,10 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = torch.nn.LayerNorm(8)
-        self.qkv = torch.nn.Linear(8, 24)
-        self.names = torch.nn.Embedding(5, 8)
+        self.conv = torch.nn.Conv2d(3, 12, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(12)
+        self.qkv = torch.nn.Linear(12, 36)
+        self.names = torch.nn.Embedding(5, 12)
 
     def forward(self, image: torch.Tensor, name: torch.Tensor) -> dict[str, Any]:
         x = F.max_pool2d(F.gelu(self.conv(image)), 2).flatten(2).transpose(1, 2)
