@@ -12,6 +12,12 @@ PARTS: Final = 8
 """Of the tests marked `rotating`, `make test` runs every so-manyth."""
 
 
+def by_turns(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that takes the number of its ``turn``, one in a day: ``@seed(turn)`` above its check
+    draws other examples each time, and the test may count them."""
+    return pytest.mark.rotating(pytest.mark.parametrize("turn", range(PARTS))(test))
+
+
 def in_turns(check: Callable[[], None]) -> Callable[[int], None]:
     """A test of random data as so many tests, each of which draws other examples.
 
@@ -30,4 +36,4 @@ def in_turns(check: Callable[[], None]) -> Callable[[int], None]:
 
     test.__name__, test.__qualname__ = check.__name__, check.__qualname__
     test.__doc__, test.__module__ = check.__doc__, check.__module__
-    return pytest.mark.rotating(pytest.mark.parametrize("turn", range(PARTS))(test))
+    return by_turns(test)
