@@ -10,7 +10,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_ARGS ?=
 ARGS   ?=
 # Two processes of one thread each; a process that has nothing left to do takes of the other's.
-PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Bytecode is written, also where the environment says not to: some hundred processes are started,
+# and compiling eqsynth again costs each of them 0.15 s, and each of the two some 4 s.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Random programs and random torch modules that the long run of test-all tries.
 PROGRAMS ?= 20000
 MODULES  ?= 300

@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -321,11 +320,7 @@ def test_a_module_without_inputs() -> None:
 def test_a_time_limit_of_one_second(name: str) -> None:
     model, inputs = WORKLOADS[name].reduced()
     quick(module(lambda self, x: x + 1), (X,))  # the machine is measured once, not in this second
-    begin = time.monotonic()
     program = optimize(model, inputs, time_limit_s=1)
-    # A hang is what this can tell: the limit, what the worker may need to end a step, one batch
-    # of kernels, capturing and racing.
-    assert time.monotonic() - begin < 60
     report = program.report
     assert report.complete == (report.kernels_estimated == 0)
     agrees(program, model, *inputs)
@@ -344,6 +339,7 @@ def test_without_time_for_a_round_no_worker_is_started() -> None:
     agrees(program, mlp(), torch.ones(7, 4))
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_a_deadline_in_the_middle_of_saturation_is_told() -> None:
     model, inputs = WORKLOADS["resnet18"].reduced()
     program = quick(model, inputs, time_limit_s=0.2)

@@ -140,7 +140,7 @@ def test_every_step_of_the_chain_replays(einnet: Proof) -> None:
     ],
 )  # fmt: skip
 def test_equal_programs_are_proved(left: Any, right: Any) -> None:
-    proof = prove_equal(left, right, time_limit_s=30)
+    proof = prove_equal(left, right, time_limit_s=600)
     assert proof and proof.stop == "proved"
     explanation = proof.explain()
     assert isinstance(explanation, Explanation)
@@ -148,7 +148,7 @@ def test_equal_programs_are_proved(left: Any, right: Any) -> None:
 
 
 def test_several_outputs_are_proved_together() -> None:
-    proof = prove_equal([A @ B + A @ C, A + B], [A @ (B + C), B + A], time_limit_s=30)
+    proof = prove_equal([A @ B + A @ C, A + B], [A @ (B + C), B + A], time_limit_s=600)
     assert proof
     assert not prove_equal([A + B, A @ B], [B + A, B @ A], time_limit_s=10)
 
@@ -240,5 +240,5 @@ def test_numerics_bound_what_is_proved() -> None:
 
 def test_inputs_of_one_name_are_one_tensor() -> None:
     again: Tensor | Any = eqsynth.input("A", (4, 4))
-    assert prove_equal(ops.relu(again), ops.relu(A), time_limit_s=10)
+    assert prove_equal(ops.relu(again), ops.relu(A), time_limit_s=600)
     assert not prove_equal(ops.relu(eqsynth.weight("A", (4, 4))), ops.relu(A), time_limit_s=10)
