@@ -19,7 +19,7 @@ MODULES  ?= 300
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv peers demo test test-all lint bench wheel-check clean
+.PHONY: help venv peers demo test quick test-all lint bench wheel-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,11 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint  ## lint, then the quick tests (ARGS="-k proof" selects)
+# At once: mypy takes 20 s of one core where it has no cache yet.
+test:  ## lint and the quick tests (ARGS="-k proof" selects)
+	+@$(MAKE) --no-print-directory -j2 lint quick
+
+quick: $(STAMP)
 	$(PYTEST) -m "not slow" --part today $(ARGS)
 
 test-all: lint wheel-check  ## lint, every test, PROGRAMS random programs, MODULES modules (resumes)

@@ -1,0 +1,135 @@
+"""Faults that are planted in a copy of the tree, and the quick tests that must fail on them.
+
+    python -m benchmarks.planted [PART OF A NAME ...]
+
+Each fault is one that a person could make: a condition that is left out, a bound that is too wide.
+The tests run as ``make test`` runs them (the quick ones, today's part), in one process. Exit status
+1 if a fault stays unseen. For who makes the suite faster: what it finds must stay the same. The
+faults that each kind of check is for stand in ``tests/testing/test_planted_faults.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``right``, which is once in ``file``, becomes ``wrong``; one of ``tests`` fails."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+FAULTS: Final = (
+    Fault(
+        "capture: a graph that changes a tensor in place is taken as it is",
+        "eqsynth/lower/torch_graph.py",
+        "if target._schema.is_mutable or any(", "if any(",
+        ("tests/lower/test_torch_graph.py",),
+    ),
+    Fault(
+        "law: a padding that isn't 0 is a convolution's",
+        "eqsynth/egraph/laws/windows.py",
+        "if groups is None or x.fill != 0:", "if groups is None:",
+        ("tests/egraph/test_laws.py",),
+    ),
+    Fault(
+        "law: a read that leaves its tensor is a matrix",
+        "eqsynth/egraph/laws/matching.py",
+        "    if not read.in_range():\n        return None\n    flat = Index(0)",
+        "    flat = Index(0)",
+        ("tests/egraph/test_laws.py",),
+    ),
+    Fault(
+        "law: a bound that cuts off one element too many",
+        "eqsynth/egraph/laws/derivation.py",
+        "narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}",
+        "narrow = {it: (b[0], b[1] - 1) for it, b in bounds.items()\n"
+        "              if b != (0, it.extent) and b[0] + 1 < b[1]}",
+        ("tests/egraph/test_laws.py", "tests/egraph/test_reductions.py"),
+    ),
+    Fault(
+        "rule: a slice of an axis that is normalized",
+        "rules/simplify.egg",
+        ":when ((< d (- (vec-length (shape x)) a)))", ":when ((< d (vec-length (shape x))))",
+        ("tests/egraph/test_normalization.py", "tests/egraph/test_saturation.py"),
+    ),
+    Fault(
+        "check: an error a thousand times rounding is rounding",
+        "eqsynth/lower/rounding.py",
+        "SURE: Final = 64.0", "SURE: Final = 64000.0",
+        ("tests/lower/test_rounding.py", "tests/lower/test_check.py"),
+    ),
+    Fault(
+        "interpreter: the step of a slice is forgotten",
+        "eqsynth/ir/reference.py",
+        "(slice(start, stop, step),)]", "(slice(start, stop),)]",
+        ("tests/ir/test_inference.py", "tests/ir/test_reference.py"),
+    ),
+    Fault(
+        "segments: one is known by its last result alone",
+        "eqsynth/egraph/segments.py",
+        "digest_of(*(root.digest for root in self.roots))", "digest_of(self.roots[-1].type)",
+        ("tests/egraph/test_segments.py",),
+    ),
+    Fault(
+        "workers: one that is in the middle of a task is lent again",
+        "eqsynth/executor.py",
+        "self._owner == os.getpid() and not self._busy and self._process.poll() is None",
+        "self._owner == os.getpid() and self._process.poll() is None",
+        ("tests/test_executor.py",),
+    ),
+)  # fmt: skip
+
+
+def is_caught(fault: Fault) -> bool:
+    """Whether a test fails on the fault, in a tree of its own."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as directory:
+        tree = Path(directory, "tree")
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "results")
+        shutil.copytree(ROOT, tree, ignore=ignored)
+        path = tree / fault.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(fault.right) == 1, f"{fault.name}: {fault.file} has changed"
+        path.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "--part", "today",
+             "-p", "no:cacheprovider", "-p", "no:xdist", *fault.tests],
+            cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if ended.returncode > 1:
+            raise SystemExit(f"{fault.name}: the tests could not run\n{ended.stdout[-2000:]}")
+        return ended.returncode == 1
+
+
+def main(names: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="faults whose names have one of these in them")
+    wanted = parser.parse_args(names).names
+    unseen = 0
+    for fault in FAULTS:
+        if not wanted or any(part in fault.name for part in wanted):
+            caught = is_caught(fault)
+            unseen += not caught
+            print(f"{'caught' if caught else 'UNSEEN':8s}{fault.name}", flush=True)
+    raise SystemExit(unseen > 0)
+
+
+if __name__ == "__main__":
+    main()
