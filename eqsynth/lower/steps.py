@@ -169,9 +169,11 @@ def _views(steps: Sequence[Step]) -> dict[str, _View]:
     found: dict[str, _View] = {}
     for step in steps:
         kernel = step.kernel
-        if kernel.implementation == VIEW and not any(kernel.constants):
-            (arg,), (layout,) = args_of(kernel.term), kernel.inputs
+        # A scope that only views stays a step: it isn't known which of torch's views it runs as.
+        known = isinstance(kernel.term, Op) and not any(kernel.constants)
+        if kernel.implementation == VIEW and known:
             assert isinstance(kernel.term, Op)
+            (arg,), (layout,) = args_of(kernel.term), kernel.inputs
             dense = torch.empty_strided(
                 arg.shape, strides(arg.shape, layout), dtype=torch_dtype(arg.dtype), device="meta"
             )

@@ -15,6 +15,10 @@ from programs import Row, convolutions, program_of, step
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.extract.kernel import channels_last, strides
+from eqsynth.extract.layout import view_kernel
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Scope
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.step_times import step_times
 from eqsynth.lower.torch_backend import VIEW
@@ -77,6 +81,25 @@ def test_views_of_views_are_one_view_of_what_was_computed() -> None:
         assert torch.equal(got, expected)
     times = step_times(program, (x,), {})
     assert times[:5] == (0.0,) * 5 and min(times[5:]) > 0
+
+
+def test_a_scope_that_moves_nothing_is_a_step_among_views() -> None:
+    """It was taken for an operator of torch, which ended in an assertion."""
+    turned = Scope((6, 4), (), Read(tensor(0, 4, 6), (Index.iterator(1, 4), Index.iterator(0, 6))))
+    kernel = view_kernel(turned, (0, 1))
+    assert kernel is not None and kernel.implementation == VIEW
+    back = op("Permute", (6, 4), attrs=((1, 0),))
+    steps = [
+        step("n", op("Neg", (4, 6)), "x"),
+        step("t", turned, "n", kernel=kernel),
+        step("p", back, "t", kernel=view_kernel(back, kernel.output)),
+        step("y", op("Exp", (4, 6)), "p"),
+    ]
+    x = torch.randn(4, 6)
+    for got, expected in zip(
+        program_of({"x": (4, 6)}, steps, ["t", "y"])(x), (-x.mT, torch.exp(-x)), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
 
 
 def test_a_wrong_number_of_inputs() -> None:
