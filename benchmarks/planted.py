@@ -49,13 +49,6 @@ FAULTS: Final = (
         ("tests/egraph/test_laws.py",),
     ),
     Fault(
-        "law: a read that leaves its tensor is a matrix",
-        "eqsynth/egraph/laws/matching.py",
-        "    if not read.in_range():\n        return None\n    flat = Index(0)",
-        "    flat = Index(0)",
-        ("tests/egraph/test_laws.py",),
-    ),
-    Fault(
         "law: a bound that cuts off one element too many",
         "eqsynth/egraph/laws/derivation.py",
         "narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}",
@@ -64,10 +57,10 @@ FAULTS: Final = (
         ("tests/egraph/test_laws.py", "tests/egraph/test_reductions.py"),
     ),
     Fault(
-        "rule: a slice of an axis that is normalized",
+        "rule: a reshape to any shape does nothing",
         "rules/simplify.egg",
-        ":when ((< d (- (vec-length (shape x)) a)))", ":when ((< d (vec-length (shape x))))",
-        ("tests/egraph/test_normalization.py", "tests/egraph/test_saturation.py"),
+        "(rewrite (Reshape x s) x\n         :when ((= s (shape x)))", "(rewrite (Reshape x s) x",
+        ("tests/egraph/test_saturation.py",),
     ),
     Fault(
         "check: an error a thousand times rounding is rounding",
@@ -88,10 +81,10 @@ FAULTS: Final = (
         ("tests/egraph/test_segments.py",),
     ),
     Fault(
-        "workers: one that is in the middle of a task is lent again",
+        "workers: one that holds much memory is kept",
         "eqsynth/executor.py",
-        "self._owner == os.getpid() and not self._busy and self._process.poll() is None",
-        "self._owner == os.getpid() and self._process.poll() is None",
+        "return memory.rss <= MAX_RESIDENT_BYTES and (not limit or memory.vms <= limit // 2)",
+        "return memory.rss > 0 or memory.vms <= limit",
         ("tests/test_executor.py",),
     ),
 )  # fmt: skip
