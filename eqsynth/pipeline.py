@@ -377,7 +377,7 @@ class _Run:
         report.remembered_plan = recalled is not None
         report.rounds, report.kernels_timed = found.rounds, found.timed
         report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
-        report.complete = found.complete
+        report.complete, report.gap = found.complete, own.gap
         telling.chosen(found, report)
         return own, found
 

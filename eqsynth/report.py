@@ -85,6 +85,8 @@ class Report:
             why there was none: ``capture``, ``unsteady`` (the original differs from itself).
         backend: what runs: the kernels' implementations, or ``original``.
         kernels_estimated: kernels of the plan that there was no time to measure.
+        gap: what part of its time another choice among eqsynth's own kernels could save at most, by
+            what was timed and estimated; None where no bound is known that is worth telling.
         growth: phase of saturation -> e-nodes at its end, of all segments.
         own_rules: names of the user's rules, which are told before eqsynth's.
         remembered_plan: the plan was chosen before, by the times that the profile still holds; the
@@ -133,6 +135,7 @@ class Report:
     kernels_considered: int = 0
     kernels_timed: int = 0
     kernels_estimated: int = 0
+    gap: float | None = None
     rounds: int = 0
     complete: bool = False
     reason: str = ""
@@ -304,6 +307,7 @@ class Report:
             ("e-graph", f"{self.enodes:,} e-nodes, {self.eclasses:,} e-classes"),
             ("segments", segments),
             ("kernels", kernels),
+            ("gap", "no bound" if self.gap is None else f"at most {self.gap:.1%}"),
             (
                 "rules",
                 ", ".join(f"{name} ({count})" for name, count in fired[: max(8, len(told))]),

@@ -71,6 +71,8 @@ def test_the_users_own_rules_come_first() -> None:
 
 def test_a_choice_by_estimates_is_told() -> None:
     assert "estimates" not in dict(searched().rows())["kernels"]
+    assert dict(searched().rows())["gap"] == "no bound"
+    assert "12.5%" in dict(replace(searched(), gap=0.125).rows())["gap"]
     assert "2 of the plan's" in dict(replace(searched(), kernels_estimated=2).rows())["kernels"]
 
 

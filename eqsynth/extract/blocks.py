@@ -14,6 +14,7 @@ costs what (``cost.py``).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from eqsynth.extract.joint import Joint, Way
 
 LEAST_WAYS = 100
 """Ways that a block has at least: smaller ones would fix layouts at their borders for nothing."""
+
+MOST_WAYS = 2000
+"""Ways of a block from which its bound is worth nothing: LSTM, 2,770 ways in one block, a hundredth
+of the plan; GPT-2, blocks of 2,290, a ninth."""
 
 _TOP = -1  # no class: it reads the results
 _LESS = 1 - 1e-9
@@ -51,10 +56,12 @@ class Solved:
     class, both by their places in the question; none where nothing better was found.
 
     Attributes:
+        bounds: what blocks cost at least, by what was asked.
         asked, known: blocks that the solver was asked about, and those that were known.
     """
 
     answers: dict[Hashable, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    bounds: dict[Hashable, float] = field(default_factory=dict)
     asked: int = 0
     known: int = 0
 
@@ -86,6 +93,63 @@ def improved(
             rest = {place: way for place, way in present.items() if place not in block}
             present = _needed(problem, {**rest, **found})
     return Joint(present, _copies(problem, present)) if better else None
+
+
+def least_s(
+    problem: Problem,
+    most_s: float,
+    until: float = math.inf,
+    solved: Solved | None = None,
+    least_ways: int = LEAST_WAYS,
+) -> float:
+    """A lower bound of what any choice costs, and no more than ``most_s``, which one costs.
+
+    Of each block the classes that every plan computes are asked for, in whatever layout, and what
+    it reads of other blocks is given. Every way belongs to one class, so these costs add up. Of
+    problems with large blocks no bound is worth its seconds: it is 0 then.
+    """
+    ways = joint.reachable(problem.ways, problem.wanted, problem.class_of)
+    blocks = parted(ways, problem.wanted, problem.class_of, least_ways)
+    if any(sum(len(ways[place]) for place in block) > MOST_WAYS for block in blocks):
+        return 0.0
+    always = _always_needed(ways, problem.wanted, problem.class_of)
+    known = {} if solved is None else solved.bounds
+    total_s = 0.0
+    for block in blocks:
+        needed = sorted(always & block)
+        if needed and time.monotonic() < until:
+            own = {place: ways[place] for place in sorted(block)}
+            total_s += _least_s(problem, own, needed, most_s, until, known)
+    return min(total_s, most_s)
+
+
+def _least_s(
+    problem: Problem,
+    own: Mapping[int, Sequence[Way]],
+    needed: Sequence[int],
+    most_s: float,
+    until: float,
+    known: dict[Hashable, float],
+) -> float:
+    class_of = problem.class_of
+    read = {need for ways in own.values() for way in ways for need in way.needs}
+    given: dict[int, list[Way]] = {}
+    for state in sorted(read):
+        if class_of(state) not in own:
+            given.setdefault(class_of(state), []).append(Way(state, (), 0.0))
+    wanted = sorted(state for state in problem.wanted if class_of(state) in own)
+    part = {**own, **given}
+    places = {place: n for n, place in enumerate(part)}
+    asked = tuple(places[place] for place in needed)
+    key = _up_to_numbers(problem, part, len(own), wanted, {}), asked, most_s
+    if key not in known:
+        found = joint.least_s(
+            part, wanted, needed, class_of, problem.copy_s, most_s, until, frozenset(given)
+        )
+        if time.monotonic() >= until:
+            return found
+        known[key] = found
+    return known[key]
 
 
 # ---- parting -----------------------------------------------------------------------------------

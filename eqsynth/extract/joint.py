@@ -88,17 +88,48 @@ def improved(
         given: classes that are at hand in each of their states, for nothing.
         share: part of the work that may be done.
     """
-    kept = {
-        place: own if place in given
-        else _undominated([w for w in own if place not in map(class_of, w.needs)], hint_s)
-        for place, own in ways.items()
-    }  # fmt: skip
-    useful = reachable(kept, wanted, class_of)
+    useful = _useful(ways, wanted, class_of, hint_s, given)
     if hint_s <= 0 or all(len(own) == 1 for place, own in useful.items() if place not in given):
         return None
     problem = _Problem(useful, wanted, class_of, copy_s, hint_s, given)
     problem.suggest(hint)
     return problem.solve(until, share)
+
+
+def least_s(
+    ways: Mapping[int, Sequence[Way]],
+    wanted: Sequence[int],
+    needed: Sequence[int],
+    class_of: Callable[[int], int],
+    copy_s: Callable[[int, int], float],
+    most_s: float,
+    until: float,
+    given: Set[int],
+) -> float:
+    """What every choice costs at least that makes the wanted states and computes the needed
+    classes, as far as that can be told with little work; none that costs more than ``most_s`` is
+    thought of."""
+    results = [*wanted, *(ways[place][0].state for place in needed)]
+    useful = _useful(ways, results, class_of, most_s, given)
+    if most_s <= 0 or not all(useful.get(place) for place in needed):
+        return 0.0
+    problem = _Problem(useful, wanted, class_of, copy_s, most_s, given)
+    return problem.bound_s(needed, until)
+
+
+def _useful(
+    ways: Mapping[int, Sequence[Way]],
+    wanted: Sequence[int],
+    class_of: Callable[[int], int],
+    most_s: float,
+    given: Set[int],
+) -> dict[int, list[Way]]:
+    kept = {
+        place: own if place in given
+        else _undominated([w for w in own if place not in map(class_of, w.needs)], most_s)
+        for place, own in ways.items()
+    }  # fmt: skip
+    return reachable(kept, wanted, class_of)
 
 
 def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
@@ -278,6 +309,14 @@ class _Problem:
                 break
             idle = idle + 1 if gained < GAIN else 0
         return best
+
+    def bound_s(self, needed: Sequence[int], until: float) -> float:
+        """A lower bound of what computing these classes costs, too."""
+        for place in needed:
+            self.model.add(self._computed[place] == 1)
+        solver, _ = self._run(until, PROVE_WORK, num_workers=1)
+        # Each price may have been rounded up by a unit.
+        return max(0.0, (solver.best_objective_bound - len(self._prices)) * self._unit_s)
 
     def _run(self, until: float, work: float, **parameters: Any) -> tuple[CpSolver, Any]:
         solver = self._solver()

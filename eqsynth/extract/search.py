@@ -38,6 +38,9 @@ PATIENCE = 3
 """Rounds that may together gain next to nothing while no more than `HOPE` is promised. (GPT-2 of 4
 layers: 38 rounds, the last 25 of them for 0.35 hundredths, most to time one kernel.)"""
 
+TOLD = 0.5
+"""Gap from which on it isn't told: such a bound says nothing of the plan."""
+
 Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
 """Builds and times kernels until the monotonic clock says the second argument; None for one that
 can't be built or run. What it didn't reach is missing."""
@@ -53,6 +56,8 @@ class Extraction:
         estimated: kernels of the plan that have no time, so that an estimate chose them.
         considered: kernels among which was chosen.
         ended: whether the search came to its own end, and not to the deadline.
+        gap: what part of the plan's cost another choice among the kernels could save at most, by
+            times and estimates; None where no bound is known that is worth telling.
     """
 
     plan: Plan
@@ -61,6 +66,7 @@ class Extraction:
     estimated: int
     considered: int
     ended: bool = True
+    gap: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -139,7 +145,7 @@ def _extract(
         ended = False
         search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
-    return replace(search.result(len(kernels)), ended=ended)
+    return replace(search.result(len(kernels)), ended=ended, gap=search.gap(end))
 
 
 @dataclass
@@ -262,6 +268,15 @@ class _Search:
         estimated = len(_unknown(self.incumbent, self.costs))
         plan = priced(self.incumbent, self.costs)
         return Extraction(plan, self.rounds, self.timed, estimated, considered)
+
+    def gap(self, until: float) -> float | None:
+        """What part of its cost the plan may be above the best one, if that is known by then."""
+        assert self.incumbent is not None
+        if self.costs.objective == "flops" or time.monotonic() + _SETTLE_S >= until:
+            return None
+        plan = priced(self.incumbent, self.costs)
+        least_s = self.selection.least_s(plan, self.costs, until)
+        return 1 - least_s / plan.cost_s if least_s > plan.cost_s * (1 - TOLD) else None
 
     def _look_at(self, plan: Plan) -> None:
         unknown = set(_unknown(plan, self.costs))

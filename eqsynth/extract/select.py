@@ -16,7 +16,7 @@ from dataclasses import replace
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
-from eqsynth.extract.blocks import Problem, Solved, improved
+from eqsynth.extract.blocks import Problem, Solved, improved, least_s
 from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
@@ -102,25 +102,15 @@ class Selection:
         """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
         if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
             return plan
-        table = self._greedy
-        choices = self._choices(costs, worth)
-        chosen_now = {table.rank[step.result[0]]: step for step in reversed(plan.steps)}
-        hint = {place: _place(choices[place], *self._as_choice(step))
-                for place, step in chosen_now.items()}  # fmt: skip
-        hint |= {table.rank[ref]: 0 for ref, _ in plan.inputs.values()}
-        ways = {
-            place: [joint.Way(state, c.needs, c.cost_s) for state, c in own]
-            for place, own in choices.items()
+        table, choices = self._greedy, self._choices(costs, worth)
+        steps_of = {table.rank[step.result[0]]: step for step in reversed(plan.steps)}
+        hint = {
+            place: _place(choices[place], *self._as_choice(step))
+            for place, step in steps_of.items()
         }
-        outputs = [output for output in plan.outputs if not output[0].constant]
-        wanted = [table.number(*output) for output in dict.fromkeys(outputs)]
-        problem = Problem(
-            ways,
-            wanted,
-            lambda state: table.rank[table.states[state][0]],
-            lambda source, state: table.copy(source, state, costs).cost_s,
-            lambda state: (table.states[state][0].type, table.states[state][1]),
-        )
+        hint |= {table.rank[ref]: 0 for ref, _ in plan.inputs.values()}
+        problem = self._problem(choices, costs)
+        ways, wanted = problem.ways, problem.wanted
         found = improved(
             problem, {p: ways[p][n] for p, n in hint.items()}, self.until, self._solved
         )
@@ -135,6 +125,26 @@ class Selection:
         assert steps is not None  # the solver keeps circles out
         cost_s = sum(step.cost_s for step in steps)
         return replace(plan, steps=steps, cost_s=cost_s) if cost_s < plan.cost_s else plan
+
+    def least_s(self, plan: Plan, costs: Costs, until: float = math.inf) -> float:
+        """What no plan of the e-graph costs less than, as far as that is known by the deadline; the
+        cost of ``plan`` if it is the best."""
+        problem = self._problem(self._choices(costs, None), costs)
+        return least_s(problem, plan.cost_s, until, self._solved)
+
+    def _problem(self, choices: Mapping[int, list[tuple[int, Choice]]], costs: Costs) -> Problem:
+        table = self._greedy
+        roots = [root for root in dict.fromkeys(self.graph.roots) if not root.constant]
+        return Problem(
+            {
+                place: [joint.Way(state, c.needs, c.cost_s) for state, c in own]
+                for place, own in choices.items()
+            },
+            [table.number(root, contiguous(len(root.shape))) for root in roots],
+            lambda state: table.rank[table.states[state][0]],
+            lambda source, state: table.copy(source, state, costs).cost_s,
+            lambda state: (table.states[state][0].type, table.states[state][1]),
+        )
 
     def _as_choice(self, step: PlanStep) -> tuple[int, Choice]:
         table, args = self._greedy, args_of(step.member)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqsynth.extract.blocks import Problem, Solved, improved, parted
+from eqsynth.extract.blocks import Problem, Solved, improved, least_s, parted
 from eqsynth.extract.joint import Joint, Way, reachable
 
 COPY_S = 3.0
@@ -75,6 +76,9 @@ def test_a_choice_by_blocks_is_valid_and_no_dearer(
     found = improved(asked, used, math.inf, Solved(), least_ways)
     if found is not None:
         assert cost(asked, found) < before_s
+    best_s = before_s if found is None else cost(asked, found)
+    assert least_s(asked, best_s, least_ways=least_ways) <= best_s * (1 + 1e-6)
+    assert least_s(asked, 2 * best_s, least_ways=least_ways) <= best_s * (1 + 1e-6)
     useful = reachable(asked.ways, asked.wanted, asked.class_of)
     blocks = parted(useful, asked.wanted, asked.class_of, least_ways)
     assert sorted(place for block in blocks for place in block) == sorted(useful)
@@ -117,6 +121,7 @@ def test_equal_layers_are_solved_once() -> None:
         assert cost(question, found) == count * 14.0
         asked.append(solved.asked)
         assert solved.known >= count - 2
+        assert least_s(question, count * 28.0, least_ways=5) == pytest.approx(count * 14.0)
         # What was found is known to be the best the next time.
         again = Solved()
         assert improved(question, found.ways, math.inf, again, least_ways=5) is None

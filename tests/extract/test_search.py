@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from eqsynth.extract.candidates import Candidate
+from eqsynth.extract.candidates import Candidate, candidates
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.prices import Prices, Way, Worth
@@ -59,6 +61,25 @@ def test_rounds_that_gain_nothing_for_little_hope_are_few(tmp_path: Path) -> Non
         costs.record({dearest: replace(seconds, q1_s=0.9**n)})
         gaining.plan = found.plan
     assert not _Search(Selection(graph, {}), costs, found.plan)._is_tired()
+
+
+def test_the_gap_is_told_where_a_bound_is_known(tmp_path: Path) -> None:
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    times = {"Matmul": 4e-3, "Exp": 2e-3, "Relu": 1e-3}
+
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing]:
+        seconds = {k: times.get(getattr(k.term, "name", ""), 1e-2) for k in kernels}
+        return {kernel: Timing(s, s, s, 3) for kernel, s in seconds.items()}
+
+    found = extract(two_ways(), (TorchBackend(),), costs, measure, 60.0)
+    assert found.gap == pytest.approx(0.0, abs=1e-5)
+    search = _Search(Selection(two_ways(), candidates(two_ways(), (TorchBackend(),))), costs)
+    search.incumbent = found.plan
+    dearest = max(found.plan.steps, key=lambda step: step.cost_s).kernel
+    # Had its product not cost what it does, the other plan would be the best by a third.
+    costs.record({dearest: Timing(5e-3, 5e-3, 5e-3, 3)})
+    assert search.gap(math.inf) == pytest.approx(1 - 5e-3 / 6e-3, abs=1e-4)
+    assert search.gap(0.0) is None
 
 
 @pytest.mark.parametrize(
