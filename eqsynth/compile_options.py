@@ -92,6 +92,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
     Settings(
         "cpu", files, values["objective"], values["time_limit_s"], values["node_limit"],
         values["memory_limit"], values["numerics"], values["check"], values["explain"],
+        tune=values["tune"],
     )  # fmt: skip
     engines(asked)
     rules_of(files, values["numerics"], where=_WHERE)

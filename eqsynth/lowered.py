@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import LoweringError
 from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
@@ -54,6 +55,23 @@ def lowered(
         watch=None if own else Watch.of(module, recipe, weights),
         **rest,
     )
+
+
+def mutations_of(captured: Captured) -> Mapping[int, torch.Tensor]:
+    """The buffers that outputs are copied to.
+
+    Raises:
+        LoweringError: an input of the user would have to be changed.
+    """
+    users = len(captured.program.inputs) - len(captured.buffers)
+    if any(place < users for place in captured.mutations.values()):
+        raise LoweringError(
+            what="the program changes one of its inputs in place",
+            hint="return the new value instead; the original program is used",
+        )
+    return {
+        output: captured.buffers[place - users] for output, place in captured.mutations.items()
+    }
 
 
 SMALL_BYTES: Final = 1 << 16

@@ -49,10 +49,11 @@ from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.holders import Opened, inside
+from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
-from eqsynth.lowered import lowered, small_constants
+from eqsynth.lowered import lowered, mutations_of, small_constants
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -84,6 +85,7 @@ def optimize(
     explain: bool = True,
     engines: Sequence[str] | None = None,
     own_constants: bool = True,
+    tune: float = 0.0,
     progress: bool | None = None,
 ) -> CompiledProgram:
     """A faster program that computes the same.
@@ -122,6 +124,8 @@ def optimize(
             and it computes with the weights of now until ``CompiledProgram.refresh`` gives it new
             ones. Else weights that are used as they stand are shared with the module, which saves
             their memory, and a call after a weight has changed raises ``WeightError``.
+        tune: seconds, beyond the time limit, in which other schedules are tried for the generated
+            kernels that weigh most. All times are kept: what was interrupted goes on the next time.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
@@ -152,6 +156,7 @@ def optimize(
         explain,
         None if engines is None else tuple(engines),
         own_constants,
+        tune,
     )
     engines_of(settings.engines)
     begin = time.monotonic()
@@ -241,6 +246,9 @@ class _Run:
             with self._stage("extract"):
                 own, found = self._extract(graph, measurer)
         self.report.part("extract", "measure", measurer.spent_s)
+        if self.settings.tune and self.settings.objective == "time":
+            with self._stage("tune"):
+                own, found = tuned_plans(own, found, self.original.target, far, self.settings.tune)
         try:
             compiled, plan = self._checked(graph, found), found.plan
         except (LoweringError, Mismatch) as error:
@@ -285,7 +293,7 @@ class _Run:
             own=self.settings.own_constants,
             module=self.original.module,
             report=self.report,
-            mutations=self._mutations(),
+            mutations=mutations_of(self.captured),
             explanation=self._explanation(graph, found),
         )
         self.built = found.plan, compiled
@@ -417,18 +425,6 @@ class _Run:
         return self.original.program(self.report)
 
     # ---- parts ---------------------------------------------------------------------
-
-    def _mutations(self) -> Mapping[int, torch.Tensor]:
-        users = len(self.captured.program.inputs) - len(self.captured.buffers)
-        if any(place < users for place in self.captured.mutations.values()):
-            raise LoweringError(
-                what="the program changes one of its inputs in place",
-                hint="return the new value instead; the original program is used",
-            )
-        return {
-            output: self.captured.buffers[place - users]
-            for output, place in self.captured.mutations.items()
-        }
 
     def _explanation(self, graph: EGraph, found: Extraction) -> Callable[[], object]:
         """Made when it is asked for: the logs are replayed then."""

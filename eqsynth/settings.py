@@ -28,6 +28,7 @@ class Settings:
     explain: bool
     engines: tuple[str, ...] | None = None
     own_constants: bool = True
+    tune: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -47,6 +48,8 @@ class Settings:
             ("memory_limit", self.memory_limit),
         ):
             positive(limit, name, where="optimize")
+        if self.tune != 0:
+            positive(self.tune, "tune", where="optimize")
 
     @property
     def worker_bytes(self) -> int | None:

@@ -51,6 +51,10 @@ def optimize(
         list[str] | None,
         typer.Option(help="An engine for parts of the program; none: --engine ''."),
     ] = None,
+    tune: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds for other schedules of the heaviest kernels, on top."),
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Searches for a faster program, checks it, and writes it to a file.
@@ -72,6 +76,7 @@ def optimize(
             "objective": objective,
             "numerics": numerics,
             "rules": rules or [],
+            "tune": tune,
         }
         if engine is not None:
             options["engines"] = tuple(filter(None, engine))
@@ -99,15 +104,16 @@ def optimize(
 def _searched(
     found: models.Model, limit_s: float, options: dict[str, Any], begin: float
 ) -> tuple[Any, bool]:
-    """The best program, and whether Ctrl-C ended the search. It is done in two: what the first
-    search measures and saturates, the second needn't.
+    """The best program, and whether Ctrl-C ended the search. It is done in two, unless it tunes
+    kernels: what the first search measures and saturates, the second needn't.
 
     Raises:
         typer.Exit: Ctrl-C before there was a program.
     """
     from eqsynth import pipeline
 
-    limits = [limit_s] if limit_s < _SHORT_S else [limit_s * _FIRST, limit_s * (1 - _FIRST)]
+    short = limit_s < _SHORT_S or options["tune"] > 0
+    limits = [limit_s] if short else [limit_s * _FIRST, limit_s * (1 - _FIRST)]
     best: Any = None
     console = Console(stderr=True)
     for seconds in limits:

@@ -18,7 +18,7 @@ from typing import Final
 from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
-from eqsynth.extract import schedule
+from eqsynth.extract import schedule, tuned
 from eqsynth.extract.candidates import copy_kernel, placeholder
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
@@ -55,6 +55,7 @@ def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path
     rest = (
         costs.target.key(), costs.profile.versions, costs.objective,
         [engine.name for engine in engines], kept.code_of("ir", "extract", "lower"),
+        tuned.state(),
     )  # fmt: skip
     roots = [root.digest for root in graph.roots]
     return kept.directory("plans-1") / digest_of(*members, *roots, *rest).hex()

@@ -175,7 +175,7 @@ def time_kernels(
                     break
                 part = own[start : start + _TOGETHER]
                 asked = [kernels[n] for n in part]
-                found = _time_together(backend, asked, until, known, _OtherSteps.of(threads, far))
+                found = _time_together(backend, asked, until, known, OtherSteps.of(threads, far))
                 times.update(zip(part, found, strict=False))
     return list(times.items())
 
@@ -201,7 +201,7 @@ def prepare_kernels(
     backends = cpu_backends()
     with torch.no_grad():
         for kernel in kernels:
-            (_prepared[kernel],) = _built(backend_of(kernel, backends), [kernel], known)
+            (_prepared[kernel],) = built(backend_of(kernel, backends), [kernel], known)
 
 
 def _time_together(
@@ -209,12 +209,12 @@ def _time_together(
     kernels: Sequence[Kernel],
     until: float,
     values: Known,
-    others: _OtherSteps,
+    others: OtherSteps,
 ) -> Iterator[Timing | None]:
     """Times of kernels that are built at once, up to the deadline."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
     rest = [kernel for kernel in kernels if kernel not in known]
-    known |= dict(zip(rest, _built(backend, rest, values), strict=True))
+    known |= dict(zip(rest, built(backend, rest, values), strict=True))
     for kernel in kernels:
         runner, given = known[kernel]
         if time.monotonic() >= until:
@@ -223,12 +223,12 @@ def _time_together(
             if runner is None:
                 yield None
             else:
-                yield _steady(partial(runner, *given), until, partial(others.run, given))
+                yield steady(partial(runner, *given), until, partial(others.run, given))
         except (EqsynthError, RuntimeError):
             yield None
 
 
-def _built(
+def built(
     backend: Backend, kernels: Sequence[Kernel], known: Known
 ) -> list[tuple[Runner | None, list[torch.Tensor]]]:
     """Runners, and data to call them with."""
@@ -243,7 +243,7 @@ def _built(
     ]
 
 
-def _steady(call: Callable[[], object], until: float, between: Callable[[], object]) -> Timing:
+def steady(call: Callable[[], object], until: float, between: Callable[[], object]) -> Timing:
     """A timing, the best of three where runs scatter: another busy process makes threads wait for
     each other for milliseconds, and never makes a kernel faster."""
     best = time_one(call, until=until, between=between)
@@ -256,7 +256,7 @@ def _steady(call: Callable[[], object], until: float, between: Callable[[], obje
 
 
 @dataclass(frozen=True)
-class _OtherSteps:
+class OtherSteps:
     """What stands for the other steps of a program between two calls of a kernel.
 
     They take its code out of the cache, and its weights where those of the program don't all fit
@@ -278,10 +278,10 @@ class _OtherSteps:
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(threads: int, far: bool) -> _OtherSteps:
+    def of(threads: int, far: bool) -> OtherSteps:
         cache_bytes = cache_capacities(threads).get(2, 2 << 20)
         taken = cache_bytes if far else cache_bytes // 2
-        return _OtherSteps(cache_bytes, torch.zeros(taken // 4), torch.ones(16, 16))
+        return OtherSteps(cache_bytes, torch.zeros(taken // 4), torch.ones(16, 16))
 
     def run(self, given: Sequence[torch.Tensor]) -> None:
         """Before a call with these arguments, weights not among them."""

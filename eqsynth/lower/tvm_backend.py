@@ -11,12 +11,14 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Final
 
 from eqsynth.errors import LoweringError
+from eqsynth.extract import tuned
 from eqsynth.extract.kernel import (
     Kernel,
     Layout,
@@ -27,12 +29,13 @@ from eqsynth.extract.kernel import (
     matrix_layouts,
     strides,
 )
+from eqsynth.extract.schedule import Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower import tvm_kept, tvm_runtime
-from eqsynth.lower.loop_nest import flops_per_element, loop_nest
-from eqsynth.lower.schedules import block, schedules, this_machine
+from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest
+from eqsynth.lower.schedules import block, refusal, schedules, this_machine
 
 if TYPE_CHECKING:
     import torch
@@ -61,18 +64,23 @@ class TvmBackend:
         self._functions, self._compiles = dict(functions or {}), compiles
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """Every layout and schedule point for a scope; nothing for other terms."""
+        """For a scope, the schedules that its nest is offered at every layout, and the one that
+        tuning has found; nothing for other terms."""
         if not isinstance(term, Scope):
             return
-        if is_memory_bound(term):
-            for inputs, output in _layouts(term):
-                for point in schedules(loop_nest(term, inputs, output)):
-                    yield Kernel(term, constants, self.name, inputs, output, point)
-            return
-        for inputs, output in _contraction_layouts(term, constants):
-            blocked = block(loop_nest(term, inputs, output), this_machine())
-            if blocked is not None:
-                yield Kernel(term, constants, f"{self.name}.block", inputs, output, blocked)
+        by_memory = is_memory_bound(term)
+        layouts = _layouts(term) if by_memory else _contraction_layouts(term, constants)
+        name = self.name if by_memory else f"{self.name}.block"
+        for inputs, output in layouts:
+            nest = loop_nest(term, inputs, output)
+            offered = offered_schedules(nest, by_memory)
+            for schedule in offered:
+                yield Kernel(term, constants, name, inputs, output, schedule)
+            if offered:
+                kernel = Kernel(term, constants, name, inputs, output, offered[0])
+                found = tuned.best(kernel, tuned_for())
+                if found is not None and found not in offered and refusal(nest, found) is None:
+                    yield replace(kernel, schedule=found)
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
@@ -88,6 +96,28 @@ class TvmBackend:
             else None
             for kernel, packed in kernels
         ]
+
+
+def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
+    """The schedules worth timing for a nest without a search."""
+    if by_memory:
+        return schedules(nest)
+    found = block(nest, this_machine())
+    return () if found is None else (found,)
+
+
+def tuned_for() -> str:
+    """What schedules are tuned for: the processor, and how many threads there are."""
+    import torch
+
+    return _tuned_for(torch.get_num_threads())
+
+
+@lru_cache(maxsize=8)
+def _tuned_for(threads: int) -> str:
+    from eqsynth.extract.measure import describe_cpu
+
+    return f"{describe_cpu()} {threads}"
 
 
 def is_memory_bound(scope: Scope) -> bool:

@@ -136,13 +136,13 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
 def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else kernels' times don't add up to what a program of them takes."""
     others: list[Sequence[torch.Tensor]] = []
-    run = backends._OtherSteps.run
+    run = backends.OtherSteps.run
 
     def watched(self: Any, given: Sequence[torch.Tensor]) -> None:
         others.append(given)
         run(self, given)
 
-    monkeypatch.setattr(backends._OtherSteps, "run", watched)
+    monkeypatch.setattr(backends.OtherSteps, "run", watched)
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
     assert timing is not None and len(others) % timing.samples == 0
     assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
@@ -151,7 +151,7 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
 def test_other_steps_leave_arguments_as_they_are(dtype: torch.dtype) -> None:
     """They write what is there: -0.0 too may become 0.0, and nothing else changes."""
-    near, far = (backends._OtherSteps.of(1, far) for far in (False, True))
+    near, far = (backends.OtherSteps.of(1, far) for far in (False, True))
     assert far.large.nbytes == near.large.nbytes * 2 == cache_capacities(1)[2]
     given = torch.tensor([0, 1, 3]).to(dtype), torch.zeros(near.cache_bytes // 4 + 1)
     before = [value.clone() for value in given]

@@ -67,7 +67,8 @@ def test_a_program_of_torch_and_onednn(tmp_path: Path) -> None:
     heavy = {"egglog", "ortools", "tvm", "eqsynth.egraph", "eqsynth.frontend", "eqsynth.rules"}
     assert not modules & heavy
     extraction = {m for m in modules if m.startswith("eqsynth.extract.")}
-    assert extraction == {f"eqsynth.extract.{name}" for name in ("kernel", "layout", "schedule")}
+    names = ("kernel", "layout", "schedule", "tuned")
+    assert extraction == {f"eqsynth.extract.{name}" for name in names}
     loaded = load(tmp_path / "program.eqs")
     assert repr(loaded) == repr(program)
     assert loaded.report == "a report" and loaded.explain() == "steps"

@@ -1,0 +1,242 @@
+"""Tuning real kernels: what is measured, kept, offered and refused. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from eoperator_cases import check_kernels, it, tensor
+
+import eqsynth
+from eqsynth.executor import Worker, borrowed
+from eqsynth.extract import tuned
+from eqsynth.extract.cost import measurement_key
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.measure import measure_cpu_target
+from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.schedule import Flat, Fold, Lanes, Rows, Schedule, Tile
+from eqsynth.extract.target import Target
+from eqsynth.extract.timing import Timing
+from eqsynth.ir.scalar import Call, Read
+from eqsynth.ir.tensor import ClassRef, Scope
+from eqsynth.lower import kernel_tuning
+from eqsynth.lower.kernel_tuning import (
+    ScheduleTimes,
+    TunedKernel,
+    race,
+    space_for,
+    time_schedules,
+    tune_kernel,
+)
+from eqsynth.lower.plan_tuning import heaviest, tune_kernels, with_faster
+from eqsynth.lower.tvm_backend import TvmBackend, tuned_for
+from eqsynth.tuning.search import Budget, Tuned
+from eqsynth.tuning.tuners import at_random, opevo
+
+THREADS = torch.get_num_threads()
+
+
+def transposed(rows: int = 40, columns: int = 48) -> Kernel:
+    read = Read(tensor(0, (rows, columns)), (it(1, rows), it(0, columns)))
+    scope = Scope((columns, rows), (), read)
+    return Kernel(scope, (False,), "tvm", ((0, 1),), (0, 1), Tile(16, 16))
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return measure_cpu_target()
+
+
+@pytest.fixture
+def profile(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Profile]:
+    """A profile, and a cache directory, of the test's own."""
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    found = Profile(target.key(), path=tmp_path / "own.sqlite")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with borrowed(threads=THREADS) as found:
+        yield found
+
+
+def test_what_is_measured_is_kept(profile: Profile, worker: Worker) -> None:
+    kernel = transposed()
+    first = ScheduleTimes(kernel, worker, profile, THREADS, far=False)
+    schedules: list[Schedule] = [Tile(16, 16), Rows(), Tile(8, 16, across=True)]
+    times = first(schedules)
+    assert first.measured == 3 and all(t is not None and t > 0 for t in times)
+    again = ScheduleTimes(kernel, worker, profile, THREADS, far=False)
+    assert again(schedules) == times and again.measured == 0
+    assert again([*schedules, Flat(32)])[:3] == times and again.measured == 1
+    # Other layouts, and weights out of the cache, are other kernels.
+    other = replace(kernel, inputs=((1, 0),))
+    assert not ScheduleTimes(other, worker, profile, THREADS, far=False).known
+    assert not ScheduleTimes(kernel, worker, profile, THREADS, far=True).known
+    # Points of a space say nothing of kernels that are offered without a search.
+    assert profile.lookup(measurement_key(kernel)) is None
+    assert not profile.family_ratios(measurement_key(kernel).family)
+
+
+def test_a_search_goes_on_where_it_was(profile: Profile, worker: Worker) -> None:
+    kernel = transposed()
+    short = tune_kernel(kernel, worker, profile, Budget(trials=5), opevo, THREADS)
+    long = tune_kernel(kernel, worker, profile, Budget(trials=9), opevo, THREADS)
+    tried = [trial.made for trial in long.found.trials]
+    assert tried[:5] == [trial.made for trial in short.found.trials]
+    assert [t.time_s for t in long.found.trials[:5]] == [t.time_s for t in short.found.trials]
+    space = space_for(kernel)
+    assert tried[: len(space.starts)] == [space.made(point) for point in space.starts]
+    assert len(set(tried)) == 9 and long.found.stop == "trials"
+    check_kernels([replace(kernel, schedule=schedule) for schedule in tried])
+    assert long.default.schedule in {space.made(point) for point in space.starts}
+    assert long.before is not None and long.after is not None
+    assert long.after.median_s <= long.before.median_s
+
+
+@pytest.mark.slow
+def test_what_is_not_built_is_a_failure(profile: Profile, worker: Worker) -> None:
+    """A schedule of another nest among others, and a worker that is too slow for any."""
+    kernel = transposed()
+    times = ScheduleTimes(kernel, worker, profile, THREADS, far=False)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        found = time_schedules(
+            [replace(kernel, schedule=s) for s in (Rows(), Fold(16), Flat(16))], THREADS, False,
+            math.inf,
+        )  # fmt: skip
+    assert [time_s is None for time_s in found] == [False, True, False]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_tuning, "TIMEOUT_S", 1e-3)
+        assert times([Rows(), Flat(16)]) == [None, None]
+    # It isn't tried again; the next one gets a worker that works.
+    assert times([Rows()]) == [None] and times([Flat(32)]) != [None]
+
+
+def test_a_slow_schedule_is_dropped_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, steady = transposed(), kernel_tuning.steady
+    timed = []
+
+    def watched(*args: object) -> object:
+        timed.append(args)
+        return steady(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernel_tuning, "steady", watched)
+    for worth_s, count in ((0.0, 0), (math.inf, 1)):
+        (time_s,) = time_schedules([kernel], THREADS, False, worth_s)
+        assert time_s is not None and time_s > 0 and len(timed) == count
+
+
+def test_another_result_loses_the_race() -> None:
+    """Of kernels that don't compute the same the first counts."""
+    kernel = transposed(48, 48)
+    other = replace(kernel.term, body=Call("exp", (kernel.term.body,)))  # type: ignore[type-var]
+    found = race([kernel, replace(kernel, schedule=Rows()), replace(kernel, term=other)], 1, False)
+    assert [timing is None for timing in found] == [False, False, True]
+
+
+def test_what_was_found_is_offered(profile: Profile) -> None:
+    kernel, backend = transposed(), TvmBackend()
+
+    def offered() -> list[Kernel]:
+        found = backend.kernels(kernel.term, (False,))
+        return [k for k in found if (k.inputs, k.output) == (kernel.inputs, kernel.output)]
+
+    before, state = offered(), tuned.state()
+    assert len(before) == 3
+    best = replace(kernel, schedule=Tile(8, 24, across=True))
+    tuned.keep(best, tuned_for())
+    assert offered() == [*before, best] and tuned.state() != state
+    assert tuned.best(replace(kernel, schedule=Rows()), tuned_for()) == best.schedule
+    assert tuned.best(kernel, "another machine") is None
+    # Once it is no schedule of the nest any more, or offered in any case, it adds nothing.
+    for schedule in (Fold(16), Rows()):
+        tuned.keep(replace(kernel, schedule=schedule), tuned_for())
+        assert offered() == before
+
+
+@pytest.mark.usefixtures("profile")
+def test_the_heaviest_kernels_of_a_plan(target: Target) -> None:
+    weights = {transposed(): 3e-5, transposed(48, 48): 1e-5}
+    faster = tune_kernels(weights, target, False, seconds=2.0)
+    stored = Profile(target.key())
+    for one in faster:
+        assert one.default in weights and one.kernel != one.default
+        assert tuned.best(one.default, tuned_for()) == one.kernel.schedule
+        assert stored.lookup(measurement_key(one.kernel)) is not None
+    tried = [json.loads(body) for body in documents(stored)]
+    assert tried and all(len(rows) >= 3 for rows in tried)
+    stored.close()
+
+
+def documents(profile: Profile) -> list[str]:
+    """What tuning has kept."""
+    rows = profile._store.run(
+        lambda db: db.execute("SELECT body FROM documents WHERE kind LIKE 'tuning %'").fetchall(),
+        default=[],
+    )
+    return [str(body) for (body,) in rows]
+
+
+class Sums(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.transpose(1, 2) * 2 + 1).tanh().sum(1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("profile")
+def test_optimize_tunes_and_stays_right() -> None:
+    x = torch.randn(4, 96, 80)
+    module = Sums().eval()
+    found = eqsynth.optimize(module, (x,), time_limit_s=20, tune=1.0, strict=True, engines=())
+    torch.testing.assert_close(found(x), module(x), rtol=1e-4, atol=1e-3)
+    assert "tune" in found.report.stages_s
+    assert "tune" not in eqsynth.optimize(module, (x,), engines=()).report.stages_s
+
+
+def plan_of(*kernels: tuple[Kernel, float]) -> Plan:
+    """Steps of which each takes so many seconds; what they compute doesn't matter here."""
+    steps = []
+    for kernel, cost_s in kernels:
+        ref = ClassRef(len(steps), kernel.term.type, False, bytes([len(steps)]))
+        steps.append(PlanStep(kernel, kernel.term, (), {}, (ref, kernel.output), cost_s))
+    return Plan(tuple(steps), {}, (), sum(cost_s for _, cost_s in kernels))
+
+
+def test_a_plan_with_faster_kernels() -> None:
+    first, second = transposed(), transposed(48, 48)
+    other = replace(first, implementation="torch", schedule="")
+    plan = plan_of((first, 2e-3), (second, 5e-4), (other, 4e-3), (first, 2e-3), (second, 1e-6))
+    assert list(heaviest(plan).items()) == [(first, 4e-3), (second, pytest.approx(5.01e-4))]
+    small = plan_of((first, 1e-3), (second, 1e-5))
+    assert list(heaviest(small)) == [first]
+    faster = replace(first, schedule=Tile(8, 8, across=True))
+    search = Tuned[Schedule]((), "trials", 0.0, 0.0)
+    before, after = Timing(1e-3, 1e-3, 1e-3, 3), Timing(5e-4, 5e-4, 5e-4, 3)
+    found = with_faster(plan, {first: TunedKernel(first, faster, before, after, search)})
+    assert [step.kernel for step in found.steps] == [faster, second, other, faster, second]
+    assert [step.cost_s for step in found.steps] == [1e-3, 5e-4, 4e-3, 1e-3, 1e-6]
+    assert math.isclose(found.cost_s, plan.cost_s - 2e-3)
+    assert [step.result for step in found.steps] == [step.result for step in plan.steps]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, "soon"])
+def test_seconds_that_are_none(seconds: object) -> None:
+    with pytest.raises(eqsynth.EqsynthError) as error:
+        eqsynth.optimize(Sums(), (torch.ones(1, 2, 2),), tune=seconds)  # type: ignore[arg-type]
+    assert error.value.got == repr(seconds)
+
+
+def test_lanes_is_a_schedule_of_sums_across(profile: Profile, worker: Worker) -> None:
+    """A reduction, by another tuner, on a budget of seconds that is used up at once."""
+    scope = Scope((64,), (40,), Read(tensor(0, (40, 64)), (it(1, 40), it(0, 64))))
+    kernel = Kernel(scope, (False,), "tvm", ((0, 1),), (0,), Lanes(16))
+    found = tune_kernel(kernel, worker, profile, Budget(seconds=1e-9), at_random, THREADS)
+    assert found.found.stop == "seconds" and found.kernel.schedule in {Lanes(16), Lanes(64)}
