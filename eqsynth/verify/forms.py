@@ -17,6 +17,9 @@ from eqsynth.verify.operators import KINDS, SPECTATORS
 from eqsynth.verify.verdict import Left
 
 _PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_padding", "size"})
+_LISTS: Final = frozenset({"shape", "before", "after"})
+# Numbers that count axes, or say which axes are meant.
+_COUNTED: Final = frozenset({"axis", "axes", "order"})
 _MOST_CASES: Final = 20_000
 _MOST_RANK: Final = 5
 
@@ -42,6 +45,7 @@ class Form:
         self.kinds: dict[str, str] = {}
         self.heads: set[str] = set()
         self.literal = 0
+        self.strange = ""
         for tree in trees:
             self._scan(tree)
         defined = {fact[1].name for fact in self.facts if fact[0] == "=" and
@@ -50,10 +54,25 @@ class Form:
                        and n in self.kinds]  # fmt: skip
         marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
                     for n, kind in self.kinds.items())  # fmt: skip
-        self.rank = max(2 * marks + 1 if marks else 2, self.literal,
+        # Where operands are aligned at the right, each may begin elsewhere beside a named axis.
+        aligned = any(OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
+                      for h in self.heads if h in OPERATORS) or "Expand" in self.heads  # fmt: skip
+        spread = self._shapes() - 1 if marks and aligned else 0
+        self.rank = max(2 * marks + 1 + spread if marks else 2, self.literal,
                         3 if "Matmul" in self.heads else 0)  # fmt: skip
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
         self.limited = self._limits()
+
+    def _shapes(self) -> int:
+        """How many shapes the tensors have that facts don't say are equal."""
+        same = {name: name for name in self.leaves}
+        for fact in self.facts:
+            sides = [side[1].name for side in fact[1:] if is_call(side) and side[0] == "shape" and
+                     isinstance(side[1], Var) and side[1].name in same]  # fmt: skip
+            if fact[0] == "=" and len(sides) == 2:
+                one, two = (same[name] for name in sides)
+                same = {name: one if of == two else of for name, of in same.items()}
+        return max(len(set(same.values())), 1)
 
     def _is_term(self, tree: Tree) -> bool:
         return is_call(tree) and self.rules.known.is_constructor(tree[0])
@@ -69,8 +88,11 @@ class Form:
             names = ("",) * tensors + KINDS.get(tree[0], ())
             for arg, sort, kind in zip(tree[1:], inputs, names, strict=False):
                 if isinstance(arg, Var):
-                    kind = "axis" if kind == "axis" else kind
-                    self.kinds.setdefault(arg.name, kind or sort)
+                    known = self.kinds.setdefault(arg.name, kind or sort)
+                    if known != (kind or sort) and {known, kind} & _COUNTED:
+                        self.strange = f"{arg.name} is {known} and {kind or sort}"
+                elif kind in _LISTS and is_call(arg) and arg[0] == "vec-of":
+                    self.literal = max(self.literal, len(arg) + 1)
                 elif kind == "axis" and isinstance(arg, int):
                     self.literal = max(self.literal, arg + 3)
                 elif kind == "axes" and is_call(arg):
@@ -93,13 +115,15 @@ class Form:
         """Why the ranks that are looked at don't speak for all; an empty text if they do."""
         if self.leaves and all(self._has_one_rank(name) for name in self.leaves):
             return ""
+        odd = next((f for f in self.facts if not self._invariant(f)), None)
         if self.rank > _MOST_RANK:
             self.rank = _MOST_RANK
             return "more axes than cases"
         strange = sorted(h for h in self.heads if h in OPERATORS and h not in SPECTATORS)
         if strange:
             return f"{strange[0]} names all axes"
-        odd = next((f for f in self.facts if not self._invariant(f)), None)
+        if self.strange:
+            return self.strange
         if self.literal and self.literal > self.rank:
             return "an axis by its number"
         return f"the fact {render(odd)}" if odd is not None else ""
@@ -129,12 +153,23 @@ class Form:
         return all(self._by_axis(part) for part in fact[1:])
 
     def _by_axis(self, tree: Tree) -> bool:
+        """Whether an expression says nothing of how many axes there are, nor of an axis's number
+        but which extent is meant."""
+        if isinstance(tree, Var):
+            return self.kinds.get(tree.name) not in _COUNTED
         if not is_call(tree):
             return True
-        if tree[0] == "vec-get" and is_call(tree[1]) and tree[1][0] == "shape":
-            return isinstance(tree[2], Var) and self.kinds.get(tree[2].name) == "axis"
+        if tree[0] == "vec-get":
+            vec, at = tree[1:]
+            if is_call(vec) and vec[0] == "shape":
+                return isinstance(at, Var) and self.kinds.get(at.name) == "axis"
+            pair = isinstance(vec, Var) and (
+                self.kinds.get(vec.name) in _PAIRS or self.sorts.get(vec.name) == "Tensors")
+            return pair and isinstance(at, int)
         if tree[0] == "vec-length":
             return isinstance(tree[1], Var) and self.sorts.get(tree[1].name) == "Tensors"
+        if tree[0] == "vec-of":
+            self.rank = max(self.rank, len(tree) + 1)
         if tree[0] in ("shape", "dtype"):
             return isinstance(tree[1], Var)
         return all(self._by_axis(part) for part in tree[1:])

@@ -396,7 +396,9 @@ class Operators:
         return Symbolic(shape, lambda _: value, lambda _: value)
 
     def _axis(self, x: Symbolic, axis: Any) -> Any:
-        self.needs(isinstance(axis, int) and 0 <= axis < x.rank)
+        if not isinstance(axis, int):
+            raise Left("what is true at an axis that is computed")
+        self.needs(0 <= axis < x.rank)
         return number(x.extents[axis])
 
 

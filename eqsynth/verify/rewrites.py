@@ -5,11 +5,12 @@ is symbolic. What it matches is supposed to be well-typed; what it makes is show
 shape, with the same element at each index, in each dtype.
 
 **Ranks.** An operator treats the axes that it doesn't name each by itself and all alike
-(``operators.SPECTATORS``), and so do the facts that are let through (``_invariant``). Adjacent axes
+(``operators.SPECTATORS``), and so do the facts that are let through (``forms.py``). Adjacent axes
 that no operator of the rule names can be merged into one, whose extent is the product, without
 changing what is equal; and an axis that isn't there is one of extent 1. A rule that names n axes
-leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case. Without named axes each
-axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside those of a
+leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case; one more for each
+further shape, where operands are aligned at the right and may begin within a group. Without named
+axes each axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside those of a
 matrix have every case. A rule with other facts or operators isn't proved, though its ranks so far
 may be.
 

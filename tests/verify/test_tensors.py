@@ -139,6 +139,20 @@ def test_a_fact_about_the_rank_is_told(verified) -> None:  # type: ignore[no-unt
     assert verified(rule, "bitwise", samples=False).outcome == "not proved"
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        # The number of an axis says more than which extent is meant.
+        ("(rewrite (Relu (Slice x a b c s)) (Slice (Relu x) a b c s) :when ((!= a 1))", "fact"),
+        ("(rewrite (Relu (Slice x a a c s)) (Slice (Relu x) a a c s)", "a is axis and start"),
+        ("(rewrite (Reshape (Reshape x s) t) (Reshape x t) :when ((= 4 (vec-get t 0)))", "fact"),
+    ],
+)
+def test_what_is_shown_at_few_ranks_is_not_taken_for_all(verified, rule: str, said: str) -> None:  # type: ignore[no-untyped-def]
+    verdict = verified(rule, "bitwise", samples=False)
+    assert (verdict.outcome, said in verdict.why) == ("not proved", True), verdict.why
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["simplify.egg", "views-match.egg"])
 def test_no_mutant_of_a_view_rule_is_proved_that_the_checker_refuses(
