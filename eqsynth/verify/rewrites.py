@@ -10,7 +10,8 @@ that no operator of the rule names can be merged into one, whose extent is the p
 changing what is equal; and an axis that isn't there is one of extent 1. A rule that names n axes
 leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case; one more for each
 further shape, where operands are aligned at the right and may begin within a group. Without named
-axes each axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside those of a
+axes each axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside
+those of a
 matrix have every case. A rule with other facts or operators isn't proved, though its ranks so far
 may be.
 
