@@ -11,9 +11,8 @@ changing what is equal; and an axis that isn't there is one of extent 1. A rule 
 leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case; one more for each
 further shape, where operands are aligned at the right and may begin within a group. Without named
 axes each axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside
-those of a
-matrix have every case. A rule with other facts or operators isn't proved, though its ranks so far
-may be.
+those of a matrix have every case. A rule with other facts or operators isn't proved, though its
+ranks so far may be.
 
 **Dtypes.** Each assignment of dtypes that types the left side has to type the right side with the
 same dtype. Where all is of one dtype the sides may be the same (``comparing.py``), or
