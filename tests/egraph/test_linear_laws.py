@@ -20,6 +20,7 @@ from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
 from tests.egraph.test_laws import holds, some, stated, x
 from tests.terms import INF, assert_equal, it, leaf, op
+from tests.turns import by_turns
 
 DELTA = stated("delta-under-sum")
 
@@ -44,8 +45,9 @@ def sums(draw: st.DrawFn) -> Scope:
     return Scope(tuple(extents[:1]), tuple(extents[1:]), total(terms))
 
 
-def test_a_sum_of_terms_is_reduced_term_by_term() -> None:
-    holds(0, lambda scope: some(linear.term_split(scope)), sums(), accepted=7)
+@by_turns
+def test_a_sum_of_terms_is_reduced_term_by_term(turn: int) -> None:
+    holds(turn, lambda scope: some(linear.term_split(scope)), sums(), accepted=7)
 
 
 def test_constant_terms_meet() -> None:
@@ -85,8 +87,9 @@ def polynomials(draw: st.DrawFn) -> Scope:
     return Scope((its[0].extent,), (its[1].extent,), product(factors))
 
 
-def test_products_of_sums_are_multiplied_out() -> None:
-    holds(0, lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=7)
+@by_turns
+def test_products_of_sums_are_multiplied_out(turn: int) -> None:
+    holds(turn, lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=7)
 
 
 def test_sums_of_integers_are_not_multiplied_out() -> None:
@@ -121,8 +124,9 @@ def broadcasting(draw: st.DrawFn) -> Scope:
     return Scope((i.extent, j.extent), (), body)
 
 
-def test_functions_that_broadcast_are_computed_once() -> None:
-    holds(0, lambda scope: some(linear.invariants(scope)), broadcasting(), accepted=7)
+@by_turns
+def test_functions_that_broadcast_are_computed_once(turn: int) -> None:
+    holds(turn, lambda scope: some(linear.invariants(scope)), broadcasting(), accepted=7)
 
 
 def test_division_by_a_broadcast_becomes_a_product_of_reads() -> None:
@@ -151,8 +155,9 @@ def repeating(draw: st.DrawFn) -> Scope:
     return Scope((h.extent,), (k.extent,), product([read, other, twice]))
 
 
-def test_what_repeats_is_computed_once() -> None:
-    holds(0, lambda scope: some(linear.quotient(scope)), repeating(), accepted=5)
+@by_turns
+def test_what_repeats_is_computed_once(turn: int) -> None:
+    holds(turn, lambda scope: some(linear.quotient(scope)), repeating(), accepted=5)
 
 
 def test_a_quotient_needs_its_iterator_in_one_place() -> None:
@@ -185,8 +190,9 @@ def diagonals(draw: st.DrawFn) -> Scope:
     return Scope(tuple(extents[:2]), (extents[2],), product([*factors, one(at)]))
 
 
-def test_a_diagonal_selects() -> None:
-    holds(0, partial(answers, DELTA), diagonals(), accepted=7)
+@by_turns
+def test_a_diagonal_selects(turn: int) -> None:
+    holds(turn, partial(answers, DELTA), diagonals(), accepted=7)
 
 
 def test_a_diagonal_that_leaves_the_range_keeps_its_zeros() -> None:

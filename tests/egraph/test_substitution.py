@@ -14,6 +14,7 @@ from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.testing.strategies import WINDOWS, products, scopes
 from tests.egraph.test_laws import holds, some
 from tests.terms import INF, assert_equal, it, leaf
+from tests.turns import by_turns
 
 
 def read(name: str, *at: Index, fill: float = 0.0, extra: int = 0) -> Read:
@@ -39,19 +40,21 @@ def split(scope: Scope) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("reduction", [(0, 0), (1, 1)])
-def test_variable_substitution(reduction: tuple[int, int]) -> None:
+@by_turns
+def test_variable_substitution(turn: int, reduction: tuple[int, int]) -> None:
     strategy = products(
         factors=(1, 2), traversal=(2, 3), reduction=reduction, extents=st.integers(2, 4),
         kinds=WINDOWS,
     )  # fmt: skip
-    holds(0, substituted, strategy, accepted=2)
+    holds(turn, substituted, strategy, accepted=2)
 
 
-def test_variable_substitution_under_division() -> None:
+@by_turns
+def test_variable_substitution_under_division(turn: int) -> None:
     kinds = ("divided", "divided", "bare")
     divided = products(traversal=(2, 3), reduction=(0, 1), factors=(1, 2), kinds=kinds)
-    holds(0, substituted, divided, accepted=1, examples=400)
-    holds(0, substituted, scopes(), accepted=1, examples=400)
+    holds(turn, substituted, divided, accepted=1, examples=400)
+    holds(turn, substituted, scopes(), accepted=1, examples=400)
 
 
 def test_substitution_needs_its_iterator_in_one_expression() -> None:
@@ -93,18 +96,19 @@ def test_multiples_of_one_expression_are_one_expression() -> None:
 # ---- an iterator as quotient and remainder ---------------------------------------------------
 
 
-def test_iterator_splitting() -> None:
-    holds(0, split, scopes(), accepted=1, examples=3200)
+@by_turns
+def test_iterator_splitting(turn: int) -> None:
+    holds(turn, split, scopes(), accepted=1, examples=1600)
     divided = products(
         factors=(1, 2), traversal=(1, 2), reduction=(0, 1), extents=st.integers(3, 5),
         kinds=("divided", "bare"),
     )  # fmt: skip
-    holds(0, split, divided, accepted=1, examples=400)
+    holds(turn, split, divided, accepted=1, examples=400)
     dilated = products(
         factors=(1, 2), traversal=(1, 2), reduction=(1, 1), extents=st.integers(3, 5),
         kinds=("mixed", "divided"),
     )  # fmt: skip
-    holds(0, split, dilated, accepted=1, examples=400)
+    holds(turn, split, dilated, accepted=1, examples=400)
 
 
 def test_a_dilated_window_is_a_window_on_rearranged_rows() -> None:
@@ -193,11 +197,12 @@ def kernel_split(scope: Scope) -> list[Tensor]:
     return [answer for answer in found if answer is not None]
 
 
-def test_reduction_splitting() -> None:
+@by_turns
+def test_reduction_splitting(turn: int) -> None:
     strategy = products(
         factors=(1, 2), traversal=(0, 1), reduction=(1, 2), extents=st.integers(2, 5), kinds=WINDOWS
     )
-    holds(0, kernel_split, strategy, accepted=3)
+    holds(turn, kernel_split, strategy, accepted=3)
 
 
 def taps(factor: Read | Call, reducer: str = "sum", extent: int = 5) -> Scope:
