@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from eqsynth.calculus import conditions
 from eqsynth.egraph.answers import Answer, using
 from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.laws.requests import Later, Using
-from eqsynth.egraph.laws.table import ASKED_AGAIN, LAWS, MEANING, VARIANTS
+from eqsynth.egraph.laws.table import ASKED_AGAIN, GATE_VARIANTS, LAWS, MEANING, VARIANTS
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
-from eqsynth.ir.tensor import ClassRef, Tensor
+from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 from eqsynth.rules import RuleSet
 
 # A request's place in the order, and its row.
@@ -141,7 +142,10 @@ class _Room:
     def is_full(self, ref: ClassRef) -> bool:
         if ref not in self._scopes:
             self._scopes[ref] = set(self._view.scopes(ref))
-        return len(self._scopes[ref]) > self._most
+        most = self._most
+        if any(isinstance(s, Scope) and conditions.is_gate(s) for s in self._scopes[ref]):
+            most = min(most, GATE_VARIANTS)
+        return len(self._scopes[ref]) > most
 
     def takes(self, ref: ClassRef, answer: Tensor) -> bool:
         """Whether the answer is new to the class and there was room for it."""

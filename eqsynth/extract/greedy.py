@@ -15,6 +15,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from eqsynth.egraph.graph import EGraph
@@ -108,18 +109,22 @@ class Greedy:
         costs: Costs,
         until: float = math.inf,
         worth: Worth | None = None,
+        shared: bool = False,
     ) -> Plan:
         """The plan of the choices that cost least one by one.
 
         Args:
             members: where views are looked for.
+            shared: choices are made as if what a class costs were divided among all classes that
+                may read it, so that a product of all steps is chosen where each step takes its
+                slice. The plan's steps cost what they do.
             until: what the monotonic clock says when :class:`OutOfTime` is raised.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        return _Run(self, ways, members, costs, worth).plan(until)
+        return _Run(self, ways, members, costs, worth, shared).plan(until)
 
     def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
         """The state that a member of a class gives if it is a view of a state, and its choice."""
@@ -185,19 +190,34 @@ class _Run:
     """One selection. A class is its place in ``Greedy.order``."""
 
     def __init__(
-        self, table: Greedy, ways: Ways, members: Members, costs: Costs, worth: Worth | None
+        self,
+        table: Greedy,
+        ways: Ways,
+        members: Members,
+        costs: Costs,
+        worth: Worth | None,
+        shared: bool,
     ) -> None:
-        self._table, self._costs = table, costs
+        self._table, self._costs, self._shared = table, costs, shared
         prices = Prices(table.kernels, costs, worth)
         self._ways: list[list[tuple[int, Choice]]] = [
             [] if ref.constant else list(map(prices.cheapest, ways[ref])) for ref in table.order
         ]
+        if shared:
+            self._ways = [list(map(self._per_reader, own)) for own in self._ways]
         self._views = table.viewed(members)
         self._best: dict[int, _Best] = {}
         # States that are made, by class, and those that are reached in whatever way.
         self._made: list[list[int]] = [[] for _ in table.order]
         self._reached: list[dict[int, _Best | None]] = [{} for _ in table.order]
         self._copies: dict[tuple[int, int], Choice] = {}
+
+    def _per_reader(self, way: tuple[int, Choice]) -> tuple[int, Choice]:
+        """A way with the part of its cost that falls to each class that may read what it gives."""
+        table, (state, choice) = self._table, way
+        users = table.users[table.rank[table.states[state][0]]]
+        readers = sum(not table.order[user].constant for user in users)
+        return state, choice._replace(cost_s=choice.cost_s / max(readers, 1))
 
     def plan(self, until: float) -> Plan:
         table, inputs = self._table, dict[str, State]()
@@ -336,6 +356,8 @@ class _Run:
         if steps is None:
             steps = self._table.steps(wanted, self._last)
         assert steps is not None
+        if self._shared:
+            steps = tuple(replace(step, cost_s=self._costs(step.kernel)) for step in steps)
         return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
 
     def _last(self, state: int) -> Choice:

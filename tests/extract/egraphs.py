@@ -64,12 +64,16 @@ class Given:
 
 
 def best(graph: EGraph, *found: Candidate, copy_s: float = COPY_S) -> Plan:
+    return selection(graph, *found).best(Given(copy_s))
+
+
+def selection(graph: EGraph, *found: Candidate) -> Selection:
     by_class: dict[ClassRef, list[Candidate]] = {r: [] for r in graph.classes}
     for candidate in found:
         for r, members in graph.classes.items():
             if candidate.member in members:
                 by_class[r].append(candidate)
-    return Selection(graph, by_class).best(Given(copy_s))
+    return Selection(graph, by_class)
 
 
 def unary(name: str, arg: ClassRef) -> Op:

@@ -18,7 +18,17 @@ from eqsynth.extract.select import Selection
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.torch_backend import TorchBackend
-from tests.extract.egraphs import Given, best, check_plan, egraph, kernel, leaf, ref, unary
+from tests.extract.egraphs import (
+    Given,
+    best,
+    check_plan,
+    egraph,
+    kernel,
+    leaf,
+    ref,
+    selection,
+    unary,
+)
 
 INF = float("inf")
 
@@ -227,6 +237,29 @@ def test_slices_of_one_whole_are_taken_together(whole_s: float, cost_s: float) -
     plan = best(graph, kernel(unary("Exp", x), whole_s), *found)
     check_plan(plan)
     assert plan.cost_s == cost_s
+
+
+def test_greedy_choices_share_what_many_may_read() -> None:
+    """Ten slices of one product, each of which alone costs less than the product. The solver isn't
+    asked."""
+    inputs = [ref(n, (1, 3)) for n in range(10)]
+    whole, pieces = ref(10, (10, 3)), [ref(11 + n, (1, 3)) for n in range(10)]
+    alone, product = [unary("Exp", x) for x in inputs], Op("Concat", tuple(inputs), (0,))
+    slices = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(10)]
+    graph = egraph(
+        {
+            **{x: [leaf(Input, n, (1, 3))] for n, x in enumerate(inputs)},
+            whole: [product],
+            **{piece: [a, s] for piece, a, s in zip(pieces, alone, slices, strict=True)},
+        },
+        *pieces,
+    )
+    found = [*(kernel(a, 8.0) for a in alone), *(kernel(s, 1.0) for s in slices)]
+    plan = selection(graph, kernel(product, 30.0), *found).one_by_one(Given())
+    check_plan(plan)
+    assert plan.cost_s < 30.0 + 10 * 1.0 + 1e-3 and len(plan.steps) == 11
+    dear = selection(graph, kernel(product, 90.0), *found).one_by_one(Given())
+    assert dear.cost_s == 10 * 8.0
 
 
 def test_copies_that_cost_next_to_nothing_are_not_made_for_nothing() -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +15,16 @@ from lower_cases import op, tensor
 from programs import Row, convolutions, program_of, step
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
-from eqsynth.extract.kernel import channels_last, strides
+from eqsynth.extract.kernel import channels_last, held, strides
 from eqsynth.extract.layout import view_kernel
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.step_times import step_times
-from eqsynth.lower.torch_backend import VIEW
+from eqsynth.lower.steps import build_kernels
+from eqsynth.lower.torch_backend import VIEW, TorchBackend
+from eqsynth.lower.vendor import OneDnnBackend
 
 
 def chain(*names: str, shape: tuple[int, ...] = (2, 3)) -> CompiledProgram:
@@ -107,6 +110,31 @@ def test_a_wrong_number_of_inputs() -> None:
         with pytest.raises(ShapeError) as caught:
             chain("Relu")(*values)
         assert caught.value.got == str(len(values))
+
+
+def test_equal_steps_share_their_runner_and_what_it_packs() -> None:
+    """A step of a loop that packs a weight for itself would find no weight in the cache."""
+    vendor, torchs = OneDnnBackend(), TorchBackend()
+    term = op("FusedMatmul", (2, 8), (8, 5), (5,), attrs=("none",))
+    w, other, bias = torch.randn(8, 5), torch.randn(8, 5), torch.randn(5)
+    linear = next(iter(vendor.kernels(term, (False, True, True))))
+    plain = next(iter(torchs.kernels(op("Matmul", (2, 8), (8, 5)), (False, True))))
+    turned = replace(plain, inputs=(plain.inputs[0], (1, 0)))
+    jobs = [
+        (linear, {1: w, 2: bias}),
+        (linear, {1: w, 2: bias}),
+        (linear, {1: other, 2: bias}),
+        (turned, {1: w}),
+        (replace(turned, schedule="another"), {1: w}),
+    ]
+    runners = build_kernels(jobs, (vendor, torchs))
+    assert runners[0] is runners[1] and len({id(r) for r in runners}) == 4
+    x = torch.randn(2, 8)
+    results = (x @ w + bias, x @ w + bias, x @ other + bias, x @ w, x @ w)
+    for runner, expected in zip(runners, results, strict=True):
+        torch.testing.assert_close(runner(x), expected, rtol=1e-4, atol=1e-4)
+    (one,), (two,) = (list(held(runner)) for runner in runners[3:])
+    assert one.stride() == (1, 8) and one.data_ptr() == two.data_ptr() != w.data_ptr()
 
 
 def test_steps_must_be_in_order() -> None:
