@@ -7,6 +7,7 @@ form); that each answer is an equality follows from the law's own function alone
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -200,7 +201,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
     scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
-    summed = conditions.is_product(scope) and not conditions.is_gate(scope)
+    gate = conditions.is_gate(scope)
+    summed = conditions.is_product(scope) and not gate
     if summed and not merging.sums_each_once(scope):
         raise Later
     if without_constants(view, scope) is not None:
@@ -213,6 +215,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         assert isinstance(read.tensor, ClassRef)
         if normalized(view, read.tensor) and not normalized(view, row[0]):
             continue
+        if gate and read.tensor.type.size < math.prod(scope.extents):
+            continue  # x * sigmoid(s)[row]: what is read many times would be computed each time
         for inner in view.scopes(read.tensor):
             if inner.reduction or canonical(inner) != inner:
                 continue
