@@ -321,7 +321,7 @@ class _Run:
             # Of a program whose e-graphs are remembered, the times mostly are too.
             if timing:
                 plain, first = first_asked(self.captured.program, segments, engines, begin_s)
-                self._tell(measurer, plain, first)
+                self._tell(measurer, plain, first, True)
                 measurer.prepare([step.kernel for step in first], begin_s)
 
         saturation = Saturation(
@@ -344,9 +344,12 @@ class _Run:
         telling.found(graph, report)
         return graph
 
-    def _tell(self, measurer: Measurer, graph: EGraph, steps: Sequence[PlanStep]) -> None:
-        """What the small constants of steps are; if they can't be evaluated, the steps can't be
-        built, and whoever builds them says so."""
+    def _tell(
+        self, measurer: Measurer, graph: EGraph, steps: Sequence[PlanStep], whole: bool
+    ) -> None:
+        """Which steps are the whole program, and what the small constants of steps are; if they
+        can't be evaluated, the steps can't be built, and whoever builds them says so."""
+        measurer.alone.update(step.kernel for step in steps if whole)
         with suppress(EqsynthError, RuntimeError):
             measurer.known |= small_constants(self.captured, graph, steps)
 

@@ -118,7 +118,7 @@ def with_engines(
     measure: Measure,
     deadline_s: float,
     together: float = 1.0,
-    tell: Callable[[Sequence[PlanStep]], None] = lambda _steps: None,
+    tell: Callable[[Sequence[PlanStep], bool], None] = lambda _steps, _whole: None,
 ) -> Extraction:
     """The extraction, with regions on engines where these were measured to be faster.
 
@@ -132,7 +132,8 @@ def with_engines(
             is timed as a whole; kernels are timed one by one, with a part of the cache taken before
             each. More than 1 where that is too little (memory that is fresh in each call), less
             where it is too much (steps of a loop that find their weights in the cache).
-        tell: is told the steps before their kernels are measured.
+        tell: is told the steps before their kernels are measured, and whether each is the whole
+            program.
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
@@ -155,7 +156,7 @@ def with_engines(
                 break
             span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
             ways = [(tried, step) for tried in tries for step in _ways(graph, plan, span, tried)]
-            tell([step for _, step in ways])
+            tell([step for _, step in ways], (first, last) == (0, len(parts)))
             kernels = [step.kernel for _, step in ways]
             timed += _time(kernels, costs, measure, end)
             ended = ended and all(map(costs.measured, kernels))

@@ -26,7 +26,7 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.tensor import Scope
-from eqsynth.lower.backends import OtherSteps, built, steady
+from eqsynth.lower.backends import Call, OtherSteps, built, steady
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.schedules import this_machine
 from eqsynth.lower.spaces import space_of
@@ -221,7 +221,6 @@ def race(kernels: Sequence[Kernel], threads: int, far: bool) -> list[Timing | No
     return [times.get(n) for n in range(len(kernels))]
 
 
-Call = Callable[[], object]
 
 
 def _alike(result: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -146,6 +146,10 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
     assert timing is not None and len(others) % timing.samples == 0
     assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
+    # What is a whole program is called in a row.
+    others.clear()
+    ((_, timing),) = time_kernels([kernel(relu(10))], 1, alone={kernel(relu(10))})
+    assert timing is not None and not others
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
