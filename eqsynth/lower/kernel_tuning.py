@@ -221,8 +221,6 @@ def race(kernels: Sequence[Kernel], threads: int, far: bool) -> list[Timing | No
     return [times.get(n) for n in range(len(kernels))]
 
 
-
-
 def _alike(result: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether two schedules computed the same, but for rounding."""
     one, other = result.double(), expected.double()
