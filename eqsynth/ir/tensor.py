@@ -214,6 +214,12 @@ class Region(Tensor):
         object.__setattr__(self, "digest", digest_of("Region", len(self.outputs), *outputs, *args))
         object.__setattr__(self, "constant", all(a.constant for a in self.args))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Term by term: pickle goes down arguments by recursion, and a network is deeper than that
+        # may be.
+        rows, places = _rows(self.outputs)
+        return _region_of, (rows, places, self.args)
+
     @property
     def label(self) -> str:
         inner = [term for term in topological(self.outputs) if args_of(term)]
@@ -275,6 +281,33 @@ def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
         body = rewrite_leaves(term.body, leaf)
         return Scope(term.traversal, term.reduction, body, term.reducer)
     return term
+
+
+def _rows(roots: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The subterms of roots, arguments before users, each over ``Input("#n")`` for the n-th of
+    them; and which of them the roots are."""
+    place: dict[Tensor, int] = {}
+    rows: list[Tensor] = []
+    for term in topological(roots):
+        images: dict[Tensor, Tensor] = {
+            arg: Input(f"#{place[arg]}", arg.type) for arg in args_of(term)
+        }
+        place[term] = len(rows)
+        rows.append(over(term, images) if images else term)
+    return tuple(rows), tuple(place[root] for root in roots)
+
+
+def _region_of(
+    rows: Sequence[Tensor], places: Sequence[int], args: tuple[Tensor, ...]
+) -> Region:
+    """The region whose ``_rows`` these are."""
+    terms: list[Tensor] = []
+    for row in rows:
+        images: dict[Tensor, Tensor] = {
+            arg: terms[int(arg.name[1:])] for arg in args_of(row) if isinstance(arg, Input)
+        }
+        terms.append(over(row, images) if images else row)
+    return Region(tuple(terms[place] for place in places), args)
 
 
 def topological(roots: Sequence[Tensor]) -> Iterator[Tensor]:
