@@ -19,12 +19,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import platformdirs
 
-Classes = Mapping[tuple[str, str], type]
-"""Classes that a pickled value may have parts of, by module and name."""
+Classes = Mapping[tuple[str, str], type | FunctionType]
+"""Classes that a pickled value may have parts of, and functions that make these, by module and
+name."""
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _CHECKSUM: Final = 16
@@ -51,7 +53,7 @@ def _digest_of_files(files: tuple[tuple[str, int], ...]) -> str:
     return found.hexdigest()
 
 
-def classes(*kinds: type) -> Classes:
+def classes(*kinds: type | FunctionType) -> Classes:
     return {(kind.__module__, kind.__name__): kind for kind in kinds}
 
 

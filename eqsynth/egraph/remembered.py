@@ -90,9 +90,10 @@ def _placed(graph: EGraph, roots: Sequence[Tensor]) -> EGraph | None:
 TERMS: Final = (
     types.TensorType,
     tensor.Input, tensor.Weight, tensor.Op, tensor.Scope, tensor.Region, tensor.ClassRef,
+    tensor.region_of_rows,
     scalar.Num, scalar.Read, scalar.Prod, scalar.Sum, scalar.Call, scalar.Value, scalar.Cast,
     index.Index, index.It, index.FloorDiv, index.Mod, index.Min, index.Max,
 )  # fmt: skip
-"""Classes of what a term consists of."""
+"""Classes of what a term consists of, and what makes a region of its rows."""
 
 _CLASSES: Final = kept.classes(EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS)

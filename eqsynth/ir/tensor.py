@@ -218,7 +218,7 @@ class Region(Tensor):
         # Term by term: pickle goes down arguments by recursion, and a network is deeper than that
         # may be.
         rows, places = _rows(self.outputs)
-        return _region_of, (rows, places, self.args)
+        return region_of_rows, (rows, places, self.args)
 
     @property
     def label(self) -> str:
@@ -297,7 +297,7 @@ def _rows(roots: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]
     return tuple(rows), tuple(place[root] for root in roots)
 
 
-def _region_of(
+def region_of_rows(
     rows: Sequence[Tensor], places: Sequence[int], args: tuple[Tensor, ...]
 ) -> Region:
     """The region whose ``_rows`` these are."""
