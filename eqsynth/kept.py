@@ -15,16 +15,15 @@ import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import FunctionType
 from typing import Any, Final
 
 import platformdirs
 
-Classes = Mapping[tuple[str, str], type | FunctionType]
+Classes = Mapping[tuple[str, str], Callable[..., Any]]
 """Classes that a pickled value may have parts of, and functions that make these, by module and
 name."""
 
@@ -53,7 +52,7 @@ def _digest_of_files(files: tuple[tuple[str, int], ...]) -> str:
     return found.hexdigest()
 
 
-def classes(*kinds: type | FunctionType) -> Classes:
+def classes(*kinds: Callable[..., Any]) -> Classes:
     return {(kind.__module__, kind.__name__): kind for kind in kinds}
 
 
