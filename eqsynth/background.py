@@ -119,6 +119,7 @@ class _Jobs:
         self._lock = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
+        self._last: threading.Thread | None = None  # which may be at its end
         self._worker: Worker | None = None
         self._closing = False
 
@@ -129,6 +130,7 @@ class _Jobs:
             self._waiting.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="eqsynth", daemon=True)
+                self._last = self._thread
                 self._thread.start()
 
     def _run(self) -> None:
@@ -172,11 +174,15 @@ class _Jobs:
     def close(self) -> None:
         with self._lock:
             self._closing = True
+            thread = self._last
             self._waiting.clear()
             if self._worker is not None:
                 with suppress(ProcessLookupError):
                     os.kill(self._worker.pid, signal.SIGKILL)
-        self.wait(_JOIN_S)
+        if thread is not None:
+            # To its very end: one that still wants the interpreter's lock when that has gone is
+            # ended in the middle of its C++, which aborts the process.
+            thread.join(_JOIN_S)
 
 
 _jobs = _Jobs()
