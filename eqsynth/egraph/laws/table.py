@@ -441,7 +441,7 @@ ASKED_AGAIN: Final = (
 # subset of those before it: a gate of an LSTM would have hundreds.
 VARIANTS: Final = {"expression-fusion": 16}
 # The same of classes that are products element by element (``sigmoid(o) * tanh(c)``): all but the
-# whole are hardly ever worth a kernel. (LSTM: 12,093 e-nodes with 16 of them, for the same plan.)
+# whole are hardly ever worth a kernel. (LSTM, e-nodes with 16, 8 and 4: 12,093, 7,439, 5,482.)
 GATE_VARIANTS: Final = 4
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
