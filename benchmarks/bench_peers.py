@@ -1,12 +1,14 @@
-"""eqsynth against torch eager, frozen Inductor, ONNX Runtime and OpenVINO, side by side.
+"""eqsynth against torch eager, frozen Inductor, ONNX Runtime and OpenVINO, side by side; where
+there are convolutions, at batch 1, against ncnn and MNN, too, which have Winograd kernels.
 
-    python benchmarks/bench_peers.py [--suite algebra] [--workload NAME ...] [--batch N ...]
-                                     [--json FILE]
+    python -m benchmarks.bench_peers [--suite algebra] [--workload NAME ...] [--batch N ...]
+                                     [--native] [--json FILE [--resume]] [--plot FILE]
 
 Every time is the median over blocks taken by turns, with its quartiles; each ratio stands beside
 both of its times. The table is refused if an installed peer, a workload or a batch size is missing
 from it, and a ratio if our result is wrong. Rows go to the JSON file as they are measured, so an
-interrupted run loses one row at most. Suites are those of ``workloads.py``; nothing here knows one.
+interrupted run loses one row at most, and ``--resume`` measures what the file lacks. ``--native``
+adds our program without engines. Suites are those of ``workloads.py``; nothing here knows one.
 
 The profile of measured kernels starts empty and is shared by the rows, so that ``optimize_s`` is
 what a first optimization takes (the first row also measures the machine); ``--warm`` uses yours.
@@ -23,7 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from rich.table import Table
 
 from benchmarks import zoo
 from benchmarks.about import about
-from benchmarks.peers import ENGINES, OURS, Engine
+from benchmarks.curve import bars
+from benchmarks.peers import ENGINES, OURS, WITHOUT_ENGINES, Engine
 from benchmarks.side_by_side import PAUSE_S, Row, measure
 from benchmarks.workloads import MEASURED, SUITES, Measured, RealModel
 
@@ -57,7 +60,9 @@ def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine])
         result += [
             f"{title}: {engine.name}: no times"
             for engine in engines
-            if engine.name not in row.median_s and engine.name not in row.failed
+            if engine.takes(workload, batch)
+            and engine.name not in row.median_s
+            and engine.name not in row.failed
         ]
     return result
 
@@ -66,8 +71,8 @@ def table(rows: Sequence[Row], engines: Sequence[Engine]) -> Table:
     """One line a workload and batch size; times in ms with quartiles below."""
     result = Table(title="eqsynth side by side with its peers, fp32; medians in ms [quartiles]")
     for column in ("workload", "batch", *(engine.name for engine in engines), "best peer",
-                   "best peer /\neqsynth", f"{_OF_BY_HAND:.0%} of\nby hand", "error",
-                   "FLOPs", "optimize s"):  # fmt: skip
+                   "best peer /\neqsynth", "best peer /\nnative", "on\nengines",
+                   f"{_OF_BY_HAND:.0%} of\nby hand", "error", "FLOPs", "optimize s"):  # fmt: skip
         result.add_column(column, justify="left" if column == "workload" else "right")
     for row in rows:
         result.add_row(
@@ -76,6 +81,8 @@ def table(rows: Sequence[Row], engines: Sequence[Engine]) -> Table:
             *(_cell(row, engine.name) for engine in engines),
             row.best_peer or "",
             _number(row.ratio_over_best_peer, ".2f"),
+            _number(row.ratio_native, ".2f"),
+            _number(row.foreign_share, ".0%"),
             _against_hand(row),
             _number(row.error_rel, ".0e"),
             f"{_number(row.flops_before, ',')}\n-> {_number(row.flops_after, ',')}",
@@ -91,6 +98,8 @@ def means(rows: Sequence[Row]) -> str:
         return "no ratios"
     text = f"geometric mean of {len(ratios)} ratios over the best peer: "
     text += f"{statistics.geometric_mean(ratios):.2f}"
+    if native := [r.ratio_native for r in rows if r.ratio_native is not None]:
+        text += f"; of {len(native)} without engines: {statistics.geometric_mean(native):.2f}"
     by_hand = [r.by_hand for r in rows if r.ratio_over_best_peer is not None and r.by_hand]
     if len(by_hand) == len(ratios):
         text += f" (by hand {statistics.geometric_mean(by_hand):.2f})"
@@ -101,6 +110,7 @@ def line(row: Row) -> str:
     """One measured row in a line."""
     times = ", ".join(f"{name} {s * 1e3:.3f} ms" for name, s in row.median_s.items())
     ratio = f": {row.ratio_over_best_peer:.2f}" if row.ratio_over_best_peer is not None else ""
+    ratio += f", without engines {row.ratio_native:.2f}" if row.ratio_native is not None else ""
     failed = "".join(f"\n  {name} failed: {reason}" for name, reason in row.failed.items())
     why = f"\n  no rules known: {row.unexplained}" if row.unexplained else ""
     return f"{row.workload} batch {row.batch}: {times or 'no times'}{ratio}{failed}{why}"
@@ -114,9 +124,41 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     part.replace(path)
 
 
+def measured_rows(path: Path, origin: Mapping[str, Any]) -> list[Row]:
+    """The rows of a file that were measured as ``origin`` says: this tree, machine and settings.
+
+    Raises:
+        ValueError: the file holds no rows of this benchmark.
+    """
+    if not path.exists():
+        return []
+    names = {field.name for field in fields(Row)}
+    kept = [row for row in json.loads(path.read_text(encoding="utf-8"))
+            if all(row.get(key) == value for key, value in origin.items())]  # fmt: skip
+    if any(names - row.keys() for row in kept):
+        raise ValueError(f"{path} holds rows without {', '.join(sorted(names - kept[0].keys()))}")
+    return [Row(**{name: row[name] for name in names}) for row in kept]
+
+
+def plot(rows: Sequence[Row]) -> str:
+    """An SVG of bars: per workload, how many times as fast as eager each engine is."""
+    return bars(
+        "torch eager's time over each engine's (more is faster)",
+        {
+            f"{row.workload}, {row.batch}": {
+                name: row.median_s["eager"] / seconds
+                for name, seconds in row.median_s.items()
+                if name != "eager"
+            }
+            for row in rows
+            if "eager" in row.median_s
+        },
+    )
+
+
 def _cell(row: Row, name: str) -> str:
     if name not in row.median_s:
-        return "failed"
+        return "failed" if name in row.failed else ""
     low, high = row.quartiles_s[name]
     return f"{row.median_s[name] * 1e3:.3f}\n[{low * 1e3:.3f}, {high * 1e3:.3f}]"
 
@@ -142,6 +184,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workload", nargs="+", metavar="NAME", help="these of the suite only")
     parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="these sizes only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the file's rows of this tree and machine"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows as an SVG file")
+    parser.add_argument(
+        "--native", action="store_true", help="measure our program without engines, too"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=11, help="turns of each engine")
     parser.add_argument("--warm", action="store_true", help="use your profile of measured kernels")
@@ -179,7 +228,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     cases = _cases(parser, options)
+    if options.resume and not options.json:
+        parser.error("--resume needs the rows of --json FILE")
     engines = [engine for engine in ENGINES if engine.installed]
+    engines[1:1] = [WITHOUT_ENGINES] if options.native else []
     not_installed = [engine.name for engine in ENGINES if not engine.installed]
     origin = {
         **about(package for engine in engines for package in engine.packages),
@@ -187,15 +239,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rounds": options.rounds,
         "pause_s": PAUSE_S,
         "warm_profile": options.warm,
+        "native": options.native,
         "not_installed": not_installed,
     }
     console = Console(width=None if sys.stdout.isatty() else 230)
-    rows: list[Row] = []
+    rows = measured_rows(options.json, origin) if options.resume else []
+    known = {(row.workload, row.batch) for row in rows}
     try:
         with ExitStack() as stack:
             if not options.warm:
                 os.environ["EQSYNTH_CACHE"] = stack.enter_context(tempfile.TemporaryDirectory())
             for workload, batch in cases:
+                if (workload.name, batch) in known:
+                    continue
                 rows.append(measure(
                     workload, batch, engines, threads=options.threads, rounds=options.rounds,
                     reduced=options.reduced, allow_missing=options.allow_missing,
@@ -206,6 +262,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print(f"interrupted after {len(rows)} of {len(cases)} rows; no table")
         return 130
+    if options.plot:
+        options.plot.write_text(plot(rows), encoding="utf-8")
     missing = holes(rows, cases, engines)
     if missing and not options.allow_missing:
         console.print("no table, since it would lack:", *missing, sep="\n  ", highlight=False)

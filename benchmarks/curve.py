@@ -1,4 +1,4 @@
-"""A plot of curves over a logarithmic axis, as an SVG file that needs nothing else."""
+"""Plots as SVG files that need nothing else: curves over a logarithmic axis, and groups of bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 Points = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 420, 60, 30, 150, 50
-_COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+_COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf",
+                  "#7f7f7f")  # fmt: skip
 
 
 def svg(title: str, x_name: str, y_name: str, curves: Mapping[str, Points]) -> str:
@@ -55,3 +56,42 @@ def svg(title: str, x_name: str, y_name: str, curves: Mapping[str, Points]) -> s
             f'<text x="{right + 10}" y="{_TOP + 16 * n + 10}" fill="{color}">{escape(name)}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
+    """A group of horizontal bars for each name, one for each series, as an SVG document; a line
+    stands at 1. A series has one colour in all groups.
+
+    Raises:
+        ValueError: there are no bars, or one is negative.
+    """
+    values = [value for group in groups.values() for value in group.values()]
+    if not values or min(values) < 0:
+        raise ValueError("bars need values, none of them negative")
+    series = list(dict.fromkeys(name for group in groups.values() for name in group))
+    most, bar, left = max(1.0, *values), 11, 150
+    across = _WIDTH - left - _RIGHT
+    parts, y = [f'<text x="{left}" y="18" font-size="14">{escape(title)}</text>'], float(_TOP)
+    for group, members in groups.items():
+        middle = y + bar * len(members) / 2 + 4
+        parts.append(f'<text x="{left - 6}" y="{middle}" text-anchor="end">{escape(group)}</text>')
+        for name, value in members.items():
+            color, long = _COLORS[series.index(name) % len(_COLORS)], across * value / most
+            parts.append(f'<rect x="{left}" y="{y}" width="{long:.1f}" height="{bar - 2}" '
+                         f'fill="{color}"/>')  # fmt: skip
+            parts.append(f'<text x="{left + long + 4:.1f}" y="{y + 9}" font-size="9">'
+                         f"{value:.2f}</text>")  # fmt: skip
+            y += bar
+        y += bar
+    one = left + across / most
+    parts.append(f'<path d="M{one:.1f},{_TOP}V{y}" stroke="gray" stroke-dasharray="4"/>')
+    for n, name in enumerate(series):
+        color = _COLORS[n % len(_COLORS)]
+        place = f'x="{_WIDTH - _RIGHT + 40}" y="{_TOP + 16 * n + 10}"'
+        parts.append(f'<text {place} fill="{color}">{escape(name)}</text>')
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 10}" '
+        'font-family="sans-serif" font-size="12">'
+    )
+    ground = f'<rect width="{_WIDTH}" height="{y + 10}" fill="white"/>'
+    return "\n".join([head, ground, *parts, "</svg>", ""])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import subprocess
 import tempfile
 import time
 import warnings
@@ -32,12 +33,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.derivation import rules_by_use
-from benchmarks.workloads import MEASURED, Inputs
+from benchmarks.workloads import MEASURED, Inputs, Measured
 from eqsynth.extract import timing
 
 Arrays = list[np.ndarray[Any, Any]]
 
 OURS: Final = "eqsynth"
+NATIVE: Final = "native"
+"""eqsynth with torch and TVM alone: what a user has who installs no other engine."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Loaded:
     rules: Callable[[], Sequence[str]] = tuple
 
 
+def _any(workload: Measured, batch: int) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Engine:
     """``load(module, inputs, threads)`` runs in the engine's process; it is found there by name.
@@ -64,12 +71,14 @@ class Engine:
     Attributes:
         modules: what must be importable for the engine to count as installed.
         packages: distributions whose versions stand in the results.
+        takes: whether a workload at a batch size is one that the engine is made for.
     """
 
     name: str
     load: Callable[[nn.Module, Inputs, int], Loaded]
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    takes: Callable[[Measured, int], bool] = _any
 
     @property
     def installed(self) -> bool:
@@ -144,11 +153,22 @@ def _arrays(results: object) -> Arrays:
 
 
 def load_eqsynth(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
-    """This project; the facts are those of its report."""
+    """This project, with the engines that are installed."""
+    return _optimized(module, inputs, None)
+
+
+def load_native(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
+    """This project without engines: vendor operators and generated kernels."""
+    return _optimized(module, inputs, ())
+
+
+def _optimized(module: nn.Module, inputs: Inputs, engines: tuple[str, ...] | None) -> Loaded:
+    """A program of eqsynth's; the facts are those of its report."""
     import eqsynth
+    from eqsynth.lower.engines.table import ENGINES as REGION_ENGINES
 
     begin = time.perf_counter()
-    program = eqsynth.optimize(module, inputs, progress=False)
+    program = eqsynth.optimize(module, inputs, engines=engines, progress=False)
     report = program.report
     return Loaded(
         call=lambda: program(*inputs),
@@ -159,6 +179,7 @@ def load_eqsynth(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
             "flops_after": report.flops_after,
             "backend": report.backend,
             "reason": report.reason,
+            "foreign_share": sum(report.shares.get(name, 0.0) for name in REGION_ENGINES),
         },
         rules=lambda: rules_by_use(program),
     )
@@ -235,6 +256,75 @@ def load_openvino(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
     return Loaded(partial(request.infer, share_outputs=True), results)
 
 
+def load_ncnn(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
+    """ncnn with its Winograd kernels, in fp32: by default it stores half precision."""
+    import ncnn
+    import pnnx
+
+    net = ncnn.Net()
+    net.opt.num_threads = threads
+    for name in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_storage", "bf16_packed"):
+        setattr(net.opt, f"use_{name}", False)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        torch.jit.trace(module, inputs).save(str(path / "model.pt"))
+        shapes = ",".join(f"[{','.join(map(str, x.shape))}]" for x in inputs)
+        subprocess.run(
+            [pnnx.EXEC_PATH, "model.pt", f"inputshape={shapes}", "fp16=0"],
+            cwd=directory, check=True, capture_output=True,
+        )  # fmt: skip
+        net.load_param(str(path / "model.ncnn.param"))
+        net.load_model(str(path / "model.ncnn.bin"))
+    arrays = [np.ascontiguousarray(x.squeeze(0).numpy()) for x in inputs]
+    values = [ncnn.Mat(array) for array in arrays]
+
+    def call(_alive: object = arrays) -> list[Any]:
+        extractor = net.create_extractor()
+        for name, value in zip(net.input_names(), values, strict=True):
+            extractor.input(name, value)
+        return [extractor.extract(name)[1] for name in net.output_names()]
+
+    # What ncnn gives has no axis of batches.
+    return Loaded(call, lambda: [np.array(value)[None] for value in call()])
+
+
+def load_mnn(module: nn.Module, inputs: Inputs, threads: int) -> Loaded:
+    """MNN with its Winograd kernels, in fp32.
+
+    The converter is called as the extension that it is: the package around it, ``MNN.tools``, runs
+    ``pip install`` when it is imported, and reports what was converted.
+    """
+    import _tools
+    import MNN
+    import onnx
+
+    with tempfile.TemporaryDirectory() as directory:
+        source, file = _onnx_file(module, inputs, directory), f"{directory}/model.mnn"
+        graph = onnx.load(source, load_external_data=False).graph
+        _tools.mnnconvert(["", "-f", "ONNX", "--modelFile", source, "--MNNModel", file,
+                           "--bizCode", "benchmark"])  # fmt: skip
+        settings = {"backend": "CPU", "precision": "high", "memory": "high", "power": "high",
+                    "numThread": threads}  # fmt: skip
+        net = MNN.nn.load_module_from_file(
+            file, [value.name for value in graph.input], [value.name for value in graph.output],
+            runtime_manager=MNN.nn.create_runtime_manager((settings,)),
+        )  # fmt: skip
+    values = [MNN.expr.const(x.numpy(), list(x.shape), MNN.expr.NCHW) for x in inputs]
+
+    def call() -> Arrays:
+        # Nothing is computed before a result is read.
+        return [value.read() for value in net.forward(values)]
+
+    return Loaded(call, lambda: [np.array(value) for value in call()])
+
+
+def _convolves_one(workload: Measured, batch: int) -> bool:
+    """Whether a workload has convolutions, and no batch: what engines for phones are made for."""
+    convolutions = (nn.Conv2d, nn.ConvTranspose2d)
+    layers = workload.reduced()[0].modules()
+    return batch == 1 and any(isinstance(layer, convolutions) for layer in layers)
+
+
 def _onnx_file(module: nn.Module, inputs: Inputs, directory: str) -> str:
     """The module as an ONNX file in a directory."""
     path = Path(directory) / "model.onnx"
@@ -250,4 +340,7 @@ ENGINES: Final = (
     Engine("inductor", load_inductor),
     Engine("onnxruntime", load_onnxruntime, ("onnxruntime", *_EXPORT), ("onnxruntime", *_EXPORT)),
     Engine("openvino", load_openvino, ("openvino", *_EXPORT), ("openvino", *_EXPORT)),
+    Engine("ncnn", load_ncnn, ("ncnn", "pnnx"), ("ncnn", "pnnx"), _convolves_one),
+    Engine("mnn", load_mnn, ("MNN", "_tools", *_EXPORT), ("mnn", *_EXPORT), _convolves_one),
 )
+WITHOUT_ENGINES: Final = Engine(NATIVE, load_native)

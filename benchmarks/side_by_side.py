@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 
 from benchmarks import peers
-from benchmarks.peers import ENGINES, OURS, Arrays, Engine, Prepared
+from benchmarks.peers import ENGINES, NATIVE, OURS, Arrays, Engine, Prepared
 from benchmarks.workloads import Measured
 from eqsynth.executor import Worker
 from eqsynth.extract.timing import Timing, turn_order
@@ -47,6 +47,8 @@ class Row:
         best_peer: the fastest engine that isn't ours.
         ratio_over_best_peer: its median over ours; None if ours is wrong, nothing could be checked,
             or an engine has failed that may not be missing.
+        ratio_native: its median over ours without engines (``--native``).
+        foreign_share: the part of our program's time that engines take.
         by_hand: what the ratio was when the program was rewritten by hand.
         error_rel: our largest difference to torch eager in float64, over the largest value.
         errors_rel: the same by engine.
@@ -65,6 +67,8 @@ class Row:
     samples: Mapping[str, int]
     best_peer: str | None
     ratio_over_best_peer: float | None
+    ratio_native: float | None
+    foreign_share: float | None
     by_hand: float | None
     error_rel: float | None
     errors_rel: Mapping[str, float]
@@ -101,7 +105,8 @@ def measure(
         run = _Run(stack, threads, bar, f"{workload.name} {batch}")
         expected = run.reference(key)
         for engine in engines:
-            run.prepare(engine, key)
+            if engine.takes(workload, batch):
+                run.prepare(engine, key)
         errors = {
             name: relative_error(answer.results, expected)
             for name, answer in run.prepared.items()
@@ -113,9 +118,14 @@ def measure(
         rules = run.rules()
     times = {name: Timing.of(samples) for name, samples in run.samples.items()}
     median = {name: t.median_s for name, t in times.items()}
-    best = min((n for n in median if n != OURS), key=median.__getitem__, default=None)
-    # Without a reference nothing is known to be right.
-    comparable = OURS in median and OURS in errors and (allow_missing or not run.failed)
+    others = (name for name in median if name not in (OURS, NATIVE))
+    best = min(others, key=median.__getitem__, default=None)
+
+    def ratio(ours: str) -> float | None:
+        # Without a reference nothing is known to be right.
+        comparable = ours in median and ours in errors and (allow_missing or not run.failed)
+        return median[best] / median[ours] if best and comparable else None
+
     facts = run.facts
     return Row(
         workload=workload.name,
@@ -127,7 +137,9 @@ def measure(
         quartiles_s={name: (t.q1_s, t.q3_s) for name, t in times.items()},
         samples={name: t.samples for name, t in times.items()},
         best_peer=best,
-        ratio_over_best_peer=median[best] / median[OURS] if best and comparable else None,
+        ratio_over_best_peer=ratio(OURS),
+        ratio_native=ratio(NATIVE),
+        foreign_share=facts.get("foreign_share"),
         by_hand=None if reduced else workload.by_hand,
         error_rel=errors.get(OURS),
         errors_rel=errors,

@@ -14,13 +14,15 @@ import pytest
 import torch
 
 from benchmarks import zoo
-from benchmarks.bench_peers import holes, line, main, means
-from benchmarks.peers import ENGINES, OURS, Engine
+from benchmarks.bench_peers import holes, line, main, means, measured_rows, plot, write
+from benchmarks.curve import bars
+from benchmarks.peers import ENGINES, NATIVE, OURS, Engine
 from benchmarks.side_by_side import REFERENCE, Row, measure, relative_error, wrong
 from benchmarks.workloads import MEASURED, MODELS, SUITES, WORKLOADS
 
 CHAIN = WORKLOADS["chain"]
 EAGER = next(engine for engine in ENGINES if engine.name == "eager")
+OPENVINO = next(engine for engine in ENGINES if engine.name == "openvino")
 EQSYNTH = next(engine for engine in ENGINES if engine.name == OURS)
 # What the issue and the house's style ask of a row.
 FIELDS = {
@@ -83,6 +85,8 @@ def test_a_row_of_two_engines(row: Row) -> None:
         assert row.samples[name] >= 2
     assert row.best_peer == "eager"
     assert row.ratio_over_best_peer == row.median_s["eager"] / row.median_s[OURS]
+    assert row.ratio_native is None
+    assert row.foreign_share is not None and 0 <= row.foreign_share <= 1
     assert row.error_rel is not None and row.error_rel < 1e-5
     assert row.optimize_s is not None and row.optimize_s > 0
     assert row.flops_before == 2 * 16 * 16 * (16 + 2)
@@ -129,12 +133,47 @@ def test_no_ratio_where_ours_is_wrong(planted: Callable[..., Engine]) -> None:
 
 def test_a_table_with_holes_is_refused(row: Row) -> None:
     cases = [(CHAIN, 1), (CHAIN, 16), (WORKLOADS["gnn"], 1)]
-    found = holes([row], cases, [EQSYNTH, EAGER, ENGINES[-1]])
+    found = holes([row], cases, [EQSYNTH, EAGER, OPENVINO])
     assert len(found) == 3
-    assert ENGINES[-1].name in found[0]
+    assert OPENVINO.name in found[0]
     assert "batch 16" in found[1] and "gnn" in found[2]
     unchecked = dataclasses.replace(row, failed={REFERENCE: "MemoryError"})
     assert REFERENCE in holes([unchecked], cases[:1], [EQSYNTH, EAGER])[0]
+
+
+def test_our_program_without_engines_is_no_peer(planted: Callable[..., Engine]) -> None:
+    row = small_row(planted("right", OURS), planted("right", NATIVE), EAGER)
+    assert row.best_peer == "eager"
+    assert row.ratio_native == row.median_s["eager"] / row.median_s[NATIVE]
+    assert f"without engines {row.ratio_native:.2f}" in line(row)
+
+
+def test_an_engine_has_no_column_where_it_is_not_made_for_the_workload() -> None:
+    phones = [engine for engine in ENGINES if engine.name in ("ncnn", "mnn")]
+    for engine in phones:
+        assert engine.takes(MEASURED["resnet18"], 1) and not engine.takes(CHAIN, 1)
+        assert not engine.takes(MEASURED["resnet18"], 16)
+    assert small_row(*phones).failed == {}
+
+
+def test_measured_rows_are_kept_for_the_same_tree_and_machine(row: Row, tmp_path: Path) -> None:
+    file, origin = tmp_path / "rows.json", {"commit": "a", "threads": 1}
+    assert measured_rows(file, origin) == []
+    write([{**dataclasses.asdict(row), **origin}], file)
+    (kept,) = measured_rows(file, origin)
+    assert kept.workload == row.workload and kept.median_s == row.median_s
+    assert measured_rows(file, {**origin, "commit": "b"}) == []
+    write([{"workload": "chain", **origin}], file)
+    with pytest.raises(ValueError, match="median_s"):
+        measured_rows(file, origin)
+
+
+def test_rows_are_drawn(row: Row) -> None:
+    text = plot([row])
+    assert "chain, 1" in text and OURS in text
+    assert f"{row.median_s['eager'] / row.median_s[OURS]:.2f}" in text
+    with pytest.raises(ValueError, match="values"):
+        bars("", {})
 
 
 # ---- errors of results --------------------------------------------------------------------------
