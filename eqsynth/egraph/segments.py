@@ -1,15 +1,6 @@
 """Cutting a program into segments, saturating equal ones once, stitching the e-graphs together.
 
-A cut goes where one non-constant tensor is live, and where no rule would have looked
-across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
-whatever is done on either side) and a contraction takes it (so it is materialized in any case,
-unless the contraction's result is averaged: the average may be taken before it). A tensor that
-contractions read through layer normalizations alone is another such place. What is lost: a bias
-before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway.
-
-What is live beside it doesn't count if several layers read it and no contraction made it (masks,
-positions): it is materialized once in any case. Nor do results of the program that nothing reads
-any more (the keys and values of a layer). A segment that makes such values has them as outputs.
+Where the cuts are: ``cutting.py``.
 
 Where the program reads only a part of its last layer, the layers before a cut need only compute
 a part, too. So a segment whose e-graph can do with a slice of what it is given has that slice asked
@@ -20,11 +11,11 @@ for: it becomes a second root of the segment before, and its class is one class 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from eqsynth.egraph.cutting import MOST_TERMS, cuts
 from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import digest_of
@@ -39,11 +30,6 @@ from eqsynth.ir.tensor import (
     over,
     topological,
 )
-
-# Linear in their arguments, so that contractions are pushed through them.
-_LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
-# Sums over axes and windows, which contractions let through.
-_AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
 
 
 @dataclass(frozen=True)
@@ -69,155 +55,18 @@ class Segment:
         return digest_of(*(root.digest for root in self.roots))
 
 
-def cut(program: Program) -> list[Segment]:
-    """The segments of a program, in order; a program that can't be cut is one segment."""
-    order = [term for term in program.terms() if not term.constant]
-    place = {term: position for position, term in enumerate(order)}
-    last_use: dict[Tensor, int] = {}
-    users: dict[Tensor, list[Tensor]] = {}
-    for position, term in enumerate(order):
-        for arg in args_of(term):
-            last_use[arg] = position
-            users.setdefault(arg, []).append(term)
-    beside = _beside(order, users)
-    results = set(program.outputs)
-    segments, made = [], list[Tensor]()
+def cut(program: Program, most: int = MOST_TERMS) -> list[Segment]:
+    """The segments of a program, in order; a program that can't be cut is one segment.
+
+    Args:
+        most: terms that aren't constant in a segment before it is cut where something is lost.
+    """
+    segments: list[Segment] = []
     done: set[Tensor] = set()
-    live: set[Tensor] = set()
-    for position, term in enumerate(order):
-        live.add(term)
-        live = {t for t in live if last_use.get(t, -1) > position}
-        if args_of(term):
-            made.append(term)
-        if (
-            term in live - results
-            and live - beside == {term}
-            and (_separates(term, users) or _is_normalized(term, users, order, place))
-        ):
-            kept = (t for t in made if t != term and (t in results or t in live))
-            segments.append(_segment((term, *kept), done))
-            done.update(segments[-1].outputs)
-            made.clear()
-    segments.append(_segment(tuple(t for t in program.outputs if t not in done), done))
-    return segments
-
-
-def _beside(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """What may be live beside the tensor at a cut: what several terms read, and contractions have
-    neither made nor take, if only as views (steps of a loop, whose products may be one)."""
-    made: set[Tensor] = set()
-    taken: set[Tensor] = set()
-    for term in order:
-        if _is_contraction(term) or any(arg in made for arg in args_of(term)):
-            made.add(term)
-    for term in reversed(order):
-        if any(
-            _is_contraction(user)
-            or (user in taken and isinstance(user, Op) and user.row.kind == "view")
-            for user in users.get(term, ())
-        ):
-            taken.add(term)
-    several = {term for term, readers in users.items() if len(readers) > 1}
-    return several - made - taken
-
-
-def _is_contraction(term: Tensor) -> bool:
-    return isinstance(term, Op) and term.row.kind == "contraction"
-
-
-def _separates(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
-    if not isinstance(term, Op) or term.name in _LINEAR:
-        return False
-    row = term.row
-    if row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
-        return False
-    if term.name in ("AvgPool2d", "LayerNorm"):
-        return False
-    taken = [u for u in users.get(term, []) if isinstance(u, Op)]
-    contractions = [u for u in taken if u.row.kind == "contraction"]
-    return bool(contractions) and not any(_is_averaged(u, users) for u in contractions)
-
-
-def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
-    """Whether its results are summed over, if only after views, biases and scales."""
-    stack: list[Tensor] = [contraction]
-    while stack:
-        for user in users.get(stack.pop(), []):
-            if not isinstance(user, Op):
-                continue
-            if user.name in _AVERAGES:
-                return True
-            varying = [arg for arg in user.args if not arg.constant]
-            if user.row.kind == "view" or (user.name in _LINEAR and len(varying) == 1):
-                stack.append(user)
-    return False
-
-
-def _is_normalized(
-    term: Tensor,
-    users: Mapping[Tensor, Sequence[Tensor]],
-    order: Sequence[Tensor],
-    place: Mapping[Tensor, int],
-) -> bool:
-    """Whether contractions read the term through normalizations alone (a layer normalization, or
-    the same written out: ``x * rsqrt(mean(x * x) + eps)``); a residual sum may take it too. Not
-    what only a bias, a scale or another shape takes: that is the normalized tensor then."""
-    readers = users.get(term, ())
-    if len(readers) == 1 and isinstance(reader := readers[0], Op):
-        varying = [arg for arg in reader.args if not arg.constant]
-        if reader.row.kind == "view" or (reader.name in _LINEAR and len(varying) == 1):
-            return False
-    functions: dict[Tensor, _Function] = {term: _Function()}
-    # Users in the order of the program, so that what they read has been looked at.
-    work = [place[user] for user in readers]
-    heapq.heapify(work)
-    seen, read = set(work), False
-    while work:
-        user = order[heapq.heappop(work)]
-        if not isinstance(user, Op):
-            return False
-        known = [functions[arg] for arg in user.args if arg in functions]
-        if user.row.kind == "contraction":
-            if not all(function.scaled for function in known):
-                return False
-            read = True
-        elif not all(arg.constant or arg in functions for arg in user.args):
-            if user.name != "Add":
-                return False
-        elif user.row.kind == "view" and user.name != "Reshape":
-            return False
-        else:
-            functions[user] = _Function.of(user, known)
-            for other in (place[u] for u in users.get(user, ())):
-                if other not in seen:
-                    seen.add(other)
-                    heapq.heappush(work, other)
-    return read
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A function of one tensor alone: whether a sum or mean of the tensor is in it, whether it is
-    more than linear in that, and whether the tensor is scaled by such a function."""
-
-    reduced: bool = False
-    bent: bool = False
-    scaled: bool = False
-
-    @staticmethod
-    def of(user: Op, args: Sequence[_Function]) -> _Function:
-        """The function that an operator makes of functions."""
-        if user.name == "LayerNorm":
-            return _Function(True, True, True)
-        reduces = user.name.startswith("Reduce")
-        linear = reduces or user.name in _LINEAR or user.row.kind == "view"
-        factors = user.name in ("Mul", "Div") and len(args) > 1
-        reduced = reduces or any(arg.reduced for arg in args)
-        return _Function(
-            reduced,
-            (reduced and not linear) or any(arg.bent for arg in args),
-            any(arg.scaled for arg in args) or (factors and any(arg.bent for arg in args)),
-        )
+    for outputs in cuts(program, most):
+        segments.append(_segment(outputs, done))
+        done.update(outputs)
+    return [*segments, _segment(tuple(t for t in program.outputs if t not in done), done)]
 
 
 def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
