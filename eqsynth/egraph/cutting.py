@@ -37,7 +37,7 @@ _AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
 # Operators at most of a function that is written out.
 _LONGEST_FUNCTION = 32
 
-MOST_TERMS: Final = 64
+MOST_TERMS: Final = 100
 """Of more terms that aren't constant, a segment is cut where something is lost."""
 
 
@@ -56,7 +56,7 @@ def cuts(program: Program, most: int = MOST_TERMS) -> list[tuple[Tensor, ...]]:
     ends = [position for position, kind in places.items() if kind is _Place.FUNCTION]
     for kind in (_Place.MATERIALIZED, _Place.READ):
         more = [position for position, other in places.items() if other is kind]
-        for begin, end in pairwise([-1, *ends, len(walk.order)]):
+        for begin, end in pairwise([-1, *ends, len(walk.order) - 1]):
             if end - begin > most:
                 ends += [position for position in more if begin < position < end]
         ends.sort()

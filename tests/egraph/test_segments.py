@@ -200,6 +200,13 @@ class Written(nn.Module):
         return self.b(self.function(self.a(x)))  # type: ignore[no-any-return]
 
 
+class Hardswish(nn.Module):
+    """x * min(max(x + 3, 0), 6) / 6, as it is taken apart"""
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        return x * (x + 3).clamp(0, 6) / 6
+
+
 POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
 
 
@@ -228,12 +235,39 @@ POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
         (Written(lambda x: x - x.mean(-1, keepdim=True)), (2, 4), 1),
         (Written(lambda x: x.mean(0, keepdim=True)), (2, 4), 1),
         (Written(lambda x: x.mean(0, keepdim=True)), (1, 4), 1),
+        # Functions that are written out: of one tensor, element by element, and not linear.
+        (Written(lambda x: x * (x + 3).clamp(0, 6) / 6), (2, 4), 2),
+        (Written(lambda x: x * torch.sigmoid(x)), (2, 4), 2),
+        (Written(lambda x: x - torch.tanh(x)), (2, 4), 2),
+        (Written(lambda x: x * x), (2, 4), 2),
+        (Written(lambda x: x + 2 * x), (2, 4), 1),
+        (Written(lambda x: 2 * x + 3), (2, 4), 1),
+        (Written(lambda x: x * x.sum(0, keepdim=True)), (2, 4), 1),
+        # A bias behind the function may go into the next one; what reads more of it, too.
+        (Written(lambda x: torch.relu(x) + 3), (2, 4), 1),
+        (Written(lambda x: (y := torch.relu(x) / 6) + y.sum(0)), (2, 4), 1),
     ],
 )  # fmt: skip
 def test_a_cut_separates_what_no_rule_joins(
     model: nn.Module, shape: tuple[int, ...], count: int
 ) -> None:
     assert len(cut(program_of(model, *shape))) == count
+
+
+def test_a_large_segment_is_cut_where_little_is_lost() -> None:
+    """At sums that layers read; if that isn't enough, at whatever they read. Equal layers become
+    equal segments."""
+    layers = [nn.Sequential(Gated(), nn.Conv2d(3, 3, 1)) for _ in range(4)]
+    program = program_of(nn.Sequential(*layers), 1, 3, 4, 4)
+    terms = sum(not term.constant for term in program.terms())
+    assert len(cut(program, terms)) == 1
+    at_products = cut(program, terms - 1)
+    assert len(at_products) == 5 and len({segment.key for segment in at_products}) == 3
+    # A convolution ends in a sum with its bias alone, which two convolutions read.
+    finer = cut(program, 6)
+    assert len(finer) == 8 and len({segment.key for segment in finer}) == 2
+    graph = stitch(program, finer, [unsaturated(s.roots, "") for s in finer])
+    assert rebuilt(graph) == program.outputs
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "fsrcnn", "lstm", "bert64"])
@@ -336,6 +370,13 @@ NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
             nn.Conv2d(3, 3, 1, bias=False), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1), nn.AvgPool2d(2),
         ),
         (1, 2, 10, 10),
+    ),
+    (
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), Hardswish(),
+            nn.Conv2d(3, 3, 1, bias=False), nn.BatchNorm2d(3), Hardswish(), nn.Conv2d(3, 2, 1),
+        ),
+        (1, 2, 6, 6),
     ),
 ]  # fmt: skip
 
