@@ -200,6 +200,18 @@ class Written(nn.Module):
         return self.b(self.function(self.a(x)))  # type: ignore[no-any-return]
 
 
+class Sixth(nn.Module):
+    """A linear layer of a sixth of relu(x), and the sixth itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        y = torch.relu(x) / 6
+        return self.linear(y) + y  # type: ignore[no-any-return]
+
+
 class Hardswish(nn.Module):
     """x * min(max(x + 3, 0), 6) / 6, as it is taken apart"""
 
@@ -243,9 +255,9 @@ POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
         (Written(lambda x: x + 2 * x), (2, 4), 1),
         (Written(lambda x: 2 * x + 3), (2, 4), 1),
         (Written(lambda x: x * x.sum(0, keepdim=True)), (2, 4), 1),
-        # A bias behind the function may go into the next one; what reads more of it, too.
+        # A bias behind the function may go into the next one, and a quotient be fused with it.
         (Written(lambda x: torch.relu(x) + 3), (2, 4), 1),
-        (Written(lambda x: (y := torch.relu(x) / 6) + y.sum(0)), (2, 4), 1),
+        (nn.Sequential(nn.Linear(4, 4), Sixth()), (2, 4), 1),
     ],
 )  # fmt: skip
 def test_a_cut_separates_what_no_rule_joins(
