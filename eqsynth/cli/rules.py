@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -200,6 +201,101 @@ def verify(
         raise typer.Exit(130)
     if any(v.outcome == "refuted" for v in results):
         raise typer.Exit(1)
+
+
+@rules_app.command("generate")
+def generate(
+    files: Annotated[list[Path] | None, typer.Argument(
+        help="Rule files: their operators are enumerated too, their rules derive.")] = None,
+    operators: Annotated[int, typer.Option(
+        "--operators", "-n", min=1, max=5, help="Graphs of up to so many operators.")] = 2,
+    inputs: Annotated[int, typer.Option(min=1, max=6, help="Matrices among the inputs.")] = 3,
+    world: Annotated[str, typer.Option(help="matrices, images, or all of both.")] = "all",
+    derive: Annotated[int, typer.Option(
+        min=-1, help="Candidates, smallest first, that saturation is asked about; -1: all.")] = 200,
+    processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
+    limit_s: Annotated[float, typer.Option(
+        min=0, help="Seconds that the search for one derivation may take.")] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Enumerates operator graphs, and tells which of their equalities the rules don't derive.
+
+    What was done is kept in the cache directory: a run that was ended goes on where it was. Exits
+    with 1 if a sample refutes an equality.
+    """
+    from eqsynth.egraph.defined import operators_of
+    from eqsynth.generate import derive as derived
+    from eqsynth.generate import enumerate_graphs, reduced, with_own, worlds_of
+    from eqsynth.testing.rule_files import processes_to_use
+
+    processes = processes or processes_to_use()
+    rules, _ = _load(files or [])
+    worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
+    chosen = [w for w in worlds if world in (w.name, "all")]
+    if not chosen:
+        names = ", ".join(w.name for w in worlds)
+        raise typer.BadParameter(f"{world} is no world: there are {names} and all")
+    told: list[dict[str, Any]] = []
+    refuted, interrupted = False, False
+    with _progress() as progress:
+        task = progress.add_task("generating", total=None)
+
+        def show(stage: str, done: int, total: int = 0) -> None:
+            progress.update(task, description=stage, completed=done, total=total or None)
+
+        try:
+            for own in chosen:
+                found = enumerate_graphs(own, operators, processes=processes, told=show)
+                candidates, counts = reduced(found, partial(show, f"{own.name}, pruning"))
+                asked = candidates if derive < 0 else candidates[:derive]
+                told.append({
+                    "world": own.name, "evaluated": found.evaluated, "left_out": found.left_out,
+                    "chunks_from_cache": found.from_cache, "seconds": round(found.seconds, 3),
+                    **vars(counts), "asked": len(asked), "outcomes": Counter(), "remainder": [],
+                })  # fmt: skip
+                for at, one in enumerate(
+                    derived(asked, files or [], processes=processes, limit_s=limit_s)
+                ):
+                    show(f"{own.name}, deriving", at + 1, len(asked))
+                    told[-1]["outcomes"][one.outcome] += 1
+                    refuted |= one.outcome == "refuted"
+                    if one.outcome in ("not derived", "refuted"):
+                        told[-1]["remainder"].append({
+                            "equality": str(one.candidate), "outcome": one.outcome,
+                            "why": one.why, "exact": one.is_exact,
+                        })  # fmt: skip
+        except EqsynthError as error:
+            fail(error)
+        except KeyboardInterrupt:
+            interrupted = True
+    if as_json:
+        print_json({"worlds": told, "interrupted": interrupted})
+    else:
+        _generated(told)
+    if interrupted:
+        Console(stderr=True).print("interrupted; the same command goes on where this one was")
+        raise typer.Exit(130)
+    if refuted:
+        raise typer.Exit(1)
+
+
+def _generated(told: list[dict[str, Any]]) -> None:
+    rows = (
+        ("graphs enumerated", "graphs"), ("candidates", "initial"),
+        ("after renaming of inputs", "renamed"), ("after common subgraphs", "common"),
+        ("after subsumption", "subsumed"), ("saturation was asked about", "asked"),
+    )  # fmt: skip
+    table(("", *(own["world"] for own in told)), [
+        (label, *(str(own[key]) for own in told)) for label, key in rows
+    ])  # fmt: skip
+    for own in told:
+        if own["remainder"]:
+            say(f"\n{own['world']}: what saturation doesn't derive")
+            table(("equality", "outcome", "why"), [
+                (one["equality"], one["outcome"], one["why"]) for one in own["remainder"]
+            ], red=[one["outcome"] == "refuted" for one in own["remainder"]])  # fmt: skip
+        counts = ", ".join(f"{n} {word}" for word, n in own["outcomes"].items())
+        say(f"{own['world']}: {counts or 'nothing was asked'}")
 
 
 def _verified(verdict: Any) -> dict[str, Any]:

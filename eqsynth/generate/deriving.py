@@ -1,0 +1,141 @@
+"""What saturation derives of the candidates, and what remains (derivability, as Ruler has it).
+
+A candidate is first held against samples: in a finite field and in floats [TASO §2.2, step 2]. Then
+the proof search behind ``prove_equal`` looks for a derivation. Answers are kept, under the terms,
+the rules and eqsynth's code; those that a deadline ended are not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from threading import local
+from typing import Final, Literal
+
+from eqsynth import kept
+from eqsynth.egraph.proving import meet
+from eqsynth.egraph.schedule import Limits
+from eqsynth.executor import Worker, borrow, give_back
+from eqsynth.generate.candidates import Candidate
+from eqsynth.ir.normal import canonical_term
+from eqsynth.ir.tensor import Tensor
+from eqsynth.numerics import rules_of
+from eqsynth.rules import RuleSet
+from eqsynth.serving import WorkerError
+from eqsynth.testing.judging import Sides
+
+Outcome = Literal["same", "derived", "not derived", "refuted"]
+
+OUTCOMES: Final[tuple[Outcome, ...]] = ("same", "derived", "not derived", "refuted")
+
+ENODES: Final = 5_000
+LIMIT_S: Final = 20.0
+_MEMORY: Final = 4 << 30
+_MAX_BYTES: Final = 64 << 20
+_KINDS: Final = ("normal", "negative", "sparse")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was found of a candidate.
+
+    Attributes:
+        outcome: ``same`` if both sides are one term, ``refuted`` if they differ on a sample.
+        why: why the search ended, or the sample.
+        is_exact: the sides are equal in every finite field that was tried.
+    """
+
+    candidate: Candidate
+    outcome: Outcome
+    why: str = ""
+    is_exact: bool = False
+    seconds: float = 0.0
+
+
+def derive(
+    candidates: Sequence[Candidate],
+    files: Sequence[str | Path] = (),
+    *,
+    processes: int = 1,
+    limit_s: float = LIMIT_S,
+) -> Iterator[Derived]:
+    """Looks for a derivation of each candidate by eqsynth's rules and those of files, in order.
+
+    Raises:
+        RuleError: a file can't be used.
+    """
+    paths = tuple(map(str, files))
+    key = _key_of(_rules(paths))
+    own, workers = local(), list[Worker]()
+
+    def one(candidate: Candidate) -> Derived:
+        left, right = candidate.terms
+        name = blake2b(key.encode(), digest_size=16)
+        for term in (*left, *right):
+            name.update(term.digest)
+        path = kept.directory("derived") / name.hexdigest()
+        found = kept.load(path, {})
+        if found is None:
+            worker = getattr(own, "worker", None)
+            if worker is None:
+                worker = own.worker = borrow(memory_limit=_MEMORY, threads=1)
+                workers.append(worker)
+            try:
+                found = worker.run(
+                    decide, left, right, paths, ENODES, limit_s, timeout_s=limit_s + 30
+                )
+            except WorkerError as error:
+                found = ("not derived", f"worker {error.reason}", False, limit_s)
+            if found[1] not in ("deadline",) and not found[1].startswith("worker"):
+                kept.keep(path, found, _MAX_BYTES)
+        return Derived(candidate, *found)
+
+    with ThreadPoolExecutor(processes) as pool:
+        try:
+            yield from pool.map(one, candidates)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for worker in workers:
+                give_back(worker)
+
+
+@lru_cache(maxsize=2)
+def _rules(files: tuple[str, ...]) -> RuleSet:
+    return rules_of(files, "cancels", where="eqsynth rules generate", proving=True)
+
+
+def _key_of(rules: RuleSet) -> str:
+    programs = [(r.name, r.ruleset, r.program) for r in rules.rules]
+    code = kept.code_of("ir", "calculus", "rules", "egraph", "testing", "generate")
+    text = repr((rules.declarations, programs, code, ENODES))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def decide(
+    left: tuple[Tensor, ...],
+    right: tuple[Tensor, ...],
+    files: tuple[str, ...],
+    enodes: int,
+    limit_s: float,
+) -> tuple[Outcome, str, bool, float]:
+    """A worker's task: outcome, why, whether exact in finite fields, seconds of the processor."""
+    begin = time.process_time()
+    exact = True
+    for a, b in zip(left, right, strict=True):
+        sides = Sides(a, b)
+        is_exact, differ = sides.exactly()
+        exact &= is_exact
+        for kind in _KINDS:
+            differ = differ or sides.verdict(kind, "cancels")
+        if differ is not None:
+            return "refuted", f"{differ.what} ({differ.data})", False, time.process_time() - begin
+    if list(map(canonical_term, left)) == list(map(canonical_term, right)):
+        return "same", "one term", exact, time.process_time() - begin
+    meeting = meet(left, right, _rules(files), Limits(enodes, limit_s))
+    outcome: Outcome = "derived" if meeting.proved else "not derived"
+    return outcome, meeting.stop, exact, time.process_time() - begin

@@ -1,0 +1,358 @@
+"""Enumerating terms level by level, with their fingerprints [TASO Algorithm 1, step 1].
+
+TASO adds operators to a graph depth first and evaluates the whole graph each time. Here a graph is
+the set of the terms that it computes: each term is evaluated once, from the values of its
+arguments, and only the first term of a value is an argument of others. Terms of a level are cut
+into chunks; workers evaluate them, and the fingerprints of a chunk are kept in the cache directory,
+so that what was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice, product
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from eqsynth import kept
+from eqsynth.executor import Worker, borrow, give_back
+from eqsynth.generate.numbers import (
+    ASSIGNMENTS,
+    Inexact,
+    drawn,
+    fingerprint,
+    grid,
+    hashed,
+)
+from eqsynth.generate.primitives import World
+from eqsynth.generate.table import Row, Table
+from eqsynth.ir.arithmetic import Array, computing_in
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.tensor import Input, Tensor
+
+CHUNK: Final = 4096
+"""Terms that one task evaluates: a third of a second of matrices, a second of images."""
+
+MAX_BYTES: Final = 4 << 30
+_MEMORY: Final = 3 << 30
+_ARGUMENTS: Final = 3
+
+Hashes = npt.NDArray[np.int64]
+
+
+@dataclass
+class Enumerated:
+    """What was enumerated in a world.
+
+    Attributes:
+        operators: of the largest terms.
+        equal: pairs of a term and a later one of the same values, which isn't in the table.
+        evaluated: terms at each number of operators.
+        left_out: terms whose values can't be kept exactly.
+        from_cache: chunks that were there already.
+    """
+
+    table: Table
+    operators: int
+    equal: list[tuple[int, Row]] = field(default_factory=list)
+    evaluated: list[int] = field(default_factory=list)
+    left_out: int = 0
+    from_cache: int = 0
+    seconds: float = 0.0
+
+    @property
+    def denominator(self) -> int:
+        """Of the grid that all values lie on."""
+        return int(self.table.world.divisor**self.operators)
+
+
+def enumerate_graphs(
+    world: World,
+    operators: int,
+    *,
+    processes: int = 1,
+    told: Callable[[str, int], None] = lambda _stage, _done: None,
+) -> Enumerated:
+    """All terms of up to so many operators, and which of them have the values of an earlier one.
+
+    Args:
+        processes: that evaluate; each is a worker with a memory limit.
+        told: called with the stage and how many terms of it are evaluated.
+    """
+    begin = time.monotonic()
+    found = Enumerated(Table(world), operators)
+    for name, leaf in world.leaves.items():
+        found.table.add_leaf(name, fingerprint(leaf, found.denominator))
+    with _Evaluators(processes) as evaluators:
+        for level in range(1, operators + 1):
+            chunks, hashes = [], []
+            stage = f"{world.name}, {level} operators"
+            done = 0
+            state = _State.of(found.table, found.denominator)
+            for rows, own in evaluators.run(state, _rows(found.table, level), found):
+                chunks.append(rows)
+                hashes.append(own)
+                done += len(rows)
+                told(stage, done)
+            _merge(found, chunks, hashes, level == operators)
+            if level == 1:
+                _learn_commutative(found)
+    found.seconds = time.monotonic() - begin
+    return found
+
+
+# ---- which terms there are ----------------------------------------------------------------
+
+
+def _rows(table: Table, level: int) -> Iterator[Row]:
+    """The terms that need so many operators, in an order that is always the same."""
+    inputs = {
+        number for number in table.levels[0]
+        if isinstance(table.leaves[number], Input)
+    }  # fmt: skip
+    arities = sorted({primitive.arity for primitive in table.world.primitives})
+    for arity in arities:
+        for args in _arguments(table, arity, level - 1):
+            for results in table.fitting(tuple(table.types[arg] for arg in args)):
+                primitive = table.primitive(results[0])
+                if primitive.of_inputs and not inputs.issuperset(args):
+                    continue
+                if table.templates[results[0]].index in table.commutative and args[0] > args[1]:
+                    continue
+                for template in results:
+                    yield template, args
+
+
+def _arguments(table: Table, arity: int, needed: int) -> Iterator[tuple[int, ...]]:
+    """Arguments that need so many operators together."""
+    if needed >= len(table.levels):
+        return
+    if arity == 1:
+        yield from ((number,) for number in table.levels[needed])
+    elif arity == 2:
+        for a, b in _pairs(table, needed):
+            yield a, b
+            if a != b:
+                yield b, a
+    else:
+        known = [number for level in table.levels[: needed + 1] for number in level]
+        for args in product(known, repeat=arity):
+            if len(frozenset().union(*(table.closure[arg] for arg in args))) == needed:
+                yield args
+
+
+def _pairs(table: Table, needed: int) -> Iterator[tuple[int, int]]:
+    """Pairs of terms that need so many operators together, each in one order."""
+    closure = table.closure
+    for larger in range(needed + 1):
+        for smaller in range(max(0, needed - larger), larger + 1):
+            shared = larger + smaller - needed
+            users: dict[int, list[int]] = defaultdict(list)
+            if shared:
+                for b in table.levels[smaller]:
+                    for application in closure[b]:
+                        users[application].append(b)
+            for a in table.levels[larger]:
+                others: Sequence[int] = table.levels[smaller]
+                if shared:
+                    others = sorted({b for own in closure[a] for b in users.get(own, ())})
+                for b in others:
+                    if (larger > smaller or b <= a) and len(closure[a] & closure[b]) == shared:
+                        yield a, b
+
+
+def _merge(
+    found: Enumerated, chunks: list[list[Row]], hashes: list[Hashes], last: bool
+) -> None:
+    """Adds the first term of each value to the table, and pairs the others with it."""
+    table = found.table
+    rows = [row for chunk in chunks for row in chunk]
+    own = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
+    known = np.asarray(table.hashes, np.int64)
+    _, first, place = np.unique(
+        np.concatenate([known, own]), return_index=True, return_inverse=True
+    )
+    firsts = first[place][len(known) :]
+    exact = own != 0
+    found.evaluated.append(len(rows))
+    found.left_out += int((~exact).sum())
+    new = firsts == np.arange(len(known), len(known) + len(own))
+    wanted = new & exact
+    if last:
+        # Of the last level those are needed that another one is equal to.
+        wanted &= np.isin(np.arange(len(own)) + len(known), firsts[~new & exact])
+    numbers = {}
+    for at in np.flatnonzero(wanted):
+        numbers[len(known) + int(at)] = table.add(rows[at], int(own[at]))
+    for at in np.flatnonzero(~new & exact):
+        earlier = int(firsts[at])
+        found.equal.append((numbers.get(earlier, earlier), rows[at]))
+
+
+def _learn_commutative(found: Enumerated) -> None:
+    """Primitives of which each application of two terms has the value of its mirror image: from
+    now on their arguments come in one order."""
+    table = found.table
+    swapped = {row: earlier for earlier, row in found.equal}
+    mirrored: dict[int, list[bool]] = defaultdict(list)
+    for number in table.levels[1]:
+        row = table.rows[number]
+        assert not isinstance(row, str)
+        template, args = row
+        if len(args) == 2 and args[0] != args[1]:
+            is_same = swapped.get((template, args[::-1])) == number
+            mirrored[table.templates[template].index].append(is_same)
+    table.commutative |= {index for index, same in mirrored.items() if all(same)}
+
+
+# ---- their values -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a level's terms are evaluated from."""
+
+    table: Table
+    denominator: int
+    known: npt.NDArray[np.int32]
+    digest: str
+
+    @staticmethod
+    def of(table: Table, denominator: int) -> _State:
+        rows = np.full((len(table.rows), 1 + _ARGUMENTS), -1, np.int32)
+        for number, row in enumerate(table.rows):
+            if not isinstance(row, str):
+                rows[number, 0] = row[0]
+                rows[number, 1 : 1 + len(row[1])] = row[1]
+        digest = blake2b(rows.tobytes(), digest_size=12)
+        digest.update(f"{denominator} {kept.code_of('generate', 'ir')}".encode())
+        for name, leaf in table.world.leaves.items():
+            digest.update(name.encode() + leaf.digest)
+        return _State(table, denominator, rows, digest.hexdigest())
+
+    def terms(self) -> tuple[Tensor, ...]:
+        return tuple(template.term for template in self.table.templates)
+
+
+class _Evaluators:
+    """Workers that evaluate chunks, a thread each; what they found comes in order."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._pool = ThreadPoolExecutor(processes)
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> _Evaluators:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for worker in self._idle:
+            give_back(worker)
+
+    def run(
+        self, state: _State, rows: Iterator[Row], found: Enumerated
+    ) -> Iterator[tuple[list[Row], Hashes]]:
+        """The chunks of the rows, each with the fingerprints; 0 for what isn't exact."""
+        waiting: list[tuple[list[Row], Any]] = []
+        for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
+            waiting.append((chunk, self._pool.submit(self._chunk, state, chunk, found)))
+            while len(waiting) > 2 * self._processes or (waiting and waiting[0][1].done()):
+                own, future = waiting.pop(0)
+                yield own, future.result()
+        for own, future in waiting:
+            yield own, future.result()
+
+    def _chunk(self, state: _State, chunk: list[Row], found: Enumerated) -> Hashes:
+        rows = np.full((len(chunk), 1 + _ARGUMENTS), -1, np.int32)
+        for at, (template, args) in enumerate(chunk):
+            rows[at, 0] = template
+            rows[at, 1 : 1 + len(args)] = args
+        terms = state.terms()
+        name = blake2b(state.digest.encode() + rows.tobytes(), digest_size=12)
+        for template in np.unique(rows[:, 0]):
+            name.update(terms[template].digest)
+        path = kept.directory("generated") / f"{name.hexdigest()}.chunk"
+        data = kept.read(path)
+        if data is None or len(data) != 8 * len(chunk):
+            with self._lock:
+                worker = self._idle.pop() if self._idle else None
+            worker = worker or borrow(memory_limit=_MEMORY, threads=1)
+            try:
+                data = worker.run(
+                    evaluate_rows, state.digest, state.table.leaves, terms, state.known, rows,
+                    state.denominator,
+                )  # fmt: skip
+            finally:
+                with self._lock:
+                    self._idle.append(worker)
+            kept.write(path, data, MAX_BYTES)
+        else:
+            found.from_cache += 1
+        return np.frombuffer(data, np.int64)
+
+
+_values: Final[dict[str, dict[int, tuple[Array, ...] | None]]] = {}
+
+
+def evaluate_rows(
+    key: str,
+    leaves: tuple[Tensor, ...],
+    templates: tuple[Tensor, ...],
+    known: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    denominator: int,
+) -> bytes:
+    """A worker's task: the fingerprints of rows, as the bytes of an array of int64.
+
+    Args:
+        key: names what is known, whose values are kept for the next task.
+        known: row by row the template and the arguments of each term; below 0 for a leaf, and for
+            arguments that a template doesn't have.
+    """
+    if key not in _values:
+        _values.clear()
+    values = _values.setdefault(key, {})
+
+    def applied(row: npt.NDArray[np.int32]) -> tuple[Array, ...] | None:
+        args = [value_of(int(arg)) for arg in row[1:] if arg >= 0]
+        if any(arg is None for arg in args):
+            return None
+        made = []
+        for n in range(ASSIGNMENTS):
+            env = {str(at): arg[n] for at, arg in enumerate(args) if arg is not None}
+            try:
+                made.append(evaluate(templates[row[0]], env))
+            except Inexact:
+                return None
+        return tuple(made)
+
+    def value_of(number: int) -> tuple[Array, ...] | None:
+        if number not in values:
+            row = known[number]
+            if row[0] >= 0:
+                values[number] = applied(row)
+            else:
+                leaf = leaves[number]
+                values[number] = tuple(
+                    drawn(leaf.name, leaf.type, n) if isinstance(leaf, Input)
+                    else evaluate(leaf, {})
+                    for n in range(ASSIGNMENTS)
+                )  # fmt: skip
+        return values[number]
+
+    found = np.zeros(len(rows), np.int64)
+    with computing_in(grid(denominator)):
+        for at, row in enumerate(rows):
+            value = applied(row)
+            found[at] = 0 if value is None else hashed(value)
+    return found.tobytes()

@@ -1,0 +1,154 @@
+"""The terms of an enumeration: each is an operator applied to others, named by its number.
+
+What is equal to an earlier term is never an argument: the earlier one stands for it. So a term's
+arguments are the first of their values, and what is said of ``x`` isn't said again of
+``transpose(transpose(x))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from eqsynth.generate.primitives import Primitive, World
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor
+from eqsynth.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Template:
+    """One result of a primitive on arguments of some types: a term over the inputs "0", "1", …
+
+    Attributes:
+        index: of the primitive in its world.
+        output: which of the primitive's results.
+    """
+
+    index: int
+    output: int
+    term: Tensor
+
+    def on(self, args: Sequence[Tensor]) -> Tensor:
+        """The term of these arguments."""
+        return _on(self.term, {str(n): arg for n, arg in enumerate(args)}, {})
+
+
+def _on(term: Tensor, args: Mapping[str, Tensor], made: dict[Tensor, Tensor]) -> Tensor:
+    if isinstance(term, Input):
+        return args[term.name]
+    assert not isinstance(term, Scope | Region)
+    if term not in made:
+        made[term] = term
+        if isinstance(term, Op) and term.args:
+            inner = tuple(_on(arg, args, made) for arg in term.args)
+            made[term] = Op(term.name, inner, term.attrs, "", term.defined)
+    return made[term]
+
+
+Row = tuple[int, tuple[int, ...]]
+"""A template and the numbers of its arguments."""
+
+
+@dataclass
+class Table:
+    """Terms of a world by number, the leaves first.
+
+    Attributes:
+        rows: of each term its template and arguments; of a leaf its name.
+        closure: the applications that each term needs, itself among them. The two halves of a split
+            are one application.
+        levels: numbers of the terms that need so many operators.
+    """
+
+    world: World
+    templates: list[Template] = field(default_factory=list)
+    rows: list[Row | str] = field(default_factory=list)
+    types: list[TensorType] = field(default_factory=list)
+    closure: list[frozenset[int]] = field(default_factory=list)
+    hashes: list[int] = field(default_factory=list)
+    levels: list[list[int]] = field(default_factory=lambda: [[]])
+    commutative: set[int] = field(default_factory=set)
+    _fitting: dict[tuple[TensorType, ...], tuple[tuple[int, ...], ...]] = field(
+        default_factory=dict
+    )
+    _applications: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+
+    @cached_property
+    def leaves(self) -> tuple[Tensor, ...]:
+        return tuple(self.world.leaves.values())
+
+    def add_leaf(self, name: str, fingerprint: int) -> int:
+        self.levels[0].append(len(self.rows))
+        self.rows.append(name)
+        self.types.append(self.world.leaves[name].type)
+        self.closure.append(frozenset())
+        self.hashes.append(fingerprint)
+        return len(self.rows) - 1
+
+    def add(self, row: Row, fingerprint: int) -> int:
+        """A term that is new; its number."""
+        needed = self.needed(row)
+        while len(self.levels) <= len(needed):
+            self.levels.append([])
+        self.levels[len(needed)].append(len(self.rows))
+        self.rows.append(row)
+        self.types.append(self.templates[row[0]].term.type)
+        self.closure.append(needed)
+        self.hashes.append(fingerprint)
+        return len(self.rows) - 1
+
+    def needed(self, row: Row) -> frozenset[int]:
+        """The applications that a term needs."""
+        template, args = row
+        own = self._applications.setdefault(
+            (self.templates[template].index, args), len(self._applications)
+        )
+        return frozenset((own,)).union(*(self.closure[arg] for arg in args))
+
+    def fitting(self, types: tuple[TensorType, ...]) -> tuple[tuple[int, ...], ...]:
+        """The templates for arguments of these types, together the results of one primitive."""
+        found = self._fitting.get(types)
+        if found is None:
+            made = []
+            inputs = tuple(Input(str(n), kind) for n, kind in enumerate(types))
+            for index, primitive in enumerate(self.world.primitives):
+                if primitive.arity != len(types):
+                    continue
+                own = []
+                for output, term in enumerate(primitive.results(inputs)):
+                    own.append(len(self.templates))
+                    self.templates.append(Template(index, output, term))
+                made.append(tuple(own))
+            found = self._fitting[types] = tuple(filter(None, made))
+        return found
+
+    def primitive(self, template: int) -> Primitive:
+        return self.world.primitives[self.templates[template].index]
+
+    def term(self, number: int | Row, made: dict[int, Tensor] | None = None) -> Tensor:
+        """A term of the IR; ``made`` says what stands for some numbers, and keeps the others."""
+        made = {} if made is None else made
+        if isinstance(number, int) and number in made:
+            return made[number]
+        row = self.rows[number] if isinstance(number, int) else number
+        if isinstance(row, str):
+            found = self.world.leaves[row]
+        else:
+            found = self.templates[row[0]].on([self.term(arg, made) for arg in row[1]])
+        if isinstance(number, int):
+            made[number] = found
+        return found
+
+    def text(self, number: int | Row, names: Mapping[int, str] | None = None) -> str:
+        """A term in TASO's words: ``matmul(x0, transpose(x1))``."""
+        row = self.rows[number] if isinstance(number, int) else number
+        if isinstance(number, int) and names and number in names:
+            return names[number]
+        if isinstance(row, str):
+            return row
+        template = self.templates[row[0]]
+        name = self.primitive(row[0]).name
+        if name.startswith("split"):
+            name = f"split{template.output}[{name.removeprefix('split')}]"
+        return f"{name}({', '.join(self.text(arg, names) for arg in row[1])})"

@@ -1,0 +1,186 @@
+"""The generator: exact numbers, what is enumerated, what is pruned, what goes on after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eqsynth import kept
+from eqsynth.egraph.defined import operators_of
+from eqsynth.generate import (
+    Candidate,
+    Enumerated,
+    derive,
+    enumerate_graphs,
+    reduced,
+    with_own,
+    worlds_of,
+)
+from eqsynth.generate.numbers import Inexact, fingerprint, grid, symmetric
+from eqsynth.ir.arithmetic import computing_in
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.tensor import Input, Op
+from eqsynth.ir.types import TensorType
+from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.testing.judging import Sides
+
+MATRICES, IMAGES = worlds_of(2)
+X, Y = (Input(name, TensorType((3, 3), "float32")) for name in "xy")
+
+
+# ---- numbers ------------------------------------------------------------------------------
+
+
+def test_a_ninth_is_exact_and_a_seventh_is_refused() -> None:
+    with computing_in(grid(9)):
+        x = Input("x", TensorType((), "float32"))
+        ninth = Op("Mul", (x, Op("Full", (), ((), 1 / 9, "float32"))))
+        assert evaluate(ninth, {"x": np.array(18.0)}) == 2.0
+        seventh = Op("Mul", (x, Op("Full", (), ((), 1 / 7, "float32"))))
+        with pytest.raises(Inexact):
+            evaluate(seventh, {"x": np.array(9.0)})
+        with pytest.raises(Inexact):
+            evaluate(ninth, {"x": np.array(2.0**50)})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (Op("Relu", (Op("Relu", (X,)),)), Op("Relu", (X,)), True),
+        (Op("Exp", (X,)), Op("Exp", (X,)), True),
+        (Op("Exp", (X,)), Op("Tanh", (X,)), False),
+        (Op("Exp", (Op("Add", (X, Y)),)), Op("Exp", (Op("Add", (Y, X)),)), True),
+        (Op("Exp", (Op("Add", (X, Y)),)), Op("Mul", (Op("Exp", (X,)), Op("Exp", (Y,)))), False),
+        (Op("Matmul", (X, Y)), Op("Matmul", (Y, X)), False),
+        (Op("Relu", (X,)), Op("Abs", (X,)), False),
+    ],
+)
+def test_equal_fingerprints_are_equal_values(left: Op, right: Op, same: bool) -> None:
+    assert (fingerprint(left, 9) == fingerprint(right, 9)) == same
+
+
+def test_a_graph_of_two_outputs_has_one_fingerprint_in_both_orders() -> None:
+    assert symmetric((3, 5)) == symmetric((5, 3)) != symmetric((4, 4))
+
+
+# ---- enumerating --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> Enumerated:
+    return enumerate_graphs(MATRICES, 2)
+
+
+def test_every_equality_holds_and_every_first_term_is_a_value_of_its_own(
+    found: Enumerated,
+) -> None:
+    table = found.table
+    assert found.left_out == 0 and len(found.equal) > 200
+    assert len(set(table.hashes)) == len(table.hashes)
+    for earlier, row in found.equal[::7]:
+        candidate = Candidate(table, (earlier,), (row,))
+        (left,), (right,) = candidate.terms
+        assert Sides(left, right).verdict("normal", "cancels") is None, str(candidate)
+
+
+def test_candidates_are_the_most_general(found: Enumerated) -> None:
+    candidates, counts = reduced(found)
+    said = {str(candidate) for candidate in candidates}
+    assert {
+        "x0 = transpose(transpose(x0))",
+        "x1 = split0[0](concat0(x1, x0))",
+        "ewadd(x1, x0) = ewadd(x0, x1)",
+        "smul(matmul(x0, x1), s) = matmul(smul(x0, s), x1)",
+        "x0 = matmul(x0, I_matmul)",
+    } <= said
+    # Instances, by one name for two inputs, by a common subgraph, by a constant.
+    assert not {
+        "ewadd(x0, x0) = ewadd(x0, x0)",
+        "x0 = split0[0](concat0(x0, x0))",
+        "x0 = split0[0](concat0(x0, I_ewmul))",
+        "relu(x0) = transpose(transpose(relu(x0)))",
+    } & said
+    assert counts.initial > counts.renamed > counts.common > counts.subsumed == len(candidates)
+    assert not [text for text in said if "transpose(transpose(relu" in text]
+
+
+def test_a_level_that_was_ended_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "ended"))
+    monkeypatch.setattr("eqsynth.generate.enumerating.CHUNK", 200)
+
+    class Ended(BaseException):
+        pass
+
+    def end(_stage: str, done: int) -> None:
+        if done >= 600:
+            raise Ended
+
+    with pytest.raises(Ended):
+        enumerate_graphs(MATRICES, 2, told=end)
+    chunks = sorted(kept.directory("generated").iterdir())
+    assert len(chunks) >= 3
+    chunks[0].write_bytes(chunks[0].read_bytes()[:-1])
+    again = enumerate_graphs(MATRICES, 2, processes=2)
+    assert again.from_cache >= len(chunks) - 1
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "fresh"))
+    fresh = enumerate_graphs(MATRICES, 2)
+    assert fresh.from_cache == 0
+    assert (again.equal, again.table.rows) == (fresh.equal, fresh.table.rows)
+
+
+def test_an_operator_of_a_rule_file_is_enumerated(tmp_path: Path) -> None:
+    path = tmp_path / "own.egg"
+    path.write_text(OWN, encoding="utf-8")
+    own = operators_of(load_rules([*DEFAULT_FILES, path]).definitions)
+    matrices, _ = with_own((MATRICES, IMAGES), own)
+    found = enumerate_graphs(matrices, 1)
+    said = {str(candidate) for candidate in reduced(found)[0]}
+    assert "Midpoint(x1, x0) = Midpoint(x0, x1)" in said
+    assert "x0 = Midpoint(x0, x0)" in said
+
+
+OWN = """\
+;; own.egg -- the middle of two tensors.
+;;
+;; Rulesets   own
+;; Needs      schema.egg
+;; Numerics   real
+;; Status     definition
+
+(ruleset own)
+(constructor Midpoint (Tensor Tensor) Tensor)
+
+;; midpoint(a, b) = (a + b) / 2
+(rewrite (Midpoint a b) (Mul (Add a b) (Full (vec-empty) 0.5 (dtype a)))
+         :ruleset own :name "midpoint-definition")
+"""
+
+
+# ---- deriving -----------------------------------------------------------------------------
+
+
+def test_what_is_derived_what_is_not_and_what_is_wrong(found: Enumerated) -> None:
+    table = found.table
+    candidates = {str(c): c for c in reduced(found)[0]}
+    wrong = Candidate(table, (table.levels[1][0],), (table.levels[1][1],))
+    asked = [
+        candidates["x0 = transpose(transpose(x0))"],
+        candidates["smul(matmul(x0, x1), s) = matmul(smul(x0, s), x1)"],
+        wrong,
+    ]
+    first = list(derive(asked))
+    assert [one.outcome for one in first] == ["derived", "derived", "refuted"]
+    assert first[1].is_exact
+    assert [one.seconds for one in derive(asked)] == [one.seconds for one in first]
+
+
+@pytest.mark.slow
+def test_graphs_of_two_outputs_share_work() -> None:
+    """Two products with one matrix are one product and a split [TASO, Fig. 2b]."""
+    found = enumerate_graphs(MATRICES, 3, processes=2)
+    said = {str(candidate) for candidate in reduced(found)[0]}
+    assert [text for text in said if text.count("split") == 2 and text.count("matmul") == 4]
