@@ -173,3 +173,26 @@ def test_files_stay_short() -> None:
         if lines(path) > limit
     ]
     assert not found, "\n".join(found)
+
+
+def tracked_though_ignored(tree: Path) -> list[str]:
+    """What git keeps though .gitignore names it, as an environment or a link to one: a checkout
+    that has the link deletes a directory of that name."""
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--ignored", "--exclude-standard"],
+        cwd=tree, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="nothing is tracked outside of a clone")
+def test_nothing_that_is_ignored_is_tracked() -> None:
+    assert tracked_though_ignored(ROOT) == []
+
+
+def test_a_tracked_link_that_is_ignored_is_seen(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text(encoding="utf-8"))
+    (tmp_path / ".venv").symlink_to(tmp_path)
+    for command in (["init", "-q"], ["add", "-f", ".venv", ".gitignore"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    assert tracked_though_ignored(tmp_path) == [".venv"]
