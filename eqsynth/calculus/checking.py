@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from eqsynth.errors import LawError
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, Tensor
 
+Term = TypeVar("Term", bound=Tensor)
 Arguments = TypeVar("Arguments")
 
 
@@ -22,10 +23,10 @@ def require(holds: bool, law: str, condition: str, what: str) -> None:
 
 
 def attempt(
-    law: Callable[[Scope, Arguments], Scope], scope: Scope, arguments: Arguments
+    law: Callable[[Term, Arguments], Scope], term: Term, arguments: Arguments
 ) -> Scope | None:
     """What the law gives; None if it refuses."""
     try:
-        return law(scope, arguments)
+        return law(term, arguments)
     except LawError:
         return None

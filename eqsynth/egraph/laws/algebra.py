@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.checking import attempt
+from eqsynth.calculus.select import Gather, Place, gather, place
 from eqsynth.egraph.laws import contraction, linear, maps, merging, selection, splitting
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.requests import (
@@ -330,7 +332,7 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
         if not conditions.is_product(inner) and canonical(inner) == inner
     ]
     for inner in (*products_of(view, table), *computed):
-        gathered = selection.gather_rows(Op("Embedding", (table, ids)), inner)
+        gathered = attempt(gather, Op("Embedding", (table, ids)), Gather(inner))
         if gathered is not None:
             found.append(Using(gathered, {table: inner}))
     if not found:
@@ -343,7 +345,7 @@ def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Using]:
     if view.eclass(e) in view.instantiated:
         return []
     for inner in maps_of(view, ids):
-        read = selection.rows_by_place(Op("Embedding", (table, ids)), inner)
+        read = attempt(place, Op("Embedding", (table, ids)), Place(inner))
         if read is not None:
             return [Using(read, {ids: inner})]
     raise Later

@@ -7,39 +7,16 @@ other than sums pushed inward: the largest value of a function that doesn't decr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from eqsynth.calculus.checking import attempt
+from eqsynth.calculus.commute import Commute, commute
 from eqsynth.calculus.conditions import is_finite
-from eqsynth.calculus.scopes import (
-    closed,
-    read_all,
-    reduction_iterators,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
-from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
+from eqsynth.calculus.scopes import read_all, scope_over, traversal_iterators
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import (
-    Call,
-    Num,
-    Prod,
-    Read,
-    Scalar,
-    Sum,
-    children,
-    dtype_of,
-    iterators,
-    product,
-    rebuild,
-    rewrite_leaves,
-    total,
-)
+from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, iterators, reads
 from eqsynth.ir.tensor import Scope
-from eqsynth.ir.types import is_float
-
-_OPPOSITE = {"max": "min", "min": "max"}
-
 
 # ---- parts -----------------------------------------------------------------------------------
 
@@ -55,8 +32,7 @@ def part(scope: Scope, read: Read) -> Scope | None:
     smallest = min(found, key=lambda c: c.tensor.type.size, default=None)
     if smallest is None:
         return None
-    body = rewrite_leaves(scope.body, lambda leaf: smallest if leaf == read else leaf)
-    return same_scope(scope, body, reduction_iterators(scope))
+    return attempt(uninline, scope, Uninline(read, smallest))
 
 
 def _by_iterators(read: Read) -> Read | None:
@@ -100,67 +76,35 @@ def _box(read: Read) -> Read | None:
 def extremum(scope: Scope) -> Scope | None:
     """``max_y f(g(x, y)) = f(max_y g(x, y))`` for an f that doesn't decrease, and for min.
 
-    Also ``max_{y,z} (g(x, y) + h(x, z)) = max_y g + max_z h``, a positive factor, and a negative
-    one, which turns max into min. Exact where f rounds as functions should: f of the largest is
-    the largest f.
+    As far inward as it goes: what is left to reduce after one step is asked for the next.
     """
-    if scope.reducer not in _OPPOSITE or 0 in scope.reduction:
-        return None
-    outside = set(traversal_iterators(scope))
-    body = _inward(scope.body, scope.reducer, outside)
-    if body is None:
-        return None
-    result = same_scope(scope, body, [], "sum")
-    return result if result.type == scope.type else None
-
-
-def _inward(body: Scalar, reducer: str, outside: set[It]) -> Scalar | None:
-    """The reduced body with the reduction on parts of it; None if it stays outermost."""
-    if not is_float(dtype_of(body) or "bool"):
-        return None  # sums and products of integers come round again
+    body, outside = scope.body, set(traversal_iterators(scope))
+    operands = list(enumerate(children(body)))
     if isinstance(body, Sum):
         groups = _groups(body.terms, outside)
-        return total([_reduced(total(g), reducer, outside) for g in groups]) if groups else None
-    if isinstance(body, Prod):
-        numbers = [f for f in body.factors if isinstance(f, Num)]
-        scale = math.prod(n.value for n in numbers)
-        rest = [f for f in body.factors if not isinstance(f, Num)]
-        if not numbers or not rest or scale == 0 or not math.isfinite(scale):
-            return None
-        turned = reducer if scale > 0 else _OPPOSITE[reducer]
-        return product([Num(scale), _reduced(product(rest), turned, outside)])
-    if isinstance(body, Call) and FUNCTIONS[body.fn].increasing:
-        # The largest of the smaller of two needs both at the same place.
-        if body.fn != reducer and not _apart(body.args, outside):
-            return None
-        return rebuild(body, [_reduced(arg, reducer, outside) for arg in children(body)])
-    return None
+    elif isinstance(body, Prod):
+        groups = [frozenset(n for n, factor in operands if not isinstance(factor, Num))]
+    else:
+        groups = [frozenset({n}) for n, operand in operands if not iterators(operand) <= outside]
+    if not groups or (isinstance(body, Sum | Prod) and len(groups[0]) == len(operands)):
+        return None  # all of the body stays together
+    pushed = attempt(commute, scope, Commute(tuple(groups)))
+    for read in dict.fromkeys(reads(pushed.body)) if pushed else ():
+        inner = read.tensor
+        further = extremum(inner) if isinstance(inner, Scope) and inner.reduction else None
+        if pushed and further:
+            pushed = attempt(inline, pushed, Inline(read, further)) or pushed
+    return pushed
 
 
-def _reduced(body: Scalar, reducer: str, outside: set[It]) -> Scalar:
-    """The reduction of a part, over the iterators that it uses: the same value twice is no more."""
-    if iterators(body) <= outside:
-        return body
-    return _inward(body, reducer, outside) or closed(body, outside, reducer)
-
-
-def _apart(parts: Sequence[Scalar], outside: set[It]) -> bool:
-    """No reduced iterator is used by two of the parts."""
-    used = [it for part in parts for it in iterators(part) - outside]
-    return len(used) == len(set(used))
-
-
-def _groups(terms: Sequence[Scalar], outside: set[It]) -> list[list[Scalar]]:
-    """Terms that share a reduced iterator, together; none if all do."""
-    groups: list[tuple[set[It], list[Scalar]]] = []
-    for term in terms:
+def _groups(terms: Sequence[Scalar], outside: set[It]) -> list[frozenset[int]]:
+    """Terms that share a reduced iterator, by position."""
+    groups: list[tuple[set[It], frozenset[int]]] = []
+    for n, term in enumerate(terms):
         shared = set(iterators(term)) - outside
-        meeting = [g for g in groups if shared & g[0]]
-        groups = [g for g in groups if g not in meeting]
-        joined = shared.union(*(its for its, _ in meeting))
-        groups.append((joined, [*_flatten(ts for _, ts in meeting), term]))
-    return [ts for _, ts in groups] if len(groups) > 1 else []
-
-
-def _flatten(lists: Iterable[Sequence[Scalar]]) -> Iterable[Scalar]:
-    return (term for terms in lists for term in terms)
+        if shared:
+            meeting = [g for g in groups if shared & g[0]]
+            groups = [g for g in groups if g not in meeting]
+            joined = shared.union(*(its for its, _ in meeting))
+            groups.append((joined, frozenset({n}).union(*(ns for _, ns in meeting))))
+    return [ns for _, ns in groups]

@@ -1,0 +1,204 @@
+"""Selecting: rows of a tensor by data or by place, and what a constant tensor holds.
+
+    embedding({L_{r,j} R_k f(r, j, k)}, ids)  =  L_{i,j} R_k f(ids[i], j, k)     ``gather``, back
+    embedding(t, {L_i m(i)})                  =  L_{i,j} t[m(i), j]              ``place``
+    L_x R_y f(t[p])                           =  L_x R_y f(c)                    ``number``, t all c
+
+``f(ids[i])`` reads ``embedding(a, ids)`` where f reads a at r. Rows that ids name outside of their
+table are an error of the embedding's, before and after.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from eqsynth.calculus import checking
+from eqsynth.calculus.indices import least_form
+from eqsynth.calculus.inline import Inline, inline
+from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, scope_over
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Num,
+    Read,
+    Scalar,
+    Value,
+    iterators,
+    leaves,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.types import is_float
+
+_require = partial(checking.require, law="select")
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The scope that the table of an embedding equals (a hypothesis)."""
+
+    table: Scope
+
+
+@dataclass(frozen=True)
+class Ungather:
+    """A scope that is looked up, in the place of a read of rows.
+
+    Attributes:
+        read: one read of the scope's.
+        rows: the embedding that its tensor equals (a hypothesis).
+        table: the scope that is looked up by the same data.
+        at: where its rows are read.
+    """
+
+    read: Read
+    rows: Op
+    table: Scope
+    at: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The scope that the second argument of an embedding equals (a hypothesis)."""
+
+    ids: Scope
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Tensors, and the number that all elements of each are (a hypothesis)."""
+
+    numbers: tuple[tuple[Tensor, float], ...]
+
+
+def rows(table: Tensor, ids: Tensor) -> Tensor:
+    """``table[ids[i], k]`` for a table of any rank; an embedding has a table of two axes."""
+    row, *rest = table.shape
+    if len(rest) == 1:
+        return Op("Embedding", (table, ids))
+    flat = Op("Reshape", (table,), ((row, math.prod(rest)),))
+    return Op("Reshape", (Op("Embedding", (flat, ids)),), ((*ids.shape, *rest),))
+
+
+def gather(whole: Op, given: Gather) -> Scope:
+    """``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``.
+
+    Raises:
+        LawError: ``embedding``: it is none, or the table is of another type; ``rows``: a leaf uses
+            the row otherwise than bare along one axis as long as the table, or nothing does.
+    """
+    fits = whole.name == "Embedding" and given.table.type == whole.args[0].type
+    _require(fits, condition="embedding", what="no embedding of that table")
+    result = _gathered(given.table, whole.args[1])
+    _require(result.type == whole.type, condition="rows", what="the result is of another type")
+    return result
+
+
+def ungather(scope: Scope, given: Ungather) -> Scope:
+    """``L_{i,j} R_k t[ids[i], k] f(k, j) = L_{i,j} {rows of {L_{v,j} R_k t[v, k] f(k, j)}}[i, j]``.
+
+    Raises:
+        LawError: ``embedding``: the read is no read of rows; ``inverse``: gathered, the table isn't
+            the scope; what ``gather`` says of the table and ``inline`` of its rows.
+    """
+    read, found = given.read, given.rows
+    fits = found.name == "Embedding" and found.type == read.tensor.type
+    _require(fits and read in leaves(scope.body), condition="embedding", what="no read of rows")
+    ids = found.args[1]
+    own = dict(enumerate(scope.traversal))
+    fits = len(given.at) == len(ids.shape) + len(given.table.traversal) - 1
+    _require(fits and all(own.get(it.slot) == it.extent for i in given.at for it in i.iterators()),
+             condition="inverse", what="the table isn't read at the iterators")  # fmt: skip
+    gathered = _gathered(given.table, ids)
+    at_rows = Read(gathered, given.at)
+    back = inline(Scope(scope.traversal, (), at_rows), Inline(at_rows, gathered))
+    body = rewrite_leaves(
+        scope.body, lambda leaf: Read(found, read.index, read.fill) if leaf == read else leaf
+    )
+    same = least_form(back) == least_form(same_scope(scope, body, reduction_iterators(scope)))
+    _require(same and back.type == scope.type, condition="inverse",
+             what="gathered, the table is another scope")  # fmt: skip
+    return same_scope(scope, Read(rows(given.table, ids), given.at), [], "sum")
+
+
+def place(whole: Op, given: Place) -> Scope:
+    """``embedding(t, {L_i m(i)}) = L_{i,j} t[m(i), j]``.
+
+    Raises:
+        LawError: ``embedding``: it is none, or of other places; ``range``: a place isn't in the
+            table, where an embedding has no rows and a read gives its fill; ``index``: the scope
+            computes more than an index.
+    """
+    ids = given.ids
+    fits = whole.name == "Embedding" and ids.type == whole.args[1].type
+    _require(fits, condition="embedding", what="no embedding by those places")
+    _require(not ids.reduction and isinstance(ids.body, Value), condition="index",
+             what="the places are no index")  # fmt: skip
+    assert isinstance(ids.body, Value)
+    table, width = whole.args[0], len(ids.traversal)
+    its = [It(n, extent) for n, extent in enumerate((*ids.traversal, *table.shape[1:]))]
+    read = Read(table, (ids.body.index, *map(bare, its[width:])))
+    _require(read.in_range(), condition="range", what="a place may be outside of the table")
+    return scope_over(its, [], read)
+
+
+def number(scope: Scope, given: Numbers) -> Scope:
+    """``L_x R_y f(t[p]) = L_x R_y f(c)``, p always in t.
+
+    Raises:
+        LawError: ``dtype``: no floats, or the result is of another dtype; ``reads``: nothing of
+            that dtype is read in range.
+    """
+    _require(is_float(scope.dtype), condition="dtype", what="a number has no dtype of its own")
+    numbers = dict(given.numbers)
+
+    def leaf(part: Scalar) -> Scalar:
+        if not isinstance(part, Read) or not part.in_range() or part.tensor not in numbers:
+            return part
+        return Num(numbers[part.tensor]) if part.tensor.dtype == scope.dtype else part
+
+    body = rewrite_leaves(scope.body, leaf)
+    _require(body != scope.body, condition="reads", what="no such tensor is read in range")
+    result = same_scope(scope, body, reduction_iterators(scope))
+    _require(result.type == scope.type, condition="dtype", what="the result is of another type")
+    return result
+
+
+def _gathered(table: Scope, ids: Tensor) -> Scope:
+    """``L_{i,j} R_k f(ids[i], j, k)`` for a table ``L_{r,j} R_k f(r, j, k)``."""
+    _require(bool(table.traversal), condition="rows", what="a table without rows")
+    row, width = It(0, table.traversal[0]), len(ids.shape)
+    using = {leaf for leaf in leaves(table.body) if row in iterators(leaf)}
+    axes = {leaf: _row_axis(leaf, row) for leaf in using}
+    _require(bool(using) and None not in axes.values(), condition="rows",
+             what="the row isn't read along an axis of its own")  # fmt: skip
+
+    def image(it: It) -> Index:
+        return Index.iterator(it.slot + width - 1, it.extent)
+
+    def at_ids(leaf: Scalar) -> Scalar:
+        axis = axes.get(leaf)
+        if axis is None or not isinstance(leaf, Read):
+            return substitute(leaf, image)
+        order = (axis, *(n for n in range(len(leaf.index)) if n != axis))
+        source = Op("Permute", (leaf.tensor,), (order,)) if axis else leaf.tensor
+        rest = [leaf.index[n].substitute(image) for n in order[1:]]
+        at = [Index.iterator(n, extent) for n, extent in enumerate(ids.shape)]
+        return Read(rows(source, ids), (*at, *rest), leaf.fill)
+
+    extents = (*ids.shape, *table.traversal[1:], *table.reduction)
+    its = [It(n, extent) for n, extent in enumerate(extents)]
+    kept = len(extents) - len(table.reduction)
+    return scope_over(its[:kept], its[kept:], rewrite_leaves(table.body, at_ids), table.reducer)
+
+
+def _row_axis(leaf: Scalar, row: It) -> int | None:
+    """The only axis that is indexed by the row, if that is as long as the row's range."""
+    if not isinstance(leaf, Read):
+        return None
+    axes = [n for n, index in enumerate(leaf.index) if row in index.iterators()]
+    if len(axes) != 1 or leaf.index[axes[0]].bare() != row:
+        return None
+    return axes[0] if leaf.tensor.shape[axes[0]] == row.extent else None

@@ -1,0 +1,251 @@
+"""Selecting rows, by data and by place, and constants. Directed tests stand at the edges."""
+
+from __future__ import annotations
+
+import pytest
+
+from eqsynth.calculus.scopes import scope_over
+from eqsynth.calculus.select import (
+    Gather,
+    Numbers,
+    Place,
+    Ungather,
+    gather,
+    number,
+    place,
+    ungather,
+)
+from eqsynth.errors import LawError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, reads
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.testing.algebra_samples import looked_up, of_constant
+from eqsynth.testing.choices import chance
+from eqsynth.testing.families import FAMILIES
+from eqsynth.testing.scope_samples import any_index, any_scope, at, iterators, leaf, made_scope
+from eqsynth.testing.world import World
+from tests import terms
+from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.terms import it
+
+# ---- rows by data -------------------------------------------------------------------------------
+
+
+def table(world: World) -> Scope:
+    """``L_{r,j} R_k f(r, j, k)``: reads of the row along any axis, sometimes shifted or beyond."""
+    pick = world.choices.pick
+    row, column, inner = pick((4, 3, 2)), pick((1, 2)), pick((1, 2))
+    r, j, k = iterators((row, column, inner))
+    parts: list[Scalar] = []
+    for name in "abc"[: pick((1, 2, 2, 3))]:
+        axes = [(at(it), it.extent) for it in (r, j, k) if chance(world.choices, 2)]
+        if chance(world.choices, 2):
+            axes.reverse()
+        far = chance(world.choices, 12)
+        shape = [extent + far for _, extent in axes]
+        index = [place - chance(world.choices, 20) for place, _ in axes]
+        parts.append(Read(leaf(world, shape, name), tuple(index), pick((0.0, 0.0, 1.0))))
+    body = product(parts) if chance(world.choices, 2) else Call("exp", (Sum((*parts, Num(1))),))
+    return made_scope((row, column), (inner,), body, pick(("sum", "sum", "max")))
+
+
+def data(world: World, _scope: Scope) -> Tensor:
+    """Names of rows, along one axis or two."""
+    return leaf(world, world.choices.pick(((3,), (2, 2), (1,), ())), "ids", "int64")
+
+
+def embedding(scope: Scope, ids: Tensor) -> Op:
+    return Op("Embedding", (scope, ids))
+
+
+def test_whatever_is_gathered_is_equal() -> None:
+    def law(scope: Scope, ids: Tensor) -> Scope:
+        return gather(embedding(scope, ids), Gather(scope))
+
+    never_wrong(law, data, (table,), given_back=60, refused=("rows",), left=embedding)
+
+
+def propose(world: World, scope: Scope) -> Ungather:
+    """The table that the rows are of, times the other factors or some of them; or another one."""
+    pick = world.choices.pick
+    read = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
+    found = read.tensor
+    assert isinstance(found, Op)
+    value, width = It(9, found.args[0].shape[0]), len(found.args[1].shape)
+    others = [f for f in reads(scope.body) if f != read and not chance(world.choices, 4)]
+    rows = [Read(found.args[0], (at(value), *read.index[width:]))]
+    j = next((it for it in iterators(scope.traversal) if it.slot >= width), It(8, 1))
+    body = product([*rows, *others])
+    reduced = [it for it in iterators(scope.extents) if it.slot >= len(scope.traversal)]
+    looked = scope_over([value, j], reduced, body, pick((scope.reducer, "sum")))
+    own = [at(it) for it in iterators(scope.traversal)]
+    where = (*own[:width], own[j.slot] if j.slot < len(own) else Index(0))
+    if chance(world.choices, 4):
+        where = tuple(any_index(world.choices, iterators(scope.traversal)) for _ in where)
+    return Ungather(read, found, looked, where)
+
+
+def test_whatever_is_looked_up_instead_is_equal() -> None:
+    refused = ("inverse",)
+    never_wrong(ungather, propose, (looked_up,), given_back=15, refused=refused, examples=300)
+
+
+IDS = terms.leaf("ids", 2, dtype="int64")
+R, J, K = it(0, 4), it(1, 2), it(2, 3)
+
+
+def rows_of(*index: Index, shape: tuple[int, ...], name: str = "a", fill: float = 0.0) -> Read:
+    return Read(terms.leaf(name, *shape), index, fill)
+
+
+def of_table(body: Scalar) -> Scope:
+    return Scope((4, 2), (3,), body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rows_of(R - 1, J, shape=(4, 2)),
+        rows_of(R, J, shape=(5, 2)),
+        rows_of(R, J, shape=(3, 2)),
+        rows_of(R, R, shape=(4, 4)),
+        rows_of(R * 2, J, shape=(7, 2)),
+        Sum((rows_of(R, shape=(4,)), Value(R))),
+        rows_of(J, shape=(2,)),
+    ],
+)
+def test_rows_are_read_along_an_axis_of_their_own(body: Scalar) -> None:
+    with pytest.raises(LawError) as refused:
+        gather(embedding(of_table(body), IDS), Gather(of_table(body)))
+    assert (refused.value.law, refused.value.condition) == ("select", "rows")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rows_of(R, J, shape=(4, 2)),
+        rows_of(J, R, shape=(2, 4)),
+        Prod((rows_of(R, K, shape=(4, 3)), rows_of(K, J, shape=(3, 2), name="b"))),
+        Prod((rows_of(R, shape=(4,)), rows_of(K, R, J, shape=(3, 4, 2), name="b"))),
+        Call("exp", (Sum((rows_of(R, J + K, shape=(4, 3), fill=2.0), Num(1.0))),)),
+    ],
+)
+@pytest.mark.parametrize("ids", [IDS, terms.leaf("pairs", 2, 3, dtype="int64")])
+def test_rows_are_gathered_before_or_after(body: Scalar, ids: Tensor) -> None:
+    whole = embedding(of_table(body), ids)
+    assert_one_value(whole, gather(whole, Gather(of_table(body))))
+
+
+TABLE = terms.leaf("t", 4, 3)
+ROWS = Op("Embedding", (TABLE, IDS))
+B, C, S = it(0, 2), it(1, 5), it(2, 3)
+READ = Read(ROWS, (B, S))
+OTHER = rows_of(S, C, shape=(3, 5), name="f")
+PRODUCT = Scope((2, 5), (3,), Prod((READ, OTHER)))
+VALUE = it(0, 4)
+LOOKED_UP = Scope((4, 5), (3,), Prod((Read(TABLE, (VALUE, S)), OTHER)))
+
+
+def test_a_table_is_computed_before_it_is_looked_up() -> None:
+    answer = ungather(PRODUCT, Ungather(READ, ROWS, LOOKED_UP, (B, C)))
+    assert isinstance(answer.body, Read)
+    assert_one_value(PRODUCT, answer)
+
+
+@pytest.mark.parametrize(
+    ("condition", "given"),
+    [
+        ("embedding", Ungather(OTHER, ROWS, LOOKED_UP, (B, C))),
+        ("embedding", Ungather(Read(ROWS, (B, Index(0))), ROWS, LOOKED_UP, (B, C))),
+        ("embedding", Ungather(READ, Op("Relu", (ROWS,)), LOOKED_UP, (B, C))),
+        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B,))),
+        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B, it(2, 3)))),
+        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B, it(1, 4)))),
+        ("inverse", Ungather(READ, ROWS, Scope((4, 5), (3,), LOOKED_UP.body, "max"), (B, C))),
+        ("inverse", Ungather(READ, Op("Embedding", (terms.leaf("u", 4, 3), IDS)), LOOKED_UP,
+                             (B, C))),
+        ("rows", Ungather(READ, ROWS, Scope((4, 5), (3,), OTHER), (B, C))),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_another_is_refused(condition: str, given: Ungather) -> None:
+    with pytest.raises(LawError) as refused:
+        ungather(PRODUCT, given)
+    assert refused.value.condition == condition
+
+
+# ---- rows by place ------------------------------------------------------------------------------
+
+
+def places(world: World) -> Scope:
+    extent = world.choices.pick((3, 2, 1))
+    own = iterators((extent, 2))
+    return Scope((extent, 2), (), Value(any_index(world.choices, own)))
+
+
+def test_whatever_is_read_by_place_is_equal() -> None:
+    def table_for(world: World, _scope: Scope) -> Tensor:
+        return leaf(world, (world.choices.pick((3, 2, 5)), 2), "t")
+
+    def whole(scope: Scope, source: Tensor) -> Op:
+        return Op("Embedding", (source, scope))
+
+    def law(scope: Scope, source: Tensor) -> Scope:
+        return place(whole(scope, source), Place(scope))
+
+    never_wrong(law, table_for, (places,), given_back=40, refused=("range",), left=whole)
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        ("range", Scope((3,), (), Value(it(0, 3) + 2))),
+        ("range", Scope((3,), (), Value(it(0, 3) - 1))),
+        ("index", Scope((3,), (2,), Value(it(0, 3)))),
+        ("index", Scope((2,), (), Read(IDS, (it(0, 2),)))),
+    ],
+)
+def test_a_place_that_is_none_is_refused(condition: str, ids: Scope) -> None:
+    with pytest.raises(LawError) as refused:
+        place(Op("Embedding", (TABLE, ids)), Place(ids))
+    assert refused.value.condition == condition
+    with pytest.raises(LawError) as refused:
+        place(Op("Embedding", (TABLE, terms.leaf("i", 7, dtype="int64"))), Place(ids))
+    assert refused.value.condition == "embedding"
+
+
+# ---- constants ---------------------------------------------------------------------------------
+
+
+def numbers(_world: World, scope: Scope) -> Numbers:
+    """Every tensor of one number that is read."""
+    full = {read.tensor: read.tensor.attrs[1] for read in reads(scope.body)
+            if isinstance(read.tensor, Op) and read.tensor.name == "Full"}  # fmt: skip
+    return Numbers(tuple((tensor, float(value)) for tensor, value in full.items()
+                         if isinstance(value, float)))  # fmt: skip
+
+
+def test_whatever_number_is_read_is_equal() -> None:
+    families = (*[of_constant] * 8, any_scope, *FAMILIES)
+    never_wrong(number, numbers, families, given_back=60, refused=("reads", "dtype"))
+
+
+def full(dtype: str = "float32") -> Op:
+    return Op("Full", (), ((3,), 2.0, dtype))
+
+
+@pytest.mark.parametrize(
+    ("condition", "body"),
+    [
+        ("reads", Read(full(), (it(0, 3) - 1,))),
+        ("reads", Prod((Read(full("float64"), (it(0, 3),)), rows_of(it(0, 3), shape=(3,))))),
+        ("dtype", Read(Op("Full", (), ((3,), 2, "int32")), (it(0, 3),))),
+    ],
+)
+def test_a_number_that_is_none_is_refused(condition: str, body: Scalar) -> None:
+    scope = Scope((3,), (), body)
+    known = Numbers(tuple((read.tensor, 2.0) for read in reads(body)))
+    if condition == "reads" and isinstance(body, Prod):
+        known = Numbers(((full(), 2.0),))
+    with pytest.raises(LawError) as refused:
+        number(scope, known)
+    assert refused.value.condition == condition
