@@ -25,6 +25,7 @@ from typing import Any, Final
 import torch
 
 from eqsynth.executor import Worker, borrowed
+from eqsynth.extract.route import Route
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 
@@ -75,16 +76,24 @@ class ClosingError(Exception):
     """The interpreter exits, and the search is given up."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """A program that was found in a worker, and the route of its plan."""
+
+    program: CompiledProgram
+    route: Route
+
+
 def found_elsewhere(
     module: torch.nn.Module,
     inputs: Sequence[torch.Tensor],
     options: Mapping[str, Any],
     ambient: Ambient,
-) -> CompiledProgram | str:
+) -> Found | str:
     """Optimizes a module in a worker. Called by a job; see :func:`submit`.
 
     Returns:
-        The program, or why the original stays.
+        What was found, or why the original stays.
 
     Raises:
         ClosingError: the interpreter exits.
@@ -106,7 +115,7 @@ def _task(sent: bytes) -> bytes | str:
         return str(program.report.reason or program.report.stop)
     if program.mutations:
         return "it changes tensors of the module in place"
-    return pickle.dumps(program)
+    return pickle.dumps(Found(program, program.report.route))
 
 
 # ---- one after another ---------------------------------------------------------------------

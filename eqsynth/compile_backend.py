@@ -9,7 +9,8 @@ eqsynth can't take goes to Inductor: graphs that gradients are wanted of, graphs
 memory, graphs that the search fails on. So does what it doesn't make faster than Inductor does,
 which is timed where time is the objective: a model is never worse off than with
 ``backend="inductor"``. A graph with symbolic sizes is Inductor's, too, until the same sizes come a
-second time: then they get a program of their own (``sizes.py``), up to a limit. With
+second time: then they get a program of their own (``sizes.py``), up to a limit. The first of them
+is searched; others follow its plan (``extract/route.py``), and are searched where they can't. With
 ``mode="fast-start"`` nothing waits for a search: Inductor's program runs until one is found in the
 background (``background.py``), and if none is. Where Inductor
 fails or is missing, torch runs the graph as it is. Registered under torch's entry point
@@ -41,6 +42,7 @@ from eqsynth.errors import (
     GradientWarning,
     WeightError,
 )
+from eqsynth.extract.route import Route
 from eqsynth.frontend.examples import TENSORS
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -64,7 +66,7 @@ def eqsynth(
 
     Args:
         options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``, and
-            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (4), and
+            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (8), and
             ``mode``, since torch takes either options or a mode.
         mode: ``fast-start``, or one of torch's own modes, taken for what goes to Inductor.
 
@@ -224,6 +226,8 @@ class _Search:
     graph: torch.fx.GraphModule
     asked: Asked
     inductor: _Inductor
+    # Of the plan that was searched for last, at most one; other sizes follow it.
+    route: list[Route] = field(default_factory=list)
 
     def __call__(self, inputs: Sequence[Any]) -> Compiled | None:
         """The program; None where the graph is Inductor's, which the log tells why."""
@@ -252,7 +256,9 @@ class _Search:
                 if alive() is None:
                     return  # nobody calls it any more
                 found = background.found_elsewhere(cut.module, cut.given, self._strict, ambient)
-                made = self._taken(cut, found)
+                if isinstance(found, background.Found):
+                    self.route[:] = [found.route]
+                made = self._taken(cut, found if isinstance(found, str) else found.program)
                 if isinstance(made, Program):
                     made.take(kept)
                     made = (self.asked.timed and _slower(made, self.inductor, kept)) or made
@@ -273,7 +279,7 @@ class _Search:
 
     @property
     def _strict(self) -> Mapping[str, Any]:
-        return {**self.asked.options, "strict": True}
+        return {**self.asked.options, "strict": True, "like": next(iter(self.route), None)}
 
     def _cut(self, inputs: Sequence[Any]) -> _Cut:
         held = {n: value for n, value in enumerate(inputs) if _is_held(value)}
@@ -297,6 +303,7 @@ class _Search:
             return str(program.report.reason or program.report.stop)
         if program.mutations:
             return "it changes tensors of the module in place"
+        self.route[:] = [program.report.route]
         return self._taken(cut, program)
 
     def _taken(self, cut: _Cut, found: CompiledProgram | str) -> Program | str:

@@ -19,8 +19,8 @@ from eqsynth.settings import Settings
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
 # Arguments of `optimize` that are the backend's own business.
-_OURS: Final = ("program", "example_inputs", "example_kwargs", "target")
-_SIZES: Final = 4
+_OURS: Final = ("program", "example_inputs", "example_kwargs", "target", "like")
+_SIZES: Final = 8
 
 FAST_START: Final = "fast-start"
 """The mode in which Inductor's program runs until a search in the background has found one."""
@@ -32,7 +32,7 @@ class Asked:
 
     Attributes:
         options: arguments of ``optimize`` by name.
-        sizes: of a graph with symbolic sizes, how many sizes get a search.
+        sizes: of a graph with symbolic sizes, how many sizes get a program.
         mode: one of Inductor's.
         fast_start: nothing waits for a search.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,13 +30,10 @@ from eqsynth.errors import (
     UnsteadyError,
 )
 from eqsynth.explain import NoExplanation, Page, explain_plan
-from eqsynth.extract import chosen
-from eqsynth.extract.cost import CostModel
 from eqsynth.extract.measure import measure_cpu_target
-from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, reserved_s, with_engines
-from eqsynth.extract.search import Extraction, extract
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.route import Route
+from eqsynth.extract.search import Extraction
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
@@ -44,7 +41,6 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture
-from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import Measurer, cpu_backends
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import Mismatch
@@ -53,14 +49,14 @@ from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import opaque_share
-from eqsynth.lowered import lowered, mutations_of, small_constants
+from eqsynth.lowered import lowered, mutations_of
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
 from eqsynth.race import race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
-from eqsynth.segmented import Saturation
+from eqsynth.searching import Search, Searched
 from eqsynth.settings import Settings
 from eqsynth.why_not import operator_times, why_not
 
@@ -86,6 +82,7 @@ def optimize(
     engines: Sequence[str] | None = None,
     own_constants: bool = True,
     tune: float = 0.0,
+    like: CompiledProgram | Route | None = None,
     progress: bool | None = None,
 ) -> CompiledProgram:
     """A faster program that computes the same.
@@ -126,6 +123,9 @@ def optimize(
             their memory, and a call after a weight has changed raises ``WeightError``.
         tune: seconds, beyond the time limit, in which other schedules are tried for the generated
             kernels that weigh most. All times are kept: what was interrupted goes on the next time.
+        like: a program that was found for other sizes, or its ``report.route``. Nothing is searched
+            then: the rules that fired make the e-graph of these sizes, and its plan is the same as
+            far as sizes don't count. Where there is none, the search goes as always.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
@@ -159,6 +159,7 @@ def optimize(
         tune,
     )
     engines_of(settings.engines)
+    route = _route_of(like)
     begin = time.monotonic()
     loaded = rules_of(settings.rules, settings.numerics, where="optimize")
     loaded_at = time.monotonic()
@@ -189,7 +190,7 @@ def optimize(
     original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
-        run = _Run(settings, captured, original, loaded, report, bar)
+        run = _Run(settings, captured, original, loaded, report, bar, route)
         try:
             result = run.pipeline()
         except (ExtractionError, LoweringError) as error:
@@ -208,8 +209,22 @@ def optimize(
     return result
 
 
-# Seconds that a worker takes to load its libraries at least: with less time none is begun.
-_LOADING_S = 1.0
+def _route_of(like: object) -> Route | None:
+    """
+    Raises:
+        EqsynthError: it is no program, or one that was loaded, whose plan isn't known.
+    """
+    found = getattr(like.report, "route", like) if isinstance(like, CompiledProgram) else like
+    if found is None or isinstance(found, Route):
+        return found
+    raise EqsynthError(
+        "optimize: like is no program that optimize has found",
+        got=type(like).__name__,
+        expected="a CompiledProgram that optimize gave, or its report.route",
+        hint="a program that was loaded from a file has no plan that could be followed",
+    )
+
+
 # Operators of a program that takes longer aren't timed one by one for the explanation.
 _LONG_S = 1.0
 
@@ -224,8 +239,9 @@ class _Run:
     rules: RuleSet
     report: Report
     bar: Progress
+    route: Route | None = None
     begin: float = field(default_factory=time.monotonic)
-    graphs: dict[bytes, EGraph] = field(default_factory=dict)
+    graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     # The last program that was built, by its plan: one that was built to be weighed is used.
     built: tuple[Plan, CompiledProgram] | None = None
@@ -241,11 +257,10 @@ class _Run:
         far = self.original.target.weights_are_far(sum(w.type.nbytes for w in weights))
         with Measurer(self.original.target.threads) as measurer:
             measurer.far = far
-            with self._stage("saturate"):
-                graph = self._saturate(measurer)
-            with self._stage("extract"):
-                own, found = self._extract(graph, measurer)
-        self.report.part("extract", "measure", measurer.spent_s)
+            searched = self._searched(measurer)
+        graph, own, found = searched.graph, searched.own, searched.found
+        self.segments, self.graphs = searched.segments, searched.graphs
+        self.settle_choice, self.report.route = searched.settle, searched.route
         if self.settings.tune and self.settings.objective == "time":
             with self._stage("tune"):
                 own, found = tuned_plans(own, found, self.original.target, far, self.settings.tune)
@@ -262,6 +277,23 @@ class _Run:
             compiled, plan = self._checked(graph, own), own.plan
         with self._stage("race"), unchanged(self.captured.buffers):
             return self._race(graph, plan, compiled)
+
+    def _searched(self, measurer: Measurer) -> Searched:
+        search = Search(
+            self.captured, self.original, self.settings, self.rules, self.report, self.bar,
+            measurer, self.begin, self._together,
+        )  # fmt: skip
+        if self.route is not None:
+            with self._stage("follow"):
+                followed = search.follow(self.route)
+            if followed is not None:
+                return followed
+        with self._stage("saturate"):
+            graph = search.saturate()
+        with self._stage("extract"):
+            searched = search.extract(graph)
+        self.report.part("extract", "measure", measurer.spent_s)
+        return searched
 
     def _checked(self, graph: EGraph, found: Extraction) -> CompiledProgram:
         """The program of a plan, held against the original.
@@ -308,89 +340,6 @@ class _Run:
         yield
         spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
         self.report.stages_s = {**self.report.stages_s, name: spent}
-
-    def _left_s(self) -> float:
-        return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
-
-    def _saturate(self, measurer: Measurer) -> EGraph:
-        settings = self.settings
-        timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
-        begin_s, engines = settings.time_limit_s / 2, engines_of(settings.engines)
-
-        def prepare(segments: Sequence[Segment]) -> None:
-            # Of a program whose e-graphs are remembered, the times mostly are too.
-            if timing:
-                plain, first = first_asked(self.captured.program, segments, engines, begin_s)
-                self._tell(measurer, plain, first, True)
-                measurer.prepare([step.kernel for step in first], begin_s)
-
-        saturation = Saturation(
-            self.captured.program,
-            settings,
-            self.rules,
-            self.bar,
-            # Half of the time at most: extraction has to measure with the rest.
-            self.begin + begin_s,
-            prepare,
-        )
-        graph = saturation.run()
-        self.segments, self.graphs = saturation.segments, saturation.graphs
-        report = self.report
-        report.remembered_segments = saturation.remembered
-        report.segments, report.distinct_segments = len(self.segments), saturation.distinct
-        report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
-        report.rules_fired, report.over_budget = graph.matches, graph.over_budget
-        report.law_faults, report.growth = graph.faults, graph.growth
-        telling.found(graph, report)
-        return graph
-
-    def _tell(
-        self, measurer: Measurer, graph: EGraph, steps: Sequence[PlanStep], whole: bool
-    ) -> None:
-        """Which steps are the whole program, and what the small constants of steps are; if they
-        can't be evaluated, the steps can't be built, and whoever builds them says so."""
-        measurer.alone.update(step.kernel for step in steps if whole)
-        with suppress(EqsynthError, RuntimeError):
-            measurer.known |= small_constants(self.captured, graph, steps)
-
-    def _extract(self, graph: EGraph, measurer: Measurer) -> tuple[Extraction, Extraction]:
-        """The plan of eqsynth's own kernels, and the plan with regions on engines."""
-        target, settings = self.original.target, self.settings
-        # Building comes after the deadline, so that it may take a share of the limit's slack.
-        slack_s = 0.2 * settings.time_limit_s + 0.5
-        with closing(Profile(target.key())) as profile:
-            costs = CostModel(target, profile, settings.objective, measurer.far)
-            backends = cpu_backends(self.captured.opaque)
-            tried = engines_of(settings.engines)
-            path = chosen.path_of(graph, costs, tried)
-            timing = settings.objective == "time"
-            recalled = chosen.recall(path, graph, costs, tried) if timing else None
-            if recalled is not None:
-                own, found, times = recalled.own, recalled.found, recalled.times
-            else:
-                left_s = self._left_s()
-                if tried and timing:
-                    left_s -= reserved_s(left_s, measurer.preparing_s())
-                own = extract(
-                    graph, backends, costs, measurer, left_s,
-                    reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
-                    limit_bytes=settings.memory_limit,
-                )  # fmt: skip
-                factor = self._together(graph, own) if tried else 1.0
-                found = with_engines(
-                    graph, own, tried, costs, measurer, self._left_s(), factor,
-                    partial(self._tell, measurer, graph),
-                )  # fmt: skip
-                times = costs.relied_on() if timing else {}
-        if timing:
-            self.settle_choice = partial(chosen.settle, path, own, found, times)
-        report = self.report
-        report.remembered_plan = recalled is not None
-        report.rounds, report.kernels_timed = found.rounds, found.timed
-        report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
-        report.complete, report.gap = found.complete, own.gap
-        telling.chosen(found, report)
-        return own, found
 
     def _together(self, graph: EGraph, own: Extraction) -> float:
         """What the kernels of a plan take in a row, over the sum of their times alone: less than 1

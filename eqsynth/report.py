@@ -21,6 +21,8 @@ from eqsynth.ir.work import bytes_moved, flops
 if TYPE_CHECKING:
     import torch
 
+    from eqsynth.extract.route import Route
+
 
 WHOLE = ("", "saturated", "rounds")
 """Ends of a search that weren't forced on it."""
@@ -91,6 +93,9 @@ class Report:
         own_rules: names of the user's rules, which are told before eqsynth's.
         remembered_plan: the plan was chosen before, by the times that the profile still holds; the
             rounds and kernels that are counted are those of now, none.
+        followed: the plan is that of another program, for other sizes; nothing was searched.
+        route: the plan without its sizes, which ``optimize(like=…)`` follows; None where the
+            original is kept because nothing was searched.
         opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
             the program that was found.
         operator_times: seconds of the original's operators and of the program's, in their places;
@@ -123,6 +128,7 @@ class Report:
     distinct_segments: int = 0
     remembered_segments: int = 0
     remembered_plan: bool = False
+    followed: bool = False
     optimize_s: float = 0.0
     stop: str = ""
     rules_fired: Mapping[str, int] = field(default_factory=dict)
@@ -142,6 +148,7 @@ class Report:
     engine_refused: str = ""
     operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
+    route: Route | None = field(default=None, repr=False, compare=False)
     page: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
 
     def count_before(self, program: Program) -> None:
@@ -299,6 +306,8 @@ class Report:
             kernels += f", {self.kernels_estimated} of the plan's chosen by estimates"
         if self.remembered_plan:
             kernels += ", the plan remembered"
+        if self.followed:
+            kernels += ", the plan of other sizes followed"
         told = [name for name, _ in fired if name in mine]
         segments = f"{self.segments}, {self.distinct_segments} distinct"
         if self.remembered_segments:

@@ -63,6 +63,10 @@ def chosen(extraction: Extraction, report: Report) -> None:
                   step.kernel.term.label)  # fmt: skip
 
 
+def not_followed() -> None:
+    log.info("the plan of other sizes can't be followed at these: they are searched")
+
+
 def timed(result: Race, kept: bool) -> None:
     log.info(
         "timed the original at %.3f ms and the program at %.3f ms: %s",

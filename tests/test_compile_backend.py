@@ -103,6 +103,10 @@ def test_a_size_that_comes_again_is_optimized_up_to_a_limit(
         programs = sized(watched).programs
         assert set(programs) == {(7, (7, 12)), (8, (8, 12))}
         assert all(isinstance(p, compile_backend.Program) for p in programs.values())
+        # The first was searched; the second follows it.
+        reports = [p.program.report for p in programs.values()]
+        assert [report.followed for report in reports] == [False, True]
+        assert len({round(r.flops_before / r.flops_after, 3) for r in reports}) == 1
         # One change of a weight is seen at each size.
         model.up.weight.mul_(2.0)
         for rows in (7, 8, 9):

@@ -17,7 +17,7 @@ LAYERS = {
     "egraph": 4, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8, "progress": 8,
     "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
     "lowered": 8, "telling": 9, "original": 9, "why_not": 9, "segmented": 9, "differing": 9,
-    "checking": 10,
+    "checking": 10, "searching": 10,
     "pipeline": 11, "prove": 11, "testing": 12, "compile_options": 12,
     "background": 12, "compile_backend": 13, "verify": 13,
     "generate": 13, "cli": 14,

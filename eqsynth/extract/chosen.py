@@ -23,7 +23,7 @@ from eqsynth.extract.candidates import copy_kernel, placeholder
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.search import Extraction
+from eqsynth.extract.search import Extraction, OnEngine
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor, over, topological
 
@@ -160,5 +160,5 @@ def _inputs(region: Region) -> list[Tensor]:
 
 
 _CLASSES: Final = {
-    **kept.classes(Chosen, Extraction, Plan, PlanStep, Kernel, *TERMS), **schedule.CLASSES
+    **kept.classes(Chosen, Extraction, OnEngine, Plan, PlanStep, Kernel, *TERMS), **schedule.CLASSES
 }

@@ -23,7 +23,7 @@ from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure
+from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure, OnEngine
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
 
@@ -142,6 +142,7 @@ def with_engines(
     if costs.objective != "time" or not parts or not engines:
         return found
     choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
+    by: dict[tuple[int, int], OnEngine] = {}
     timed, ended = 0, found.ended
     weights = [_own_s(plan, part, together) for part in parts]
     total_s = sum(weights)
@@ -169,6 +170,7 @@ def with_engines(
             if took:
                 best = min(took, key=lambda tried: took[tried])
                 choices[first, last] = (took[best], placed[best])
+                by[first, last] = OnEngine(len(parts), first, last, best[0].name, best[1])
                 # One heavy half is nearly the whole again.
                 if 1 / CLEAR < own_s / took[best] < CLEAR and len(parted) == 2:
                     wanted += _near(took)
@@ -179,7 +181,33 @@ def with_engines(
         whole = level[0][:2] == (0, len(parts))
         level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else refused
     joined = _joined(plan, total_s, way)
-    return replace(found, plan=joined, timed=found.timed + timed, ended=ended)
+    chosen = [step for _, step in way if step is not None]
+    regions = tuple(by[at] for at, (_, step) in choices.items() if any(step is s for s in chosen))
+    return replace(found, plan=joined, timed=found.timed + timed, ended=ended, regions=regions)
+
+
+def on_engines(
+    graph: EGraph, found: Extraction, regions: Sequence[OnEngine], engines: Sequence[Backend]
+) -> Extraction | None:
+    """The extraction with these regions on engines, untimed; None where its plan has no such
+    parts, or an engine doesn't take one."""
+    plan, by_name = found.plan, {engine.name: engine for engine in engines}
+    parts = spans(plan)
+    way: _Way = []
+    begin = 0
+    for region in sorted(regions, key=lambda region: region.first):
+        engine = by_name.get(region.engine)
+        if engine is None or region.parts != len(parts) or region.first < begin:
+            return None
+        first, last = parts[region.first], parts[region.last - 1]
+        span = Span(first.first, last.last, last.results)
+        step = next(_ways(graph, plan, span, (engine, region.side)), None)
+        if step is None:
+            return None
+        way += [*((part, None) for part in parts[begin : region.first]), (span, step)]
+        begin = region.last
+    way += [(part, None) for part in parts[begin:]]
+    return replace(found, plan=_joined(plan, plan.cost_s, way), regions=tuple(regions))
 
 
 def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:

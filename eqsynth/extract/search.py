@@ -47,6 +47,23 @@ can't be built or run. What it didn't reach is missing."""
 
 
 @dataclass(frozen=True)
+class OnEngine:
+    """A part of a plan that runs on an engine.
+
+    Attributes:
+        parts: spans that the plan of eqsynth's own kernels falls into.
+        first, last: of these, from the first to before the last.
+        side: whose terms the engine gets; see ``regions.py``.
+    """
+
+    parts: int
+    first: int
+    last: int
+    engine: str
+    side: int
+
+
+@dataclass(frozen=True)
 class Extraction:
     """The plan, and how it was found.
 
@@ -58,6 +75,7 @@ class Extraction:
         ended: whether the search came to its own end, and not to the deadline.
         gap: what part of the plan's cost another choice among the kernels could save at most, by
             times and estimates; None where no bound is known that is worth telling.
+        regions: what of the plan runs on engines.
     """
 
     plan: Plan
@@ -67,6 +85,7 @@ class Extraction:
     considered: int
     ended: bool = True
     gap: float | None = None
+    regions: tuple[OnEngine, ...] = ()
 
     @property
     def complete(self) -> bool:

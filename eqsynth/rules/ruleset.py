@@ -65,6 +65,27 @@ class RuleSet:
         dropped = {self[name].name for name in names}
         return replace(self, rules=tuple(r for r in self.rules if r.name not in dropped))
 
+    def only(self, names: Iterable[str]) -> RuleSet:
+        """The same declarations with these rules alone. Analyses always stay, and of a law all
+        rules do: those that request it, and what is done with its answers.
+
+        Args:
+            names: of rules and laws.
+
+        >>> from eqsynth.rules import load_rules
+        >>> kept = load_rules().only(["factor"])
+        >>> [rule.name for rule in kept.rules if rule.kind != "analysis"]
+        ['factor', 'factor-apply']
+        """
+        asked = frozenset(names)
+        laws = {rule.law for rule in self.rules if rule.law and {rule.name, rule.law} & asked}
+        rules = tuple(
+            rule
+            for rule in self.rules
+            if rule.kind == "analysis" or rule.name in asked or rule.law in laws
+        )
+        return replace(self, rules=rules)
+
     def select(
         self,
         *,

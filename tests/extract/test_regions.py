@@ -18,7 +18,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, spans, with_engines
+from eqsynth.extract.regions import first_asked, on_engines, spans, with_engines
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend import ops
@@ -163,8 +163,16 @@ def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) ->
         took = {4: 8.0, 2: 3.8}.get(len(inside)) or (0.1 if inside == [kernel.backend] else 3.0)
         return {kernel: seconds(took)}
 
-    plan = with_engines(graph, found, installed, costs, measure, 60.0).plan
+    better = with_engines(graph, found, installed, costs, measure, 60.0)
+    plan = better.plan
     assert [step.kernel.backend for step in plan.steps] == fastest
+    # The same parts of another plan, without a measurement.
+    again = on_engines(graph, found, better.regions, installed)
+    assert again is not None and [s.kernel for s in again.plan.steps] == [
+        s.kernel for s in plan.steps
+    ]
+    assert on_engines(graph, found, better.regions, ()) is None
+    assert on_engines(graph, found, (), installed) == found
     x = torch.randn(4, 8)
     torch.testing.assert_close(
         compiled(captured, graph, plan)(x), compiled(captured, graph, found.plan)(x)

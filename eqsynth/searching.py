@@ -1,0 +1,184 @@
+"""The search of one optimization: the e-graph, and the plan that is extracted from it.
+
+A search for a program of which another one was found for other sizes follows that one's route first
+(``extract/route.py``). Not here: what is made of the plan (``pipeline.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from eqsynth import telling
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.segments import Segment
+from eqsynth.errors import EqsynthError
+from eqsynth.extract import chosen
+from eqsynth.extract.cost import CostModel
+from eqsynth.extract.plan import PlanStep
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.regions import first_asked, reserved_s, with_engines
+from eqsynth.extract.route import Route, follow
+from eqsynth.extract.search import Extraction, extract
+from eqsynth.frontend.captured import Captured
+from eqsynth.lower.assemble import build_s
+from eqsynth.lower.backends import Measurer, cpu_backends
+from eqsynth.lower.backends import engines as engines_of
+from eqsynth.lowered import small_constants
+from eqsynth.original import Original
+from eqsynth.progress import Progress
+from eqsynth.report import Report
+from eqsynth.rules import RuleSet
+from eqsynth.segmented import Saturation
+from eqsynth.settings import Settings
+
+# Seconds that a worker takes to load its libraries at least: with less time none is begun.
+_LOADING_S = 1.0
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found.
+
+    Attributes:
+        graph: of the whole program.
+        own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
+        graphs: of the segments, by their keys.
+        settle: keeps, or forgets, what was chosen, once it is known whether it is worth it.
+        route: of the plan.
+    """
+
+    graph: EGraph
+    own: Extraction
+    found: Extraction
+    segments: list[Segment]
+    graphs: Mapping[bytes, EGraph]
+    route: Route
+    settle: Callable[[bool], None] = lambda _won: None
+
+
+@dataclass
+class Search:
+    """Stages of a search; they fill the report.
+
+    Attributes:
+        begin: what the monotonic clock said when the time limit began.
+        together: what the kernels of a plan take in a row, over the sum of their times alone.
+    """
+
+    captured: Captured
+    original: Original
+    settings: Settings
+    rules: RuleSet
+    report: Report
+    bar: Progress
+    measurer: Measurer
+    begin: float
+    together: Callable[[EGraph, Extraction], float]
+    _segments: list[Segment] = field(default_factory=list)
+    _graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
+
+    def follow(self, route: Route) -> Searched | None:
+        """The plan that a route leads to; None where it leads nowhere."""
+        graph = self._saturated(self.rules.only(route.rules), lambda _segments: None)
+        target = self.original.target
+        backends = cpu_backends(self.captured.opaque)
+        with closing(Profile(target.key())) as profile:
+            costs = CostModel(target, profile, self.settings.objective, self.measurer.far)
+            engines = engines_of(self.settings.engines)
+            limit_bytes = self.settings.memory_limit
+            plans = follow(route, graph, backends, engines, costs, limit_bytes)
+        if plans is None:
+            telling.not_followed()
+            return None
+        self.report.followed = True
+        self._told(*plans, remembered=False)
+        return Searched(graph, *plans, self._segments, self._graphs, route)
+
+    def saturate(self) -> EGraph:
+        """The e-graph of the whole program; engines are asked for the original meanwhile."""
+        settings, measurer = self.settings, self.measurer
+        timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
+        begin_s, engines = settings.time_limit_s / 2, engines_of(settings.engines)
+
+        def prepare(segments: Sequence[Segment]) -> None:
+            # Of a program whose e-graphs are remembered, the times mostly are too.
+            if timing:
+                plain, first = first_asked(self.captured.program, segments, engines, begin_s)
+                self._tell(plain, first, True)
+                measurer.prepare([step.kernel for step in first], begin_s)
+
+        return self._saturated(self.rules, prepare)
+
+    def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], None]) -> EGraph:
+        # Half of the time at most: extraction has to measure with the rest.
+        end = self.begin + self.settings.time_limit_s / 2
+        saturation = Saturation(self.captured.program, self.settings, rules, self.bar, end, missed)
+        graph = saturation.run()
+        self._segments, self._graphs = saturation.segments, saturation.graphs
+        report = self.report
+        report.remembered_segments = saturation.remembered
+        report.segments, report.distinct_segments = len(self._segments), saturation.distinct
+        report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
+        report.rules_fired, report.over_budget = graph.matches, graph.over_budget
+        report.law_faults, report.growth = graph.faults, graph.growth
+        telling.found(graph, report)
+        return graph
+
+    def _tell(self, graph: EGraph, steps: Sequence[PlanStep], whole: bool) -> None:
+        """Which steps are the whole program, and what the small constants of steps are; if they
+        can't be evaluated, the steps can't be built, and whoever builds them says so."""
+        self.measurer.alone.update(step.kernel for step in steps if whole)
+        with suppress(EqsynthError, RuntimeError):
+            self.measurer.known |= small_constants(self.captured, graph, steps)
+
+    def _left_s(self) -> float:
+        return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
+
+    def extract(self, graph: EGraph) -> Searched:
+        """The plan of least time, or FLOPs."""
+        target, settings, measurer = self.original.target, self.settings, self.measurer
+        # Building comes after the deadline, so that it may take a share of the limit's slack.
+        slack_s = 0.2 * settings.time_limit_s + 0.5
+        settle: Callable[[bool], None] = Searched.settle
+        with closing(Profile(target.key())) as profile:
+            costs = CostModel(target, profile, settings.objective, measurer.far)
+            backends = cpu_backends(self.captured.opaque)
+            tried = engines_of(settings.engines)
+            path = chosen.path_of(graph, costs, tried)
+            timing = settings.objective == "time"
+            recalled = chosen.recall(path, graph, costs, tried) if timing else None
+            if recalled is not None:
+                own, found, times = recalled.own, recalled.found, recalled.times
+            else:
+                left_s = self._left_s()
+                if tried and timing:
+                    left_s -= reserved_s(left_s, measurer.preparing_s())
+                own = extract(
+                    graph, backends, costs, measurer, left_s,
+                    reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
+                    limit_bytes=settings.memory_limit,
+                )  # fmt: skip
+                factor = self.together(graph, own) if tried else 1.0
+                found = with_engines(
+                    graph, own, tried, costs, measurer, self._left_s(), factor,
+                    partial(self._tell, graph),
+                )  # fmt: skip
+                times = costs.relied_on() if timing else {}
+            if timing:
+                settle = partial(chosen.settle, path, own, found, times)
+            costs.load(own.plan.kernels())
+            route = Route.of(own, found, costs, graph)
+        self._told(own, found, recalled is not None)
+        return Searched(graph, own, found, self._segments, self._graphs, route, settle)
+
+    def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:
+        report = self.report
+        report.remembered_plan = remembered
+        report.rounds, report.kernels_timed = found.rounds, found.timed
+        report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
+        report.complete, report.gap = found.complete, own.gap
+        telling.chosen(found, report)

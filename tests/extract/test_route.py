@@ -1,0 +1,155 @@
+"""Routes: the plan of one size, followed at another."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+import eqsynth
+from eqsynth import ops
+from eqsynth.errors import EqsynthError
+from eqsynth.extract.route import form_of
+from eqsynth.frontend.captured import capture_expression
+from eqsynth.frontend.expr import Expr
+from eqsynth.ir.tensor import Tensor
+from eqsynth.lower.program import CompiledProgram
+
+
+def folded(rows: int) -> Expr:
+    """Two products that fold into one: (x U) V = x (U V)."""
+    u, v = eqsynth.weight("u", (12, 96)), eqsynth.weight("v", (96, 12))
+    return ops.tanh((eqsynth.input("x", (rows, 12)) @ u) @ v)
+
+
+def attention(length: int) -> Expr:
+    """(q k') v = q (k' v), less work from the length of 8 on."""
+    q, k, v = (eqsynth.input(name, (length, 8)) for name in "qkv")
+    return (q @ ops.permute(k, (1, 0))) @ v
+
+
+def found(expression: Expr, like: object = None, objective: str = "flops") -> CompiledProgram:
+    return eqsynth.optimize(
+        expression, objective=objective, like=like, engines=(), progress=False  # type: ignore[arg-type]
+    )
+
+
+def ratio(program: CompiledProgram) -> float:
+    return program.report.flops_after / program.report.flops_before
+
+
+def inputs_of(expression: Expr) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(i.shape) for i in capture_expression(expression).program.inputs]
+
+
+def same(program: CompiledProgram, other: CompiledProgram, expression: Expr) -> None:
+    given = inputs_of(expression)
+    torch.testing.assert_close(program(*given), other(*given))
+
+
+@pytest.mark.parametrize(("make", "sizes"), [(attention, (32, 48)), (attention, (64, 24))])
+def test_the_plan_of_one_size_is_followed_at_another(
+    make: object, sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    assert callable(make)
+    first, second = map(make, sizes)
+    known = found(first)
+    program = found(second, known)
+    report = program.report
+    assert report.followed and not report.kernels_timed and not report.remembered_plan
+    assert "followed" in str(report)
+    alone = found(second)
+    assert not alone.report.followed
+    assert report.flops_after == alone.report.flops_after < report.flops_before
+    same(program, alone, second)
+    assert {s.kernel.implementation for s in program.steps} == {
+        s.kernel.implementation for s in known.steps
+    }
+    # Its equalities were derived at its own sizes, so that its chain is one of them.
+    assert program.explain().steps
+    # What was found there can be followed further, and a route outlives its process.
+    again = found(make(40), pickle.loads(pickle.dumps(report.route)))
+    assert again.report.followed
+
+
+def test_by_time_nothing_is_timed() -> None:
+    known = found(folded(20), objective="time")
+    program = found(folded(28), known, objective="time")
+    assert known.report.kernels_timed or known.report.remembered_plan
+    assert program.report.followed and program.report.kernels_timed == 0
+    assert ratio(program) == pytest.approx(ratio(known), rel=0.2)
+    weights = torch.randn(12, 96), torch.randn(96, 12)
+    for one in (known, program):
+        one.refresh(dict(zip("uv", weights, strict=True)))
+    x = torch.randn(28, 12)
+    torch.testing.assert_close(program(x), torch.tanh(x @ weights[0] @ weights[1]))
+
+
+def test_where_a_route_leads_nowhere_the_program_is_searched() -> None:
+    known = found(folded(20))
+    program = found(attention(32), known)
+    assert not program.report.followed
+    assert program.report.flops_after == found(attention(32)).report.flops_after
+
+
+def test_an_equality_that_holds_at_one_size_alone_is_not_carried_over() -> None:
+    """The middle of 3 rows is one row, of 5 rows it isn't: what was derived for the one is asked
+    again of the rules for the other."""
+
+    def middle(rows: int) -> Expr:
+        x = eqsynth.input("x", (rows, 8))
+        return ops.relu(ops.slice(ops.slice(x, 0, 1, rows - 1), 0, 0, 1) @ eqsynth.weight("w", (8, 8)))
+
+    known = found(middle(3))
+    program = found(middle(5), known)
+    w = torch.randn(8, 8)
+    program.refresh({"w": w})
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(program(x), torch.relu(x[1:2] @ w))
+
+
+@pytest.mark.parametrize("like", [1, "program.eqsynth", object()])
+def test_what_no_search_has_found_is_refused(like: object) -> None:
+    with pytest.raises(EqsynthError, match="like is no program"):
+        found(folded(4), like)
+
+
+def test_a_loaded_program_has_no_plan_to_follow(tmp_path: Path) -> None:
+    eqsynth.save(found(folded(20)), tmp_path / "p.eqsynth")
+    with pytest.raises(EqsynthError, match="like is no program"):
+        found(folded(4), eqsynth.load(tmp_path / "p.eqsynth"))
+
+
+# ---- forms ---------------------------------------------------------------------------------------
+
+
+def term(expression: Expr) -> Tensor:
+    (output,) = capture_expression(expression).program.outputs
+    return output
+
+
+def scope(rows: int, scale: float = 0.5) -> Tensor:
+    x, y = eqsynth.input("x", (rows, 8)), eqsynth.input("y", (8, rows))
+    return term(
+        eqsynth.scope(
+            lambda i, j: eqsynth.sum(lambda k: x[i, k] * y[k, j] * scale, k=8), i=rows, j=rows
+        )
+    )
+
+
+def test_forms_leave_sizes_out_and_orders() -> None:
+    x, y = eqsynth.input("x", (4, 8)), eqsynth.input("x", (6, 8))
+    assert form_of(term(ops.relu(x))) == form_of(term(ops.relu(y)))
+    assert form_of(term(ops.relu(x))) != form_of(term(ops.tanh(x)))
+    assert form_of(term(ops.sum(x, 0))) == form_of(term(ops.sum(y, 0)))
+    assert form_of(term(ops.sum(x, 0))) != form_of(term(ops.sum(x, (0, 1))))
+    assert form_of(scope(4)) == form_of(scope(7)) == form_of(scope(9, 0.25))
+    z = eqsynth.input("z", (4, 8))
+    crossed, taken = (
+        eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: f(x[i, k], z[j, k]), k=8), i=4, j=4)
+        for f in (lambda a, b: 0.5 * a * b, lambda a, b: a + b)
+    )
+    assert form_of(scope(4)) == form_of(term(crossed)) != form_of(term(taken))
