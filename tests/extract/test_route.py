@@ -100,8 +100,8 @@ def test_an_equality_that_holds_at_one_size_alone_is_not_carried_over() -> None:
     again of the rules for the other."""
 
     def middle(rows: int) -> Expr:
-        x = eqsynth.input("x", (rows, 8))
-        return ops.relu(ops.slice(ops.slice(x, 0, 1, rows - 1), 0, 0, 1) @ eqsynth.weight("w", (8, 8)))
+        inner = ops.slice(eqsynth.input("x", (rows, 8)), 0, 1, rows - 1)
+        return ops.relu(ops.slice(inner, 0, 0, 1) @ eqsynth.weight("w", (8, 8)))
 
     known = found(middle(3))
     program = found(middle(5), known)
@@ -148,8 +148,10 @@ def test_forms_leave_sizes_out_and_orders() -> None:
     assert form_of(term(ops.sum(x, 0))) != form_of(term(ops.sum(x, (0, 1))))
     assert form_of(scope(4)) == form_of(scope(7)) == form_of(scope(9, 0.25))
     z = eqsynth.input("z", (4, 8))
-    crossed, taken = (
-        eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: f(x[i, k], z[j, k]), k=8), i=4, j=4)
-        for f in (lambda a, b: 0.5 * a * b, lambda a, b: a + b)
+    crossed = eqsynth.scope(
+        lambda i, j: eqsynth.sum(lambda k: 0.5 * x[i, k] * z[j, k], k=8), i=4, j=4
+    )
+    taken = eqsynth.scope(
+        lambda i, j: eqsynth.sum(lambda k: x[i, k] + z[j, k], k=8), i=4, j=4
     )
     assert form_of(scope(4)) == form_of(term(crossed)) != form_of(term(taken))
