@@ -1,4 +1,4 @@
-"""TASO's 43 properties of operators (papers/004, Table 2) as theorems of ours: none of them is a rule.
+"""TASO's 43 properties of operators (papers/004, Table 2) as theorems: none of them is a rule.
 
     python -m benchmarks.table2              each property: for all sizes, and by derivation
     python -m benchmarks.table2 --json FILE
@@ -232,7 +232,8 @@ def main() -> None:
             flush=True,
         )
     print(
-        f"{len(rows)} properties: {sum(r.verified == 'proved' for r in rows)} proved for all sizes, "
+        f"{len(rows)} properties: "
+        f"{sum(r.verified == 'proved' for r in rows)} proved for all sizes, "
         f"{sum(r.sizes == len(CASES) for r in rows)} derived at all of {len(CASES)} sizes, "
         f"{sum(r.verified == 'proved' or r.sizes == len(CASES) for r in rows)} one or the other; "
         f"{sum(r.verified_s + r.derived_s for r in rows):.0f} s of the processor"
