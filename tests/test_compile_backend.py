@@ -136,10 +136,10 @@ def test_numbers_among_the_inputs_are_sizes_too(watched: Watched) -> None:
 
     compiled = torch.compile(head, backend=watched, options=FAST, dynamic=True)
     with torch.no_grad():
-        for rows in (2, 3, 3, 4, 4, 3, 2, 2):
+        for rows in (2, 3, 3, 2, 2):
             x = torch.randn(6, 3)
             torch.testing.assert_close(compiled(x, rows), head(x, rows))
-    assert {key[-1] for key in sized(watched).programs} == {2, 3, 4}
+    assert {key[-1] for key in sized(watched).programs} == {2, 3}
 
 
 def test_sizes_are_looked_for_by_one_thread_at_a_time() -> None:
