@@ -6,6 +6,7 @@ error that names the operator, its place in the user's model, and what was expec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -325,6 +326,23 @@ def given(_types: Types, shape: Ints, _value_or_axis: float, dtype: str) -> Tens
 def interpolation(_types: Types, extents: Ints, align: int, dtype: str) -> TensorType:
     """The matrix (out, in) of linear interpolation between ``extents = (out, in)`` points."""
     return TensorType(extents, dtype)
+
+
+def literal(_types: Types, shape: Ints, above: Ints, below: Ints, dtype: str) -> TensorType:
+    """The tensor of the numbers ``above[n] / below[n]``, in row-major order."""
+    if not is_float(dtype):
+        raise DtypeError(
+            what="literal: rational numbers are floats",
+            got=dtype,
+            expected="a float dtype",
+            hint="give a float dtype",
+        )
+    if {len(above), len(below)} != {math.prod(shape)}:
+        shape_error("literal: other elements than its shape has", f"{len(above)} and {len(below)}",
+                    str(math.prod(shape)), "give a numerator and a denominator for each")  # fmt: skip
+    if any(number < 1 for number in below):
+        shape_error("literal: a denominator isn't positive", str(below), "1 or more", "")
+    return TensorType(shape, dtype)
 
 
 def upsample(types: Types, size: Ints, align: int) -> TensorType:

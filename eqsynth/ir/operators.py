@@ -199,6 +199,13 @@ _OTHERS: Final = (
         (("extents", "ints"), ("align_corners", "int"), ("dtype", "str")),
         "constant",
     ),
+    Operator(
+        "Literal",
+        0,
+        inference.literal,
+        (("shape", "ints"), ("numerators", "ints"), ("denominators", "ints"), ("dtype", "str")),
+        "constant",
+    ),
     Operator("Embedding", 2, inference.embedding, (), "data"),
     Operator("Gather", 2, inference.gather, (("axis", "int"),), "data"),
     Operator(

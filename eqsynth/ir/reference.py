@@ -219,6 +219,11 @@ def _iota(shape: Any, axis: int, dtype: str) -> Array:
     return stored(np.broadcast_to(line, shape), dtype)
 
 
+def _literal(shape: Any, above: Any, below: Any, dtype: str) -> Array:
+    # Divided in the arithmetic at hand: a third is a third in a finite field.
+    return np.asarray(stored(above, dtype) / stored(below, dtype)).reshape(shape)
+
+
 def _from_the_front(positions: Array) -> Array:
     """Positions of which none counts from the end, as NumPy's may."""
     if positions.size and positions.min() < 0:
@@ -266,6 +271,7 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Full": lambda shape, value, dtype: stored(np.full(shape, value), dtype),
     "Iota": _iota,
     "Interpolation": interpolation,
+    "Literal": _literal,
     "Embedding": lambda table, ids: table[_from_the_front(ids)],
     "Gather": lambda x, index, axis: np.take_along_axis(
         x[tuple(slice(0, e) if a != axis else slice(None) for a, e in enumerate(index.shape))],

@@ -314,6 +314,11 @@ def _interpolation(extents: Ints, align_corners: int, dtype: str) -> Array:
     return F.interpolate(units, extents[0], mode="linear", align_corners=aligned)[0].T
 
 
+def _literal(shape: Ints, above: Ints, below: Ints, dtype: str) -> Array:
+    # In float64; what is kept of it is the caller's to say.
+    return (torch.tensor(above, dtype=torch.float64) / torch.tensor(below)).reshape(shape)
+
+
 def _upsample(x: Array, size: Ints, align_corners: int) -> Array:
     return F.interpolate(x, size, mode="bilinear", align_corners=bool(align_corners))
 
@@ -355,6 +360,7 @@ _OPERATORS: Final[dict[str, Function]] = {
     "Full": _full,
     "Iota": _iota,
     "Interpolation": _interpolation,
+    "Literal": _literal,
     "Embedding": lambda table, ids: F.embedding(ids.long(), table),
     "Gather": lambda x, index, axis: torch.gather(x, axis, index.long()),
 }

@@ -342,6 +342,15 @@ def _interpolation(world: World, want: TensorType | None, types: Types, attrs: A
         attrs[1] = world.choices.pick((0, 1))
 
 
+def _literal(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
+    if attrs[0] is None:
+        attrs[0] = want.shape if want is not None else world.shape(2)
+    size = math.prod(attrs[0])
+    for place, numbers in ((1, (0, 1, -1, 3, -5)), (2, (1, 2, 3, 6))):
+        if attrs[place] is None:
+            attrs[place] = tuple(world.choices.pick(numbers) for _ in range(size))
+
+
 def _embedding(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
     # Two rows at least: indices are drawn among the first two.
     fill(types, 0, lambda: TensorType((2 + world.extent(), world.extent()), world.dtype))
@@ -378,6 +387,7 @@ _FITS: Final[dict[str, Fit]] = {
     "Full": _full,
     "Iota": _iota,
     "Interpolation": _interpolation,
+    "Literal": _literal,
     "Embedding": _embedding,
     "Gather": _gather,
 }

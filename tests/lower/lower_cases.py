@@ -180,6 +180,10 @@ SPECIAL: dict[str, list[Op]] = {
         for extents in ((7, 3), (1, 3), (2, 5))
         for align in (0, 1)
     ],
+    "Literal": [
+        Op("Literal", (), ((2, 3), (1, 0, -1, 5, 1, 9), (1, 1, 2, 3, 7, 4), dtype))
+        for dtype in ("float32", "float64")
+    ],
     "Embedding": [with_dtypes("Embedding", ((7, 3), "float32"), ((2, 4), "int32"))],
     "Gather": [with_dtypes("Gather", ((4, 5), "float32"), ((2, 5), "int64"), attrs=(0,))],
 }

@@ -138,7 +138,7 @@ def test_an_operator(term: Op) -> None:
 def test_every_operator_has_a_row() -> None:
     names = {row.name for row in OPERATORS.values() if not row.function}
     rows = {*operators._COMPUTED, *operators._VIEWS, *operators._DATA}
-    assert names - rows == {"Cast", "Concat", "Full", "Iota", "Interpolation", "Opaque"}
+    assert names - rows == {"Cast", "Concat", "Full", "Iota", "Interpolation", "Literal", "Opaque"}
     scalars = {row.function for row in OPERATORS.values() if row.function}
     known = {*functions._DIRECT, *functions._COMPARISONS, *functions._COMPOSED}
     assert scalars <= known

@@ -1,0 +1,211 @@
+"""Correlation by tiles: matrices proved exact, the law at its edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product as places
+
+import numpy as np
+import pytest
+import sympy
+
+from eqsynth.calculus.correlate import Correlate, Window, correlate
+from eqsynth.calculus.toom_cook import Algorithm, correlation, is_exact, toom_cook
+from eqsynth.errors import LawError
+from eqsynth.ir.index import It
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.choices import chance
+from eqsynth.testing.scope_samples import leaf as sampled
+from eqsynth.testing.world import World
+from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.terms import INF, it, leaf
+
+KNOWN = ((1, 3), (2, 2), (2, 3), (3, 3), (4, 2), (4, 3), (6, 3), (2, 4), (2, 5), (3, 5), (4, 5))
+POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
+SIZES = {size: toom_cook(*size, POINTS[: sum(size) - 2]) for size in KNOWN}
+CHOSEN = {size: correlation(*size) for size in ((2, 3), (4, 3), (6, 3), (2, 5), (4, 5))}
+
+
+# ---- the matrices --------------------------------------------------------------------------
+
+
+def outputs_of(algorithm: Algorithm) -> list[sympy.Expr]:
+    """What the algorithm gives for symbols, less what a correlation gives."""
+
+    def matrix(rows: object) -> sympy.Matrix:
+        return sympy.Matrix([[sympy.Rational(e.numerator, e.denominator) for e in r] for r in rows])
+
+    d = sympy.Matrix(sympy.symbols(f"d:{algorithm.inputs}"))
+    w = sympy.Matrix(sympy.symbols(f"w:{algorithm.taps}"))
+    products = (matrix(algorithm.filter) * w).multiply_elementwise(matrix(algorithm.data) * d)
+    given = matrix(algorithm.output) * products
+    return [
+        sympy.expand(given[j] - sum(d[j + k] * w[k] for k in range(algorithm.taps)))
+        for j in range(algorithm.outputs)
+    ]
+
+
+@pytest.mark.parametrize("algorithm", [*SIZES.values(), *CHOSEN.values()])
+def test_an_algorithm_is_a_correlation_of_all_filters_and_data(algorithm: Algorithm) -> None:
+    assert outputs_of(algorithm) == [0] * algorithm.outputs
+    assert is_exact(algorithm)
+    assert algorithm.products == algorithm.outputs + algorithm.taps - 1
+
+
+def test_an_entry_that_is_off_is_seen() -> None:
+    right = CHOSEN[2, 3]
+    for name, size in (("output", (2, 4)), ("filter", (4, 3)), ("data", (4, 4))):
+        for row, column in places(*map(range, size)):
+            rows = [list(entries) for entries in getattr(right, name)]
+            rows[row][column] += Fraction(1, 1 << 40)
+            wrong = replace(right, **{name: tuple(map(tuple, rows))})
+            assert not is_exact(wrong)
+            assert any(difference != 0 for difference in outputs_of(wrong))
+
+
+def test_matrices_of_other_sizes_are_seen() -> None:
+    right = CHOSEN[2, 3]
+    assert not is_exact(replace(right, data=right.data[:-1]))
+    assert not is_exact(replace(right, data=tuple(row[:-1] for row in right.data)))
+    assert not is_exact(replace(right, output=tuple((*row, Fraction(0)) for row in right.output)))
+
+
+def test_points_have_to_be_different_and_enough() -> None:
+    for points in (POINTS[:2], (*POINTS[:2], POINTS[0])):
+        with pytest.raises(ValueError):
+            toom_cook(2, 3, points)
+    with pytest.raises(ValueError):
+        correlation(9, 3)
+
+
+def test_what_the_data_are_multiplied_by_is_exact_in_float32() -> None:
+    for algorithm in CHOSEN.values():
+        for entry in (e for m in (algorithm.data, algorithm.output) for row in m for e in row):
+            assert float(np.float32(float(entry))) == entry
+
+
+# ---- the law -------------------------------------------------------------------------------
+
+Y, K = It(0, 5), It(1, 3)
+D = Read(leaf("d", 7), (it(0, 5) + it(1, 3),))
+W = Read(leaf("w", 3), (it(1, 3),))
+TWO, FOUR = CHOSEN[2, 3], CHOSEN[4, 3]
+
+
+def over(body: Scalar, reducer: str = "sum") -> Scope:
+    return Scope((5,), (3,), body, reducer)
+
+
+def slid(index: object, extent: int = 7, fill: float = 0.0) -> Read:
+    return Read(leaf("d", extent), (index,), fill)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [(2, 3), (4, 3), (6, 3)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        Prod((D, W)),
+        Prod((D, W, Num(2.0))),
+        Prod((slid(it(0, 5) + it(1, 3) - 1, 5), W)),
+        Prod((slid(it(0, 5) + it(1, 3) * 2, 9), W)),
+        Prod((slid(it(0, 5) + it(1, 3) * 3 - 3, 5, 1.5), W)),
+        D,
+        replace(D, fill=-INF),
+        Prod((D, W, W)),
+        Prod((D, Read(leaf("v", 5), (it(1, 3) * 2,)))),
+    ],
+)
+def test_a_window_by_tiles_is_equal(size: tuple[int, int], body: Scalar) -> None:
+    scope = over(body)
+    answer = correlate(scope, Correlate((Window(Y, K, CHOSEN[size]),)))
+    assert answer != scope
+    assert_one_value(scope, answer)
+
+
+DOUBLE = leaf("d", 7, dtype="float64")
+WHOLE = leaf("d", 7, dtype="int32")
+
+
+@pytest.mark.parametrize(
+    ("condition", "scope", "windows"),
+    [
+        ("product", over(Prod((D, Call("exp", (W,))))), [Window(Y, K, TWO)]),
+        ("product", over(Prod((D, W)), "max"), [Window(Y, K, TWO)]),
+        ("product", over(Prod((slid(it(0, 5) + it(1, 3) - 1, 5, INF), W))), [Window(Y, K, TWO)]),
+        ("product", over(slid(it(0, 5) + it(1, 3) - 1, 5, INF)), [Window(Y, K, TWO)]),
+        ("dtype", over(Prod((replace(D, tensor=DOUBLE), W))), [Window(Y, K, TWO)]),
+        ("dtype", over(Prod((replace(D, tensor=WHOLE), Num(2.0)))), [Window(Y, K, TWO)]),
+        ("iterators", over(Prod((D, W))), []),
+        ("iterators", over(Prod((D, W))), [Window(K, K, TWO)]),
+        ("iterators", over(Prod((D, W))), [Window(Y, Y, TWO)]),
+        ("iterators", over(Prod((D, W))), [Window(Y, K, TWO)] * 2),
+        ("algorithm", over(Prod((D, W))), [Window(Y, K, CHOSEN[2, 5])]),
+        ("algorithm", over(Prod((D, W))), [Window(Y, K, replace(TWO, data=TWO.data[::-1]))]),
+        ("window", over(Prod((D, D))), [Window(Y, K, TWO)]),
+        ("window", over(W), [Window(Y, K, TWO)]),
+        ("window", over(Prod((D, Read(leaf("b", 5), (it(0, 5),))))), [Window(Y, K, TWO)]),
+        ("window", over(Prod((slid(it(0, 5) * 2 + it(1, 3), 11), W))), [Window(Y, K, TWO)]),
+        ("window", over(Prod((slid(it(0, 5) - it(1, 3) + 2), W))), [Window(Y, K, TWO)]),
+        ("window", over(Prod((slid((it(0, 5) + it(1, 3)) // 2), W))), [Window(Y, K, TWO)]),
+        ("window", over(Prod((slid(it(0, 5) + it(1, 3) + it(0, 5) % 2, 8), W))),
+         [Window(Y, K, TWO)]),
+        ("window", over(Prod((Read(leaf("d", 7, 5), (it(0, 5) + it(1, 3), it(0, 5))), W))),
+         [Window(Y, K, TWO)]),
+        ("window", over(Prod((Read(leaf("d", 5, 3), (it(0, 5), it(1, 3))), W))),
+         [Window(Y, K, TWO)]),
+    ],
+)  # fmt: skip
+def test_a_condition_that_fails_is_named(
+    condition: str, scope: Scope, windows: list[Window]
+) -> None:
+    with pytest.raises(LawError) as refused:
+        correlate(scope, Correlate(tuple(windows)))
+    assert (refused.value.law, refused.value.condition) == ("correlate", condition)
+
+
+def image(world: World) -> Scope:
+    """Channels of an image under windows of one or two axes: any padding, dilation and groups."""
+    pick = world.choices.pick
+    taps = [pick((3, 3, 3, 2, 1, 5)) for _ in range(pick((1, 2)))]
+    outs = [pick((1, 2, 3, 4, 5, 7)) for _ in taps]
+    n, f, c = pick((1, 2)), pick((1, 2, 3)), pick((1, 2, 3))
+    outer, inner = (n, f, *outs), (c, *taps)
+    its = [it(slot, extent) for slot, extent in enumerate((*outer, *inner))]
+    index, extents = [its[0], its[len(outer)]], [n, c]
+    if chance(world.choices, 3):
+        index[1], extents[1] = index[1] + its[1] * c, c * f
+    for axis, (out, tap) in enumerate(zip(outs, taps, strict=True)):
+        at = its[2 + axis], its[len(outer) + 1 + axis]
+        step, dilation, padding = pick((1, 1, 1, 2)), pick((1, 1, 2, 3)), pick((0, 1, 2))
+        index.append(at[0] * step + at[1] * dilation - padding)
+        extents.append(max(1, (out - 1) * step + (tap - 1) * dilation + 1 - 2 * padding))
+    fill = pick((0.0, 0.0, 0.0, 1.0, -INF))
+    data = Read(sampled(world, tuple(extents), "x", "float32"), tuple(index), fill)
+    taps_at = its[len(outer) + 1 :]
+    weight = Read(sampled(world, (f, c, *taps), "w", "float32"),
+                  (its[1], its[len(outer)], *taps_at))  # fmt: skip
+    reducer = pick(("sum", "sum", "sum", "sum", "sum", "max"))
+    return Scope(outer, inner, Prod((data, weight)), reducer)
+
+
+def propose(world: World, scope: Scope) -> Correlate:
+    """Any positions with any taps, mostly those that belong together, by any algorithm."""
+    pick = world.choices.pick
+    width = len(scope.traversal)
+    found = []
+    for axis in range(2, width):
+        tap = width + axis - 1
+        if chance(world.choices, 6):
+            tap = width + pick(range(len(scope.reduction)))
+        slots = (axis, tap)
+        out, other = (It(slot, scope.extents[slot]) for slot in slots)
+        sizes = [size for size in SIZES if size[1] == other.extent] or [(2, 3)]
+        found.append(Window(out, other, SIZES[pick(sizes)]))
+    return Correlate(tuple(found[: pick((1, 2, 2))]))
+
+
+def test_whatever_is_correlated_is_equal() -> None:
+    refused = ("product", "iterators", "algorithm", "window")
+    never_wrong(correlate, propose, (image,), given_back=60, refused=refused, examples=400)
