@@ -144,6 +144,14 @@ is 38); F(6, 3) 73 (with 1/2, 1, 3/2 it is 103). A plain loop has 3.6."""
 
 
 @cache
+def sizes() -> frozenset[tuple[int, int]]:
+    """Outputs and taps, both more than one, for which there are points."""
+    return frozenset(
+        (count + 2 - taps, taps) for count in _POINTS for taps in range(2, count + 1)
+    )
+
+
+@cache
 def correlation(outputs: int, taps: int) -> Algorithm:
     """F(outputs, taps) at the points whose float32 error was measured to be least.
 

@@ -66,7 +66,7 @@ DEFAULT_PHASES = (
     Phase("normalize", ("index", "scalar", "normal"), 24),
     Phase("contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12),
     Phase("stack", ("stack", "index", "scalar", "normal"), 4),
-    Phase("derive", ("boundary", "derive-explore", "index", "normal"), 10),
+    Phase("derive", ("boundary", "correlate-explore", "derive-explore", "index", "normal"), 10),
     Phase("match", ("match", "simplify"), 8),
     Phase("merge", ("merge", "simplify"), 3),
 )

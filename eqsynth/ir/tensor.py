@@ -252,6 +252,11 @@ class ClassRef(Tensor):
         return f"%{self.handle}"
 
 
+def is_literal(term: Tensor) -> bool:
+    """Whether the term is a constant that is written out, number by number."""
+    return isinstance(term, Op) and term.name == "Literal"
+
+
 def args_of(term: Tensor) -> tuple[Tensor, ...]:
     """The tensors that a term reads directly, each once, in order."""
     if isinstance(term, Op | Region):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eqsynth.ir.scalar import operations
-from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
+from eqsynth.ir.scalar import Read, factors_of, operations
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import TensorType
 
 
@@ -42,6 +42,9 @@ _PRODUCTS = {
 def flops(term: Tensor) -> int:
     """Floating-point operations of one term, its arguments given (a multiply-add counts as two)."""
     if isinstance(term, Scope):
+        along = by_matrices(term)
+        if along is not None:
+            return along
         each = operations(term.body) + bool(term.reduction)
         return math.prod(term.extents) * each
     if isinstance(term, Region):
@@ -65,6 +68,34 @@ def flops(term: Tensor) -> int:
     if term.name == "UpsampleBilinear2d":
         return 7 * term.type.size
     return max((arg.type.size for arg in term.args), default=0)
+
+
+def by_matrices(scope: Scope) -> int | None:
+    """The operations of ``sum_{u,v} A[p, u] * B[q, v] * x[u, v]``, A and B literals: along one axis
+    after the other, without the zeros. None for other scopes.
+
+    >>> from eqsynth.ir.index import Index
+    >>> from eqsynth.ir.scalar import Prod, Read
+    >>> p, u = Index.iterator(0, 2), Index.iterator(1, 3)
+    >>> a = Op("Literal", (), ((2, 3), (1, 0, 0, 0, 1, 5), (1,) * 6, "float32"))
+    >>> x = Input("x", TensorType((3,), "float32"))
+    >>> by_matrices(Scope((2,), (3,), Prod((Read(a, (p, u)), Read(x, (u,))))))
+    6
+    """
+    factors = factors_of(scope.body)
+    literals = [f.tensor for f in factors if isinstance(f, Read) and is_literal(f.tensor)]
+    extents = sorted(tensor.shape[-1] for tensor in literals)
+    if not literals or len(factors) != len(literals) + 1 or sorted(scope.reduction) != extents:
+        return None
+    rows, columns, total = 1, math.prod(extents), 0
+    for tensor in literals:
+        assert isinstance(tensor, Op)
+        numbers = tensor.attrs[1]
+        assert isinstance(numbers, tuple)
+        columns //= tensor.shape[1]
+        total += 2 * sum(number != 0 for number in numbers) * rows * columns
+        rows *= tensor.shape[0]
+    return -(-math.prod(scope.traversal) // rows) * total
 
 
 def bytes_moved(term: Tensor) -> int:

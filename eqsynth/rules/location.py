@@ -18,6 +18,7 @@ DEFAULT_FILES = (
     "elementwise.egg",
     "views.egg",
     "derive.egg",
+    "correlate.egg",
     "contract.egg",
     "linear.egg",
     "expand.egg",

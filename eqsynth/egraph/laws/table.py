@@ -15,6 +15,7 @@ from eqsynth.calculus import conditions
 from eqsynth.egraph.laws import (
     algebra,
     converging,
+    correlating,
     derivation,
     epilogue,
     expanding,
@@ -406,6 +407,8 @@ LAWS: Final[dict[str, Law]] = {
     "extremum": algebra.extremum,
     "sum-split": converging.sum_split,
     "variable-substitution": converging.variable_substitution,
+    "correlate-2": correlating.by_tiles(2),
+    "correlate-4": correlating.by_tiles(4),
     "boundary-tighten": converging.boundary_tighten,
     "traversal-order": _traversal_order,
     "iterator-split": converging.iterator_split,
