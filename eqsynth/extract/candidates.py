@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Kernel, Layout
-from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of, over
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, args_of, is_literal, over
 from eqsynth.ir.types import TensorType
 
 VIEW_S = 4e-7
@@ -30,11 +30,29 @@ class Candidate:
     args: tuple[ClassRef, ...]
 
 
-def placeholder(member: Tensor) -> tuple[Tensor, tuple[ClassRef, ...]]:
-    """The member over ``Input("0")…``, so that equal computations are equal, and its arguments."""
+def placeholder(
+    member: Tensor, literals: Mapping[ClassRef, Tensor]
+) -> tuple[Tensor, tuple[ClassRef, ...]]:
+    """The member over ``Input("0")…``, so that equal computations are equal, and its arguments.
+
+    Literals stay what they are: their numbers are part of the code.
+    """
     args = args_of(member)
-    images: dict[Tensor, Tensor] = {a: Input(str(n), a.type) for n, a in enumerate(args)}
+    images: dict[Tensor, Tensor] = {
+        a: literals.get(a) or Input(str(n), a.type)  # type: ignore[call-overload]
+        for n, a in enumerate(args)
+    }
     return over(member, images), tuple(a for a in args if isinstance(a, ClassRef))
+
+
+def literals_of(graph: EGraph) -> dict[ClassRef, Tensor]:
+    """The classes of literals, and these."""
+    return {
+        ref: member
+        for ref, members in graph.classes.items()
+        for member in members
+        if is_literal(member)
+    }
 
 
 def candidates(
@@ -51,6 +69,7 @@ def candidates(
             ``x.expand(1 << 30, 3)`` takes 12 GiB then, of which torch makes a view.
     """
     found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
+    literals = literals_of(graph)
     cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
     for original in (True, False):
         for ref, members in graph.classes.items():
@@ -64,7 +83,7 @@ def candidates(
                     continue
                 if not original and time.monotonic() >= until:
                     return found
-                term, args = placeholder(member)
+                term, args = placeholder(member, literals)
                 constants = tuple(arg.constant for arg in args)
                 key = (term, constants)
                 if key not in cache:

@@ -19,7 +19,7 @@ from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
 from eqsynth.extract import schedule, tuned
-from eqsynth.extract.candidates import copy_kernel, placeholder
+from eqsynth.extract.candidates import copy_kernel, literals_of, placeholder
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
@@ -108,13 +108,13 @@ def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
     given = {(places[Input(name, s[0].type)][0], s[1]) for name, s in plan.inputs.items()}
     if given != set(plan.inputs.values()) or [s[0] for s in plan.outputs] != list(graph.roots):
         raise ValueError("inputs or outputs of another program")
-    at_hand, steps = given, []
+    at_hand, steps, literals = given, [], literals_of(graph)
     for step in plan.steps:
         if not at_hand.issuperset(step.args):
             raise ValueError("a step reads what isn't computed yet")
         if not all(ref in graph.classes and ref.constant for ref in step.constants.values()):
             raise ValueError("a constant is none of the program's")
-        steps.append(_step(step, places, engines))
+        steps.append(_step(step, places, literals, engines))
         at_hand |= {step.result, *step.also}
     if not at_hand.issuperset(s for s in plan.outputs if not s[0].constant):
         raise ValueError("an output isn't computed")
@@ -122,7 +122,10 @@ def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
 
 
 def _step(
-    step: PlanStep, places: Mapping[Tensor, tuple[ClassRef, Tensor]], engines: Sequence[Backend]
+    step: PlanStep,
+    places: Mapping[Tensor, tuple[ClassRef, Tensor]],
+    literals: Mapping[ClassRef, Tensor],
+    engines: Sequence[Backend],
 ) -> PlanStep:
     """
     Raises:
@@ -148,7 +151,7 @@ def _step(
         right = step.kernel in offered and [terms[o] for o in member.outputs] == results
     else:
         ref, member = places[member]
-        term, own = placeholder(member)
+        term, own = placeholder(member, literals)
         right = step.kernel.term == term and list(own) == args and results == [ref]
     if not right:
         raise ValueError(f"{step.kernel.implementation} doesn't compute its class")

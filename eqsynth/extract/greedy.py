@@ -179,7 +179,7 @@ class Greedy:
 
     def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
         arg, layout = self.states[source]
-        kernel = view_kernel(placeholder(member)[0], layout)
+        kernel = view_kernel(placeholder(member, {})[0], layout)
         if kernel is None:
             return None
         choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)

@@ -121,8 +121,17 @@ class Block(Schedule):
     order: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Matrices(Schedule):
+    """A tile is read once, taken through matrices of literals along one axis after the other in
+    registers, and written once; ``width`` neighbours at a time."""
+
+    width: int
+    tasks: int = TASKS
+
+
 KINDS: Final[Mapping[str, type[Schedule]]] = {
-    kind.__name__.lower(): kind for kind in (Rows, Flat, Tile, Lanes, Fold, Block)
+    kind.__name__.lower(): kind for kind in (Rows, Flat, Tile, Lanes, Fold, Block, Matrices)
 }
 CLASSES: Final = kept.classes(*KINDS.values())
 """What a kept file with schedules in it may name."""

@@ -14,9 +14,11 @@ from typing import Any
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Schedule, Tile
+from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Matrices, Schedule, Tile
 from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
+from eqsynth.lower.matrices import tiles_of
+from eqsynth.lower.matrix_code import MatrixCode
 from eqsynth.lower.scalar_code import ON_STACK
 from eqsynth.lower.scalar_functions import Expr
 from eqsynth.lower.schedules import LANES, block_loops, refusal, schedules, tile_loop
@@ -62,6 +64,8 @@ class _Schedules(Emitter):
                 return self._fold(width)
             case Block():
                 return self._block(schedule)
+            case Matrices(width=width):
+                return self._matrices(width)
         return self._rows()
 
     def _rows(self) -> list[Any]:
@@ -219,6 +223,18 @@ class _Schedules(Emitter):
             return [tirx.AllocBuffer(partial, ON_STACK), *statements]
 
         return self._outer(self._ordered(self.nest.traversal), point)
+
+
+    def _matrices(self, width: int) -> list[Any]:
+        """A tile in registers, along one axis after the other."""
+        tiles = tiles_of(self.nest)
+        assert tiles is not None, "refused where there are none"
+
+        def block(slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
+            code = MatrixCode(self, tiles, {**at, slot: start}, length)
+            return code.statements()
+
+        return self._blocks(tiles.loops, tiles.lanes, width, block)
 
 
 @dataclass(frozen=True)

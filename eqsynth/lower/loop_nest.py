@@ -83,7 +83,7 @@ def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNe
         if isinstance(leaf, Value):
             fixed.update(it.slot for it in leaf.index.iterators())
         elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape:
-            access = _access(leaf, args.index(leaf.tensor), steps[leaf.tensor])
+            access = access_of(leaf, args.index(leaf.tensor), steps[leaf.tensor])
             accesses[leaf] = access
             fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
             for atom, _ in access.address.terms:
@@ -111,7 +111,8 @@ def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNe
     return _merged(replace(nest, reduction=by_step))
 
 
-def _access(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
+def access_of(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
+    """A read of an argument in memory with these steps an axis."""
     address = Index(0)
     guards = []
     for index, step, extent in zip(read.index, steps, read.tensor.shape, strict=True):

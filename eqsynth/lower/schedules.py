@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Rows, Schedule, Tile
+from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.loop_nest import Loop, LoopNest
+from eqsynth.lower.matrices import tiles_of
 
 # Elements of an explicit vector: one AVX-512 register of float32, two or four narrower ones.
 LANES: Final = 16
@@ -60,6 +61,10 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     """The schedules worth timing for a nest that is bound by memory, the safest first."""
     if not nest.traversal and not nest.reduction or not nest.work:
         return (Rows(),)
+    tiles = tiles_of(nest)
+    if tiles is not None:
+        widths = (LANES, LANES // 2)
+        return tuple(Matrices(width) for width in widths if width <= tiles.lanes.extent)[:1]
     found: list[Schedule] = []
     if not nest.reduction:
         found.append(Rows())
@@ -162,6 +167,11 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
             if rows > loops[0].extent:
                 return "a block has more rows than there are"
             return _too_wide(columns, loops[1])
+        case Matrices(width=width):
+            tiles = tiles_of(nest)
+            if tiles is None:
+                return "it doesn't take data through literals"
+            return _too_wide(width, tiles.lanes)
     return f"there is no kind {type(schedule).__name__}"
 
 

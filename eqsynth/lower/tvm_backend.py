@@ -33,6 +33,7 @@ from eqsynth.extract.schedule import Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest
 from eqsynth.lower.schedules import block, refusal, schedules, this_machine
@@ -122,7 +123,7 @@ def _tuned_for(threads: int) -> str:
 
 def is_memory_bound(scope: Scope) -> bool:
     """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
-    if not scope.reduction or len(factors_of(scope.body)) == 1:
+    if not scope.reduction or len(factors_of(scope.body)) == 1 or by_matrices(scope) is not None:
         return True
     work = operations(scope.body) * scope.type.size
     for extent in scope.reduction:

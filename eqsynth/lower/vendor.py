@@ -87,6 +87,9 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
     flat = len(w.shape) == 2
     if not flat and (term.name != "Matmul" or x.shape[:-2] != w.shape[:-2]):
         return
+    if len(x.shape) == 3 and not flat and constants == (False, True):
+        inside = (1, 0, 2)
+        yield Kernel(term, constants, "onednn.grouped", (inside, contiguous(3)), inside)
     for left, right in matmul_layouts(term):
         # Constants are packed: one layout is enough.
         if (constants[0] and left != contiguous(len(left))) or (
@@ -172,6 +175,26 @@ def _batch(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
     return route(kernel, matmul, bound)
 
 
+def _grouped(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """(b, m, k) @ (b, k, n) with b inside of m, as a convolution of m places in b groups: one call,
+    and nothing is moved."""
+    batch, rows, width = kernel.term.shape
+    depth = args_of(kernel.term)[0].shape[-1]
+    window: tuple[Any, ...] = ([0, 0], [1, 1], [1, 1], batch)
+    image = (1, batch * depth, rows, 1)
+    filters = constants[1].detach().mT.reshape(batch * width, depth, 1, 1).contiguous()
+    packed = torch.ops.mkldnn._reorder_convolution_weight(filters, *window, list(image))
+    convolve = torch.ops.mkldnn._convolution_pointwise.default
+    shape, steps = (batch, rows, width), strides((batch, rows, width), kernel.output)
+    image_steps = strides(image, channels_last(4))
+
+    def matmul(x: Array, w: Array) -> Array:
+        y: Array = convolve(x.as_strided(image, image_steps), w, None, *window, "none", [], "")
+        return y.as_strided(shape, steps)
+
+    return route(kernel, matmul, {1: packed})
+
+
 def _matrices(value: Array) -> list[Array]:
     matrices: list[Array] = [value]
     for _ in range(value.dim() - 2):
@@ -240,6 +263,7 @@ _BUILDERS: Final[dict[str, Callable[[Kernel, Mapping[int, Array]], Runner]]] = {
     "onednn.linear": _linear,
     "onednn.linear_transposed": _linear_transposed,
     "onednn.batch": _batch,
+    "onednn.grouped": _grouped,
     "onednn.conv": _conv,
     "onednn.conv_transpose": _conv_transpose,
 }

@@ -90,11 +90,26 @@ def gathered(read: Read, order: Sequence[It], groups: Sequence[Sequence[It]]) ->
     shape = [size(group) for group in groups]
     axes = dense_axes(read)
     if axes is not None and len(axes) == len(order):
-        tensor = reshape(read.tensor, [it.extent for it in axes])
-        return reshape(permute(tensor, [axes.index(it) for it in order]), shape)
+        return reshape(moved(read.tensor, axes, order), shape)
     if size(order) > MAX_REPLICATION * max(read.tensor.type.size, 1):
         return None
     return reshape(scope_over(list(order), [], read), shape)
+
+
+def moved(value: Tensor, source: Sequence[It], target: Sequence[It]) -> Tensor:
+    """A tensor whose memory runs over ``source``, with its axes in the order of ``target``.
+
+    Axes that follow each other in both are one: (t, s, p, q, c) -> (p, q, t, s, c) is (ts, pq, c)
+    -> (pq, ts, c), of which libraries know the layout.
+    """
+    runs: list[list[It]] = []
+    for it in source:
+        if runs and list(target).index(it) == list(target).index(runs[-1][-1]) + 1:
+            runs[-1].append(it)
+        else:
+            runs.append([it])
+    order = sorted(range(len(runs)), key=lambda n: list(target).index(runs[n][0]))
+    return permute(reshape(value, [size(run) for run in runs]), order)
 
 
 def dense_axes(read: Read) -> list[It] | None:
@@ -126,9 +141,7 @@ def dense_axes(read: Read) -> list[It] | None:
 def arranged(value: Tensor, axes: Sequence[It], scope: Scope) -> Tensor:
     """The operator's result, whose axes run over ``axes`` in order, as the scope's result."""
     traversal = [it for it in traversal_iterators(scope) if it.extent != 1]
-    value = reshape(value, [it.extent for it in axes])
-    value = permute(value, [list(axes).index(it) for it in traversal])
-    return reshape(value, scope.traversal)
+    return reshape(moved(value, axes, traversal), scope.traversal)
 
 
 def match_matmul(scope: Scope) -> Tensor | None:

@@ -1,0 +1,189 @@
+"""Scopes that take data through matrices of literals: along one axis after the other, in registers.
+
+    L[t, p, q, c] sum[u, v] B[p, u] * B[q, v] * x[2*t + u, v, c]
+
+reads a tile of x once, multiplies its columns by B, then its rows, and writes what comes out: 2 * 4
+* 4 * 4 multiply-adds and not 4 * 4 * 4 * 4, none of them by zero. Lives here: which scopes are such,
+and their loops. Not here: the code (``eoperators.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from eqsynth.calculus.indices import rebuilt
+from eqsynth.extract.kernel import strides
+from eqsynth.ir.index import FloorDiv, Index, It, Mod
+from eqsynth.ir.scalar import Read, factors_of
+from eqsynth.ir.tensor import Op, args_of, is_literal
+from eqsynth.lower.loop_nest import Access, Loop, LoopNest, access_of
+
+Rows = tuple[tuple[float, ...], ...]
+
+MOST_VALUES: Final = 80
+"""Elements of a tile, before or after: what is written out has some operations for each."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """One axis: results at ``row`` 0, 1, … are the matrix times the data at ``column`` 0, 1, …
+
+    Attributes:
+        slot: the traversal iterator y that the rows are of, ``y = step * (rows * tile + row) +
+            phase``; its extent.
+        column: the reduction iterator.
+        tile, phase: new iterators in the place of y.
+    """
+
+    matrix: Rows
+    slot: int
+    extent: int
+    step: int
+    column: int
+    tile: Loop
+    phase: Loop
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last tile ends where the extent does."""
+        return self.tile.extent * self.step * len(self.matrix) == self.extent
+
+    def at(self, row: int) -> Index:
+        first = _at(self.tile) * len(self.matrix) + row
+        return first * self.step + _at(self.phase)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What a scope of literals and one read does.
+
+    Attributes:
+        loops: around a tile, in the order of the result's memory; the last one is not among them.
+        lanes: the last one: neighbours in the result and in the data.
+        data: the read's address and guards, over the loops and the columns.
+        output: the address that is written, over the scope's iterators.
+    """
+
+    along: tuple[Along, ...]
+    loops: tuple[Loop, ...]
+    lanes: Loop
+    data: Access
+    fill: float
+    output: Index
+
+
+def tiles_of(nest: LoopNest) -> Tiles | None:
+    """The tiles of a scope, if it is such a one and its neighbours lie beside each other."""
+    scope, factors = nest.scope, factors_of(nest.scope.body)
+    reads = [factor for factor in factors if isinstance(factor, Read)]
+    literals = [read for read in reads if is_literal(read.tensor)]
+    if len(reads) != len(factors) or len(reads) != len(literals) + 1 or not literals:
+        return None
+    if scope.reducer != "sum" or scope.dtype not in ("float32", "float64"):
+        return None
+    (data,) = (read for read in reads if read not in literals)
+    if data.tensor.dtype != scope.dtype or 0 in (*scope.extents, data.tensor.type.size):
+        return None
+    slot = len(scope.extents)
+    along: list[Along] = []
+    for read in literals:
+        found = _along(read, nest, slot)
+        if found is None:
+            return None
+        along.append(found)
+        slot += 2
+    columns, rows = [a.column for a in along], [a.slot for a in along]
+    reduced = [len(scope.traversal) + n for n, e in enumerate(scope.reduction) if e != 1]
+    if sorted(columns) != reduced or len(set(rows)) != len(rows):
+        return None
+    index = _without_rows(data, along)
+    if index is None or not _few(along):
+        return None
+    address = access_of(
+        Read(data.tensor, index, data.fill), args_of(scope).index(data.tensor),
+        strides(data.tensor.shape, nest.layouts[args_of(scope).index(data.tensor)]),
+    )  # fmt: skip
+    loops: list[Loop] = []
+    for axis in nest.result:
+        own = [a for a in along if a.slot == axis]
+        parts = (own[0].tile, own[0].phase) if own else (Loop(axis, scope.traversal[axis]),)
+        loops += [loop for loop in parts if loop.extent != 1]
+    steps = strides(scope.traversal, nest.result)
+    if not loops or loops[-1].slot >= len(scope.traversal) or steps[loops[-1].slot] != 1:
+        return None
+    lanes = loops.pop()
+    if address.stride(lanes.slot) != 1 or address.guarded_by(lanes.slot):
+        return None
+    output = Index(0)
+    for axis, step in enumerate(steps):
+        output = output + Index.iterator(axis, scope.traversal[axis]) * step
+    return Tiles(tuple(along), tuple(loops), lanes, address, data.fill, output)
+
+
+def _few(along: list[Along]) -> bool:
+    """Whether a tile is small enough to be written out."""
+    before = after = 1
+    for axis in along:
+        before, after = before * len(axis.matrix[0]), after * len(axis.matrix)
+    return max(before, after) <= MOST_VALUES
+
+
+def _along(read: Read, nest: LoopNest, slot: int) -> Along | None:
+    """How rows and columns of a literal are read: ``[y // step % rows, u]``."""
+    assert isinstance(read.tensor, Op)
+    shape, above, below, _ = read.tensor.attrs
+    assert isinstance(above, tuple) and isinstance(below, tuple) and isinstance(shape, tuple)
+    if len(shape) != 2:
+        return None
+    row, column = read.index
+    it, u = _position(row), column.bare()
+    width = len(nest.scope.traversal)
+    if it is None or u is None or u.slot < width or u.extent != shape[1] or it[0].slot >= width:
+        return None
+    y, step, modulus = it
+    if modulus not in (0, shape[0]) or modulus == 0 and -(-y.extent // step) > shape[0]:
+        return None
+    numbers = [a / b for a, b in zip(above, below, strict=True)]
+    matrix = tuple(tuple(numbers[n * shape[1] : (n + 1) * shape[1]]) for n in range(shape[0]))
+    tiles = -(-y.extent // (step * shape[0]))
+    return Along(matrix, y.slot, y.extent, step, u.slot, Loop(slot, tiles), Loop(slot + 1, step))
+
+
+def _position(row: Index) -> tuple[It, int, int] | None:
+    """(y, step, rows) of ``y // step % rows``; rows are 0 where the remainder does nothing."""
+    if row.const or len(row.terms) != 1 or row.terms[0][1] != 1:
+        return None
+    atom, modulus, step = row.terms[0][0], 0, 1
+    if isinstance(atom, Mod):
+        modulus = atom.divisor
+        if atom.value.const or len(atom.value.terms) != 1 or atom.value.terms[0][1] != 1:
+            return None
+        atom = atom.value.terms[0][0]
+    if isinstance(atom, FloorDiv):
+        step, bare = atom.divisor, atom.value.bare()
+        if bare is None:
+            return None
+        atom = bare
+    if not isinstance(atom, It):
+        return None
+    return atom, step, modulus
+
+
+def _without_rows(data: Read, along: list[Along]) -> tuple[Index, ...] | None:
+    """The data's indices over tiles and phases; None if they tell rows of a tile apart."""
+    found: list[tuple[Index, ...]] = []
+    for row in range(max(len(axis.matrix) for axis in along)):
+        images = {axis.slot: axis.at(min(row, len(axis.matrix) - 1)) for axis in along}
+
+        def affine(part: Index, images: dict[int, Index] = images) -> Index:
+            return part.substitute(
+                lambda it: images.get(it.slot, Index.iterator(it.slot, it.extent))
+            )
+
+        found.append(tuple(rebuilt(index, affine) for index in data.index))
+    return found[0] if all(index == found[0] for index in found) else None
+
+
+def _at(loop: Loop) -> Index:
+    return Index.iterator(loop.slot, loop.extent)

@@ -1,0 +1,168 @@
+"""The code of one tile that goes through matrices of literals (``matrices.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+
+from eqsynth.lower.matrices import Along, Rows, Tiles
+from eqsynth.lower.scalar_code import ON_STACK, index_code
+from eqsynth.lower.scalar_functions import Expr, number
+
+if TYPE_CHECKING:
+    from eqsynth.lower.emitter import Emitter
+
+Place = tuple[int, ...]
+
+
+class MatrixCode:
+    """Loads of a tile, products with the matrices' numbers, stores: straight-line code for some
+    neighbours at once.
+
+    Args:
+        at: the values of the loops around; of ``tiles.lanes`` the first of the neighbours.
+        lanes: how many neighbours.
+    """
+
+    def __init__(self, emitter: Emitter, tiles: Tiles, at: dict[int, Expr], lanes: int) -> None:
+        self._emitter, self._tiles, self._at, self._lanes = emitter, tiles, at, lanes
+        self._memory: list[Any] = []
+        self._code: list[Any] = []
+        self._lane: Expr = tirx.const(0, emitter.index_dtype)
+
+    def statements(self) -> list[Any]:
+        start = self._at[self._tiles.lanes.slot]
+
+        def steps(lane: Expr) -> list[Any]:
+            self._at = {**self._at, self._tiles.lanes.slot: lane}
+            if self._emitter.lane is not None:
+                self._lane = self._emitter.lane
+            self._tile()
+            return self._code
+
+        code = self._emitter._vector(start, steps, self._lanes)
+        return [*(tirx.AllocBuffer(memory, ON_STACK) for memory in self._memory), *code]
+
+    def _tile(self) -> None:
+        """Data by their columns; then along each axis rows in the place of columns. The last axis
+        is done row by row of the others, so that what is finished is written at once."""
+        along = self._tiles.along
+        values: dict[Place, Expr] = {}
+        first = along[0]
+        rest = [range(len(axis.matrix[0])) for axis in along[1:]]
+        for others in product(*rest):
+            column = [self._load((n, *others)) for n in range(len(first.matrix[0]))]
+            for row, value in enumerate(self._times(first.matrix, column)):
+                if len(along) == 1:
+                    self._store((row,), value)
+                else:
+                    values[row, *others] = self._kept(value)
+        for axis in range(1, len(along)):
+            values = self._next(axis, values)
+
+    def _next(self, axis: int, values: dict[Place, Expr]) -> dict[Place, Expr]:
+        along = self._tiles.along
+        done = [range(len(a.matrix)) for a in along[:axis]]
+        rest = [range(len(a.matrix[0])) for a in along[axis + 1 :]]
+        found: dict[Place, Expr] = {}
+        for before, after in product(product(*done), product(*rest)):
+            width = len(along[axis].matrix[0])
+            column = [values[*before, n, *after] for n in range(width)]
+            for row, value in enumerate(self._times(along[axis].matrix, column)):
+                if axis + 1 == len(along):
+                    self._store((*before, row), value)
+                else:
+                    found[*before, row, *after] = self._kept(value)
+        return found
+
+    def _times(self, matrix: Rows, column: Sequence[Expr]) -> list[Expr]:
+        """The matrix times a column. Two rows that agree but for signs, as those of points x and
+        -x, share their sums of what agrees and of what doesn't: ``e + o``, ``e - o``."""
+        found: dict[int, Expr] = {}
+        for n, row in enumerate(matrix):
+            if n in found:
+                continue
+            for m in range(n + 1, len(matrix)):
+                other = matrix[m]
+                if m in found or any(abs(a) != abs(b) for a, b in zip(row, other, strict=True)):
+                    continue
+                same = [a if a == b else 0.0 for a, b in zip(row, other, strict=True)]
+                opposite = [0.0 if a == b else a for a, b in zip(row, other, strict=True)]
+                if sum(map(bool, same)) + sum(map(bool, opposite)) > 2:
+                    e, o = self._sum(same, column), self._sum(opposite, column)
+                    e, o = self._kept(e), self._kept(o)
+                    found[n], found[m] = e + o, e - o
+                    break
+            else:
+                found[n] = self._sum(row, column)
+        return [found[n] for n in range(len(matrix))]
+
+    def _sum(self, row: Sequence[float], column: Sequence[Expr]) -> Expr:
+        """Positive terms first, so that nothing is negated; without products by 0, 1 and -1."""
+        total: Expr | None = None
+        for factor, value in sorted(zip(row, column, strict=True), key=lambda pair: -pair[0]):
+            if factor == 0:
+                continue
+            part = value if abs(factor) == 1 else value * self._number(abs(factor))
+            if total is None:
+                total = part if factor > 0 else self._number(0.0) - part
+            else:
+                total = total + part if factor > 0 else total - part
+        return self._number(0.0) if total is None else total
+
+    def _number(self, value: float) -> Expr:
+        return number(value, self._emitter.dtype)
+
+    def _kept(self, value: Expr) -> Expr:
+        """The value in memory of its own, which LLVM turns into a register."""
+        lanes = tirx.const(self._lanes, self._emitter.index_dtype)
+        name = f"t{len(self._memory)}"
+        memory = tirx.decl_buffer([lanes], self._emitter.dtype, name, scope="local", layout=None)
+        self._memory.append(memory)
+        self._code.append(tirx.BufferStore(memory, value, [self._lane]))
+        return tirx.BufferLoad(memory, [self._lane])
+
+    def _load(self, columns: Place) -> Expr:
+        """An element of the tile; the fill, where it is outside of the data."""
+        data, kind = self._tiles.data, self._emitter.index_dtype
+        at = dict(self._at)
+        for axis, column in zip(self._tiles.along, columns, strict=True):
+            at[axis.column] = tirx.const(column, kind)
+        at = self._with_zeros(at)
+        value = tirx.BufferLoad(
+            self._emitter.flat[data.argument], [index_code(data.address, at, kind)]
+        )
+        tests = []
+        for index, extent in data.guards:
+            position = index_code(index, at, kind)
+            low, high = index.range()
+            if low < 0:
+                tests.append(position >= tirx.const(0, kind))
+            if high >= extent:
+                tests.append(position < tirx.const(extent, kind))
+        fill = self._number(self._tiles.fill)
+        return self._kept(tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value)
+
+    def _store(self, rows: Place, value: Expr) -> None:
+        kind = self._emitter.index_dtype
+        at = self._with_zeros(dict(self._at))
+        tests = []
+        for axis, row in zip(self._tiles.along, rows, strict=True):
+            at[axis.slot] = self._position(axis, row, at)
+            if not axis.whole:
+                tests.append(at[axis.slot] < tirx.const(axis.extent, kind))
+        address = index_code(self._tiles.output, at, kind)
+        store = tirx.BufferStore(self._emitter.out, value, [address])
+        self._code.append(tirx.IfThenElse(tirx.all(*tests), store, None) if tests else store)
+
+    def _position(self, axis: Along, row: int, at: dict[int, Expr]) -> Expr:
+        return index_code(axis.at(row), at, self._emitter.index_dtype)
+
+    def _with_zeros(self, at: dict[int, Expr]) -> dict[int, Expr]:
+        """Loops of one step are at 0."""
+        count = len(self._emitter.nest.scope.extents) + 2 * len(self._tiles.along)
+        zero = tirx.const(0, self._emitter.index_dtype)
+        return {slot: at.get(slot, zero) for slot in range(count)}
