@@ -36,6 +36,7 @@ from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest
+from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import block, refusal, schedules, this_machine
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class TvmBackend:
         by_memory = is_memory_bound(term)
         layouts = _layouts(term) if by_memory else _contraction_layouts(term, constants)
         name = self.name if by_memory else f"{self.name}.block"
+        if by_matrices(term) is not None:
+            # Where neighbours lie beside each other; elsewhere a copy before is faster than loops.
+            taken = [at for at in _layouts(term) if tiles_of(loop_nest(term, *at)) is not None]
+            layouts = iter(taken or _layouts(term))
+            name = f"{name}.matrices" if taken else name
         for inputs, output in layouts:
             nest = loop_nest(term, inputs, output)
             offered = offered_schedules(nest, by_memory)
