@@ -14,6 +14,7 @@ against the interpreter.
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
     reindex    L_x R_y f(p(x), y)  =  L_x {L_u R_y f(u, y)}[p(x)]    over other iterators
     recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               and back (``uncount``)
+    correlate  L_y sum_k d[y + k] * w[k]  =  L_y sum_p A * {v * u}   by a bilinear algorithm
     bound      L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]               f is neutral elsewhere
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
@@ -25,6 +26,7 @@ in one function there.
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
 its members. The law holds under it; who proposes it says where it is from (``Using``).
 
+``toom_cook.py`` makes the matrices of bilinear algorithms, and says whether matrices are right.
 ``scopes.py`` makes scopes of parts, ``indices.py`` brings indices into least form,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing

@@ -138,9 +138,9 @@ _POINTS: Final[Mapping[int, tuple[str, ...]]] = {
     7: ("0", "1", "-1", "2", "-2", "1/2", "-1/2"),
 }
 """Finite points by how many there are. Zero, then x and -x, whose rows share what is even and what
-is odd in them. Of those tried the ones with the least error in float32, root mean square in roundings
-of the result, 128 channels of 3 by 3: F(2, 3) 5.8; F(4, 3) 19 (with 1, 2 it is 34, with 1, 1/2 it
-is 38); F(6, 3) 73 (with 1/2, 1, 3/2 it is 103). A plain loop has 3.6."""
+is odd in them. Of those tried the ones with the least error in float32 (root mean square, in
+roundings of a typical result, 128 channels of 3 by 3): F(2, 3) 5.8; F(4, 3) 19 (with 1 and 2 it is
+34, with 1 and 1/2 it is 38); F(6, 3) 73 (with 1/2, 1, 3/2 it is 103). A plain loop has 3.6."""
 
 
 @cache

@@ -338,8 +338,9 @@ def literal(_types: Types, shape: Ints, above: Ints, below: Ints, dtype: str) ->
             hint="give a float dtype",
         )
     if {len(above), len(below)} != {math.prod(shape)}:
-        shape_error("literal: other elements than its shape has", f"{len(above)} and {len(below)}",
-                    str(math.prod(shape)), "give a numerator and a denominator for each")  # fmt: skip
+        given = f"{len(above)} numerators, {len(below)} denominators"
+        shape_error("literal: another number of elements than its shape has", given,
+                    str(math.prod(shape)), "give one of each for each element")  # fmt: skip
     if any(number < 1 for number in below):
         shape_error("literal: a denominator isn't positive", str(below), "1 or more", "")
     return TensorType(shape, dtype)

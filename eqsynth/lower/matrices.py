@@ -2,9 +2,9 @@
 
     L[t, p, q, c] sum[u, v] B[p, u] * B[q, v] * x[2*t + u, v, c]
 
-reads a tile of x once, multiplies its columns by B, then its rows, and writes what comes out: 2 * 4
-* 4 * 4 multiply-adds and not 4 * 4 * 4 * 4, none of them by zero. Lives here: which scopes are such,
-and their loops. Not here: the code (``eoperators.py``).
+reads a tile of x once, multiplies its columns by B, then its rows, and writes what comes out: two
+times 4 * 4 * 4 multiply-adds and not 4 * 4 * 4 * 4, none of them by zero. Lives here: which scopes
+are such, and their loops. Not here: the code (``matrix_code.py``).
 """
 
 from __future__ import annotations

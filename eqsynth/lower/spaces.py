@@ -15,12 +15,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from eqsynth.extract.schedule import TASKS, Block, Flat, Fold, Lanes, Rows, Schedule, Tile
+from eqsynth.extract.schedule import TASKS, Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
 from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
+from eqsynth.ir.work import flops
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import LoopNest
+from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import (
     LANES,
     PARALLEL_GRAIN,
@@ -102,7 +104,7 @@ def _parameters(
     found: dict[str, Parameter] = {}
     if len(kinds) > 1:
         found["kind"] = Category(kinds)
-    if {Flat, Lanes, Fold} & set(kinds):
+    if {Flat, Lanes, Fold, Matrices} & set(kinds):
         found["width"] = Discrete(_WIDTHS)
     if Tile in kinds:
         position = tile_loop(nest)
@@ -133,6 +135,7 @@ def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
     if by_arithmetic:
         return (Block,)
     tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF), Block(1, HALF)]
+    tried.append(Matrices(HALF))
     return tuple(type(schedule) for schedule in tried if refusal(nest, schedule) is None)
 
 
@@ -147,8 +150,8 @@ def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
         if order and order[-1] != len(order) - 1:
             return Refused("the innermost loop of rows stays innermost")
         return Rows(unrolled=unrolled, tasks=tasks, order=order[:-1])
-    if kind is Flat:
-        return Flat(values["width"], tasks=tasks)
+    if kind in (Flat, Matrices):
+        return kind(values["width"], tasks=tasks)  # type: ignore[no-any-return]
     if kind is Tile:
         sides = values["height"][1], values["along"][1]
         return Tile(*sides, across=values["across"], tasks=tasks, order=order)
@@ -184,7 +187,7 @@ def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Paramete
         case Block(rows=rows, columns=columns):
             split("rows", schedule.rows_together, rows)
             split("columns", schedule.columns_together, columns // HALF)
-        case Flat(width=width) | Lanes(width=width) | Fold(width=width):
+        case Flat(width=width) | Lanes(width=width) | Fold(width=width) | Matrices(width=width):
             values["width"] = width
     return tuple(values[name] for name in parameters)
 
@@ -240,7 +243,7 @@ def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
     kind, _ = accumulation(nest.scope)
     size = max(ITEMSIZE[kind], 4)
     match schedule:
-        case Lanes(width=width) | Fold(width=width):
+        case Lanes(width=width) | Fold(width=width) | Matrices(width=width):
             return -(-width * size // machine.register_bytes)
         case Block(rows=rows, columns=columns):
             wide = -(-columns * size // machine.register_bytes)
@@ -256,5 +259,10 @@ def _code(nest: LoopNest, schedule: Schedule) -> int:
             vectors = -(-width // LANES)
         case Block(rows=rows, columns=columns):
             vectors = rows * -(-columns // LANES)
+        case Matrices(width=width):
+            tiles = tiles_of(nest)
+            assert tiles is not None
+            around = math.prod(loop.extent for loop in (*tiles.loops, tiles.lanes))
+            return -(-width // LANES) * -(-flops(nest.scope) // around)
     steps = getattr(schedule, "unrolled", 1)
     return vectors * int(steps) * (operations(nest.scope.body) + 1)

@@ -22,6 +22,7 @@ from eqsynth.testing.scope_samples import (
     reduced_twice,
     sum_of_products,
     view,
+    wide_windows,
     windows,
 )
 from eqsynth.testing.world import World
@@ -30,7 +31,7 @@ Family = Callable[[World], Tensor]
 
 FAMILIES: Final[tuple[Family, ...]] = (
     any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
-    sum_of_products, windows, epilogue, constants, flattened, reduced_twice,
+    sum_of_products, windows, wide_windows, epilogue, constants, flattened, reduced_twice,
     *ALGEBRA, *EXPANSIONS,
 )  # fmt: skip
 

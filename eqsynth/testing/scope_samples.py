@@ -308,6 +308,22 @@ def windows(world: World) -> Tensor:
     return made_scope(outer, reduced, product([x, w]))
 
 
+def wide_windows(world: World) -> Tensor:
+    """A 3 by 3 convolution of so many channels that fewer products are worth more additions."""
+    pick = world.choices.pick
+    # In tiles of two by two, and of four by four.
+    wide, sizes = pick(((14, (2, 2, 3)), (10, (4, 4, 3))))
+    filters, channels, positions = wide, wide - pick((0, 1)), [pick(sizes) for _ in range(2)]
+    padding, dilation = pick((0, 1)), pick((1, 1, 2))
+    outer, reduced = (1, filters, *positions), (channels, 3, 3)
+    n, f, i, j, c, k, h = (at(it) for it in iterators((*outer, *reduced)))
+    over = [i + k * dilation - padding, j + h * dilation - padding]
+    image = [max(1, index.range()[1] + 1 - padding) for index in over]
+    x = Read(leaf(world, (1, channels, *image), "x", "float32"), (n, c, *over))
+    w = Read(leaf(world, (filters, channels, 3, 3), "w", "float32"), (f, c, k, h))
+    return Scope(outer, reduced, product([x, w]))
+
+
 def epilogue(world: World) -> Tensor:
     """``post(c[x] + b[channel] + r[x])`` after a product or a convolution."""
     name = world.choices.pick(("Matmul", "Conv2d"))

@@ -34,9 +34,9 @@ def scopes(
     data = leaf("x", batch, channels, *size, dtype=dtype)
     weight = leaf("w", filters, channels, 3, 3, dtype=dtype, constant=True)
     outer, inner = (batch, filters, *out), (channels, 3, 3)
-    n, f, i, j, c, k, l = (it(s, e) for s, e in enumerate((*outer, *inner)))
-    index = (n, c, i + k * dilation - padding, j + l * dilation - padding)
-    scope = Scope(outer, inner, Prod((Read(data, index), Read(weight, (f, c, k, l)))))
+    n, f, i, j, c, k, h = (it(s, e) for s, e in enumerate((*outer, *inner)))
+    index = (n, c, i + k * dilation - padding, j + h * dilation - padding)
+    scope = Scope(outer, inner, Prod((Read(data, index), Read(weight, (f, c, k, h)))))
     sliding = tuple(
         Window(It(2 + axis, out[axis]), It(5 + axis, 3), correlation(outputs, 3))
         for axis in (0, 1)
@@ -96,8 +96,8 @@ def test_tiles_of_data_and_of_results(outputs: int, size: tuple[int, int]) -> No
 @pytest.mark.parametrize(
     "options",
     [
-        {"padding": 0}, {"padding": 2}, {"dilation": 2, "padding": 2}, {"dilation": 3, "padding": 1},
-        {"batch": 2}, {"dtype": "float64"}, {"filters": 24},
+        {"padding": 0}, {"padding": 2}, {"dilation": 2, "padding": 2},
+        {"dilation": 3, "padding": 1}, {"batch": 2}, {"dtype": "float64"}, {"filters": 24},
     ],
     ids=str,
 )  # fmt: skip

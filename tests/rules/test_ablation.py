@@ -164,6 +164,12 @@ IMAGE = eqsynth.input("image", (1, 8, 4, 5))
 Q, KEYS, V = (eqsynth.input(n, (2, 6, 3)) for n in "qkv")
 
 
+def many_channels(size: int) -> tuple[Tensor, ...]:
+    """A 3 by 3 convolution of so many rows and columns, as large padded as not."""
+    image, filters = leaf("x", 1, 16, size, size), leaf("w", 16, 16, 3, 3, constant=True)
+    return (op("Conv2d", image, filters, attrs=((1, 1), (1, 1), (1, 1), 1)),)
+
+
 @expressions
 def few_filters() -> Expr:
     """Many channels, one filter: gathering after the product moves less than im2col before it."""
@@ -282,6 +288,8 @@ ROWS: dict[str, Winner | Equal] = {
     "variable-substitution": EINNET,
     "view-merge": EINNET,
     "iterator-split": SUBPIXEL,
+    "correlate-2": Winner(partial(many_channels, 2), "flops", 11392),
+    "correlate-4": Winner(partial(many_channels, 4), "flops", 32640),
     "boundary-tighten": Winner(known("padded-sum"), "flops", 24),
     # windows-explore, axes-explore: in proofs only
     "window-split": Winner(large_window, "3x3", "Conv2d Reshape Scope Scope", PROVE_PHASES),

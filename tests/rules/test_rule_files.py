@@ -75,6 +75,10 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     "operators.egg": proved(x @ w, product),
     "views.egg": fired(ops.permute(x, (1, 0)), "permute-definition"),
     "derive.egg": proved(ops.permute(ops.permute(x, (1, 0)), (1, 0)), x),
+    "correlate.egg": fired(
+        ops.conv2d(eqsynth.input("z", (1, 16, 4, 4)), eqsynth.weight("u", (16, 16, 3, 3))),
+        "correlate-2",
+    ),
     "contract.egg": fired((x @ w) @ v, "factor"),
     "reduce.egg": proved(
         eqsynth.scope(lambda n: eqsynth.sum(lambda i, j: x[n, 3 * i + j], i=2, j=3), n=4),
