@@ -26,7 +26,7 @@ in one function there.
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
 its members. The law holds under it; who proposes it says where it is from (``Using``).
 
-``toom_cook.py`` makes the matrices of bilinear algorithms, and says whether matrices are right.
+``bilinear.py`` says whether the matrices of a bilinear algorithm are right.
 ``scopes.py`` makes scopes of parts, ``indices.py`` brings indices into least form,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
+from eqsynth.calculus.bilinear import Algorithm, Matrix, is_exact
 from eqsynth.calculus.conditions import is_finite, is_product
 from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
-from eqsynth.calculus.toom_cook import Algorithm, Matrix, is_exact
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, Scalar, factors_of, iterators, product
 from eqsynth.ir.tensor import Op, Scope

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import sympy
 
+from eqsynth.calculus.bilinear import Algorithm, is_exact
 from eqsynth.calculus.correlate import Correlate, Window, correlate
-from eqsynth.calculus.toom_cook import Algorithm, correlation, is_exact, toom_cook
+from eqsynth.egraph.laws.toom_cook import correlation, toom_cook
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar

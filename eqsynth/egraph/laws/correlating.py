@@ -1,7 +1,7 @@
 """Windows by tiles: where a bilinear algorithm saves work (``calculus/correlate.py``).
 
 Asked of a flat product of something computed and a constant filter, since filters are transformed
-once then. Not here: the algorithms (``calculus/toom_cook.py``).
+once then. Not here: the algorithms (``toom_cook.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.correlate import Correlate, Window, correlate
 from eqsynth.calculus.scopes import reduction_iterators, traversal_iterators
-from eqsynth.calculus.toom_cook import correlation, sizes
 from eqsynth.egraph.laws.requests import Law, flat
+from eqsynth.egraph.laws.toom_cook import correlation, sizes
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators

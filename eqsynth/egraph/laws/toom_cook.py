@@ -1,12 +1,8 @@
-"""Bilinear algorithms for correlations: fewer products, more additions (Toom-Cook, Winograd).
+"""Matrices of bilinear algorithms from points (Toom-Cook, Winograd).
 
-    out[j] = sum_k d[j + k] * w[k]                                   m * r products
-           = sum_p A[j, p] * (sum_k G[p, k] * w[k]) * (sum_u B[p, u] * d[u])    m + r - 1 products
-
-F(m, r) has m outputs and r taps, and three matrices of rational numbers. They are made of points:
-a polynomial of degree m + r - 2 is known by its values at m + r - 1 points, one of which may be
-infinity. Whether matrices are right is one identity of rational numbers (``is_exact``), which the
-law that uses them checks (``correlate.py``), whoever made them.
+A polynomial of degree m + r - 2 is known by its values at m + r - 1 points, one of which may be
+infinity; so a correlation with m outputs and r taps takes as many products. Nothing here is
+trusted: the law that uses the matrices checks them (``calculus/bilinear.py``).
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", §4; Blahut, "Fast
 Algorithms for Signal Processing", §5; the choice of points: Barabasz et al., "Error Analysis and
@@ -16,64 +12,12 @@ Improving the Accuracy of Winograd Convolution for Deep Neural Networks", §6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import product
 from math import gcd
 from typing import Final
 
-Matrix = tuple[tuple[Fraction, ...], ...]
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """``out[j] = sum_p output[j, p] * (filter @ w)[p] * (data @ d)[p]``.
-
-    Attributes:
-        output: (m, products), A.
-        filter: (products, r), G.
-        data: (products, m + r - 1), B.
-    """
-
-    output: Matrix
-    filter: Matrix
-    data: Matrix
-
-    @property
-    def outputs(self) -> int:
-        return len(self.output)
-
-    @property
-    def taps(self) -> int:
-        return len(self.filter[0])
-
-    @property
-    def products(self) -> int:
-        return len(self.filter)
-
-    @property
-    def inputs(self) -> int:
-        return self.outputs + self.taps - 1
-
-
-def is_exact(algorithm: Algorithm) -> bool:
-    """Whether the algorithm is a correlation, whatever is correlated.
-
-    Both sides are linear in the filter and in the data, so they are equal if their coefficients
-    are: ``sum_p A[j, p] * G[p, k] * B[p, u]`` is 1 where u = j + k, and 0 elsewhere.
-    """
-    a, g, b = algorithm.output, algorithm.filter, algorithm.data
-    widths = {len(row) for row in a}, {len(row) for row in g}, {len(row) for row in b}
-    if widths != ({algorithm.products}, {algorithm.taps}, {algorithm.inputs}):
-        return False
-    if len(b) != algorithm.products:
-        return False
-    places = product(range(algorithm.outputs), range(algorithm.taps), range(algorithm.inputs))
-    return all(
-        sum(a[j][p] * g[p][k] * b[p][u] for p in range(algorithm.products)) == (u == j + k)
-        for j, k, u in places
-    )
+from eqsynth.calculus.bilinear import Algorithm
 
 
 def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
@@ -88,8 +32,6 @@ def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
     >>> two = toom_cook(2, 3, [Fraction(0), Fraction(1), Fraction(-1)])
     >>> [[str(entry) for entry in row] for row in two.data]
     [['-1', '0', '1', '0'], ['0', '1', '1', '0'], ['0', '-1', '1', '0'], ['0', '-1', '0', '1']]
-    >>> is_exact(two)
-    True
     """
     if len(set(points)) != len(points) or len(points) != outputs + taps - 2:
         raise ValueError(f"F({outputs}, {taps}) has {outputs + taps - 2} different finite points")
