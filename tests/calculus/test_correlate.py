@@ -18,6 +18,7 @@ from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.choices import chance
+from eqsynth.testing.judging import Sides
 from eqsynth.testing.scope_samples import leaf as sampled
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
@@ -125,6 +126,15 @@ def test_a_window_by_tiles_is_equal(size: tuple[int, int], body: Scalar) -> None
     assert_one_value(scope, answer)
 
 
+@pytest.mark.parametrize("algorithm", [*SIZES.values(), *CHOSEN.values()])
+def test_every_size_is_equal_in_finite_fields(algorithm: Algorithm) -> None:
+    taps = algorithm.taps
+    data = Read(leaf("d", 8), (it(0, 7) + it(1, taps) - 1,))
+    scope = Scope((7,), (taps,), Prod((data, Read(leaf("w", taps), (it(1, taps),)))))
+    answer = correlate(scope, Correlate((Window(It(0, 7), It(1, taps), algorithm),)))
+    assert Sides(scope, answer).exactly() == (True, None)
+
+
 DOUBLE = leaf("d", 7, dtype="float64")
 WHOLE = leaf("d", 7, dtype="int32")
 
@@ -191,6 +201,14 @@ def image(world: World) -> Scope:
     return Scope(outer, inner, Prod((data, weight)), reducer)
 
 
+# A third is rounded in numbers of any length, and a result that is 0 shows it.
+BINARY = [
+    size
+    for size, algorithm in SIZES.items()
+    if all(e.denominator & (e.denominator - 1) == 0 for row in algorithm.filter for e in row)
+]
+
+
 def propose(world: World, scope: Scope) -> Correlate:
     """Any positions with any taps, mostly those that belong together, by any algorithm."""
     pick = world.choices.pick
@@ -202,7 +220,7 @@ def propose(world: World, scope: Scope) -> Correlate:
             tap = width + pick(range(len(scope.reduction)))
         slots = (axis, tap)
         out, other = (It(slot, scope.extents[slot]) for slot in slots)
-        sizes = [size for size in SIZES if size[1] == other.extent] or [(2, 3)]
+        sizes = [size for size in BINARY if size[1] == other.extent] or [(2, 3)]
         found.append(Window(out, other, SIZES[pick(sizes)]))
     return Correlate(tuple(found[: pick((1, 2, 2))]))
 
