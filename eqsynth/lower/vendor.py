@@ -87,7 +87,8 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
     flat = len(w.shape) == 2
     if not flat and (term.name != "Matmul" or x.shape[:-2] != w.shape[:-2]):
         return
-    if len(x.shape) == 3 and not flat and constants == (False, True):
+    grouped = term.dtype == "float32" and constants == (False, True)
+    if grouped and len(x.shape) == 3 and not flat:
         inside = (1, 0, 2)
         yield Kernel(term, constants, "onednn.grouped", (inside, contiguous(3)), inside)
     for left, right in matmul_layouts(term):
