@@ -21,7 +21,6 @@ import torch
 from eqsynth import telling
 from eqsynth.checking import Stage, warn
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.segments import Segment
 from eqsynth.errors import (
     CaptureError,
     EqsynthError,
@@ -241,8 +240,8 @@ class _Run:
     bar: Progress
     route: Route | None = None
     begin: float = field(default_factory=time.monotonic)
-    graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
+    # What has made the e-graph; set before anything is lowered.
+    search: Search = field(init=False)
     # The last program that was built, by its plan: one that was built to be weighed is used.
     built: tuple[Plan, CompiledProgram] | None = None
     # Keeps, or forgets, what was chosen, once it is known whether it is worth it.
@@ -259,7 +258,6 @@ class _Run:
             measurer.far = far
             searched = self._searched(measurer)
         graph, own, found = searched.graph, searched.own, searched.found
-        self.segments, self.graphs = searched.segments, searched.graphs
         self.settle_choice, self.report.route = searched.settle, searched.route
         if self.settings.tune and self.settings.objective == "time":
             with self._stage("tune"):
@@ -283,6 +281,7 @@ class _Run:
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
             measurer, self.begin, self._together,
         )  # fmt: skip
+        self.search = search
         if self.route is not None:
             with self._stage("follow"):
                 followed = search.follow(self.route)
@@ -383,13 +382,13 @@ class _Run:
         why = partial(
             explain_plan,
             self.captured.program,
-            tuple(self.segments),
-            {key: g.log for key, g in self.graphs.items()},
+            tuple(self.search.segments),
+            {key: g.log for key, g in self.search.graphs.items()},
             graph,
             found.plan,
             {
                 key: g.stop
-                for key, g in self.graphs.items()
+                for key, g in self.search.graphs.items()
                 if self.settings.explain and g.stop not in WHOLE
             },
             partial(getattr, self.report, "operator_times"),

@@ -46,7 +46,6 @@ class Searched:
     Attributes:
         graph: of the whole program.
         own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
-        graphs: of the segments, by their keys.
         settle: keeps, or forgets, what was chosen, once it is known whether it is worth it.
         route: of the plan.
     """
@@ -54,8 +53,6 @@ class Searched:
     graph: EGraph
     own: Extraction
     found: Extraction
-    segments: list[Segment]
-    graphs: Mapping[bytes, EGraph]
     route: Route
     settle: Callable[[bool], None] = lambda _won: None
 
@@ -67,6 +64,8 @@ class Search:
     Attributes:
         begin: what the monotonic clock said when the time limit began.
         together: what the kernels of a plan take in a row, over the sum of their times alone.
+        segments: of the program, once there is an e-graph.
+        graphs: of the segments, by their keys.
     """
 
     captured: Captured
@@ -78,8 +77,8 @@ class Search:
     measurer: Measurer
     begin: float
     together: Callable[[EGraph, Extraction], float]
-    _segments: list[Segment] = field(default_factory=list)
-    _graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
     def follow(self, route: Route) -> Searched | None:
         """The plan that a route leads to; None where it leads nowhere."""
@@ -96,7 +95,7 @@ class Search:
             return None
         self.report.followed = True
         self._told(*plans, remembered=False)
-        return Searched(graph, *plans, self._segments, self._graphs, route)
+        return Searched(graph, *plans, route)
 
     def saturate(self) -> EGraph:
         """The e-graph of the whole program; engines are asked for the original meanwhile."""
@@ -118,10 +117,10 @@ class Search:
         end = self.begin + self.settings.time_limit_s / 2
         saturation = Saturation(self.captured.program, self.settings, rules, self.bar, end, missed)
         graph = saturation.run()
-        self._segments, self._graphs = saturation.segments, saturation.graphs
+        self.segments, self.graphs = saturation.segments, saturation.graphs
         report = self.report
         report.remembered_segments = saturation.remembered
-        report.segments, report.distinct_segments = len(self._segments), saturation.distinct
+        report.segments, report.distinct_segments = len(self.segments), saturation.distinct
         report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
         report.rules_fired, report.over_budget = graph.matches, graph.over_budget
         report.law_faults, report.growth = graph.faults, graph.growth
@@ -173,7 +172,7 @@ class Search:
             costs.load(own.plan.kernels())
             route = Route.of(own, found, costs, graph)
         self._told(own, found, recalled is not None)
-        return Searched(graph, own, found, self._segments, self._graphs, route, settle)
+        return Searched(graph, own, found, route, settle)
 
     def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:
         report = self.report

@@ -159,3 +159,21 @@ def test_an_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EqsynthError) as caught:
         optimized()
     assert caught.value.where == "EQSYNTH_ENGINES"
+
+
+def test_a_program_that_was_built_to_be_weighed_explains_itself() -> None:
+    """Where engines may run parts, the plan of own kernels is built before the choice: what
+    explains it has to know the e-graph by then."""
+
+    class Folded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(12, 96), torch.nn.Linear(96, 12)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.down(self.up(x))
+
+    program = eqsynth.optimize(
+        Folded().eval(), (torch.randn(5, 12),), objective="flops", engines=("inductor",)
+    )
+    assert program.original is None and program.explain().steps
