@@ -280,6 +280,8 @@ def generate(
 
 
 def _generated(told: list[dict[str, Any]]) -> None:
+    from eqsynth.generate import OUTCOMES
+
     rows = (
         ("graphs enumerated", "graphs"), ("candidates", "initial"),
         ("after renaming of inputs", "renamed"), ("after common subgraphs", "common"),
@@ -294,7 +296,7 @@ def _generated(told: list[dict[str, Any]]) -> None:
             table(("equality", "outcome", "why"), [
                 (one["equality"], one["outcome"], one["why"]) for one in own["remainder"]
             ], red=[one["outcome"] == "refuted" for one in own["remainder"]])  # fmt: skip
-        counts = ", ".join(f"{n} {word}" for word, n in own["outcomes"].items())
+        counts = ", ".join(f"{own['outcomes'][w]} {w}" for w in OUTCOMES if own["outcomes"][w])
         say(f"{own['world']}: {counts or 'nothing was asked'}")
 
 

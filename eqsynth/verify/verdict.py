@@ -1,4 +1,7 @@
-"""What is told of a rule: proved, refuted, not proved, or that it says what something is."""
+"""What is told of a rule: proved, refuted, not proved, or that it says what something is.
+
+A rule that requests a law says nothing itself; ``by law`` names what its answers are written in.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Final, Literal
 
 from eqsynth.rules import Rule
 
-Outcome = Literal["proved", "refuted", "not proved", "definition"]
+Outcome = Literal["proved", "by law", "refuted", "not proved", "definition"]
 
-OUTCOMES: Final[tuple[Outcome, ...]] = ("proved", "refuted", "not proved", "definition")
+OUTCOMES: Final[tuple[Outcome, ...]] = ("proved", "by law", "refuted", "not proved", "definition")
 
 
 @dataclass(frozen=True)

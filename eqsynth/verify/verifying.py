@@ -12,6 +12,7 @@ from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.rules import Rule, RuleSet, rules_dir
 from eqsynth.rules.tree import is_call
 from eqsynth.testing.soundness import SAMPLES, check_rule
+from eqsynth.verify.laws import behind
 from eqsynth.verify.verdict import Left, Outcome, Verdict, Wrong
 
 LIMIT_S: Final = 20.0
@@ -113,6 +114,9 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
     if rule.kind == "law-request":
         if rule.law in _DEFINING:
             raise Left("that it says what another definition says")
+        written = behind(rule.law)
+        if written and _is_ours(rule):
+            return "by law", f"the law {rule.law} answers by {written}"
         raise Left(f"the law {rule.law}")
     sort = _sort(rules, rule)
     if sort == "Idx":
@@ -124,9 +128,14 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
     raise Left(f"rules of the sort {sort}")
 
 
+def _is_ours(rule: Rule) -> bool:
+    """A user's rule may request a law with arguments of its own, of which nothing is known."""
+    return Path(rule.file).resolve().parent == rules_dir().resolve()
+
+
 def _defines(rules: RuleSet, rule: Rule) -> bool:
     """Whether a rule says what an operator is: one of ours, or the first of a user's operator."""
-    if Path(rule.file).resolve().parent == rules_dir().resolve():
+    if _is_ours(rule):
         return rule.law in _DEFINING or (rule.kind == "rewrite" and rule.status == "definition")
     return any(own.cases and own.cases[0].rule == rule.name for own in rules.definitions.values())
 
