@@ -269,7 +269,7 @@ def product(turned: bool) -> Expr:
 # ---- rows ----------------------------------------------------------------------
 
 BITWISE = ("bitwise",)
-EINNET = Winner(few_filters, "matrices", "Reshape Permute Reshape Matmul Reshape Permute Scope")
+EINNET = Winner(few_filters, "matrices", "Reshape Permute Matmul Reshape Permute Reshape Scope")
 SUBPIXEL = Winner(
     transposed, "matrices", "Scope Reshape Matmul Reshape Permute Reshape Scope"
 )
@@ -292,7 +292,9 @@ ROWS: dict[str, Winner | Equal] = {
     "correlate-4": Winner(partial(many_channels, 4), "flops", 32640),
     "boundary-tighten": Winner(known("padded-sum"), "flops", 24),
     # windows-explore, axes-explore: in proofs only
-    "window-split": Winner(large_window, "3x3", "Conv2d Reshape Scope Scope", PROVE_PHASES),
+    "window-split": Winner(
+        large_window, "3x3", "Conv2d Reshape Permute Reshape Scope", PROVE_PHASES
+    ),
     "expression-split": Equal(
         expressions(lambda: einnet.BOTH), expressions(einnet.conv3x3_of_both)
     ),
