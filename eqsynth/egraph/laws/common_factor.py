@@ -136,12 +136,15 @@ def _outside(scope: Scope, p: _Placed, a: Read) -> tuple[set[It], set[It]]:
 
 def _first_part(scope: Scope, p: _Placed, a: Read, placed: Sequence[_Placed]) -> _Part | None:
     """What multiplies ``a``, a factor of p, in a term given by its flat forms."""
-    left = _rest(p.factors, a, _outside(scope, p, a)[1])
     for q in placed:
         for b in q.factors:
             if isinstance(b, Read) and b.tensor == a.tensor and b.fill == a.fill:
                 part = _part(scope, p, a, q, b)
-                if part is None or isinstance(left, Num) or isinstance(part.rest, Num):
+                if part is None or isinstance(part.rest, Num):
+                    continue
+                # Carried out here, since most terms share no factor.
+                left = _rest(p.factors, a, _outside(scope, p, a)[1])
+                if isinstance(left, Num):
                     continue
                 if not part.larger or (_constant(left) and _constant(part.rest)):
                     return part
