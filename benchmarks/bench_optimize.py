@@ -1,13 +1,18 @@
 """What an optimization costs, by stage: cold, warm in the same process, and warm in another one;
 beside it what frozen Inductor takes to compile the same model.
 
-    python -m benchmarks.bench_optimize [--workload NAME ...] [--reduced] [--json FILE]
+    python -m benchmarks.bench_optimize [--workload NAME ...] [--reduced] [--json FILE [--resume]]
+                                         [--part {requests,search,other,inductor} ...]
 
 Seconds are those of the clock; of CPU, all processes together. Cold means an empty cache directory,
 of Inductor too, and a process in which nothing is loaded yet but torch. ``measure`` is what was
 waited for the times of kernels; requests are those that laws were asked and those that were known
 (see ``bench_saturate.py``). At the end: what calling a compiled program costs over calling its
 operators by hand.
+
+The file is written after each workload. ``--resume`` keeps its rows of this commit and machine and
+measures those that it lacks; a workload that fails has its error in its row, and is done again.
+``--part`` leaves parts out, so that all nets fit into less time.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,12 +41,18 @@ from eqsynth.frontend.torch_export import capture
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.rules import load_rules
 
+PARTS = ("requests", "search", "other", "inductor")
+"""Of a row: requests of laws; cold and warm; warm in another process; Inductor's compile."""
 _CACHES = ("EQSYNTH_CACHE", "TORCHINDUCTOR_CACHE_DIR")
 
 
 @dataclass
 class Row:
-    """A workload; ``inductor`` is what compiling it with frozen weights took."""
+    """A workload; ``inductor`` is what compiling it with frozen weights took.
+
+    Attributes:
+        error: what went wrong, with what was measured before it; empty if nothing did.
+    """
 
     workload: str
     seed: int
@@ -49,25 +60,39 @@ class Row:
     known: int = 0
     runs: dict[str, Run] = field(default_factory=dict)
     inductor: Spent = field(default_factory=Spent)
+    error: str = ""
 
 
-def measured(workload: str, reduced: bool) -> Row:
-    """Everything that a row has, each process with caches that are empty at first."""
-    row, threads = Row(workload, MEASURED[workload].seed), torch.get_num_threads()
-    module, inputs = built(workload, reduced)
-    segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
-    with _empty_caches():
-        requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
-        row.asked, row.known = requests.asked, requests.known
-    with _empty_caches():
-        with Worker(threads=threads) as worker:
-            first, second = worker.run(optimized, workload, reduced, threads, 2)
-        with Worker(threads=threads) as worker:
-            (third,) = worker.run(optimized, workload, reduced, threads, 1)
-        row.runs = {"cold": first, "warm": second, "other process": third}
-    with _empty_caches(), Worker(threads=threads) as worker:
-        row.inductor = worker.run(compiled, workload, reduced, threads)
+def measured(workload: str, reduced: bool, parts: Collection[str] = PARTS) -> Row:
+    """What these parts of a row are, each process with caches that are empty at first."""
+    row = Row(workload, MEASURED[workload].seed)
+    try:
+        _measure(row, reduced, parts)
+    except Exception as error:
+        row.error = f"{type(error).__name__}: {error}"
     return row
+
+
+def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
+    workload, threads = row.workload, torch.get_num_threads()
+    if "requests" in parts:
+        module, inputs = built(workload, reduced)
+        segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
+        with _empty_caches():
+            requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
+            row.asked, row.known = requests.asked, requests.known
+    if "search" in parts:
+        with _empty_caches():
+            with Worker(threads=threads) as worker:
+                first, second = worker.run(optimized, workload, reduced, threads, 2)
+            row.runs = {"cold": first, "warm": second}
+            if "other" in parts:
+                with Worker(threads=threads) as worker:
+                    (third,) = worker.run(optimized, workload, reduced, threads, 1)
+                row.runs["other process"] = third
+    if "inductor" in parts:
+        with _empty_caches(), Worker(threads=threads) as worker:
+            row.inductor = worker.run(compiled, workload, reduced, threads)
 
 
 @contextmanager
@@ -116,16 +141,21 @@ def straight_function(program: CompiledProgram) -> Callable[[torch.Tensor], torc
 
 
 def show(row: Row) -> None:
-    cold = row.runs["cold"]
-    print(
-        f"{row.workload}: {cold.enodes:,} e-nodes, {row.asked:,} requests asked, {row.known:,} "
-        f"known, {cold.timed} of {cold.considered} kernels timed, "
-        f"{cold.before_s * 1e3:.2f} -> {cold.after_s * 1e3:.2f} ms"
-    )
+    print(f"{row.workload}: {row.asked:,} requests asked, {row.known:,} known")
+    if "cold" in row.runs:
+        cold = row.runs["cold"]
+        print(
+            f"  {cold.enodes:,} e-nodes, {cold.timed} of {cold.considered} kernels timed, "
+            f"{cold.before_s * 1e3:.2f} -> {cold.after_s * 1e3:.2f} ms"
+        )
     for name, run in row.runs.items():
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in run.stages_s.items())
         print(f"  {name:14} {_seconds(run.spent)}: {stages}")
-    print(f"  {'Inductor':14} {_seconds(row.inductor)}", flush=True)
+    if row.inductor.wall_s:
+        print(f"  {'Inductor':14} {_seconds(row.inductor)}")
+    if row.error:
+        print(f"  failed: {row.error}")
+    print(end="", flush=True)
 
 
 def _seconds(spent: Spent) -> str:
@@ -138,18 +168,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workload", nargs="*", default=[net.name for net in NETS])
     parser.add_argument("--reduced", action="store_true", help="at the sizes of tests")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the file")
+    parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
-    result: dict[str, Any] = {**about(), "threads": torch.get_num_threads(), "rows": []}
+    result: dict[str, Any] = {
+        **about(),
+        "threads": torch.get_num_threads(),
+        "reduced": options.reduced,
+        "parts": sorted(options.part),
+        "rows": [],
+    }
+    result["rows"] = rows = known_rows(options.json, result) if options.resume else []
     for workload in options.workload:
-        row = measured(workload, options.reduced)
+        if any(row["workload"] == workload for row in rows):
+            print(f"{workload}: in the file")
+            continue
+        row = measured(workload, options.reduced, options.part)
         show(row)
-        result["rows"].append(asdict(row))
+        rows.append(asdict(row))
+        _write(options.json, result)
     result["overhead"] = overhead = call_overhead()
     print(f"call overhead: program {overhead['program_s'] * 1e6:.1f} us, straight Python "
           f"{overhead['straight_s'] * 1e6:.1f} us, {overhead['operators']} operators: "
           f"{overhead['overhead_s_an_operator'] * 1e6:.2f} us an operator")  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2))
+    _write(options.json, result)
+
+
+def known_rows(path: Path | None, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a file that were measured as these will be, without those that failed."""
+    if path is None or not path.exists():
+        return []
+    # As it is read back: a tuple is a list then.
+    before, now = json.loads(path.read_text()), json.loads(json.dumps(result))
+    same = ("machine", "versions", "commit", "threads", "reduced", "parts")
+    if any(before.get(key) != now[key] for key in same):
+        return []
+    return [row for row in before["rows"] if not row["error"]]
+
+
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,36 @@ def test_what_children_spend_counts_also_when_they_have_ended() -> None:
     assert spent.wall_s > 0.0 and spent.peak_bytes > 1 << 29
 
 
+def test_a_workload_that_fails_costs_its_row_and_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked, broken = tmp_path / "result.json", list[str](), {"lstm"}
+
+    def measure(row: bench_optimize.Row, _reduced: bool, _parts: object) -> None:
+        asked.append(row.workload)
+        if row.workload in broken:
+            raise RuntimeError("no worker")
+        row.asked = 7
+
+    monkeypatch.setattr(bench_optimize, "_measure", measure)
+    monkeypatch.setattr(
+        bench_optimize, "call_overhead",
+        lambda: dict.fromkeys(("program_s", "straight_s", "overhead_s_an_operator"), 0.0)
+        | {"operators": 0},
+    )  # fmt: skip
+    arguments = ["--workload", "lstm", "chain", "--json", str(path), "--resume"]
+    bench_optimize.main(arguments)
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["error"] for row in rows] == ["RuntimeError: no worker", ""]
+    assert [row["asked"] for row in rows] == [0, 7]
+    broken.clear()
+    bench_optimize.main(arguments)
+    assert asked == ["lstm", "chain", "lstm"]
+    assert not any(row["error"] for row in json.loads(path.read_text())["rows"])
+    bench_optimize.main([*arguments, "--reduced"])  # at other sizes nothing is known
+    assert asked == ["lstm", "chain", "lstm", "lstm", "chain"]
+
+
 @pytest.mark.slow
 def test_every_run_and_its_stages_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
