@@ -55,7 +55,9 @@ def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     ):
         bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
         return torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)
-    return torch.from_numpy(array.reshape(-1)).to(dtype).reshape(array.shape)
+    # NumPy may have two types of one name, `ulonglong` beside `uint64`, of which torch knows one.
+    flat = array.reshape(-1).view(np.dtype(array.dtype.name))
+    return torch.from_numpy(flat).to(dtype).reshape(array.shape)
 
 
 def session(model: bytes) -> _Arrays:
@@ -63,12 +65,16 @@ def session(model: bytes) -> _Arrays:
 
     Raises:
         Exception: ONNX Runtime has no kernel for an operator at these types; its own errors.
+        TypeError: it has, but can't give the results to NumPy.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     loaded = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    unknown = [o.type for o in loaded.get_outputs() if o.type.startswith("tensor(float8")]
+    if unknown:
+        raise TypeError(f"ONNX Runtime gives no {unknown[0]} to NumPy")
     names = [i.name for i in loaded.get_inputs()]
     return lambda arrays: loaded.run(None, dict(zip(names, arrays, strict=True)))
 

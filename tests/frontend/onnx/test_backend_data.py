@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from datetime import date
 
+import numpy as np
 import onnx
 import pytest
+import torch
 
 from eqsynth.frontend.onnx.table import TABLE
+from eqsynth.lower.onnx_operator import torch_of
 from eqsynth.testing.onnx_backend import Case, Verdict, cases, run
 
 # `make test` captures one of so many cases, others each day.
@@ -48,3 +51,10 @@ def test_attributes_of_entries_are_those_of_onnx() -> None:
         schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == name]
         known = {attribute for schema in schemas for attribute in schema.attributes}
         assert schemas and entry.attributes <= known, name
+
+
+@pytest.mark.parametrize("kind", [np.ulonglong, np.ulong, np.longlong, np.int_])
+def test_types_that_numpy_has_twice(kind: type) -> None:
+    array = np.array([0, 1, 2**62], dtype=kind)
+    dtype = torch.uint64 if array.dtype.kind == "u" else torch.int64
+    assert torch_of(array, dtype).tolist() == [0, 1, 2**62]
