@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eqsynth.errors import RuleError
+from eqsynth.rules.ask import HEAD as ASK
 from eqsynth.rules.definitions import how_to_define
 from eqsynth.rules.forms import Form, header_fields, own_fields, read_text, split_forms
 from eqsynth.rules.load import load_rules
 from eqsynth.rules.location import DEFAULT_FILES, rule_path
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
+from eqsynth.rules.scope_rules.expansion import HEAD as SCOPES
 
 MAX_LINES = 300
 MAX_COLUMNS = 100
@@ -171,8 +173,9 @@ def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleE
     rule, given = mine[0], {**header, **own_fields(form)}
     mathematics = re.sub(r"\[[^\[\]]*\]|\((numerics|status):[^()]*\)", "", form.comment)
     if rule.scopes is not None:
-        # Its text is mathematics, and says its numerics as an option.
+        # Its text is mathematics.
         mathematics = rule.scopes.text
+    if form.head in (ASK, SCOPES):
         given |= dict(re.findall(r":(numerics)\s+(\S+)", form.text))
     if not re.search(r"\w", mathematics):
         yield form.error(

@@ -17,6 +17,8 @@ from typing import Any
 from egglog import bindings as egg
 
 from eqsynth.errors import RuleError
+from eqsynth.rules.ask import HEAD as ASK
+from eqsynth.rules.ask import expand_ask
 from eqsynth.rules.definitions import Definition, declared, defines
 from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_forms
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
@@ -39,6 +41,7 @@ _ALLOWED = (
     "rule",
     "ruleset",
     HEAD,
+    ASK,
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
@@ -127,7 +130,12 @@ class Loader:
 
     def _form(self, form: Form) -> None:
         if form.head == HEAD:
-            self._scope_rule(form)
+            expanded = expand(form)
+            self._in_place(form, expanded.forms, expanded.numerics, expanded.rule)
+            return
+        if form.head == ASK:
+            numerics, forms = expand_ask(form, self.known)
+            self._in_place(form, forms, numerics)
             return
         command = self._parse(form)
         if isinstance(command, egg.AddRuleset):
@@ -147,17 +155,20 @@ class Loader:
                 hint="Put a space behind the first word.",
             )
 
-    def _scope_rule(self, form: Form) -> None:
-        expanded = expand(form)
-        named = re.search(r':name\s+"([^"]*)"', form.text)
-        ruleset = re.search(r":ruleset\s+([^\s()\"]+)", form.text)
-        name = self._rule_name(named[1] if named else "", ruleset[1] if ruleset else "", form)
+    def _in_place(
+        self, form: Form, forms: Sequence[Form], numerics: str, scopes: ScopeRule | None = None
+    ) -> None:
+        """Loads the forms that another one stands for."""
+        request = next(own for own in forms if own.head == "rule")
+        named = re.search(r':name "([^"]*)"', request.text)
+        ruleset = re.search(r":ruleset ([^\s()\"]+)", request.text)
+        name = self._rule_name(named[1] if named else "", ruleset[1] if ruleset else "", request)
         self._new(name, form, self.rules, "rule")
-        for own in expanded.forms:
+        for own in forms:
             command = self._parse(own)
             if isinstance(command, egg.RuleCommand):
                 for raw in self._raw_rules(command, own):
-                    self._rule(raw, own, expanded.rule, expanded.numerics)
+                    self._rule(raw, own, scopes, numerics)
             else:
                 self._form(own)
 

@@ -36,10 +36,9 @@ class Later(Exception):
 
 
 def scope_of(row: Sequence[Any]) -> Scope:
-    """The scope that a request is about: (e, t, s[, reducer], body)."""
-    reducer = row[3] if len(row) == 5 else "sum"
-    reduction = row[2] if len(row) > 3 else ()
-    return scope_as(row[1], reduction, row[-1], reducer)
+    """The scope that a request is about: (e, t, s, reducer, body)."""
+    _, traversal, reduction, reducer, body = row
+    return scope_as(traversal, reduction, body, reducer)
 
 
 def settled(view: View, row: Sequence[Any]) -> Scope | None:

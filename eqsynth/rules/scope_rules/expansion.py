@@ -17,12 +17,12 @@ first`` a scope that matches in several ways has one answer.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from eqsynth.rules.forms import Form, nearest
+from eqsynth.rules.forms import Form
+from eqsynth.rules.options import options_of, words_of
 from eqsynth.rules.scope_rules.cursor import TextError
 from eqsynth.rules.scope_rules.parser import parse
 from eqsynth.rules.scope_rules.syntax import ANY, Plus, ScopeRule, Times
@@ -31,7 +31,6 @@ HEAD: Final = "rule-of-scopes"
 _OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose")
 # What the options may say that have one word.
 _WORDS: Final = {":gives": "derived", ":choose": "first"}
-_WORD = re.compile(r'"(?:\\.|[^"\\])*"|[()]|[^\s()"]+')
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,15 @@ def expand(form: Form) -> Expanded:
     Raises:
         RuleError: it is none, with the place of what is wrong.
     """
-    words = list(_WORD.finditer(form.text))[2:-1]
-    if not words or not words[0].group().startswith('"'):
+    words = words_of(form)
+    if not words or not words[0].text.startswith('"'):
         raise form.error("a rule of scopes has no text", expected='"left => right"',
                          hint="Write the rule in quotes behind the word.")  # fmt: skip
-    first, options = words[0], _options(form, words[1:])
-    text = first.group()[1:-1]
-    begin = len(form.text[: first.start() + 1].encode())
+    first = words[0]
+    options = {key: value.text.strip('"')
+               for key, value in options_of(form, words[1:], _OPTIONS).items()}  # fmt: skip
+    text = first.text[1:-1]
+    begin = first.offset + 1
     if "\\" in text:
         raise form.error("a backslash means nothing in a rule of scopes", begin, hint="Remove it.")
     try:
@@ -85,26 +86,6 @@ def _placed(form: Form, error: TextError, offset: int) -> Exception:
     found = form.error(error.what, offset, expected=error.expected, hint=error.hint)
     if error.got:
         found.got = error.got
-    return found
-
-
-def _options(form: Form, words: Iterable[re.Match[str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    key = ""
-    for word in words:
-        text = word.group()
-        offset = len(form.text[: word.start()].encode())
-        if not key:
-            if text not in _OPTIONS or text in found:
-                known = [option for option in _OPTIONS if option not in found]
-                near = nearest(text, known)
-                raise form.error(f"{text} isn't expected here", offset, expected=", ".join(known),
-                                 hint=near if near.startswith("Did") else "Remove it.")  # fmt: skip
-            key = text
-            continue
-        found[key], key = text.strip('"'), ""
-    if key:
-        raise form.error(f"{key} has no value", expected=f"{key} and a word", hint="Say which.")
     return found
 
 

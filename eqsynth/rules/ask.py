@@ -1,0 +1,114 @@
+"""Which scopes a law is asked for, and what becomes of its answers: one form.
+
+    (ask sum-split :of (Scope t s "sum" b) :when ((>= (vec-length s) 2))
+         :gives derived :ruleset derive-explore)
+    ->  (relation sum-split-request (Tensor Ints Ints String Scalar))
+        (relation sum-split-answer (Tensor Ints Ints String Scalar))
+        (rule ((= e (Scope t s "sum" b)) (>= (vec-length s) 2))
+              ((sum-split-request e t s "sum" b))
+              :ruleset derive-explore :name "sum-split")
+        (rule ((sum-split-answer e t s r b)) ((union e (Scope t s r b)) (derived t s r b))
+              :ruleset derive-explore :name "sum-split-apply")
+
+Of an operator, ``(Conv2d x w _ _ _ 1)``, the arguments that have names are filed. Without
+``:gives derived`` an answer is any tensor, and is united as it is. A law may be asked by
+several forms, under names of their own (``:name``); what becomes of its answers is then said by the
+first, and is the same for all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from eqsynth.rules.forms import Form, nearest
+from eqsynth.rules.options import WORD, Piece, in_place_of, options_of, words_of
+from eqsynth.rules.sorts import Declarations
+
+HEAD: Final = "ask"
+_OPTIONS: Final = (":of", ":when", ":gives", ":numerics", ":ruleset", ":name")
+# The sorts of a scope's class, extents, reducer and body.
+SCOPE: Final = ("Tensor", "Ints", "Ints", "String", "Scalar")
+_GIVES: Final = ("derived", "tensor")
+_NUMBER = re.compile(r"[+-]?\d")
+
+
+def expand_ask(form: Form, known: Declarations) -> tuple[str, list[Form]]:
+    """The numerics that the form says, or an empty text, and the forms in its place.
+
+    Raises:
+        RuleError: something is missing or unknown, or the law answers otherwise already.
+    """
+    words = words_of(form)
+    if not words or words[0].text.startswith((":", "(", '"')):
+        expected = "(ask <law> :of (Scope ...) ...)"
+        raise form.error("nothing says which law is asked", expected=expected,
+                         hint="Name the law behind the word.")  # fmt: skip
+    law, options = words[0], options_of(form, words[1:], _OPTIONS)
+    for option in (":of", ":ruleset"):
+        if option not in options:
+            raise form.error(f"the law {law.text} is asked without {option}", law.offset,
+                             expected=", ".join(_OPTIONS), hint=f"Add {option}.")  # fmt: skip
+    columns = _columns(form, options[":of"], known)
+    gives = options.get(":gives", Piece("tensor", 0))
+    if gives.text not in _GIVES:
+        raise form.error(f":gives {gives.text} is unknown", gives.offset,
+                         expected=", ".join(_GIVES), hint=nearest(gives.text, _GIVES))  # fmt: skip
+    name = options[":name"].text.strip('"') if ":name" in options else law.text
+    when = options.get(":when")
+    if when is not None and not when.text.startswith("("):
+        raise form.error(":when has no facts", when.offset, expected=":when (<fact> ...)",
+                         hint="Put parentheses around the facts.")  # fmt: skip
+    own: list[str | Piece] = [" :ruleset ", options[":ruleset"], f' :name "{name}']
+    facts: list[str | Piece] = [" ", Piece(when.text[1:-1], when.offset + 1)] if when else []
+    request = in_place_of(form, [
+        "(rule ((= e ", options[":of"], ")", *facts, f") (({law.text}-request e ",
+        " ".join(word for word, _ in columns), "))", *own, '")',
+    ])  # fmt: skip
+    declared, answers = _answers(law.text, gives.text == "derived")
+    asked = ("Tensor", *(sort for _, sort in columns))
+    before = [known.signatures.get(f"{law.text}-{part}") for part in ("request", "answer")]
+    numerics = options[":numerics"].text.strip('"') if ":numerics" in options else ""
+    if before[1] is not None:
+        if before[1].inputs != declared:
+            raise form.error(f"the law {law.text} gives something else", gives.offset,
+                             expected=_GIVES[before[1].inputs != SCOPE],
+                             hint="Say the same as where it was asked first.")  # fmt: skip
+        if before[0] is None or before[0].inputs != asked:
+            what = f"the law {law.text} is asked of something else"
+            raise form.error(what, options[":of"].offset,
+                             expected=" ".join(before[0].inputs[1:]) if before[0] else "",
+                             hint="Match what it was asked of first.")  # fmt: skip
+        return numerics, [request]
+    relations = [f"(relation {law.text}-{part} ({' '.join(sorts)}))"
+                 for part, sorts in (("request", asked), ("answer", declared))]  # fmt: skip
+    apply = in_place_of(form, [answers, *own, '-apply")'])
+    return numerics, [*(in_place_of(form, [text]) for text in relations), request, apply]
+
+
+def _answers(law: str, derived: bool) -> tuple[tuple[str, ...], str]:
+    """The sorts of an answer, and the rule that unites it, without its options."""
+    if derived:
+        union = "(union e (Scope t s r b)) (derived t s r b)"
+        return SCOPE, f"(rule (({law}-answer e t s r b)) ({union})"
+    return ("Tensor", "Tensor"), f"(rule (({law}-answer e q)) ((union e q))"
+
+
+def _columns(form: Form, of: Piece, known: Declarations) -> list[tuple[str, str]]:
+    """What is filed of the term that is matched, and its sorts: the arguments that have names, and
+    texts. ``_`` and numbers are conditions alone."""
+    words = [word.group() for word in WORD.finditer(of.text) if word.group()[0] != ";"]
+    if words[0] != "(" or len(words) < 3 or "(" in words[1:]:
+        raise form.error("a law is asked of a scope or of an operator", of.offset,
+                         expected='(Scope t s "sum" b)',
+                         hint="Name its arguments; conditions go to :when.")  # fmt: skip
+    head, given, signature = words[1], words[2:-1], known.signatures.get(words[1])
+    if signature is None or signature.output != "Tensor":
+        raise form.error(f"unknown operator {head}", of.offset + 1,
+                         hint=nearest(head, known.signatures))  # fmt: skip
+    if len(given) != len(signature.inputs):
+        expected = " ".join(signature.inputs)
+        raise form.error(f"{head} has {len(signature.inputs)} arguments", of.offset,
+                         expected=expected, hint="Name each, or write _.")  # fmt: skip
+    return [(word, sort) for word, sort in zip(given, signature.inputs, strict=True)
+            if word != "_" and not _NUMBER.match(word)]  # fmt: skip
