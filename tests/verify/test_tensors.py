@@ -70,6 +70,7 @@ def test_convolutions_are_linear() -> None:
     assert [v.outcome for v in theorems(dear=True)] == ["proved", "proved"]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("path", UNSOUND, ids=lambda path: path.stem)
 def test_no_unsound_rule_is_proved(path: Path) -> None:
     try:
