@@ -50,7 +50,7 @@ def _rate() -> Callable[[str, int], None]:
     def tell(stage: str, done: int) -> None:
         now = time.monotonic()
         begin = begun.setdefault(stage, now)
-        if now - told[0] >= EVERY_S and now > begin:
+        if min(now - told[0], now - begin) >= EVERY_S:
             told[0] = now
             print(f"  {stage}: {done:,} terms, {done / (now - begin):,.0f} a second", flush=True)
 
