@@ -75,6 +75,17 @@ def test_a_region_computes_what_its_terms_say(engine: Engine) -> None:
     assert len(_storages(results)) == 6  # the second call has left the first one's results alone
 
 
+@pytest.mark.parametrize("rows", [4, 4096])
+def test_an_argument_is_read_again_where_it_stood_before(engine: Engine, rows: int) -> None:
+    """Small results are copied by an engine, large ones computed in place."""
+    region = Region((Op("Relu", (_in(0, rows, 8),)),), (_in(0, rows, 8),))
+    runner, x = _runner(engine, region, {}), torch.randn(rows, 8)
+    first, kept = runner(x), x.clone()
+    torch.testing.assert_close(runner(x.neg_()), torch.relu(-kept))
+    torch.testing.assert_close(first, torch.relu(kept))
+    torch.testing.assert_close(runner(kept), torch.relu(kept))
+
+
 def test_results_share_no_memory(engine: Engine) -> None:
     """An output that is a view of an argument, and one that is a view of another output."""
     h = Op("Relu", (_in(0, 4, 8),))
