@@ -36,6 +36,9 @@ from eqsynth.lower.scalar_functions import (
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 
 
+_STEEP: Final = frozenset({"exp", "expm1", "pow"})
+"""Functions that make a large error of a small one where their argument is large."""
+
 _OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {
     FloorDiv: tirx.floordiv, Mod: tirx.floormod, Min: tirx.min, Max: tirx.max,
 }  # fmt: skip
@@ -53,6 +56,19 @@ def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
             part = operation(value, tirx.const(number_of(atom), dtype))
         total = total + part * tirx.const(coefficient, dtype)
     return total
+
+
+def _unfused(product: Expr) -> Expr:
+    """A product that isn't fused with what it is added to.
+
+    Of ``exp(c*x - c*m)``, the weights of a softmax, LLVM makes ``exp(fma(c, x, -(c*m)))``: the
+    rounding of ``c*m`` by itself, which is 32 where the scores are 1e9, so that the weight of the
+    largest score was ``exp(32)`` and not 1. Rounded alike, the two products cancel.
+    """
+    dtype = str(product.ty.dtype)
+    if not dtype.startswith("float"):
+        return product
+    return tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", product)
 
 
 class ScalarCode:
@@ -85,7 +101,9 @@ class ScalarCode:
         self._index_dtype = index_dtype
         self._lane = tirx.const(0, index_dtype) if lane is None else lane
         self._lanes = tirx.const(lanes, index_dtype)
-        self._known: dict[tuple[bytes, str], Expr] = {}
+        self._known: dict[tuple[bytes, str, bool], Expr] = {}
+        # Inside of the argument of a steep function: products are rounded before they are added.
+        self._rounded = False
 
     def bind(self, value: Expr) -> Expr:
         if isinstance(value, tirx.IntImm | tirx.FloatImm):
@@ -99,7 +117,7 @@ class ScalarCode:
 
     def value(self, scalar: Scalar, dtype: str) -> Expr:
         """The value in ``arithmetic(dtype)``; numbers take it, all else is converted to it."""
-        key = (scalar.digest, dtype)
+        key = (scalar.digest, dtype, self._rounded)
         if key not in self._known:
             self._known[key] = self.bind(self._value(scalar, dtype))
         return self._known[key]
@@ -140,6 +158,11 @@ class ScalarCode:
             product = self.bind(self._fold(False, rest, dtype)) if rest else None
             return number(0.0, arithmetic(dtype)) if product is None else product - product
         values = [self.value(part, dtype) for part in parts]
+        if is_sum and self._rounded:
+            values = [
+                _unfused(value) if isinstance(part, Prod) else value
+                for part, value in zip(parts, values, strict=True)
+            ]
         result = values[0]
         for value in values[1:]:
             if dtype == "bool":
@@ -167,7 +190,9 @@ class ScalarCode:
             numbers = [self.value(arg, "uint8") for arg in args]
             return differ(INTEGER[fn](self, "uint8", *numbers), number(0, "uint8"))
         dtype = arithmetic(own)
+        outside, self._rounded = self._rounded, self._rounded or fn in _STEEP
         values = [self.value(arg, dtype) for arg in args]
+        self._rounded = outside
         if is_float(dtype):
             return FLOAT[fn](self, dtype, *values)
         return INTEGER[fn](self, dtype, *values)

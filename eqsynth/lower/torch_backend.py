@@ -28,11 +28,15 @@ from eqsynth.extract.kernel import (
 )
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import Shape, TensorType
+from eqsynth.lower.attention import attention
 from eqsynth.lower.torch_ops import Opaque, function_of, region_function, run_term
 from eqsynth.lower.torch_scalars import torch_dtype
 
 VIEW = "torch.view"
 """Kernels of this implementation return a view of their argument; all others a new tensor."""
+
+
+FUSED_ATTENTION = "torch.attention"
 
 
 class TorchBackend:
@@ -56,6 +60,9 @@ class TorchBackend:
                 yield Kernel(term, constants, self.name, plain, contiguous(len(term.shape)))
         elif isinstance(term, Op) and len(args) == 1 and _may_view(term):
             yield from _views(term, constants)
+        elif isinstance(term, Op) and (found := attention(term)) is not None:
+            for inputs, output in found.layouts(len(term.args[-1].shape)):
+                yield Kernel(term, constants, FUSED_ATTENTION, inputs, output)
         elif isinstance(term, Op):
             for inputs, output in dict.fromkeys(_layouts(term)):
                 yield Kernel(term, constants, self.name, inputs, output)

@@ -17,6 +17,7 @@ from eqsynth.errors import LoweringError
 from eqsynth.ir.inference import window
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of, topological
 from eqsynth.ir.types import is_float, promote
+from eqsynth.lower.attention import attention
 from eqsynth.lower.torch_scalars import (
     SCALAR_FUNCTIONS,
     apply,
@@ -93,6 +94,9 @@ def region_function(
 
 def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:
     row, attrs = term.row, term.attrs
+    fused = None if exact else attention(term)
+    if fused is not None:
+        return fused.function()
     if row.expand is not None:
         own = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
         outputs = region_function(Region((row.expand(own, attrs),), tuple(own)), opaque, exact)

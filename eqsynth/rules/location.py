@@ -27,6 +27,7 @@ DEFAULT_FILES = (
     "match.egg",
     "merge.egg",
     "epilogue.egg",
+    "attention.egg",
     "simplify.egg",
     "views-match.egg",
 )
