@@ -121,6 +121,8 @@ class _Walk:
 
     def _kind(self, term: Tensor) -> _Place | None:
         users = self.users
+        if _weighs(term, users):
+            return None
         if _separates(term, users, self.place) or _is_normalized(
             term, users, self.order, self.place
         ):
@@ -169,6 +171,22 @@ def _beside(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -
 
 def _is_contraction(term: Tensor) -> bool:
     return isinstance(term, Op) and term.row.kind == "contraction"
+
+
+def _weighs(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
+    """Whether the term is the weights of attention, ``softmax(q kᵀ)`` of ``softmax(q kᵀ) v``: the
+    whole is one operator, in which they are never in memory."""
+    made = term
+    if isinstance(term, Op) and term.name == "Where":
+        made = next((arg for arg in term.args if _is_softmax(arg)), term)
+    return _is_softmax(made) and any(
+        _is_contraction(user) and not any(arg.constant for arg in args_of(user))
+        for user in users.get(term, ())
+    )
+
+
+def _is_softmax(term: Tensor) -> bool:
+    return isinstance(term, Op) and term.name == "Softmax"
 
 
 def _separates(

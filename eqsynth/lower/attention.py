@@ -1,7 +1,7 @@
 """Attention as torch's fused operator: ``softmax(q kᵀ) v`` without the matrix of scores in memory.
 
 Operators of rule files are known by what they mean, not by their names: one whose definition is
-written out as attention is (``rules/attention.egg``), is computed by ``scaled_dot_product_attention``.
+written out as attention (``rules/attention.egg``) is computed by torch's kernel.
 Not here: recognizing attention in a program, which the rules do.
 """
 
@@ -67,12 +67,15 @@ class Attention:
 def attention(term: Op) -> Attention | None:
     """What attention an operator is; None if it is none that torch's kernel computes.
 
-    Queries, keys and values have the same axes in front: the kernel broadcasts none of them.
+    Queries, keys and values have the same axes in front: the kernel broadcasts none of them. In 16
+    bits it keeps scores in float32, which the operator rounds.
     """
     if term.row.expand is None or len(term.args) not in (3, 4) or len(term.attrs) != 1:
         return None
     (scale,) = term.attrs
     rank = len(term.shape)
+    if term.dtype not in ("float32", "float64") or any(arg.dtype != term.dtype for arg in term.args):
+        return None
     alike = {arg.shape[:-2] for arg in term.args[:3]} == {term.shape[:-2]}
     if not isinstance(scale, float) or not 2 <= rank <= 4 or not alike or 0 in term.shape:
         return None

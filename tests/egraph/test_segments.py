@@ -222,6 +222,19 @@ class Hardswish(nn.Module):
 POOLED = (nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
 
 
+class Attending(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k, -1) @ v
+
+
+def test_attention_is_not_cut() -> None:
+    """Its weights are alone where the values are an input, and a product reads them."""
+    square = torch.randn(4, 4)
+    assert len(cut(capture(Attending().eval(), (square, square, square)).program)) == 1
+    weighted = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4))
+    assert len(cut(program_of(weighted, 4, 4))) == 2
+
+
 # ---- where the cuts are ----------------------------------------------------------------------
 
 

@@ -337,3 +337,19 @@ def test_shared_subexpressions_are_computed_once() -> None:
     for _ in range(7):  # 3^7 operations if it were a tree
         x = Call("tanh", (Sum((x, Prod((Num(0.5), x, x)))),))
     check(pointwise(x, 8), sample((8,), "float32") / 9)
+
+
+@pytest.mark.parametrize("reduced", [(), (40,)])
+def test_equal_products_cancel_in_an_exponent(reduced: tuple[int, ...]) -> None:
+    """exp(c*x - c*m) with x = m is 1, as with products that are rounded: a product that is fused
+    with the difference leaves the rounding of the other, 32 where the products are 1e9."""
+    a, b = tensor(0, (8, 40)), tensor(1, (8, 40))
+    place, c = (it(0, 8), it(1, 40)), Num(0.176777)
+    powers = Sum((Prod((c, Read(a, place))), Prod((Num(-0.176777), Read(b, place)))))
+    scope = Scope((8, 40) if not reduced else (8,), reduced, Call("exp", (powers,)))
+    x = torch.full((8, 40), 3.2e9) + 1e5 * sample((8, 40), "float32")
+    kernels = list(TvmBackend().kernels(scope, (False, False)))
+    for kernel, runner in zip(kernels, TvmBackend().build([(k, {}) for k in kernels]), strict=True):
+        assert runner is not None
+        result = runner(x, x.clone())
+        assert torch.equal(result, torch.full(scope.shape, 40.0 if reduced else 1.0)), kernel

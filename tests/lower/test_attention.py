@@ -1,0 +1,140 @@
+"""Attention: what the rules find, and what torch's fused kernel computes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from lower_cases import arguments, check_kernel
+
+from eqsynth import input as argument
+from eqsynth import ops
+from eqsynth.egraph.defined import operators_of
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import program_of
+from eqsynth.frontend.ops.creation import iota
+from eqsynth.ir.operators import Operator
+from eqsynth.ir.tensor import Op, args_of
+from eqsynth.ir.types import TensorType
+from eqsynth.lower.attention import attention
+from eqsynth.lower.torch_backend import FUSED_ATTENTION, TorchBackend
+from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
+from eqsynth.testing import assert_egraph_consistent
+
+RULES = load_rules()
+ROWS = operators_of(RULES.definitions)
+Q, T, V = argument("q", (2, 3, 5, 4)), argument("t", (2, 3, 4, 7)), argument("v", (2, 3, 7, 6))
+M, SEEN = argument("m", (5, 7)), argument("seen", (2, 1, 5, 7), dtype="bool")
+NOTHING = ops.full((), -math.inf)
+
+
+def softmax(scores: Expr) -> Expr:
+    return ops.softmax(scores, -1)
+
+
+def guarded(scores: Expr) -> Expr:
+    """As torch has it: a query that sees nothing gives 0."""
+    nothing = ops.eq(ops.amax(scores, -1, keepdim=True), -math.inf)
+    return ops.where(nothing, ops.full((), 0.0), softmax(scores))
+
+
+def below() -> Expr:
+    return ops.ge(iota((5, 7), 0), iota((5, 7), 1))
+
+
+FOUND: dict[str, Callable[[], Expr]] = {
+    "Attention": lambda: softmax((Q @ T) * 0.5) @ V,
+    "Attention of a quotient": lambda: softmax((Q @ T) / 2.0) @ V,
+    "Attention by the left": lambda: softmax(0.5 * (Q @ T)) @ V,
+    "Attention of scores": lambda: softmax(Q @ T) @ V,
+    "Attention of torch": lambda: ops.scaled_dot_product_attention(Q, ops.transpose(T, -1, -2), V),
+    "CausalAttention": lambda: softmax(ops.where(below(), (Q @ T) * 0.5, NOTHING)) @ V,
+    "MaskedAttention": lambda: guarded((Q @ T) * 0.5 + M) @ V,
+    "MaskedAttention by bools": lambda: guarded(ops.where(SEEN, (Q @ T) * 0.5, NOTHING)) @ V,
+}
+OTHERS: dict[str, Callable[[], Expr]] = {
+    "along another axis": lambda: ops.softmax((Q @ T) * 0.5, -2) @ V,
+    "keys that come later": lambda: (
+        softmax(ops.where(ops.le(iota((5, 7), 0), iota((5, 7), 1)), (Q @ T) * 0.5, NOTHING))
+        @ V
+    ),
+    "a mask that is 0": lambda: (
+        softmax(ops.where(below(), (Q @ T) * 0.5, ops.full((), 0.0))) @ V
+    ),
+    "a scale by query": lambda: softmax((Q @ T) * argument("s", (5, 1))) @ V,
+}
+
+
+def members(expr: Expr) -> list[Op]:
+    graph = saturate_terms(
+        program_of(expr)[0].outputs, RULES, DEFAULT_PHASES, Limits(deadline_s=3600.0), True
+    )
+    assert_egraph_consistent(graph)
+    return [m for c in graph.classes.values() for m in c if isinstance(m, Op) and m.name in ROWS]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_attention_is_found(name: str) -> None:
+    found = members(FOUND[name]())
+    assert {term.name for term in found} == {name.partition(" ")[0]}
+    for term in found:
+        kernels = list(TorchBackend().kernels(term, (False,) * len(args_of(term))))
+        assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
+        for kernel in kernels:
+            check_kernel(TorchBackend(), kernel, arguments(term))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_only_looks_like_attention(name: str) -> None:
+    assert members(OTHERS[name]()) == []
+
+
+def term(name: str, *shapes: tuple[int, ...], rows: dict[str, Operator] = ROWS) -> Op:
+    args = tuple(argument(str(n), shape).tensor for n, shape in enumerate(shapes))
+    return Op(name, args, (0.5,), defined=rows[name])
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize("name", ["Attention", "CausalAttention", "MaskedAttention"])
+def test_every_rank(name: str, rank: int) -> None:
+    front = (2, 3)[: rank - 2]
+    shapes = [(*front, 5, 4), (*front, 4, 7), (*front, 7, 6)]
+    shapes += [(5, 7)] if name == "MaskedAttention" else []
+    made = term(name, *shapes)
+    assert made.type == TensorType((*front, 5, 6), "float32")
+    kernels = list(TorchBackend().kernels(made, (False,) * len(shapes)))
+    assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
+    for kernel in kernels:
+        check_kernel(TorchBackend(), kernel, arguments(made))
+
+
+def test_what_is_broadcast_is_left_to_products() -> None:
+    assert attention(term("Attention", (3, 5, 4), (4, 7), (7, 6))) is None
+
+
+def test_an_operator_of_the_same_name_is_another() -> None:
+    files = [file for file in DEFAULT_FILES if file != "attention.egg"]
+    text = """
+(constructor Attention (Tensor Tensor Tensor f64) Tensor)
+
+;; the scores by themselves                                          (status: definition)
+(rewrite (Attention q t v c) (Matmul (Matmul q t) (Mul v (Full (vec-empty) c (dtype q))))
+         :ruleset define :name "attention-definition")
+"""
+    rows = operators_of(load_text(text, "own.egg", after=files).definitions)
+    shapes = ((5, 4), (4, 7), (7, 6))
+    assert attention(term("Attention", *shapes)) is not None
+    assert attention(term("Attention", *shapes, rows=rows)) is None
+
+
+def test_a_query_that_sees_nothing_gives_0() -> None:
+    made = term("MaskedAttention", (5, 4), (4, 7), (7, 6), (5, 7))
+    found = attention(made)
+    assert found is not None
+    q, t, v, m = (torch.randn(arg.shape) for arg in made.args)
+    m[2] = -math.inf
+    assert found.function()(q, t, v, m)[2].eq(0).all()
