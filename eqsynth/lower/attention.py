@@ -74,7 +74,8 @@ def attention(term: Op) -> Attention | None:
         return None
     (scale,) = term.attrs
     rank = len(term.shape)
-    if term.dtype not in ("float32", "float64") or any(arg.dtype != term.dtype for arg in term.args):
+    kinds = {term.dtype, *(arg.dtype for arg in term.args)}
+    if kinds not in ({"float32"}, {"float64"}):
         return None
     alike = {arg.shape[:-2] for arg in term.args[:3]} == {term.shape[:-2]}
     if not isinstance(scale, float) or not 2 <= rank <= 4 or not alike or 0 in term.shape:

@@ -407,6 +407,28 @@ def flattened_patches() -> Tensor:
 
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
 SLIDING = ((1, 1), (0, 0), (1, 1))
+QUERIES, KEYS, VALUES = leaf("q", 3, 4), leaf("t", 4, 5), leaf("v", 5, 2)
+SCORES = op("Matmul", QUERIES, KEYS)
+HALF = op("Mul", SCORES, op("Full", attrs=((), 0.5, "float32")))
+LEAST = op("Full", attrs=((), -INF, "float32"))
+SEEN = op("GreaterEqual", *(op("Iota", attrs=((3, 5), axis, "int64")) for axis in (0, 1)))
+
+
+def attended(scores: Tensor, guarded: bool = False) -> Tensor:
+    """softmax(scores) @ v; guarded: a row of which all scores are -inf weighs nothing."""
+    weights = op("Softmax", scores, attrs=(1,))
+    if guarded:
+        nothing = op("Equal", op("ReduceMax", scores, attrs=((1,), 1)), LEAST)
+        weights = op("Where", nothing, op("Full", attrs=((), 0.0, "float32")), weights)
+    return op("Matmul", weights, VALUES)
+
+
+def windows_by_tiles() -> Tensor:
+    """A convolution of channels enough for fewer products to be less work."""
+    image, filters = leaf("x", 1, 16, 4, 4), weight("w", 16, 16, 3, 3)
+    return op("Conv2d", image, filters, attrs=((1, 1), (1, 1), (1, 1), 1))
+
+
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
     "attention": attention,
@@ -470,6 +492,15 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "counted-bools": counted_bools,
     "weighted-sum": weighted_sum,
     "upsampling": lambda: op("UpsampleBilinear2d", leaf("x", 1, 2, 3, 2), attrs=((4, 5), 0)),
+    "windows-by-tiles": windows_by_tiles,
+    "attended": lambda: attended(SCORES),
+    "attended-half": lambda: attended(HALF),
+    "attended-quotient": lambda: attended(
+        op("Div", SCORES, op("Full", attrs=((), 3.0, "float32")))),
+    "attended-below": lambda: attended(op("Where", SEEN, HALF, LEAST)),
+    "attended-mask": lambda: attended(op("Add", HALF, leaf("m", 3, 5)), guarded=True),
+    "attended-where": lambda: attended(
+        op("Where", leaf("b", 3, 5, dtype="bool"), HALF, LEAST), guarded=True),
     "transposed-products": lambda: op("Matmul", op("Permute", op("Matmul", leaf("a", 2, 3),
         leaf("b", 3, 4)), attrs=((1, 0),)), leaf("c", 2, 5)),
 }  # fmt: skip

@@ -49,7 +49,6 @@ def below() -> Expr:
 FOUND: dict[str, Callable[[], Expr]] = {
     "Attention": lambda: softmax((Q @ T) * 0.5) @ V,
     "Attention of a quotient": lambda: softmax((Q @ T) / 2.0) @ V,
-    "Attention by the left": lambda: softmax(0.5 * (Q @ T)) @ V,
     "Attention of scores": lambda: softmax(Q @ T) @ V,
     "Attention of torch": lambda: ops.scaled_dot_product_attention(Q, ops.transpose(T, -1, -2), V),
     "CausalAttention": lambda: softmax(ops.where(below(), (Q @ T) * 0.5, NOTHING)) @ V,

@@ -33,6 +33,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.tensor import ClassRef, Op, Tensor
 from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.lower.attention import attention
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import Rule, RuleSet, load_rules
 from eqsynth.testing.choices import RandomChoices, Rejected
@@ -70,12 +71,17 @@ def undilated(term: Op) -> bool:
     return term.attrs[2] == (1, 1) if term.name == "Conv2d" else term.attrs[-1] == 1
 
 
+def attends(term: Tensor) -> bool:
+    return isinstance(term, Op) and attention(term) is not None
+
+
 DEVICES: dict[str, Callable[[Kernel], float]] = {
     "matrices": fast("Matmul"),
     "convolutions": fast("Conv2d", undilated),
     "transposed": fast("ConvTranspose2d"),
     "bands": fast("G2BMM", undilated),
     "bands times": fast("GBMM", undilated),
+    "attention": lambda kernel: flops(kernel.term) / (64 if attends(kernel.term) else 1) + 1,
     # Winograd's algorithm.
     "3x3": fast("Conv2d", lambda term: term.args[1].shape[2:] == (3, 3)),
 }
@@ -283,6 +289,18 @@ BANDS = einnet.CASES["Fig. 14, a chain with relu"]
 SCALARS = Winner(known("scalars"), "flops", 66)
 
 ROWS: dict[str, Winner | Equal] = {
+    # softmax(q k') v on a device that is fast at it
+    **{
+        rule: Winner(known(name), "attention", found)
+        for rule, name, found in (
+            ("match-attention", "attended-half", "Attention"),
+            ("match-attention-quotient", "attended-quotient", "Attention"),
+            ("match-attention-unscaled", "attended", "Attention"),
+            ("match-causal-attention", "attended-below", "CausalAttention"),
+            ("match-masked-attention", "attended-mask", "MaskedAttention"),
+            ("match-masked-attention-where", "attended-where", "Where MaskedAttention"),
+        )
+    },
     # derive-explore, boundary
     "sum-split": EINNET,
     "variable-substitution": EINNET,

@@ -89,6 +89,9 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     "expand.egg": proved(ops.cat([x, x], 0) * 2.0, ops.cat([x * 2.0, x * 2.0], 0)),
     "match.egg": found(product, "Matmul"),
     "merge.egg": fired(ops.cat([x @ w, x @ eqsynth.weight("u", (6, 2))], 1), "merge-matmuls"),
+    "attention.egg": fired(
+        ops.softmax(x @ w, 1) @ eqsynth.input("u", (5, 2)), "match-attention-unscaled"
+    ),
     "epilogue.egg": found(ops.relu(x @ w + b), "FusedMatmul"),
     "views-match.egg": found(eqsynth.scope(lambda i, j: x[i, (j + 1) % 6], i=4, j=6), "Shift"),
     "simplify.egg": fired(ops.reshape(ops.reshape(x, (24,)), (6, 4)), "reshape-of-reshape"),
