@@ -44,20 +44,20 @@ def operators_of(definitions: Mapping[str, Definition]) -> dict[str, Operator]:
 
 
 def _row(definition: Definition, uses: tuple[Operator, ...]) -> Operator:
-    meaning = _Meaning(definition, uses)
+    meaning = Meaning(definition, uses)
     return Operator(
         definition.name,
         definition.arity,
-        meaning.type_of,
+        TypeOf(meaning),
         tuple((name, _KINDS[sort]) for name, sort in definition.attributes),
         kind="defined",
-        expand=meaning.expand,
+        expand=Expand(meaning),
         digest=meaning.digest,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Meaning:
+class Meaning:
     """A definition, with the rows of the operators of rule files that it is written in."""
 
     definition: Definition
@@ -70,7 +70,7 @@ class _Meaning:
         object.__setattr__(self, "digest", digest_of("defined", *said))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Meaning) and self.digest == other.digest
+        return isinstance(other, Meaning) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -153,9 +153,32 @@ class _Meaning:
         )
 
 
+# Values, so that rows of equal definitions are equal, and may be kept.
+
+
+@dataclass(frozen=True)
+class TypeOf:
+    """The type of the result, as ``Operator.infer_type`` has it."""
+
+    meaning: Meaning
+
+    def __call__(self, types: Sequence[TensorType], *attrs: Attr) -> TensorType:
+        return self.meaning.type_of(types, *attrs)
+
+
+@dataclass(frozen=True)
+class Expand:
+    """The term that the operator is equal to, as ``Operator.expand`` has it."""
+
+    meaning: Meaning
+
+    def __call__(self, args: Sequence[Tensor], attrs: Sequence[Attr]) -> Tensor:
+        return self.meaning.expand(args, attrs)
+
+
 @lru_cache(maxsize=1 << 12)
 def _type_of(
-    meaning: _Meaning, types: tuple[TensorType, ...], attrs: tuple[Attr, ...]
+    meaning: Meaning, types: tuple[TensorType, ...], attrs: tuple[Attr, ...]
 ) -> TensorType:
     args = [Input(f"a{number}", kind) for number, kind in enumerate(types)]
     return meaning.expand(args, attrs).type

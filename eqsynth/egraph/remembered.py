@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from eqsynth import kept
+from eqsynth.egraph import defined, snapshot
 from eqsynth.egraph import graph as graphs
-from eqsynth.egraph import snapshot
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.schedule import Limits, Phase
 from eqsynth.ir import index, scalar, tensor, types
+from eqsynth.ir.operators import Operator
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Tensor, over, topological
-from eqsynth.rules import RuleSet
+from eqsynth.rules import RuleSet, definitions, tree
 
 MAX_BYTES: Final = 256 << 20
 """Of more, the files that weren't used for longest go."""
@@ -93,7 +94,10 @@ TERMS: Final = (
     tensor.region_of_rows,
     scalar.Num, scalar.Read, scalar.Prod, scalar.Sum, scalar.Call, scalar.Value, scalar.Cast,
     index.Index, index.It, index.FloorDiv, index.Mod, index.Min, index.Max,
+    Operator, defined.Meaning, defined.TypeOf, defined.Expand,
+    definitions.Definition, definitions.Case, definitions.Comprehension, tree.Var,
 )  # fmt: skip
-"""Classes of what a term consists of, and what makes a region of its rows."""
+"""Classes of what a term consists of, operators of rule files included, and what makes a region of
+its rows."""
 
 _CLASSES: Final = kept.classes(EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS)

@@ -22,7 +22,7 @@ def propose(world: World, scope: Scope) -> Close:
     pick = world.choices.pick
     count = len(operands_of(scope.body)) + chance(world.choices, 20)
     own = iterators(scope.extents)
-    reduced = own[0 if chance(world.choices, 20) else len(scope.traversal) :]
+    reduced = own[0 if chance(world.choices, 8) else len(scope.traversal) :]
     sides = [pick((0, 0, 1, 2)) for _ in range(count)]
     inside = [pick((0, 0, 1, 2)) for _ in reduced]
     parts = [

@@ -38,7 +38,7 @@ def kernel(
     output: Layout | None = None,
 ) -> Candidate:
     """A candidate for a member; the cost stands in the kernel's schedule."""
-    term, args = placeholder(member)
+    term, args = placeholder(member, {})
     layouts = inputs or [contiguous(len(a.shape)) for a in args_of(member)]
     made = Kernel(
         term,

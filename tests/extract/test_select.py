@@ -469,9 +469,10 @@ def test_a_kernel_without_an_end_is_never_chosen() -> None:
 
 def test_equal_computations_have_equal_kernels() -> None:
     one, two = unary("Relu", ref(0)), unary("Relu", ref(7))
-    assert placeholder(one)[0] == placeholder(two)[0]
+    assert placeholder(one, {})[0] == placeholder(two, {})[0]
     assert (
-        placeholder(Op("Add", (ref(0), ref(1))))[0] != placeholder(Op("Add", (ref(0), ref(0))))[0]
+        placeholder(Op("Add", (ref(0), ref(1))), {})[0]
+        != placeholder(Op("Add", (ref(0), ref(0))), {})[0]
     )
 
 
