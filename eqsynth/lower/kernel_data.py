@@ -8,7 +8,8 @@ from typing import Any
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.schedule import schedule_from_data, schedule_to_data
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Max, Min, Mod, Operation, number_of
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.operators import Attr, Operator
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, digest_of
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import TensorType
 
@@ -45,7 +46,13 @@ def term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
     """A term whose arguments are ``args``, which it names by their positions."""
     if isinstance(term, Op):
         attrs = [list(a) if isinstance(a, tuple) else a for a in term.attrs]
-        return ["op", term.name, [args.index(arg) for arg in term.args], attrs]
+        told = [term.name, [args.index(arg) for arg in term.args], attrs]
+        if term.row.expand is None:
+            return ["op", *told]
+        # Of a rule file: with what it is written out as, since no rules are read with a program.
+        own = tuple(Input(str(n), arg.type) for n, arg in enumerate(term.args))
+        meant = Region((term.row.expand(own, term.attrs),), own)
+        return ["defined", *told, term_to_data(meant, own)]
     if isinstance(term, Region):
         # Each line may read the arguments and the lines before it.
         known = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
@@ -64,22 +71,42 @@ def term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
 
 def term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
     """The inverse of :func:`term_to_data`; malformed data raises one of Python's own errors."""
-    if data[0] == "op":
-        _, name, positions, attrs = data
+    if data[0] in ("op", "defined"):
+        _, name, positions, attrs = data[:4]
         plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
         parts = [b for a in plain for b in (a if isinstance(a, tuple) else (a,))]
         if not all(isinstance(part, bool | int | float | str) for part in parts):
             raise ValueError(f"{str(name)[:100]} with attributes that are no numbers or names")
-        return Op(name, tuple(args[k] for k in positions), plain)
-    if data[0] == "region":
-        _, positions, lines, outputs = data
         given = tuple(args[k] for k in positions)
-        terms: list[Tensor] = [Input(str(n), arg.type) for n, arg in enumerate(given)]
-        for line in lines:
-            terms.append(term_from_data(line, terms))
-        return Region(tuple(terms[k] for k in outputs), given)
+        return Op(name, given, plain, defined=_row(name, data[4]) if data[0] == "defined" else None)
+    if data[0] == "region":
+        given = tuple(args[k] for k in data[1])
+        own = [Input(str(n), arg.type) for n, arg in enumerate(given)]
+        return Region(_outputs(data, own), given)
     _, traversal, reduction, reducer, body = data
     return Scope(tuple(traversal), tuple(reduction), _scalar_from_data(body, args), reducer)
+
+
+def _outputs(region: Data, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    _, _, lines, outputs = region
+    terms = list(args)
+    for line in lines:
+        terms.append(term_from_data(line, terms))
+    return tuple(terms[k] for k in outputs)
+
+
+def _row(name: str, meant: Data) -> Operator:
+    """An operator of a rule file, by what it is written out as on arguments of these types."""
+
+    def expand(args: Sequence[Tensor], attrs: Sequence[Attr]) -> Tensor:
+        (output,) = _outputs(meant, args)
+        return output
+
+    def infer(types: Sequence[TensorType], *attrs: Attr) -> TensorType:
+        return expand([Input(str(n), kind) for n, kind in enumerate(types)], attrs).type
+
+    digest = digest_of("defined", name, repr(meant))
+    return Operator(name, None, infer, kind="defined", expand=expand, digest=digest)
 
 
 def _scalar_to_data(scalar: Scalar, args: Sequence[Tensor]) -> Data:

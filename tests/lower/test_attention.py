@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from eqsynth.ir.operators import Operator
 from eqsynth.ir.tensor import Op, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.attention import attention
+from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.torch_backend import FUSED_ATTENTION, TorchBackend
 from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
 from eqsynth.testing import assert_egraph_consistent
@@ -109,6 +111,15 @@ def test_every_rank(name: str, rank: int) -> None:
     assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
     for kernel in kernels:
         check_kernel(TorchBackend(), kernel, arguments(made))
+
+
+def test_a_file_says_what_an_operator_of_a_rule_file_means() -> None:
+    made = term("CausalAttention", (5, 4), (4, 7), (7, 6))
+    kernel = next(iter(TorchBackend().kernels(made, (False,) * 3)))
+    again = kernel_from_data(json.loads(json.dumps(kernel_to_data(kernel))))
+    assert isinstance(again.term, Op) and again.term.type == made.type
+    assert attention(again.term) == attention(made)
+    check_kernel(TorchBackend(), again, arguments(made))
 
 
 def test_what_is_broadcast_is_left_to_products() -> None:
