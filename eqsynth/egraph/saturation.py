@@ -19,7 +19,7 @@ from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.executor import Latest, Worker
 from eqsynth.ir.scalar import digest_of
-from eqsynth.ir.tensor import ClassRef, Tensor, over, topological
+from eqsynth.ir.tensor import ClassRef, Tensor, Terms, over, topological
 from eqsynth.rules import RuleSet
 from eqsynth.serving import WorkerError, hand_over, is_worker
 
@@ -76,6 +76,13 @@ class _Checkpoints:
         self._next = end + max(_CHECKPOINT_S, _CHECKPOINT_SHARE * (end - begin))
 
 
+def _saturated(
+    terms: Terms, rules: RuleSet, phases: Sequence[Phase], limits: Limits, log_matches: bool
+) -> EGraph:
+    """The task of a worker."""
+    return saturate_terms(terms.roots, rules, phases, limits, log_matches)
+
+
 def saturate_in_worker(
     worker: Worker,
     roots: Sequence[Tensor],
@@ -101,8 +108,8 @@ def saturate_in_worker(
     latest = Latest()
     try:
         return worker.run(
-            saturate_terms,
-            tuple(roots),
+            _saturated,
+            Terms(tuple(roots)),
             rules,
             tuple(phases),
             limits,

@@ -306,13 +306,32 @@ def region_of_rows(
     rows: Sequence[Tensor], places: Sequence[int], args: tuple[Tensor, ...]
 ) -> Region:
     """The region whose ``_rows`` these are."""
+    return Region(_of_rows(rows, places), args)
+
+
+def _of_rows(rows: Sequence[Tensor], places: Sequence[int]) -> tuple[Tensor, ...]:
     terms: list[Tensor] = []
     for row in rows:
         images: dict[Tensor, Tensor] = {
             arg: terms[int(arg.name[1:])] for arg in args_of(row) if isinstance(arg, Input)
         }
         terms.append(over(row, images) if images else row)
-    return Region(tuple(terms[place] for place in places), args)
+    return tuple(terms[place] for place in places)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms on their way to another process, pickled one by one as those of a region are: a chain
+    of 3,000 additions is deeper than pickle goes."""
+
+    roots: tuple[Tensor, ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _terms_of_rows, _rows(self.roots)
+
+
+def _terms_of_rows(rows: Sequence[Tensor], places: Sequence[int]) -> Terms:
+    return Terms(_of_rows(rows, places))
 
 
 def topological(roots: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -486,7 +486,9 @@ def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
 @by_turns
 def test_the_order_of_the_traversal(turn: int) -> None:
     strategy = st.one_of(_WINDOWED, contractions(), scopes())
-    holds(turn, lambda s: some(derivation.traversal_order(s)), strategy, accepted=3)
+    law: Law = lambda s: some(derivation.traversal_order(s))  # noqa: E731
+    # Few are answered: of 50 it was one, in one of the turns.
+    holds(turn, law, strategy, accepted=3, examples=150)
 
 
 # ---- matching ----------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from eqsynth.ir.scalar import Call, Read
-from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Terms
 from eqsynth.ir.types import TensorType
 from tests.terms import it
 
@@ -22,3 +22,11 @@ def test_a_region_that_is_deeper_than_pickle_goes_is_pickled() -> None:
     again = pickle.loads(pickle.dumps(region))
     assert again == region and again.type == region.type and len(again.outputs) == 2
     assert again.args == region.args and again.outputs == region.outputs
+
+
+def test_terms_that_are_deeper_than_pickle_goes_are_pickled() -> None:
+    deep: Tensor = Input("x", TensorType((2,), "float32"))
+    for _ in range(4_000):
+        deep = Op("Relu", (deep,))
+    terms = Terms((deep, deep.args[0] if isinstance(deep, Op) else deep))
+    assert pickle.loads(pickle.dumps(terms)) == terms
