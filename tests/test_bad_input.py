@@ -418,7 +418,7 @@ def dies(graph):
         hand_over(graph)
     os.kill(os.getpid(), signal.SIGKILL)
 saturation.hand_over = dies
-saturation.saturate_terms(*args)
+saturation.saturate_sent(*args)
 """
 
 
@@ -427,7 +427,7 @@ def workers_die(patch: pytest.MonkeyPatch, times: int, hands_over: bool) -> list
     run, dead = Worker.run, list[int]()
 
     def run_or_die(self: Worker, task: Any, *args: Any, **how: Any) -> Any:
-        if task is not saturation.saturate_terms or len(dead) == times:
+        if task is not saturation.saturate_sent or len(dead) == times:
             return run(self, task, *args, **how)
         dead.append(self.pid)
         return run(self, exec, _DIES, {"args": args, "hands_over": hands_over}, **how)

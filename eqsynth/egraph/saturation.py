@@ -76,10 +76,10 @@ class _Checkpoints:
         self._next = end + max(_CHECKPOINT_S, _CHECKPOINT_SHARE * (end - begin))
 
 
-def _saturated(
+def saturate_sent(
     terms: Terms, rules: RuleSet, phases: Sequence[Phase], limits: Limits, log_matches: bool
 ) -> EGraph:
-    """The task of a worker."""
+    """The task of a worker: ``saturate_terms`` of what was sent to it."""
     return saturate_terms(terms.roots, rules, phases, limits, log_matches)
 
 
@@ -108,7 +108,7 @@ def saturate_in_worker(
     latest = Latest()
     try:
         return worker.run(
-            _saturated,
+            saturate_sent,
             Terms(tuple(roots)),
             rules,
             tuple(phases),

@@ -65,7 +65,8 @@ def test_the_plan_of_one_size_is_followed_at_another(
     assert not alone.report.followed
     assert report.flops_after == alone.report.flops_after < report.flops_before
     same(program, alone, second)
-    assert {s.kernel.implementation for s in program.steps} == {
+    # Two products of one form may have had two kernels, of which one is the better for both here.
+    assert {s.kernel.implementation for s in program.steps} <= {
         s.kernel.implementation for s in known.steps
     }
     # Its equalities were derived at its own sizes, so that its chain is one of them.
