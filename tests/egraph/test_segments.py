@@ -229,8 +229,8 @@ class Attending(nn.Module):
 
 def test_attention_is_not_cut() -> None:
     """Its weights are alone where the values are an input, and a product reads them."""
-    square = torch.randn(4, 4)
-    assert len(cut(capture(Attending().eval(), (square, square, square)).program)) == 1
+    squares = tuple(torch.randn(4, 4) for _ in range(3))
+    assert len(cut(capture(Attending().eval(), squares).program)) == 1
     weighted = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4))
     assert len(cut(program_of(weighted, 4, 4))) == 2
 
