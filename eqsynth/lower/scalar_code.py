@@ -36,7 +36,7 @@ from eqsynth.lower.scalar_functions import (
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 
 
-_STEEP: Final = frozenset({"exp", "expm1", "pow"})
+_STEEP: Final = frozenset({"exp", "exp2", "expm1", "pow"})
 """Functions that make a large error of a small one where their argument is large."""
 
 _OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {

@@ -94,8 +94,10 @@ def test_what_only_looks_like_attention(name: str) -> None:
     assert members(OTHERS[name]()) == []
 
 
-def term(name: str, *shapes: tuple[int, ...], rows: dict[str, Operator] = ROWS) -> Op:
-    args = tuple(argument(str(n), shape).tensor for n, shape in enumerate(shapes))
+def term(
+    name: str, *shapes: tuple[int, ...], rows: dict[str, Operator] = ROWS, dtype: str = "float32"
+) -> Op:
+    args = tuple(argument(str(n), s, dtype=dtype).tensor for n, s in enumerate(shapes))
     return Op(name, args, (0.5,), defined=rows[name])
 
 
@@ -108,6 +110,30 @@ def test_every_rank(name: str, rank: int) -> None:
     made = term(name, *shapes)
     assert made.type == TensorType((*front, 5, 6), "float32")
     kernels = list(TorchBackend().kernels(made, (False,) * len(shapes)))
+    assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
+    for kernel in kernels:
+        check_kernel(TorchBackend(), kernel, arguments(made))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        *(
+            ("MaskedAttention", ((2, 3, 5, 4), (2, 3, 4, 7), (2, 3, 7, 6), mask))
+            for mask in ((), (7,), (5, 1), (3, 5, 7), (2, 1, 1, 7))
+        ),
+        ("MaskedAttention", ((5, 4), (4, 7), (7, 6), (1,))),
+        ("Attention", ((1, 1, 1, 1),) * 3),
+        ("CausalAttention", ((2, 1, 1, 4), (2, 1, 4, 7), (2, 1, 7, 4))),
+        ("CausalAttention", ((2, 1, 7, 4), (2, 1, 4, 1), (2, 1, 1, 4))),
+    ],
+)
+def test_masks_that_are_broadcast_and_extents_of_1(
+    name: str, shapes: tuple[tuple[int, ...], ...], dtype: str
+) -> None:
+    made = term(name, *shapes, dtype=dtype)
+    kernels = list(TorchBackend().kernels(made, (False,) * len(args_of(made))))
     assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
     for kernel in kernels:
         check_kernel(TorchBackend(), kernel, arguments(made))
