@@ -130,8 +130,23 @@ class Matrices(Schedule):
     tasks: int = TASKS
 
 
+@dataclass(frozen=True)
+class Band(Schedule):
+    """``rows`` rows of a band product by ``columns`` neighbours accumulate in registers, over a
+    packed copy of the rows that they read of the operand that moves with the band.
+
+    Attributes:
+        panel: rows of one residue modulo the dilation that share a packed copy.
+    """
+
+    rows: int
+    columns: int
+    panel: int
+    tasks: int = TASKS
+
+
 KINDS: Final[Mapping[str, type[Schedule]]] = {
-    kind.__name__.lower(): kind for kind in (Rows, Flat, Tile, Lanes, Fold, Block, Matrices)
+    kind.__name__.lower(): kind for kind in (Rows, Flat, Tile, Lanes, Fold, Block, Matrices, Band)
 }
 CLASSES: Final = kept.classes(*KINDS.values())
 """What a kept file with schedules in it may name."""

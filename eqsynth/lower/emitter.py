@@ -21,7 +21,7 @@ from eqsynth.ir.scalar import Read, Value, leaves
 from eqsynth.ir.tensor import Tensor, args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.accumulation import accumulation
-from eqsynth.lower.loop_nest import Loop, LoopNest
+from eqsynth.lower.loop_nest import Access, Loop, LoopNest
 from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
 from eqsynth.lower.scalar_functions import (
     Expr,
@@ -61,6 +61,8 @@ class Emitter:
         self.lane: Expr | None = None
         self.lanes = 1
         self.vectors: list[Any] = []
+        # Reads that are loaded from elsewhere, such as a packed copy: at the iterators' values.
+        self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
         self.empty = 0 in nest.scope.reduction
         for position, arg in enumerate(self.args):
             if arg.type.size:
@@ -298,7 +300,7 @@ class Emitter:
         )
 
     def _body(self, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
-        iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
+        iterators = self.iterators(at)
         code = ScalarCode(
             lambda read: self._load(read, iterators), iterators, self.index_dtype,
             self.lane, self.lanes,
@@ -309,16 +311,25 @@ class Emitter:
         self.vectors += code.allocations
         return code.statements, value
 
-    def _slots(self) -> int:
-        return len(self.nest.scope.extents)
+    def iterators(self, at: dict[int, Expr]) -> dict[int, Expr]:
+        """Values of all iterators; those of loops of one step are 0."""
+        slots = range(len(self.nest.scope.extents))
+        return {**{slot: self._int(0) for slot in slots}, **at}
 
     def _load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
+        if read in self.instead:
+            return self.instead[read](iterators)
         fill = number(read.fill, arithmetic(read.tensor.dtype))
         access = self.nest.accesses.get(read)
         if access is None:
             return fill
         address = index_code(access.address, iterators, self.index_dtype)
         value = loaded(tirx.BufferLoad(self.flat[access.argument], [address]), read.tensor.dtype)
+        tests = self.inside(access, iterators)
+        return tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value
+
+    def inside(self, access: Access, iterators: dict[int, Expr]) -> list[Expr]:
+        """What tells that a read stays in its tensor; nothing where it always does."""
         tests = []
         for index, extent in access.guards:
             position = index_code(index, iterators, self.index_dtype)
@@ -327,11 +338,10 @@ class Emitter:
                 tests.append(position >= self._int(0))
             if high >= extent:
                 tests.append(position < self._int(extent))
-        return tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value
+        return tests
 
     def _store(self, at: dict[int, Expr], value: Expr) -> list[Any]:
-        iterators = {slot: at.get(slot, self._int(0)) for slot in range(self._slots())}
-        address = index_code(self.nest.output, iterators, self.index_dtype)
+        address = index_code(self.nest.output, self.iterators(at), self.index_dtype)
         dtype = self.nest.scope.dtype
         kept = to_storage(convert(value, self.dtype, arithmetic(dtype)), dtype)
         return [tirx.BufferStore(self.out, kept, [address])]

@@ -14,7 +14,9 @@ from typing import Any
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Matrices, Schedule, Tile
+from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Matrices, Schedule, Tile
+from eqsynth.lower.band_code import BandCode
+from eqsynth.lower.bands import band_product
 from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
@@ -66,6 +68,10 @@ class _Schedules(Emitter):
                 return self._block(schedule)
             case Matrices(width=width):
                 return self._matrices(width)
+            case Band():
+                band = band_product(self.nest)
+                assert band is not None, "refused where there is none"
+                return BandCode(self, band, schedule).statements()
         return self._rows()
 
     def _rows(self) -> list[Any]:

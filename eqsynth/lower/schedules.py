@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
+from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
+from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 
@@ -104,6 +105,31 @@ def block(nest: LoopNest, machine: Machine) -> Block | None:
     return Block(block_height(row, machine), block_width(column, machine))
 
 
+def band(nest: LoopNest, machine: Machine) -> tuple[Band, ...]:
+    """The schedules worth timing for a band product; none if the nest is none.
+
+    A panel has as many rows as its packed rows stay in a cache with: each panel packs those that it
+    shares with the next one once more.
+    """
+    found = band_product(nest)
+    if found is None:
+        return ()
+    heights, widths = ((8, 6), (32, 64)) if machine.wide else ((6, 4), (16, 32))
+    most = min(found.rows, found.rows if found.across else found.window.extent)
+    offered: dict[Band, None] = {}
+    for height, width in zip(heights, widths, strict=True):
+        rows = min(height, most)
+        beside = found.window.extent + rows if found.across else found.other.extent
+        columns = max(w for w in (HALF, LANES, width) if w <= max(HALF, beside))
+        panel = found.rows
+        while panel > 2 * rows and ITEMSIZE[nest.scope.dtype] * panel_elements(
+            found, Band(rows, columns, panel)
+        ) > machine.cached_bytes:
+            panel = -(-panel // 2)
+        offered[Band(rows, columns, panel)] = None
+    return tuple(offered)
+
+
 def block_height(row: Loop, machine: Machine) -> int:
     heights = (8, 7, 6) if machine.wide else (6, 5, 4)
     return next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
@@ -172,11 +198,25 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
             if tiles is None:
                 return "it doesn't take data through literals"
             return _too_wide(width, tiles.lanes)
+        case Band(rows=rows, columns=columns, panel=panel):
+            product = band_product(nest)
+            if product is None:
+                return "it is no band product"
+            if rows > product.rows or panel > product.rows:
+                return "there are more rows than a residue has"
+            if rows > panel:
+                return "a panel has less rows than a tile"
+            if product.across:
+                return "a width is no multiple of half a vector" if columns % HALF else None
+            if rows > product.window.extent:
+                return "a tile has more rows than the band is wide"
+            return _too_wide(columns, product.other)
     return f"there is no kind {type(schedule).__name__}"
 
 
 _SIZES: Final = (
     "width", "height", "rows", "columns", "rows_together", "columns_together", "unrolled", "tasks",
+    "panel",
 )  # fmt: skip
 
 

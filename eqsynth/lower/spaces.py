@@ -3,6 +3,7 @@
     map          no reduction          rows, flat, tile
     reduction    bound by memory       rows, lanes, fold, block
     contraction  bound by arithmetic   block
+    band product bound by arithmetic   band
 
 A space knows which of its points are no schedules of the nest, or need more registers, cache or
 code than there is good of. Another device has spaces of its own. Not here: which schedules are
@@ -13,20 +14,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from eqsynth.extract.schedule import TASKS, Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
+from eqsynth.extract.schedule import (
+    TASKS,
+    Band,
+    Block,
+    Flat,
+    Fold,
+    Lanes,
+    Matrices,
+    Rows,
+    Schedule,
+    Tile,
+)
 from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.ir.work import flops
 from eqsynth.lower.accumulation import accumulation
+from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import LoopNest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import (
     LANES,
     PARALLEL_GRAIN,
     Machine,
+    band,
     block_height,
     block_loops,
     block_width,
@@ -45,9 +60,6 @@ from eqsynth.tuning.parameters import (
 )
 from eqsynth.tuning.space import Point, Refused, Space
 
-HALF: Final = LANES // 2
-"""Columns of blocks are counted in half vectors."""
-
 MOST_CODE: Final = 2048
 """Operations that are written out in the innermost part of a kernel: with more of them compiling
 takes seconds, and the code leaves its cache."""
@@ -55,6 +67,8 @@ takes seconds, and the code leaves its cache."""
 Kind = type[Schedule]
 
 _WIDTHS: Final = (8, 16, 32, 64, 128, 256)
+_HEIGHTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+_NEIGHBOURS: Final = (8, 16, 24, 32, 48, 64)
 _TASKS: Final = (4, 16, TASKS, 256, 1024)
 # A tile's sides are factors of the extents, rounded up to a multiple of this.
 _TILE: Final = 48
@@ -70,13 +84,16 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
         by_memory: whether memory bounds the nest, and not arithmetic.
     """
     loops = None if by_memory else block_loops(nest)
-    offered: list[Schedule]
-    if loops is None:
-        offered = list(schedules(nest))
-    else:
+    offered: list[Schedule] = []
+    if not by_memory and loops is None:
+        offered += band(nest, machine)
+    kinds = (Band,) if offered else _kinds(nest, loops is not None)
+    if loops is not None:
         # Where no cache holds the operand it isn't offered, but something to begin with.
         offered = [Block(block_height(loops[0], machine), block_width(loops[1], machine))]
-    parameters = _parameters(nest, machine, _kinds(nest, loops is not None))
+    elif not offered:
+        offered = list(schedules(nest))
+    parameters = _parameters(nest, machine, kinds)
     limits = [_registers(nest, schedule, machine) for schedule in offered]
     most = max([machine.registers, *limits])
 
@@ -101,6 +118,8 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
 def _parameters(
     nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]
 ) -> dict[str, Parameter]:
+    if kinds == (Band,):
+        return _of_bands(nest)
     found: dict[str, Parameter] = {}
     if len(kinds) > 1:
         found["kind"] = Category(kinds)
@@ -130,6 +149,22 @@ def _parameters(
     return found
 
 
+def _of_bands(nest: LoopNest) -> dict[str, Parameter]:
+    product = band_product(nest)
+    assert product is not None
+    panels = [product.rows]
+    while panels[-1] > 1:
+        panels.append(-(-panels[-1] // 2))
+    found: dict[str, Parameter] = {
+        "height": Discrete(_HEIGHTS),
+        "width": Discrete(_NEIGHBOURS),
+        "panel": Discrete(tuple(reversed(panels))),
+    }
+    if nest.work >= PARALLEL_GRAIN:
+        found["tasks"] = Discrete(_TASKS)
+    return found
+
+
 def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
     """The kinds of schedules that a nest has, whatever their sizes."""
     if by_arithmetic:
@@ -143,6 +178,8 @@ def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
     """What the values mean."""
     kind = values.get("kind", Block if "rows" in values else Rows)
     tasks, order = values.get("tasks", TASKS), values.get("order", ())
+    if "panel" in values:
+        return Band(values["height"], values["width"], values["panel"], tasks)
     unrolled = values["depth"][1] if "depth" in values else 1
     if order == tuple(range(len(order))):
         order = ()
@@ -189,6 +226,8 @@ def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Paramete
             split("columns", schedule.columns_together, columns // HALF)
         case Flat(width=width) | Lanes(width=width) | Fold(width=width) | Matrices(width=width):
             values["width"] = width
+        case Band(rows=rows, columns=columns, panel=panel):
+            values |= {"height": rows, "width": columns, "panel": panel}
     return tuple(values[name] for name in parameters)
 
 
@@ -226,6 +265,14 @@ def _too_much(nest: LoopNest, schedule: Schedule, machine: Machine, most: int) -
         machine.cached_bytes
     ):
         return "the cache doesn't hold a tile"
+    if isinstance(schedule, Band):
+        product = band_product(nest)
+        assert product is not None
+        smaller = replace(schedule, panel=-(-schedule.panel // 2))
+        if smaller.panel >= 2 * schedule.rows and (
+            panel_elements(product, schedule) * moved > machine.cached_bytes
+        ):
+            return "the cache doesn't hold a panel"
     if isinstance(schedule, Block):
         rows = schedule.rows * schedule.rows_together
         columns = schedule.columns * schedule.columns_together
@@ -245,7 +292,7 @@ def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
     match schedule:
         case Lanes(width=width) | Fold(width=width) | Matrices(width=width):
             return -(-width * size // machine.register_bytes)
-        case Block(rows=rows, columns=columns):
+        case Block(rows=rows, columns=columns) | Band(rows=rows, columns=columns):
             wide = -(-columns * size // machine.register_bytes)
             return (rows + 1) * wide + 1
     return 1
@@ -259,6 +306,10 @@ def _code(nest: LoopNest, schedule: Schedule) -> int:
             vectors = -(-width // LANES)
         case Block(rows=rows, columns=columns):
             vectors = rows * -(-columns // LANES)
+        case Band(rows=rows, columns=columns):
+            product = band_product(nest)
+            assert product is not None
+            vectors = rows * -(-columns // LANES) * (1 if product.across else rows)
         case Matrices(width=width):
             tiles = tiles_of(nest)
             assert tiles is not None

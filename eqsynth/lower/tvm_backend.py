@@ -29,7 +29,7 @@ from eqsynth.extract.kernel import (
     matrix_layouts,
     strides,
 )
-from eqsynth.extract.schedule import Schedule
+from eqsynth.extract.schedule import Band, Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves, operations
 from eqsynth.ir.tensor import Scope, Tensor, args_of
@@ -37,7 +37,7 @@ from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.schedules import block, refusal, schedules, this_machine
+from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,8 @@ class TvmBackend:
             nest = loop_nest(term, inputs, output)
             offered = offered_schedules(nest, by_memory)
             for schedule in offered:
-                yield Kernel(term, constants, name, inputs, output, schedule)
+                own = f"{self.name}.band" if isinstance(schedule, Band) else name
+                yield Kernel(term, constants, own, inputs, output, schedule)
             if offered:
                 kernel = Kernel(term, constants, name, inputs, output, offered[0])
                 found = tuned.best(kernel, tuned_for())
@@ -110,7 +111,7 @@ def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
     if by_memory:
         return schedules(nest)
     found = block(nest, this_machine())
-    return () if found is None else (found,)
+    return band(nest, this_machine()) if found is None else (found,)
 
 
 def tuned_for() -> str:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel, contiguous
-from eqsynth.extract.schedule import Block, Flat, Fold, Lanes, Rows, Schedule, Tile
+from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
-from eqsynth.lower.schedules import Machine, block, refusal, schedules
+from eqsynth.lower.schedules import Machine, band, block, refusal, schedules
 from eqsynth.lower.spaces import space_of
 from eqsynth.tuning.space import Point, Refused, Space
 from tests.turns import in_turns
@@ -55,6 +55,17 @@ def _nearness() -> Scope:
     x, y = tensor(0, (6, 9, 20)), tensor(1, (20, 40))
     near = Call("abs", (Sum((Read(x, (h, c, k)), Prod((Num(-1.0), Read(y, (k, f)))))),))
     return Scope((6, 9, 40), (20,), Prod((near, Sum((Num(1.0), Value(f))))), "max")
+
+
+def _band(along: bool, n: int, width: int, dilation: int, k: int, batch: int = 2) -> Scope:
+    """A band of a product of matrices, or a band times a matrix."""
+    wide = 2 * width + 1
+    shape = (batch, n, k if along else wide)
+    b, m, j, r = it(0, batch), it(1, n), it(2, shape[2]), it(3, wide if along else k)
+    x, y = tensor(0, (batch, n, r.range()[1] + 1)), tensor(1, (batch, n, k))
+    w, c = (r, j) if along else (j, r)
+    moved = Read(y, (b, m + (w - width) * dilation, c), 0.0)
+    return Scope(shape, (wide if along else k,), Prod((Read(x, (b, m, r)), moved)))
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,9 @@ CASES = {
     "products of doubles": Case(_product(17, 33, 20, 2, "float64"), False),
     "products of integers": Case(_product(17, 33, 20, 1, "int32"), False),
     "nearness": Case(_nearness(), False),
+    "band of a product": Case(_band(False, 53, 9, 3, 20), False),
+    "band times a matrix": Case(_band(True, 53, 9, 3, 43), False),
+    "band wider than the rows": Case(_band(False, 7, 10, 1, 19), False),
 }
 
 
@@ -154,6 +168,9 @@ CORNERS = {
         Block(4, 16, 3, 2, 4, order=(2, 0, 1)), Block(8, 24, 2, 1, 2), Block(19, 40), Lanes(16, 6),
         Block(2, 8, 9, 5, 24, 4, (1, 2, 0)),
     ],
+    "band of a product": [Band(14, 48, 18), Band(5, 24, 7, 4), Band(1, 8, 1, 1024)],
+    "band times a matrix": [Band(12, 40, 18), Band(5, 24, 7, 4), Band(1, 8, 1, 1024)],
+    "band wider than the rows": [Band(7, 64, 7), Band(4, 16, 5)],
 }  # fmt: skip
 
 
@@ -171,8 +188,14 @@ REFUSED = {
     "across": [Lanes(160), Lanes(12), Lanes(16, 4), Lanes(16, order=(1,))],
     "shifts": [Lanes(16, 3)],  # a short reduction is written out
     "product": [
-        Block(22, 16), Block(8, 64), Block(8, 12), Block(8, 16, 0), Block(8, 16, unrolled=4)
+        Block(22, 16), Block(8, 64), Block(8, 12), Block(8, 16, 0), Block(8, 16, unrolled=4),
+        Band(8, 16, 8),
     ],
+    "band of a product": [
+        Block(8, 16), Band(19, 16, 18), Band(8, 12, 18), Band(8, 16, 7), Band(8, 16, 19),
+        Band(0, 16, 8), Band(8, 16, 0),
+    ],
+    "band times a matrix": [Band(8, 48, 18), Band(8, 12, 18), Band(8, 16, 7), Band(8, 16, 54)],
 }  # fmt: skip
 
 
@@ -194,7 +217,7 @@ def test_what_is_offered_is_where_a_search_begins(name: str, machine: Machine) -
     offered: list[Schedule] = list(schedules(nest))
     if not case.by_memory:
         found = block(nest, machine)
-        offered = [] if found is None else [found]
+        offered = list(band(nest, machine)) if found is None else [found]
     assert offered and [space.made(point) for point in space.starts] == offered
     assert all(point in space for point in space.starts)
 
@@ -233,6 +256,10 @@ def test_the_machine_bounds_a_space() -> None:
     assert not why(WIDE, Block(8, 32, 4), product)
     assert "cache" in why(Machine(32, 64, 1 << 10), Block(8, 32, 4), product)
     assert "cache" in why(Machine(32, 64, 1 << 10), Tile(48, 48), CASES["large, transposed"])
+    banded = Case(_band(False, 300, 9, 1, 64), False)
+    assert not why(WIDE, Band(8, 32, 150), banded)
+    assert "cache" in why(Machine(32, 64, 1 << 14), Band(8, 32, 150), banded)
+    assert "registers" in why(NARROW, Band(8, 32, 150), banded)
     names, point = list(product.space().parameters), product.space().starts[0]
     written = (*point[: names.index("depth")], (1, 96), *point[names.index("depth") + 1 :])
     made = product.space().made(written)
