@@ -157,6 +157,15 @@ def test_axes_in_other_orders_and_several_in_front() -> None:
     check_kernels([kernel(scope, s) for s in schedules_of(scope)], tolerance=8.0)
 
 
+def _in_digits() -> Scope:
+    """Rows in two axes, which are one in memory: but whether they are inside is told by a digit."""
+    b, m, w, k = it(0, 2), it(1, 40), it(2, 9), it(3, 16)
+    x, y = tensor(0, (2, 40, 16)), tensor(1, (2, 12, 4, 16))
+    row = m + w - 3
+    moved = Read(y, (b, row // 4, row % 4, k))
+    return Scope((2, 40, 9), (16,), Prod((Read(x, (b, m, k)), moved)))
+
+
 def _none() -> Mapping[str, Scope]:
     b, m, w, k = it(0, 2), it(1, 40), it(2, 9), it(3, 16)
     x, y = tensor(0, (2, 40, 16)), tensor(1, (2, 60, 16))
@@ -170,6 +179,7 @@ def _none() -> Mapping[str, Scope]:
         "rows apart": scope(m * 2 + w - 40),
         "the other way": scope(m * -1 + w + 39),
         "digits of the rows": scope((m + w) // 2),
+        "digits that leave their tensor": _in_digits(),
         "A leaves its tensor": scope(m + w, left=m - 1),
         "B leaves it along k": scope(m + w, column=k - 1),
         "a maximum": scope(m + w, reducer="max"),
