@@ -147,8 +147,14 @@ def _step(
             if term not in terms:
                 terms[term] = places[over(term, terms)][0]
         placed = Region(member.outputs, tuple(_inputs(member)))
-        offered = [k for e in engines for k in e.kernels(placed, step.kernel.constants)]
-        right = step.kernel in offered and [terms[o] for o in member.outputs] == results
+        # A schedule's kernel is made of its term; an engine's has to be of the version of now.
+        if isinstance(step.kernel.schedule, schedule.Schedule):
+            right = step.kernel.term == placed
+        else:
+            right = any(
+                step.kernel in e.kernels(placed, step.kernel.constants) for e in engines
+            )
+        right = right and [terms[o] for o in member.outputs] == results
     else:
         ref, member = places[member]
         term, own = placeholder(member, literals)

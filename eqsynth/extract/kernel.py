@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from eqsynth.extract.schedule import Schedule
-from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.ir.tensor import Op, Region, Tensor
 from eqsynth.ir.types import Shape
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Kernel:
     """One implementation of one term.
 
     Attributes:
-        term: an Op or Scope whose arguments are ``Input("0", …)``, ``Input("1", …)``, … in the
-            order of ``args_of``; so equal computations are equal kernels.
+        term: an Op, a Scope or a Region whose arguments are ``Input("0", …)``, ``Input("1", …)``,
+            … in the order of ``args_of``; so equal computations are equal kernels.
         constants: for each argument, whether it is known at compile time (it is then packed once).
         implementation: the backend's name for the way, such as ``onednn.conv`` or ``tvm``.
         inputs, output: layouts that it takes and gives.
@@ -130,4 +130,13 @@ class Backend(Protocol):
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
         """Runners, with constant arguments (by position) packed in; None where a build failed."""
+        ...
+
+
+@runtime_checkable
+class Fusing(Protocol):
+    """A backend that may compute a map together with the reduction that it reads."""
+
+    def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterable[Kernel]:
+        """Every way of running the region as one kernel; none if there is no such."""
         ...

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
-from eqsynth.egraph.segments import Segment, stitch
+from eqsynth.egraph.segments import Segment, inlined, stitch
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
@@ -299,10 +299,13 @@ def _region(
             args[ref] = terms[ref] = Input(str(len(args)), ref.type)
             continue
         member = members.get(ref)
-        if not isinstance(member, Op | Scope) or (ref in open_ and not ready):
+        if not isinstance(member, Op | Scope | Region) or (ref in open_ and not ready):
             return None
         if ready:
-            terms[ref] = over(member, terms)
+            if isinstance(member, Region):
+                (terms[ref],) = inlined(member, [terms[arg] for arg in member.args])
+            else:
+                terms[ref] = over(member, terms)
             continue
         open_.add(ref)
         stack.append((ref, True))

@@ -28,7 +28,7 @@ from eqsynth.extract.select import Selection
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.operators import Attr
 from eqsynth.ir.scalar import Call, Cast, Evaluation, Prod, Read, Scalar, Sum, Value, digest_of
-from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
+from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
 
 _OTHER = 1.5
 """Times what a kernel with a schedule of the plan is taken to need, where the schedule is another:
@@ -164,7 +164,11 @@ def form_of(term: Tensor) -> bytes:
     args = sorted((len(arg.shape), arg.dtype) for arg in args_of(term))
     if isinstance(term, Op):
         return digest_of("Op", term.name, [_attr(attr) for attr in term.attrs], args, term.dtype)
-    assert isinstance(term, Scope)
+    if isinstance(term, Region):
+        parts = sorted(form_of(part) for part in topological(term.outputs))
+        return digest_of("Region", parts, args)
+    if not isinstance(term, Scope):
+        return digest_of(type(term).__name__, term.dtype, len(term.shape))
     axes = len(term.traversal)
     body = _Forms(term.body, axes).value(term.body)
     return digest_of("Scope", axes, len(term.reduction), term.reducer, args, body)

@@ -18,7 +18,7 @@ from eqsynth.extract.schedule import TASKS, Schedule
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, Value, leaves
-from eqsynth.ir.tensor import Tensor, args_of
+from eqsynth.ir.tensor import Tensor
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest
@@ -48,7 +48,7 @@ class Emitter:
         self.order: tuple[int, ...] = getattr(schedule, "order", ())
         self.unrolled: int = getattr(schedule, "unrolled", 1)
         self.name = name
-        self.args: tuple[Tensor, ...] = args_of(nest.scope)
+        self.args: tuple[Tensor, ...] = nest.args
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
         self.index_dtype = "int32" if max(sizes) < 2**30 and self._small() else "int64"
         # What the body is computed and added up in, and the body.
@@ -302,7 +302,7 @@ class Emitter:
     def _body(self, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
         iterators = self.iterators(at)
         code = ScalarCode(
-            lambda read: self._load(read, iterators), iterators, self.index_dtype,
+            lambda read: self.load(read, iterators), iterators, self.index_dtype,
             self.lane, self.lanes,
         )  # fmt: skip
         value = code.value(self.body, self.kind)
@@ -316,7 +316,7 @@ class Emitter:
         slots = range(len(self.nest.scope.extents))
         return {**{slot: self._int(0) for slot in slots}, **at}
 
-    def _load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
+    def load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
         if read in self.instead:
             return self.instead[read](iterators)
         fill = number(read.fill, arithmetic(read.tensor.dtype))

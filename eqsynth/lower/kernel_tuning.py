@@ -25,7 +25,7 @@ from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
 from eqsynth.extract.timing import Timing, time_one
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower.backends import Call, OtherSteps, built, steady
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.schedules import this_machine
@@ -56,7 +56,7 @@ ROUNDS: Final = 31
 
 def space_for(kernel: Kernel) -> Space[Schedule]:
     """The schedules that a generated kernel may have on this machine."""
-    assert isinstance(kernel.term, Scope)
+    assert isinstance(kernel.term, Scope | Region)
     nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
     return space_of(nest, this_machine(), is_memory_bound(kernel.term))
 

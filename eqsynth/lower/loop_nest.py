@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from eqsynth.calculus.scopes import is_whole
 from eqsynth.extract.kernel import Layout, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.scalar import Read, Scalar, Value, leaves
-from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class LoopNest:
         accesses: by read; a read that is always outside its tensor (extent 0) has none.
         output: the address that is written.
         fixed: slots that are used in values or guards, whose loops therefore stay as they are.
+        args: what the kernel takes, in order; ``layouts`` are theirs.
+        after: a map over the scope's result, done to each element before it is stored.
     """
 
     scope: Scope
@@ -63,6 +66,8 @@ class LoopNest:
     accesses: Mapping[Read, Access]
     output: Index
     fixed: frozenset[int]
+    args: tuple[Tensor, ...]
+    after: Scope | None = None
 
     @property
     def points(self) -> int:
@@ -73,16 +78,45 @@ class LoopNest:
         return self.points * math.prod(loop.extent for loop in self.reduction)
 
 
-def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNest:
-    """The scope's loops and addresses, with loops merged wherever memory allows."""
-    args = args_of(scope)
+def map_after(region: Region) -> tuple[Scope, Scope] | None:
+    """A reduction, and the map over it, of which a region is made: ``L_x f({L_x sum_s g}[x], …)``.
+    None for other regions."""
+    after = region.outputs[0]
+    if len(region.outputs) != 1 or not isinstance(after, Scope) or after.reduction:
+        return None
+    read = [arg for arg in args_of(after) if isinstance(arg, Scope)]
+    if len(read) != 1 or after.type != read[0].type:
+        return None
+    (reduced,) = read
+    given = {*args_of(reduced), *args_of(after)} - {reduced}
+    reads = [leaf for leaf in leaves(after.body) if isinstance(leaf, Read)]
+    whole = all(is_whole(leaf, after) for leaf in reads if leaf.tensor == reduced)
+    plain = all(isinstance(arg, Input) or is_literal(arg) for arg in given)
+    return (reduced, after) if reduced.reduction and whole and plain else None
+
+
+def inputs_of(region: Region) -> tuple[Input, ...]:
+    """What stands for a region's arguments in its outputs."""
+    return tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
+
+
+def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
+    """The scope's loops and addresses, with loops merged wherever memory allows; of a region those
+    of its reduction, as they are."""
+    scope, after, args = term, None, args_of(term)
+    if isinstance(term, Region):
+        parts = map_after(term)
+        assert parts is not None, "no kernel is made of other regions"
+        (scope, after), args = parts, inputs_of(term)
+    assert isinstance(scope, Scope)
     steps = {tensor: strides(tensor.shape, layouts[k]) for k, tensor in enumerate(args)}
     accesses: dict[Read, Access] = {}
-    fixed: set[int] = set()
-    for leaf in leaves(scope.body):
+    fixed: set[int] = set() if after is None else set(range(len(scope.extents)))
+    bodies = [scope.body] if after is None else [scope.body, after.body]
+    for leaf in (leaf for body in bodies for leaf in leaves(body)):
         if isinstance(leaf, Value):
             fixed.update(it.slot for it in leaf.index.iterators())
-        elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape:
+        elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape and leaf.tensor in steps:
             access = access_of(leaf, args.index(leaf.tensor), steps[leaf.tensor])
             accesses[leaf] = access
             fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
@@ -102,6 +136,8 @@ def loop_nest(scope: Scope, layouts: Sequence[Layout], result: Layout) -> LoopNe
         accesses,
         output,
         frozenset(fixed),
+        args,
+        after,
     )
     largest = {
         loop.slot: max((abs(a.stride(loop.slot) or 0) for a in accesses.values()), default=0)

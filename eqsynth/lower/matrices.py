@@ -15,8 +15,8 @@ from typing import Final
 from eqsynth.calculus.indices import rebuilt
 from eqsynth.extract.kernel import strides
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.scalar import Read, factors_of
-from eqsynth.ir.tensor import Op, args_of, is_literal
+from eqsynth.ir.scalar import Read, factors_of, leaves
+from eqsynth.ir.tensor import Op, is_literal
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest, access_of
 
 Rows = tuple[tuple[float, ...], ...]
@@ -101,8 +101,8 @@ def tiles_of(nest: LoopNest) -> Tiles | None:
     if index is None or not _few(along):
         return None
     address = access_of(
-        Read(data.tensor, index, data.fill), args_of(scope).index(data.tensor),
-        strides(data.tensor.shape, nest.layouts[args_of(scope).index(data.tensor)]),
+        Read(data.tensor, index, data.fill), nest.args.index(data.tensor),
+        strides(data.tensor.shape, nest.layouts[nest.args.index(data.tensor)]),
     )  # fmt: skip
     loops: list[Loop] = []
     for axis in nest.result:
@@ -115,10 +115,23 @@ def tiles_of(nest: LoopNest) -> Tiles | None:
     lanes = loops.pop()
     if address.stride(lanes.slot) != 1 or address.guarded_by(lanes.slot):
         return None
+    if not all(_in_vectors(access, lanes) for access in accesses_after(nest).values()):
+        return None
     output = Index(0)
     for axis, step in enumerate(steps):
         output = output + Index.iterator(axis, scope.traversal[axis]) * step
     return Tiles(tuple(along), tuple(loops), lanes, address, data.fill, output)
+
+
+def accesses_after(nest: LoopNest) -> dict[Read, Access]:
+    """What a map after the matrices reads besides their result."""
+    read = set() if nest.after is None else set(leaves(nest.after.body))
+    return {leaf: access for leaf, access in nest.accesses.items() if leaf in read}
+
+
+def _in_vectors(access: Access, lanes: Loop) -> bool:
+    """Whether neighbours read neighbours, or all the same."""
+    return access.stride(lanes.slot) in (0, 1) and not access.guarded_by(lanes.slot)
 
 
 def _few(along: list[Along]) -> bool:

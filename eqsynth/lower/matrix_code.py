@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import tirx
 
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Scope
+from eqsynth.lower.emitter import Emitter, sequence
 from eqsynth.lower.matrices import Along, Rows, Tiles
-from eqsynth.lower.scalar_code import ON_STACK, index_code
+from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
 from eqsynth.lower.scalar_functions import Expr, number
-
-if TYPE_CHECKING:
-    from eqsynth.lower.emitter import Emitter
 
 Place = tuple[int, ...]
 
@@ -30,6 +30,7 @@ class MatrixCode:
     def __init__(self, emitter: Emitter, tiles: Tiles, at: dict[int, Expr], lanes: int) -> None:
         self._emitter, self._tiles, self._at, self._lanes = emitter, tiles, at, lanes
         self._memory: list[Any] = []
+        self._allocated: list[Any] = []
         self._code: list[Any] = []
         self._lane: Expr = tirx.const(0, emitter.index_dtype)
 
@@ -44,7 +45,8 @@ class MatrixCode:
             return self._code
 
         code = self._emitter._vector(start, steps, self._lanes)
-        return [*(tirx.AllocBuffer(memory, ON_STACK) for memory in self._memory), *code]
+        kept = [tirx.AllocBuffer(memory, ON_STACK) for memory in self._memory]
+        return [*kept, *self._allocated, *code]
 
     def _tile(self) -> None:
         """Data by their columns; then along each axis rows in the place of columns. The last axis
@@ -155,8 +157,28 @@ class MatrixCode:
             if not axis.whole:
                 tests.append(at[axis.slot] < tirx.const(axis.extent, kind))
         address = index_code(self._tiles.output, at, kind)
-        store = tirx.BufferStore(self._emitter.out, value, [address])
-        self._code.append(tirx.IfThenElse(tirx.all(*tests), store, None) if tests else store)
+        code: list[Any] = []
+        if self._emitter.nest.after is not None:
+            code, value = self._mapped(self._emitter.nest.after, self._kept(value), at)
+        code.append(tirx.BufferStore(self._emitter.out, value, [address]))
+        # What the map reads lies in the results' place, so it isn't read outside of them either.
+        whole = sequence(code)
+        self._code.append(tirx.IfThenElse(tirx.all(*tests), whole, None) if tests else whole)
+
+    def _mapped(
+        self, after: Scope, value: Expr, at: dict[int, Expr]
+    ) -> tuple[list[Any], Expr]:
+        """Bias, residual and activation of a result that is still in a register."""
+        emitter = self._emitter
+
+        def load(read: Read) -> Expr:
+            # What isn't an argument is what the matrices make.
+            return emitter.load(read, at) if read in emitter.nest.accesses else value
+
+        code = ScalarCode(load, at, emitter.index_dtype, emitter.lane, emitter.lanes)
+        mapped = code.value(after.body, emitter.kind)
+        self._allocated += code.allocations
+        return code.statements, mapped
 
     def _position(self, axis: Along, row: int, at: dict[int, Expr]) -> Expr:
         return index_code(axis.at(row), at, self._emitter.index_dtype)

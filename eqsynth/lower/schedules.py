@@ -63,6 +63,8 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     if not nest.traversal and not nest.reduction or not nest.work:
         return (Rows(),)
     tiles = tiles_of(nest)
+    if nest.after is not None and tiles is None:
+        return ()
     if tiles is not None:
         widths = (LANES, LANES // 2)
         return tuple(Matrices(width) for width in widths if width <= tiles.lanes.extent)[:1]
@@ -165,6 +167,8 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
 def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a nest has no schedule of a kind, or not with its sizes."""
     traversal, reduction = nest.traversal, nest.reduction
+    if nest.after is not None and not isinstance(schedule, Matrices):
+        return "it has no place for the map after the reduction"
     match schedule:
         case Rows():
             return None

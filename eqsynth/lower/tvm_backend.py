@@ -32,10 +32,10 @@ from eqsynth.extract.kernel import (
 from eqsynth.extract.schedule import Band, Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves, operations
-from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
 from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
-from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest
+from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest, map_after
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
 
@@ -90,6 +90,23 @@ class TvmBackend:
                 if found is not None and found not in offered and refusal(nest, found) is None:
                     yield replace(kernel, schedule=found)
 
+    def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        """A map and the reduction through literals that it reads, as one kernel; nothing for other
+        regions."""
+        parts = map_after(region)
+        if parts is None or by_matrices(parts[0]) is None:
+            return
+        reduced, _ = parts
+        for inputs, output in _layouts(reduced):
+            given = dict(zip(args_of(reduced), inputs, strict=True))
+            # What has the result's rank, such as a residual, lies as the result does.
+            ranks = {arg: len(arg.shape) for arg in region.args}
+            plain = {a: output if r == len(output) else contiguous(r) for a, r in ranks.items()}
+            layouts = tuple(given.get(arg, plain[arg]) for arg in region.args)
+            for schedule in schedules(loop_nest(region, layouts, output)):
+                name = f"{self.name}.matrices"
+                yield Kernel(region, constants, name, layouts, output, schedule)
+
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
@@ -128,9 +145,11 @@ def _tuned_for(threads: int) -> str:
     return f"{describe_cpu()} {threads}"
 
 
-def is_memory_bound(scope: Scope) -> bool:
+def is_memory_bound(scope: Scope | Region) -> bool:
     """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
-    if not scope.reduction or len(factors_of(scope.body)) == 1 or by_matrices(scope) is not None:
+    if isinstance(scope, Region) or not scope.reduction or len(factors_of(scope.body)) == 1:
+        return True
+    if by_matrices(scope) is not None:
         return True
     work = operations(scope.body) * scope.type.size
     for extent in scope.reduction:
@@ -338,7 +357,7 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
     functions = {}
     try:
         for kernel, name in names.items():
-            assert isinstance(kernel.term, Scope)
+            assert isinstance(kernel.term, Scope | Region)
             nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
             functions[name] = prim_func(nest, kernel.schedule, name)
         return tvm.compile(tvm.IRModule(functions), _target(), tir_pipeline=_pipeline())

@@ -11,12 +11,14 @@ from lower_cases import laid_out
 
 from eqsynth.calculus.correlate import Correlate, Window, correlate, literal
 from eqsynth.egraph.laws.toom_cook import correlation
-from eqsynth.extract.kernel import channels_last, contiguous
+from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.schedule import Matrices, Schedule
+from eqsynth.ir import tensor
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.scalar import Prod, Read
-from eqsynth.ir.tensor import Input, Scope, Tensor, args_of, is_literal, topological
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum
+from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
+from eqsynth.ir.types import TensorType
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import schedules
@@ -181,3 +183,87 @@ def test_channels_last_are_neighbours() -> None:
 
     nest = loop_nest(scope, [layout(arg) for arg in args_of(scope)], contiguous(len(scope.shape)))
     assert tiles_of(nest) is not None and schedules(nest) == (Matrices(16),)
+
+
+# ---- a map over what the matrices make -------------------------------------------------------
+
+
+def mapped(scope: Scope, kind: str) -> Region:
+    """A region of the scope and a map over it, with what the map reads besides."""
+    n, f, i, j = own = tuple(it(axis, extent) for axis, extent in enumerate(scope.shape))
+    result: Scalar = Read(scope, own)
+    bias = Input("bias", TensorType((scope.shape[1],), scope.dtype))
+    other = Input("other", scope.type)
+    if kind != "residual":
+        result = Sum((result, Read(bias, (f,))))
+    if kind == "shifted":
+        result = Sum((result, Read(other, (n, f, i - 1, j + 1), 3.0)))
+    elif kind != "bias":
+        result = Sum((result, Read(other, own)))
+    body = Call("relu", (result,)) if kind != "twice" else Prod((result, result))
+    after = Scope(scope.shape, (), body)
+    (data,) = (arg for arg in args_of(scope) if not is_literal(arg))
+    given = [data, *(arg for arg in args_of(after) if arg != scope)]
+    inputs = {arg: Input(str(k), arg.type) for k, arg in enumerate(given)}
+    images = {arg: inputs.get(arg, arg) for arg in args_of(scope)}
+    placed = {**inputs, scope: tensor.over(scope, images)}
+    return Region((tensor.over(after, placed),), tuple(inputs.values()))
+
+
+def check_region(region: Region) -> list[Kernel]:
+    """Every kernel of a region against the interpreter."""
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(a.shape, generator=generator) for a in region.args]
+    env = {a.label: v.double().numpy() for a, v in zip(region.args, values, strict=True)}
+    expected = evaluate(region.outputs[0], env)
+    backend = TvmBackend()
+    kernels = list(backend.fused(region, (False,) * len(values)))
+    for kernel in kernels:
+        given = [laid_out(v, at) for v, at in zip(values, kernel.inputs, strict=True)]
+        (runner,) = backend.build([(kernel, {})])
+        assert runner is not None
+        result = runner(*given)
+        assert result.stride() == strides(result.shape, kernel.output)
+        np.testing.assert_allclose(result.double().numpy(), expected, rtol=1e-4, atol=2e-3)
+    return kernels
+
+
+@pytest.mark.parametrize("kind", ["bias", "residual", "both", "twice", "shifted"])
+@pytest.mark.parametrize("size", [(8, 8), (7, 9), (2, 3), (5, 2)], ids=str)
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_a_map_over_results_of_tiles(outputs: int, size: tuple[int, int], kind: str) -> None:
+    _, scope = scopes(outputs, size, 16, filters=40, batch=2)
+    assert check_region(mapped(scope, kind))
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_a_map_over_phases(dilation: int) -> None:
+    _, scope = scopes(2, (9, 10), 16, filters=24, dilation=dilation, padding=dilation)
+    assert check_region(mapped(scope, "both"))
+
+
+def test_maps_that_stay_by_themselves() -> None:
+    """Neighbours that lie apart, another dtype, reads elsewhere, other reductions."""
+    _, scope = scopes(2, (8, 8), 16, filters=3)
+    assert not check_region(mapped(scope, "bias"))
+    _, scope = scopes(2, (8, 8), 16)
+    n, f, i, j = own = tuple(it(axis, extent) for axis, extent in enumerate(scope.shape))
+    (data,) = (arg for arg in args_of(scope) if not is_literal(arg))
+    given = (Input("0", data.type),)
+    images = {arg: arg for arg in args_of(scope)} | {data: given[0]}
+    ready = tensor.over(scope, images)
+    assert isinstance(ready, Scope)
+
+    def taken(after: Scope, args: tuple[Input, ...] = given) -> bool:
+        return bool(list(TvmBackend().fused(Region((after,), args), (False,) * len(args))))
+
+    read = Read(ready, own)
+    assert taken(Scope(scope.shape, (), Call("relu", (read,))))
+    assert not taken(Scope(scope.shape, (), Sum((read, Read(ready, (n, f, j, i))))))
+    assert not taken(Scope(scope.shape, (), Call("ge", (read, Num(0.0)))))
+    assert not taken(Scope(scope.shape, (), Cast("float64", read)))
+    across = Read(Input("1", scope.type), (n, j, i, f))
+    assert not taken(Scope(scope.shape, (), Sum((read, across))), (*given, Input("1", scope.type)))
+    x = Input("0", TensorType((4, 8), "float32"))
+    rows = Scope((4,), (8,), Read(x, (it(0, 4), it(1, 8))))
+    assert not taken(Scope((4,), (), Call("relu", (Read(rows, (it(0, 4),)),))), (x,))

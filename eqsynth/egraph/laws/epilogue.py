@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from eqsynth.calculus.scopes import bare, scope_over, traversal_iterators
+from eqsynth.calculus.scopes import is_whole, scope_over, traversal_iterators
 from eqsynth.egraph.laws.matching import reshape
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, iterators, leaves, terms_of, total
@@ -28,16 +28,10 @@ def match_epilogue(scope: Scope, nodes: Nodes) -> Iterator[Tensor]:
         post, body = body.fn, body.args[0]
     terms = terms_of(body)
     for at, term in enumerate(terms):
-        if isinstance(term, Read) and _whole(term, scope):
+        if isinstance(term, Read) and is_whole(term, scope):
             rest = [t for n, t in enumerate(terms) if n != at]
             for op in nodes(term.tensor):
                 yield from _fused(scope, op, rest, post)
-
-
-def _whole(read: Read, scope: Scope) -> bool:
-    """The read is at the scope's own iterators, over the whole tensor."""
-    own = tuple(bare(it) for it in traversal_iterators(scope))
-    return read.index == own and read.tensor.shape == scope.traversal
 
 
 def _fused(scope: Scope, op: Op, rest: list[Scalar], post: str) -> Iterator[Tensor]:
@@ -73,7 +67,7 @@ def _build(
     args = [*op.args, offset]
     if others:
         (residual,) = others
-        if not isinstance(residual, Read) or not _whole(residual, scope):
+        if not isinstance(residual, Read) or not is_whole(residual, scope):
             return
         if residual.tensor.dtype != op.dtype:
             return
