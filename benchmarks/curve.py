@@ -14,8 +14,13 @@ _COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564
                   "#7f7f7f")  # fmt: skip
 
 
-def svg(title: str, x_name: str, y_name: str, curves: Mapping[str, Points]) -> str:
+def svg(
+    title: str, x_name: str, y_name: str, curves: Mapping[str, Points], joined: bool = True
+) -> str:
     """The curves as an SVG document; the second axis begins at 0, and 1 has a line of its own.
+
+    Args:
+        joined: the points of a curve by a line.
 
     Raises:
         ValueError: there are no points, or one with a first coordinate that isn't positive.
@@ -50,12 +55,21 @@ def svg(title: str, x_name: str, y_name: str, curves: Mapping[str, Points]) -> s
     for n, (name, curve) in enumerate(curves.items()):
         color, places = _COLORS[n % len(_COLORS)], [at(x, y) for x, y in sorted(curve)]
         line = " ".join(f"{x},{y}" for x, y in places)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}"/>')
+        if joined:
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{color}"/>')
         parts += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in places]
         parts.append(
             f'<text x="{right + 10}" y="{_TOP + 16 * n + 10}" fill="{color}">{escape(name)}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def below_each_other(plots: Sequence[str]) -> str:
+    """Plots of :func:`svg` in one document."""
+    height = _HEIGHT * len(plots)
+    placed = [plot.replace("<svg ", f'<svg y="{_HEIGHT * n}" ', 1) for n, plot in enumerate(plots)]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">'
+    return "".join([head, "\n", *placed, "</svg>\n"])
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:

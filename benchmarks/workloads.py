@@ -369,6 +369,18 @@ KERNELS: Final = (
 
 WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA, *KERNELS)}
 
+DEPTHS: Final = tuple(
+    _fixed(
+        "depths",
+        f"bert_of_{layers}",
+        nets.bert,
+        ((layers, 256, 4, 1024), ((1, 64, 256),)),
+        ((layers, 8, 2, 16), ((1, 4, 8),)),
+    )
+    for layers in (2, 4, 8, 12)
+)
+"""BERT of so many layers: what a search costs where nothing but the depth of a model grows."""
+
 
 class Measured(Protocol):
     """What can be measured: a :class:`Workload`, or a model of a library."""
@@ -438,7 +450,10 @@ MODELS: Final = tuple(
     )
 )  # fmt: skip
 
-MEASURED: Final[Mapping[str, Measured]] = {**WORKLOADS, **{m.name: m for m in MODELS}}
+MEASURED: Final[Mapping[str, Measured]] = {
+    **WORKLOADS,
+    **{measured.name: measured for measured in (*DEPTHS, *MODELS)},
+}
 """All of them; the models need their libraries (``pip install 'eqsynth[models]'``)."""
 
 SUITES: Final = tuple(dict.fromkeys(w.suite for w in MEASURED.values()))

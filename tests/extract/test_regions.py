@@ -343,3 +343,41 @@ def test_a_region_that_was_not_reached_is_not_taken(costs: CostModel) -> None:
     again = with_engines(graph, found, engines(["inductor"]), costs, late, 60.0)
     assert again.plan.steps == found.plan.steps
     assert asked and not any(costs.measured(kernel) for kernel in asked)
+
+
+def test_an_engine_that_is_far_behind_on_the_original_gets_no_other_terms(
+    costs: CostModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling takes seconds. An engine that doesn't take the original has nothing to be judged
+    by, and gets the chosen terms."""
+
+    class Named(RegionBackend):
+        def __init__(self, name: str, takes_original: bool = True) -> None:
+            super().__init__(engines(["inductor"])[0].engine)  # type: ignore[attr-defined]
+            self.name, self.takes_original = name, takes_original
+
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+            if self.takes_original or "Sigmoid" not in str(term):
+                for kernel in super().kernels(term, constants):
+                    yield replace(kernel, implementation=self.name)
+
+    _, graph, found = searched(ops.relu(ops.tanh(X)), costs)
+    (tanh,) = (step for step in found.plan.steps if step.kernel.term.label == "Tanh")
+    assert isinstance(tanh.member, Op)
+    other = Op("Sigmoid", tanh.member.args)
+    graph = replace(graph, original={**graph.original, tanh.result[0]: (other,)})
+    took = {"fast": 1.0, "near": 1.4, "far": 1.6, "refuses": 9.0}
+    asked: dict[str, list[str]] = {name: [] for name in took}
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        (kernel,) = kernels
+        if isinstance(kernel.term, Region) and kernel.term.label == "Region of 2 operators":
+            asked[kernel.backend].append("Sigmoid" if "Sigmoid" in str(kernel.term) else "Tanh")
+        return {kernel: seconds(took[kernel.backend])}
+
+    every = [Named(name, name != "refuses") for name in took]
+    with_engines(graph, found, every, costs, measure, 60.0)
+    assert asked == {
+        "fast": ["Sigmoid", "Tanh"], "near": ["Sigmoid", "Tanh"], "far": ["Sigmoid"],
+        "refuses": ["Tanh"],
+    }  # fmt: skip
