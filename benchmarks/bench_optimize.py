@@ -1,27 +1,32 @@
 """What an optimization costs, by stage: cold, warm in the same process, and warm in another one;
 beside it what frozen Inductor takes to compile the same model.
 
-    python -m benchmarks.bench_optimize [--workload NAME ...] [--reduced] [--json FILE [--resume]]
+    python -m benchmarks.bench_optimize [--only NAME ...] [--limit MINUTES] [--reduced]
+                                         [--json FILE [--resume]] [--plot FILE.svg]
                                          [--part {requests,search,other,inductor} ...]
 
-Seconds are those of the clock; of CPU, all processes together. Cold means an empty cache directory,
-of Inductor too, and a process in which nothing is loaded yet but torch. ``measure`` is what was
-waited for the times of kernels; requests are those that laws were asked and those that were known
-(see ``bench_saturate.py``). At the end: what calling a compiled program costs over calling its
-operators by hand.
+By default the BERTs of 2, 4, 8 and 12 layers and all nets. Seconds are those of the clock; of CPU,
+all processes together. Cold means an empty cache directory, of Inductor too, and a process in which
+nothing is loaded yet but torch. ``measure`` is what was waited for the times of kernels; requests
+are those that laws were asked and those that were known (see ``bench_saturate.py``; at the sizes of
+tests, since rules don't see sizes). At the end: what calling a compiled program costs over calling
+its operators by hand.
 
 The file is written after each workload. ``--resume`` keeps its rows of this commit and machine and
 measures those that it lacks; a workload that fails has its error in its row, and is done again.
-``--part`` leaves parts out, so that all nets fit into less time.
+``--part`` leaves parts out, and ``--limit`` begins no workload after so many minutes, so that all
+fits into less time. ``--plot`` draws the seconds of the stages against layers, e-nodes and kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,10 +35,10 @@ from typing import Any
 import torch
 
 import eqsynth
-from benchmarks import bench_saturate
+from benchmarks import bench_saturate, curve
 from benchmarks.about import about
 from benchmarks.spending import Run, Spent, built, compiled, optimized
-from benchmarks.workloads import MEASURED, NETS
+from benchmarks.workloads import DEPTHS, MEASURED, NETS
 from eqsynth.egraph.segments import cut
 from eqsynth.executor import Worker
 from eqsynth.extract.timing import time_interleaved
@@ -43,6 +48,7 @@ from eqsynth.rules import load_rules
 
 PARTS = ("requests", "search", "other", "inductor")
 """Of a row: requests of laws; cold and warm; warm in another process; Inductor's compile."""
+STAGES = ("capture", "saturate", "extract", "measure", "lower", "check", "race")
 _CACHES = ("EQSYNTH_CACHE", "TORCHINDUCTOR_CACHE_DIR")
 
 
@@ -76,7 +82,7 @@ def measured(workload: str, reduced: bool, parts: Collection[str] = PARTS) -> Ro
 def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
     workload, threads = row.workload, torch.get_num_threads()
     if "requests" in parts:
-        module, inputs = built(workload, reduced)
+        module, inputs = built(workload, reduced=True)
         segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
         with _empty_caches():
             requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
@@ -163,14 +169,74 @@ def _seconds(spent: Spent) -> str:
     return f"{spent.wall_s:6.1f} s, {spent.cpu_s:6.1f} s of CPU, {peak:.2f} GiB"
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the runs took, in seconds, a line for each; beside it Inductor's compile."""
+    titles = ("e-nodes", "asked", "known", "timed", *STAGES, "all", "CPU", "GiB", "Inductor", "CPU")
+    lines = [f"{'':33}" + "".join(f"{title:>9}" for title in titles)]
+    for row in rows:
+        inductor = row["inductor"]
+        for name, run in row["runs"].items():
+            counts = (run["enodes"], row["asked"], row["known"], run["timed"])
+            spent, stages = run["spent"], run["stages_s"]
+            seconds = [*(stages.get(stage, 0.0) for stage in STAGES), spent["wall_s"]]
+            seconds += [spent["cpu_s"], spent["peak_bytes"] / 2**30]
+            seconds += [inductor["wall_s"], inductor["cpu_s"]]
+            cells = [*(f"{n:9,}" for n in counts), *(f"{s:9.1f}" for s in seconds)]
+            lines.append(f"{row['workload']:18} {name:14}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Seconds of cold searches against the layers of a BERT, e-nodes, and kernels that were timed,
+    as an SVG document."""
+    cold = {row["workload"]: row for row in rows if "cold" in row["runs"]}
+    deep = {name: cold[name] for name in (w.name for w in DEPTHS) if name in cold}
+    layers = {name: float(name.rpartition("_")[2]) for name in deep}
+    by_stage = {
+        stage: [
+            (layers[n], row["runs"]["cold"]["stages_s"].get(stage, 0.0)) for n, row in deep.items()
+        ]
+        for stage in ("saturate", "extract", "measure")
+    }
+    wholes: dict[str, list[tuple[float, float]]] = {
+        run: [(layers[n], row["runs"][run]["spent"]["wall_s"]) for n, row in deep.items()]
+        for run in ("cold", "warm")
+    }
+    wholes["Inductor"] = [(layers[n], row["inductor"]["wall_s"]) for n, row in deep.items()]
+    runs = [row["runs"]["cold"] for row in cold.values()]
+    of_enodes = {
+        stage: [(run["enodes"], run["stages_s"].get(stage, 0.0)) for run in runs if run["enodes"]]
+        for stage in ("saturate", "extract")
+    }
+    of_kernels = [
+        (run["timed"], run["stages_s"].get("measure", 0.0)) for run in runs if run["timed"]
+    ]
+    plots = [
+        ("BERT of so many layers", "layers", {**wholes, **by_stage}, True),
+        ("all workloads, cold", "e-nodes", of_enodes, False),
+        ("all workloads, cold", "kernels timed", {"measure": of_kernels}, False),
+    ]  # fmt: skip
+    return curve.below_each_other(
+        [
+            curve.svg(title, across, "s", {k: v for k, v in curves.items() if v}, joined)
+            for title, across, curves, joined in plots
+            if any(curves.values())
+        ]
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", nargs="*", default=[net.name for net in NETS])
+    names = [workload.name for workload in (*DEPTHS, *NETS)]
+    parser.add_argument("--only", nargs="*", default=names, metavar="NAME", choices=MEASURED)
+    parser.add_argument("--limit", type=float, default=math.inf, metavar="MINUTES")
     parser.add_argument("--reduced", action="store_true", help="at the sizes of tests")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="keep the rows of the file")
+    parser.add_argument("--plot", type=Path, help="draw seconds against sizes to this file")
     parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
+    end = time.monotonic() + 60.0 * options.limit
     result: dict[str, Any] = {
         **about(),
         "threads": torch.get_num_threads(),
@@ -179,19 +245,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": [],
     }
     result["rows"] = rows = known_rows(options.json, result) if options.resume else []
-    for workload in options.workload:
+    for workload in options.only:
         if any(row["workload"] == workload for row in rows):
             print(f"{workload}: in the file")
+            continue
+        if time.monotonic() >= end:
+            print(f"{workload}: not begun within {options.limit:g} minutes")
             continue
         row = measured(workload, options.reduced, options.part)
         show(row)
         rows.append(asdict(row))
-        _write(options.json, result)
+        _write(options, result)
+    print(table(rows))
     result["overhead"] = overhead = call_overhead()
     print(f"call overhead: program {overhead['program_s'] * 1e6:.1f} us, straight Python "
           f"{overhead['straight_s'] * 1e6:.1f} us, {overhead['operators']} operators: "
           f"{overhead['overhead_s_an_operator'] * 1e6:.2f} us an operator")  # fmt: skip
-    _write(options.json, result)
+    _write(options, result)
 
 
 def known_rows(path: Path | None, result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -206,9 +276,11 @@ def known_rows(path: Path | None, result: dict[str, Any]) -> list[dict[str, Any]
     return [row for row in before["rows"] if not row["error"]]
 
 
-def _write(path: Path | None, result: dict[str, Any]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(result, indent=2))
+def _write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2))
+    if options.plot is not None and any("cold" in row["runs"] for row in result["rows"]):
+        options.plot.write_text(plot(result["rows"]))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def improved(
     until: float,
     solved: Solved,
     least_ways: int = LEAST_WAYS,
+    share: float = 1.0,
 ) -> Joint | None:
     """A cheaper choice than the hint, block by block from the results on; None where none was
     found.
@@ -79,6 +80,7 @@ def improved(
     Args:
         hint: a way for each class of the plan that is to be improved.
         until: when the monotonic clock says so, what was found is returned.
+        share: of the solver's work that may be done.
     """
     ways = joint.reachable(problem.ways, problem.wanted, problem.class_of)
     whole = sum(map(len, ways.values()))
@@ -86,8 +88,8 @@ def improved(
     for block in parted(ways, problem.wanted, problem.class_of, least_ways):
         if time.monotonic() >= until:
             break
-        share = sum(len(ways[place]) for place in block) / whole
-        found = _improved(problem, {p: ways[p] for p in block}, present, until, solved, share)
+        part = share * sum(len(ways[place]) for place in block) / whole
+        found = _improved(problem, {p: ways[p] for p in block}, present, until, solved, part)
         if found is not None:
             better = True
             rest = {place: way for place, way in present.items() if place not in block}

@@ -165,9 +165,9 @@ class Greedy:
         order = _ordered(wanted, choice_of)
         if order is None:
             return None
-        return tuple(self._step(s, c, c.candidate) for s, c in order if c.candidate is not None)
+        return tuple(self.step(s, c, c.candidate) for s, c in order if c.candidate is not None)
 
-    def _step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
+    def step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
         return PlanStep(
             candidate.kernel,
             candidate.member,

@@ -238,7 +238,7 @@ def _worth_compiling(tries: Sequence[_Try], took: Mapping[_Try, float]) -> list[
     what the rules found saves work on each engine. (BERT of 2 layers, one thread, ms by original
     and chosen terms: OpenVINO 15.3, 14.9; ONNX Runtime 15.9, 16.8; Inductor 35.5, 36.1, for which
     it compiles 5 s of CPU more.)"""
-    originals = {engine.name: cost_s for (engine, side), cost_s in took.items() if side == _ORIGINAL}
+    originals = {engine.name: s for (engine, side), s in took.items() if side == _ORIGINAL}
     far_s = CLEAR * min(originals.values(), default=float("inf"))
     return [tried for tried in tries if originals.get(tried[0].name, 0.0) <= far_s]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -43,15 +43,23 @@ class Selection:
         until: float = math.inf,
     ) -> None:
         self.graph, self.until, self._found = graph, until, found
-        self._greedy, self._solved = Greedy(graph), Solved()
+        self._greedy = Greedy(graph)
+        self._solved: dict[float, Solved] = defaultdict(Solved)  # by the share of the work
         self._ways = {ref: self._greedy.ways(ref, options) for ref, options in found.items()}
 
-    def best(self, costs: Costs, worth: Worth | None = None, known: Plan | None = None) -> Plan:
+    def best(
+        self,
+        costs: Costs,
+        worth: Worth | None = None,
+        known: Plan | None = None,
+        share: float = 1.0,
+    ) -> Plan:
         """The plan of least cost that was found: never one that costs more than the original's,
         though greedy choices may miss what is shared.
 
         Args:
             known: a plan of this e-graph from which to go on, if it is still the cheaper one.
+            share: of the work that the solver may do.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
@@ -61,7 +69,7 @@ class Selection:
         if known is not None:
             known = priced(known, costs)
             plan = known if known.cost_s < plan.cost_s else plan
-        plan = self._jointly(plan, costs, worth)
+        plan = self._jointly(plan, costs, worth, share)
         if not self.graph.original:
             return plan
         try:
@@ -87,6 +95,21 @@ class Selection:
         ]
         return min(plans, key=lambda plan: plan.cost_s)
 
+    def same_ways(self, plan: Plan, costs: Costs, worth: Worth | None = None) -> Plan:
+        """The plan with what is the cheapest kernel of each of its ways now, as another schedule of
+        the same member: the same states from the same states."""
+        table = self._greedy
+        prices, steps = Prices(table.kernels, costs, worth), []
+        for step in plan.steps:
+            state, needs = table.number(*step.result), tuple(table.number(*a) for a in step.args)
+            for way in self._ways[step.result[0]]:
+                if (way.state, way.needs) == (state, needs):
+                    now = prices.cheapest(way)[1]
+                    if now.candidate is not None and now.cost_s < costs(step.kernel):
+                        step = table.step(state, now, now.candidate)
+            steps.append(step)
+        return priced(replace(plan, steps=tuple(steps)), costs)
+
     def plain(self, costs: Costs) -> Plan:
         """The best plan of the original's operators as they are, whatever the clock says.
 
@@ -103,7 +126,7 @@ class Selection:
         }
         return self._greedy.plan(ways, original, costs, until, worth)
 
-    def _jointly(self, plan: Plan, costs: Costs, worth: Worth | None) -> Plan:
+    def _jointly(self, plan: Plan, costs: Costs, worth: Worth | None, share: float) -> Plan:
         """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
         if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
             return plan
@@ -117,8 +140,9 @@ class Selection:
         problem = self._problem(choices, costs)
         ways, wanted = problem.ways, problem.wanted
         found = improved(
-            problem, {p: ways[p][n] for p, n in hint.items()}, self.until, self._solved
-        )
+            problem, {p: ways[p][n] for p, n in hint.items()}, self.until, self._solved[share],
+            share=share,
+        )  # fmt: skip
         if found is None:
             return plan
         chosen = {
@@ -135,7 +159,7 @@ class Selection:
         """What no plan of the e-graph costs less than, as far as that is known by the deadline; the
         cost of ``plan`` if it is the best."""
         problem = self._problem(self._choices(costs, None), costs)
-        return least_s(problem, plan.cost_s, until, self._solved)
+        return least_s(problem, plan.cost_s, until, self._solved[1.0])
 
     def _problem(self, choices: Mapping[int, list[tuple[int, Choice]]], costs: Costs) -> Problem:
         table = self._greedy

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import bench_optimize
-from benchmarks.spending import spending
+from benchmarks.spending import Run, Spent, spending
 
 
 def test_what_children_spend_counts_also_when_they_have_ended() -> None:
@@ -46,7 +48,7 @@ def test_a_workload_that_fails_costs_its_row_and_is_done_again(
         lambda: dict.fromkeys(("program_s", "straight_s", "overhead_s_an_operator"), 0.0)
         | {"operators": 0},
     )  # fmt: skip
-    arguments = ["--workload", "lstm", "chain", "--json", str(path), "--resume"]
+    arguments = ["--only", "lstm", "chain", "--json", str(path), "--resume"]
     bench_optimize.main(arguments)
     rows = json.loads(path.read_text())["rows"]
     assert [row["error"] for row in rows] == ["RuntimeError: no worker", ""]
@@ -68,7 +70,7 @@ def test_every_run_and_its_stages_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
-    bench_optimize.main(["--workload", "chain", "--reduced", "--json", str(path)])
+    bench_optimize.main(["--only", "chain", "--reduced", "--json", str(path)])
     result = json.loads(path.read_text())
     assert {"machine", "versions", "commit", "overhead"} <= set(result)
     (row,) = result["rows"]
@@ -81,3 +83,43 @@ def test_every_run_and_its_stages_are_told(
     assert row["asked"] > 0 and row["inductor"]["cpu_s"] > 0
     text = capsys.readouterr().out
     assert "chain" in text and "Inductor" in text and "call overhead" in text
+
+
+def _row(workload: str, cold_s: float, enodes: int = 100, timed: int = 10) -> dict[str, object]:
+    stages = dict.fromkeys(bench_optimize.STAGES, cold_s / 10)
+    runs = {
+        name: asdict(Run(Spent(wall_s, 2 * wall_s, 1 << 30), stages, enodes, timed, 99, 0.2, 0.1))
+        for name, wall_s in (("cold", cold_s), ("warm", 1.0))
+    }
+    row = asdict(bench_optimize.Row(workload, 1, asked=5, known=7, inductor=Spent(6.5, 8.0, 0)))
+    return row | {"runs": runs}
+
+
+def test_the_table_has_a_line_for_each_run() -> None:
+    lines = bench_optimize.table([_row("bert_of_2", 20.0), _row("gcn", 30.0)]).splitlines()
+    titles = lines[0].split()
+    assert {*bench_optimize.STAGES, "timed", "Inductor"} <= set(titles) and len(lines) == 5
+    cold = dict(zip(titles, lines[3].removeprefix("gcn").split()[1:], strict=False))
+    assert cold["saturate"] == "3.0" and cold["all"] == "30.0" and cold["Inductor"] == "6.5"
+
+
+def test_the_plot_has_a_panel_for_layers_for_enodes_and_for_kernels() -> None:
+    rows = [_row("bert_of_2", 10.0, 50, 8), _row("bert_of_12", 20.0, 200, 9), _row("gcn", 9.0)]
+    root = ElementTree.fromstring(bench_optimize.plot(rows))
+    layers, enodes, kernels = (part for part in root if part.tag.endswith("svg"))
+    lines = [part for part in layers if part.tag.endswith("polyline")]
+    assert len(lines) == 6  # cold, warm, Inductor and three stages, over 2 and 12 layers
+    first, last = (tuple(map(float, p.split(","))) for p in lines[0].attrib["points"].split())
+    assert first[0] < last[0] and first[1] > last[1]
+    for panel, curves in ((enodes, 2), (kernels, 1)):
+        assert not any(part.tag.endswith("polyline") for part in panel)
+        assert sum(part.tag.endswith("circle") for part in panel) == curves * len(rows)
+    tops = [float(panel.attrib["y"]) for panel in (layers, enodes, kernels)]
+    assert tops == sorted(set(tops))
+    alone = bench_optimize.plot([_row("gcn", 9.0, timed=0)])  # no depths, nothing timed
+    assert sum(part.tag.endswith("svg") for part in ElementTree.fromstring(alone)) == 1
+
+
+def test_no_workload_is_begun_past_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    bench_optimize.main(["--only", "chain", "--limit", "0"])
+    assert "chain: not begun within 0 minutes" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from benchmarks.bench_peers import holes, line, main, means, measured_rows, plot
 from benchmarks.curve import bars
 from benchmarks.peers import ENGINES, NATIVE, OURS, Engine
 from benchmarks.side_by_side import REFERENCE, Row, measure, relative_error, wrong
-from benchmarks.workloads import MEASURED, MODELS, SUITES, WORKLOADS
+from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS
 
 CHAIN = WORKLOADS["chain"]
 EAGER = next(engine for engine in ENGINES if engine.name == "eager")
@@ -258,7 +258,7 @@ def test_the_command_with_every_installed_engine(
 
 def test_suites_hold_every_workload() -> None:
     assert {w.suite for w in MEASURED.values()} == set(SUITES)
-    assert len(MEASURED) == len(WORKLOADS) + len(MODELS)
+    assert len(MEASURED) == len(WORKLOADS) + len(MODELS) + len(DEPTHS)
 
 
 def test_models_of_libraries_that_are_not_installed_are_refused(
