@@ -452,7 +452,8 @@ MODELS: Final = tuple(
 
 MEASURED: Final[Mapping[str, Measured]] = {
     **WORKLOADS,
-    **{measured.name: measured for measured in (*DEPTHS, *MODELS)},
+    **{depth.name: depth for depth in DEPTHS},
+    **{model.name: model for model in MODELS},
 }
 """All of them; the models need their libraries (``pip install 'eqsynth[models]'``)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from eqsynth.extract.regions import reserved_s
 from eqsynth.extract.search import HOPE, PATIENCE, _Search, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
+from eqsynth.ir.tensor import Tensor
 from eqsynth.lower.torch_backend import TorchBackend
 from tests.extract.test_cost import TARGET, kernel_of, matmul, relu, two_ways
 
@@ -131,3 +132,46 @@ def test_plans_of_equal_layers_share_their_prices() -> None:
     results = [prices.cheapest(way) for way in ways]
     assert [state for state, _ in results] == [0, 1] and asked == [kernel]
     assert [choice.candidate for _, choice in results] == [way.candidates[0] for way in ways]
+
+
+class _Scheduled(TorchBackend):
+    """Two schedules of each kernel."""
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        for kernel in super().kernels(term, constants):
+            yield from (replace(kernel, schedule=name) for name in "ab")
+
+
+def test_kernels_in_the_places_of_a_plan_are_timed_before_the_solver_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    graph = two_ways()
+    found = candidates(graph, (_Scheduled(),))
+    selection = Selection(graph, found)
+    search = _Search(selection, costs)
+    assert not search._places_are_open(None)  # there is no plan yet
+    plan = selection.best(costs)
+    other = {"a": "b", "b": "a"}
+    others = [replace(k, schedule=other[str(k.schedule)]) for k in plan.kernels()]
+    kernels = {option.kernel for options in found.values() for option in options}
+    costs.record(dict.fromkeys(kernels - set(others), None))
+    costs.record(dict.fromkeys(plan.kernels(), _seconds(1.0)))
+    search.joint = search.incumbent = plan
+    assert search._places_are_open(None)
+    assert set(search.unknown) == set(others)
+    assert [step.result for step in selection.same_ways(plan, costs).steps] == [
+        step.result for step in plan.steps
+    ]
+    costs.record(dict.fromkeys(others[:1], _seconds(0.5)))
+    costs.record(dict.fromkeys(others[1:], _seconds(2.0)))
+    assert not search._places_are_open(None) and search.joint is None
+    assert set(search.incumbent.kernels()) == {others[0], *plan.kernels()[1:]}
+    # What could gain less than a hundredth isn't timed.
+    costs.record(dict.fromkeys(others, None))
+    search.joint, search.incumbent = plan, replace(plan, steps=plan.steps[:1])
+    assert not search._places_are_open(None) and search.joint is None
+
+
+def _seconds(value: float) -> Timing:
+    return Timing(value, value, value, 3)
