@@ -190,7 +190,7 @@ def plot(rows: Sequence[Mapping[str, Any]]) -> str:
     """Seconds of cold searches against the layers of a BERT, e-nodes, and kernels that were timed,
     as an SVG document."""
     cold = {row["workload"]: row for row in rows if "cold" in row["runs"]}
-    deep = {name: cold[name] for name in (w.name for w in DEPTHS) if name in cold}
+    deep = {name: cold[name] for name in DEPTHS if name in cold}
     layers = {name: float(name.rpartition("_")[2]) for name in deep}
     by_stage = {
         stage: [
@@ -227,7 +227,7 @@ def plot(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [workload.name for workload in (*DEPTHS, *NETS)]
+    names = [*DEPTHS, *(net.name for net in NETS)]
     parser.add_argument("--only", nargs="*", default=names, metavar="NAME", choices=MEASURED)
     parser.add_argument("--limit", type=float, default=math.inf, metavar="MINUTES")
     parser.add_argument("--reduced", action="store_true", help="at the sizes of tests")

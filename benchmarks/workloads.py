@@ -369,16 +369,10 @@ KERNELS: Final = (
 
 WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA, *KERNELS)}
 
-DEPTHS: Final = tuple(
-    _fixed(
-        "depths",
-        f"bert_of_{layers}",
-        nets.bert,
-        ((layers, 256, 4, 1024), ((1, 64, 256),)),
-        ((layers, 8, 2, 16), ((1, 4, 8),)),
-    )
-    for layers in (2, 4, 8, 12)
-)
+DEPTHS: Final = {
+    (name := f"bert_of_{n}"): _fixed("depths", name, nets.bert, ((n, 256, 4, 1024), ((1, 64, 256),)),
+                                     ((n, 8, 2, 16), ((1, 4, 8),))) for n in (2, 4, 8, 12)
+}  # fmt: skip
 """BERT of so many layers: what a search costs where nothing but the depth of a model grows."""
 
 
@@ -450,11 +444,7 @@ MODELS: Final = tuple(
     )
 )  # fmt: skip
 
-MEASURED: Final[Mapping[str, Measured]] = {
-    **WORKLOADS,
-    **{depth.name: depth for depth in DEPTHS},
-    **{model.name: model for model in MODELS},
-}
+MEASURED: Final[Mapping[str, Measured]] = {**WORKLOADS, **DEPTHS, **{m.name: m for m in MODELS}}
 """All of them; the models need their libraries (``pip install 'eqsynth[models]'``)."""
 
 SUITES: Final = tuple(dict.fromkeys(w.suite for w in MEASURED.values()))

@@ -32,8 +32,7 @@ from eqsynth.lower.vendor import OneDnnBackend
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH = 24
-# Kernels that are built at a time, between two looks at the clock: half a second of CPU. Each time
-# TVM's kernels are linked once, which takes a tenth of a second (8 at a time: LSTM 30 times).
+# Kernels that are built, and linked, at a time between two looks at the clock: half a second of CPU.
 _TOGETHER = 16
 # Longer than any batch takes to compile and run.
 _BATCH_TIMEOUT_S = 120.0
