@@ -370,7 +370,7 @@ KERNELS: Final = (
 WORKLOADS: Final[dict[str, Workload]] = {w.name: w for w in (*NETS, *ALGEBRA, *KERNELS)}
 
 DEPTHS: Final = {
-    (name := f"bert_of_{n}"): _fixed("depths", name, nets.bert, ((n, 256, 4, 1024), ((1, 64, 256),)),
+    (name := f"bert_{n}"): _fixed("depths", name, nets.bert, ((n, 256, 4, 1024), ((1, 64, 256),)),
                                      ((n, 8, 2, 16), ((1, 4, 8),))) for n in (2, 4, 8, 12)
 }  # fmt: skip
 """BERT of so many layers: what a search costs where nothing but the depth of a model grows."""

@@ -32,7 +32,7 @@ from eqsynth.lower.vendor import OneDnnBackend
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH = 24
-# Kernels that are built, and linked, at a time between two looks at the clock: half a second of CPU.
+# Kernels that are built, and linked, at a time between two looks at the clock: half a second.
 _TOGETHER = 16
 # Longer than any batch takes to compile and run.
 _BATCH_TIMEOUT_S = 120.0
