@@ -48,6 +48,9 @@ def split(scope: Scope, given: Split) -> Scope:
         if isinstance(body, Num):
             parts.append(Num(body.value * count if count else 0.0))
             continue
+        # b + n + c -> {b + c} + {n}: two bools by themselves are added as "or".
+        _require(len(group) == 1 or dtype_of(body) == scope.dtype, condition="dtype",
+                 what="the terms by themselves would be added in another dtype")  # fmt: skip
         read = closed(body, traversal, "sum", reduced)
         _require(read.tensor.dtype == scope.dtype, condition="dtype",
                  what="the group by itself would be computed in another dtype")  # fmt: skip

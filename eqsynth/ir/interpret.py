@@ -167,8 +167,12 @@ def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: 
         if scope.reduction:
             over = tuple(range(front, rank))
             combine = _COMBINE[scope.reducer]
-            full = stored(full, scope.dtype)
-            full = combine.reduce(full, axis=over, initial=_identity(scope))
+            elements = stored(full, scope.dtype)
+            full = combine.reduce(elements, axis=over, initial=_identity(scope))
+            if elements.dtype == object and scope.reducer in ("max", "min"):
+                # max(nan, 2) is nan, as in floats: NumPy's maximum of objects is 2, and
+                # max(2, nan) is nan.
+                full = np.where((elements != elements).any(axis=over), np.nan, full)
     return np.array(stored(full, scope.dtype))
 
 

@@ -16,6 +16,7 @@ from eqsynth.testing.world import World
 from tests import terms
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import INF, it
+from tests.turns import by_turns
 
 
 def beyond(world: World) -> Scope:
@@ -47,10 +48,11 @@ def propose(world: World, scope: Scope) -> Bound:
     return Bound(tuple(box))
 
 
-def test_whatever_is_bounded_is_equal() -> None:
+@by_turns
+def test_whatever_is_bounded_is_equal(turn: int) -> None:
     families = (*[beyond] * 20, any_product, windows, *FAMILIES)
     refused = ("iterators", "neutral", "support")
-    never_wrong(bound, propose, families, given_back=60, refused=refused, examples=800)
+    never_wrong(bound, propose, families, given_back=30, refused=refused, examples=1200, turn=turn)
 
 
 A, B = It(0, 6), It(1, 4)

@@ -15,6 +15,7 @@ from eqsynth.testing.scope_samples import any_product, any_scope, constants, ite
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
 from tests.terms import INF, it, leaf
+from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Close:
@@ -35,10 +36,11 @@ def propose(world: World, scope: Scope) -> Close:
     return Close(tuple(part for part in parts if part.operands or chance(world.choices, 4)))
 
 
-def test_whatever_is_closed_is_equal() -> None:
+@by_turns
+def test_whatever_is_closed_is_equal(turn: int) -> None:
     families = (*[polynomial] * 20, any_product, any_scope, constants, *FAMILIES)
     refused = ("operands", "iterators", "linear", "shared", "dtype")
-    never_wrong(close, propose, families, given_back=80, refused=refused, examples=600)
+    never_wrong(close, propose, families, given_back=50, refused=refused, examples=300, turn=turn)
 
 
 ROW, J, K = (It(slot, extent) for slot, extent in enumerate((2, 3, 4)))

@@ -23,6 +23,7 @@ from eqsynth.testing.scope_samples import leaf as sampled
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import INF, it, leaf
+from tests.turns import by_turns
 
 KNOWN = ((1, 3), (2, 2), (2, 3), (3, 3), (4, 2), (4, 3), (6, 3), (2, 4), (2, 5), (3, 5), (4, 5))
 POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
@@ -225,6 +226,8 @@ def propose(world: World, scope: Scope) -> Correlate:
     return Correlate(tuple(found[: pick((1, 2, 2))]))
 
 
-def test_whatever_is_correlated_is_equal() -> None:
+@by_turns
+def test_whatever_is_correlated_is_equal(turn: int) -> None:
     refused = ("product", "iterators", "algorithm", "window")
-    never_wrong(correlate, propose, (image,), given_back=60, refused=refused, examples=400)
+    never_wrong(correlate, propose, (image,), given_back=8, refused=refused, examples=120,
+                turn=turn)  # fmt: skip

@@ -16,6 +16,7 @@ from eqsynth.testing.scope_samples import any_scope, iterators, nested, read_of,
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import INF, it, leaf
+from tests.turns import by_turns
 
 
 def whole(tensor: Tensor) -> Scope:
@@ -41,12 +42,13 @@ def propose(world: World, scope: Scope) -> Inline:
     return Inline(read, whole(read.tensor))
 
 
-def test_whatever_is_inlined_is_equal() -> None:
+@by_turns
+def test_whatever_is_inlined_is_equal(turn: int) -> None:
     # Those for expanded forms hold floats alone, and nothing in them wraps.
     others = (family for family in FAMILIES if family not in EXPANSIONS)
     families = (nested, nested, reduced_twice, *others)
     refused = ("reads", "type", "outside", "reduces", "wraps")
-    never_wrong(inline, propose, families, given_back=60, refused=refused, examples=600)
+    never_wrong(inline, propose, families, given_back=25, refused=refused, examples=200, turn=turn)
 
 
 X = Read(leaf("x", 4), (it(0, 4),))

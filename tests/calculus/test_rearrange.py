@@ -28,6 +28,7 @@ from eqsynth.testing.world import World
 from tests import terms
 from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
 from tests.terms import INF
+from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Rearrange:
@@ -78,10 +79,12 @@ def _replaced(body: Scalar, old: Scalar, new: Scalar) -> Scalar:
     return rebuild(body, parts) if parts else body
 
 
-def test_whatever_is_rearranged_is_equal() -> None:
+@by_turns
+def test_whatever_is_rearranged_is_equal(turn: int) -> None:
     families = (*[polynomial] * 20, *FAMILIES)
     refused = ("dtype", "polynomial", "finite")
-    never_wrong(rearrange, propose, families, given_back=80, refused=refused, examples=800)
+    never_wrong(rearrange, propose, families, given_back=25, refused=refused, examples=300,
+                turn=turn)  # fmt: skip
 
 
 def at(name: str, dtype: str = "float32", fill: float = 0.0, by: int = 0) -> Read:

@@ -17,6 +17,7 @@ from eqsynth.testing.scope_samples import any_product, any_scope, windows
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
 from tests.terms import it, leaf
+from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Recount:
@@ -40,10 +41,11 @@ def propose(world: World, scope: Scope) -> Recount:
     return Recount(tuple(counts))
 
 
-def test_whatever_is_recounted_is_equal() -> None:
+@by_turns
+def test_whatever_is_recounted_is_equal(turn: int) -> None:
     families = (*[polynomial] * 5, *[any_product] * 10, any_scope, windows, *FAMILIES)
     refused = ("iterators", "values", "beyond")
-    never_wrong(recount, propose, families, given_back=60, refused=refused, examples=800)
+    never_wrong(recount, propose, families, given_back=25, refused=refused, examples=300, turn=turn)
 
 
 K = It(1, 6)

@@ -22,6 +22,7 @@ from eqsynth.testing.scope_samples import any_product, any_scope, windows
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import INF, it, leaf
+from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Reindex:
@@ -62,10 +63,11 @@ def propose(world: World, scope: Scope) -> Reindex:
     return Reindex(inner, tuple(at[n] for n in order), tuple(outer), fill)
 
 
-def test_whatever_is_reindexed_is_equal() -> None:
+@by_turns
+def test_whatever_is_reindexed_is_equal(turn: int) -> None:
     families = (any_product, any_scope, windows, *FAMILIES)
-    never_wrong(reindex, propose, families, given_back=100, refused=("inverse", "outside"),
-                examples=600)  # fmt: skip
+    never_wrong(reindex, propose, families, given_back=25, refused=("inverse", "outside"),
+                examples=200, turn=turn)  # fmt: skip
 
 
 A, B, C = (It(slot, extent) for slot, extent in enumerate((6, 2, 3)))

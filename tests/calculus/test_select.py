@@ -27,6 +27,7 @@ from eqsynth.testing.world import World
 from tests import terms
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import it
+from tests.turns import by_turns
 
 # ---- rows by data -------------------------------------------------------------------------------
 
@@ -58,11 +59,12 @@ def embedding(scope: Scope, ids: Tensor) -> Op:
     return Op("Embedding", (scope, ids))
 
 
-def test_whatever_is_gathered_is_equal() -> None:
+@by_turns
+def test_whatever_is_gathered_is_equal(turn: int) -> None:
     def law(scope: Scope, ids: Tensor) -> Scope:
         return gather(embedding(scope, ids), Gather(scope))
 
-    never_wrong(law, data, (table,), given_back=60, refused=("rows",), left=embedding)
+    never_wrong(law, data, (table,), given_back=60, refused=("rows",), left=embedding, turn=turn)
 
 
 def propose(world: World, scope: Scope) -> Ungather:
@@ -85,9 +87,10 @@ def propose(world: World, scope: Scope) -> Ungather:
     return Ungather(read, found, looked, where)
 
 
-def test_whatever_is_looked_up_instead_is_equal() -> None:
+@by_turns
+def test_whatever_is_looked_up_instead_is_equal(turn: int) -> None:
     refused = ("inverse",)
-    never_wrong(ungather, propose, (looked_up,), given_back=15, refused=refused, examples=300)
+    never_wrong(ungather, propose, (looked_up,), given_back=15, refused=refused, turn=turn)
 
 
 IDS = terms.leaf("ids", 2, dtype="int64")
@@ -182,7 +185,8 @@ def places(world: World) -> Scope:
     return Scope((extent, 2), (), Value(any_index(world.choices, own)))
 
 
-def test_whatever_is_read_by_place_is_equal() -> None:
+@by_turns
+def test_whatever_is_read_by_place_is_equal(turn: int) -> None:
     def table_for(world: World, _scope: Scope) -> Tensor:
         return leaf(world, (world.choices.pick((3, 2, 5)), 2), "t")
 
@@ -192,7 +196,7 @@ def test_whatever_is_read_by_place_is_equal() -> None:
     def law(scope: Scope, source: Tensor) -> Scope:
         return place(whole(scope, source), Place(scope))
 
-    never_wrong(law, table_for, (places,), given_back=40, refused=("range",), left=whole)
+    never_wrong(law, table_for, (places,), given_back=40, refused=("range",), left=whole, turn=turn)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +228,11 @@ def numbers(_world: World, scope: Scope) -> Numbers:
                          if isinstance(value, float)))  # fmt: skip
 
 
-def test_whatever_number_is_read_is_equal() -> None:
+@by_turns
+def test_whatever_number_is_read_is_equal(turn: int) -> None:
     families = (*[of_constant] * 8, any_scope, *FAMILIES)
-    never_wrong(number, numbers, families, given_back=60, refused=("reads", "dtype"))
+    never_wrong(number, numbers, families, given_back=30, refused=("reads", "dtype"), examples=500,
+                turn=turn)  # fmt: skip
 
 
 def full(dtype: str = "float32") -> Op:

@@ -14,6 +14,7 @@ from eqsynth.testing.scope_samples import any_scope, iterators, made_scope, read
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import it, leaf
+from tests.turns import by_turns
 
 
 def sum_of_terms(world: World) -> Scope:
@@ -37,15 +38,17 @@ def propose(world: World, scope: Scope) -> Split:
     return Split(tuple(filter(None, groups)))
 
 
-def test_whatever_is_split_is_equal() -> None:
+@by_turns
+def test_whatever_is_split_is_equal(turn: int) -> None:
     families = (*[sum_of_terms] * 20, any_scope, *FAMILIES)
     refused = ("terms", "linear", "dtype")
-    never_wrong(split, propose, families, given_back=60, refused=refused, examples=600)
+    never_wrong(split, propose, families, given_back=10, refused=refused, examples=400, turn=turn)
 
 
 X = Read(leaf("x", 2, 3), (it(0, 2), it(1, 3)))
 Y = Read(leaf("y", 3), (it(1, 3),))
 U = Read(leaf("u", 3, dtype="uint8"), (it(1, 3),))
+N = Read(leaf("n", 3, dtype="int64"), (it(1, 3),))
 P, Q = (Read(leaf(name, 3, dtype="bool"), (it(1, 3),)) for name in "pq")
 APART = Split((frozenset({0}), frozenset({1})))
 
@@ -61,6 +64,7 @@ APART = Split((frozenset({0}), frozenset({1})))
         ("linear", Scope((2,), (3,), X), Split((frozenset({0}),))),
         ("dtype", Scope((2,), (3,), Sum((X, U))), APART),
         ("dtype", Scope((2,), (3,), Sum((P, Q))), APART),
+        ("dtype", Scope((2,), (3,), Sum((P, Q, N))), Split((frozenset({0, 1}), frozenset({2})))),
     ],
 )
 def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Split) -> None:
