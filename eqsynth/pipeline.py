@@ -253,7 +253,7 @@ class _Run:
         self.original.refuse_nan()
         self.original.try_inputs()
         weights = self.captured.program.weights()
-        far = self.original.target.weights_are_far(sum(w.type.nbytes for w in weights))
+        far = self.original.target.far(sum(w.type.nbytes for w in weights))
         with Measurer(self.original.target.threads) as measurer:
             measurer.far = far
             searched = self._searched(measurer)

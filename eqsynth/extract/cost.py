@@ -50,18 +50,23 @@ DOUBT = 4.0
 """Times the roofline that a kernel is taken to need where nothing is known of its family, and no
 time is left to measure it."""
 
-def measurement_key(kernel: Kernel, far: bool = False) -> MeasurementKey:
+# How constant and other arguments are named in a key, by ``far``. Beyond the third cache other
+# arguments count too: results are written to memory, whatever a kernel reads.
+_LETTERS = (("c", "v"), ("f", "v"), ("m", "w"))
+
+
+def measurement_key(kernel: Kernel, far: int = 0) -> MeasurementKey:
     """What the kernel's time is filed under.
 
     Args:
-        far: its weights were out of the cache.
+        far: the caches that its weights were out of (``Target.far``).
     """
     tensors: list[Tensor] = [*args_of(kernel.term), kernel.term]
     layouts: list[Layout] = [*kernel.inputs, kernel.output]
     if not args_of(kernel.term):
         tensors, layouts = [kernel.term, kernel.term], [kernel.output, kernel.output]
-    weight = "f" if far else "c"
-    constants = "".join(weight if constant else "v" for constant in kernel.constants)
+    weight, other = _LETTERS[min(far, 2)]
+    constants = "".join(weight if constant else other for constant in kernel.constants)
     return MeasurementKey(
         implementation=kernel.implementation,
         shapes=tuple(t.shape for t in tensors),
@@ -117,11 +122,11 @@ class CostModel:
 
     Attributes:
         objective: ``time``, or ``flops`` for the FLOPs with time as a tie-breaker.
-        far: times are those of kernels that find their weights out of the cache.
+        far: the caches that kernels don't find their weights in (``Target.far``).
     """
 
     def __init__(
-        self, target: Target, profile: Profile, objective: str = "time", far: bool = False
+        self, target: Target, profile: Profile, objective: str = "time", far: int = 0
     ) -> None:
         self.target, self.profile, self.objective, self.far = target, profile, objective, far
         self._measured: dict[Kernel, float | None] = {}

@@ -70,10 +70,10 @@ class Target:
                 return level.bandwidth_bytes_per_s
         return self.levels[-1].bandwidth_bytes_per_s
 
-    def weights_are_far(self, nbytes: float) -> bool:
-        """Whether a program with so many bytes of weights finds them out of the cache of its cores
-        in each call: more than the second level holds."""
-        return len(self.levels) > 2 and nbytes > self.levels[1].capacity_bytes
+    def far(self, nbytes: float) -> int:
+        """In how many caches beyond the first a program with so many bytes of weights doesn't find
+        them when it is called again: 0, 1 (not in the second), 2 (nor in the third)."""
+        return sum(nbytes > level.capacity_bytes for level in self.levels[1:-1])
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """The peak of ``dtype``; of float32 where ``dtype`` has none of its own."""

@@ -86,14 +86,14 @@ def tune_kernel(
     tuner: Callable[[Search[Schedule]], None],
     threads: int,
     seed: int = 0,
-    far: bool = False,
+    far: int = 0,
 ) -> TunedKernel:
     """Searches the kernel's space and holds the best against the fastest schedule that is offered
     without a search. What is faster is offered from now on (``extract/tuned.py``).
 
     Args:
         profile: whose target is this machine with so many threads.
-        far: whether weights are to be out of the cache when a kernel is called.
+        far: the caches that weights are to be out of when a kernel is called (``Target.far``).
     """
     space, measured = space_for(kernel), ScheduleTimes(kernel, worker, profile, threads, far)
     found = tune(space, measured, budget, tuner, seed)
@@ -126,7 +126,7 @@ class ScheduleTimes:
     """
 
     def __init__(
-        self, kernel: Kernel, worker: Worker, profile: Profile, threads: int, far: bool
+        self, kernel: Kernel, worker: Worker, profile: Profile, threads: int, far: int
     ) -> None:
         self._kernel, self._worker, self._profile = kernel, worker, profile
         self._threads, self._far = threads, far
@@ -177,7 +177,7 @@ class ScheduleTimes:
 
 
 def time_schedules(
-    kernels: Sequence[Kernel], threads: int, far: bool, worth_s: float
+    kernels: Sequence[Kernel], threads: int, far: int, worth_s: float
 ) -> list[float | None]:
     """Seconds of kernels that are built together; a task of the worker. None for one that fails.
 
@@ -201,7 +201,7 @@ def time_schedules(
     return times
 
 
-def race(kernels: Sequence[Kernel], threads: int, far: bool) -> list[Timing | None]:
+def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | None]:
     """Kernels of one term against each other, in turns; a task of the worker. None for one that
     fails, or that computes something else than the first."""
     torch.set_num_threads(threads)

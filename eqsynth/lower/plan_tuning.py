@@ -33,13 +33,13 @@ _log = logging.getLogger("eqsynth")
 
 
 def tuned_plans(
-    own: Extraction, found: Extraction, target: Target, far: bool, seconds: float
+    own: Extraction, found: Extraction, target: Target, far: int, seconds: float
 ) -> tuple[Extraction, Extraction]:
     """The plans with faster schedules for their heaviest kernels, if there are any.
 
     Args:
         own, found: the plan of eqsynth's own kernels, and the one that is used.
-        far: whether weights are to be out of the cache when a kernel is called.
+        far: the caches that weights are to be out of when a kernel is called (``Target.far``).
     """
     faster = {t.default: t for t in tune_kernels(heaviest(found.plan), target, far, seconds)}
     chosen = replace(found, plan=with_faster(found.plan, faster))
@@ -58,7 +58,7 @@ def heaviest(plan: Plan) -> dict[Kernel, float]:
 
 
 def tune_kernels(
-    weights: dict[Kernel, float], target: Target, far: bool, seconds: float
+    weights: dict[Kernel, float], target: Target, far: int, seconds: float
 ) -> list[TunedKernel]:
     """Tunes kernels one after the other, each for the part of the seconds that it weighs. What is
     faster stands in the profile from now on, and is offered by the backend.

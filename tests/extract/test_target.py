@@ -39,9 +39,12 @@ def test_key_says_what_the_device_is_and_not_what_was_measured() -> None:
     assert len({key, *(other.key() for other in others)}) == len(others) + 1
 
 
-def test_weights_are_far_if_the_second_cache_is_too_small() -> None:
-    assert [TARGET.weights_are_far(nbytes) for nbytes in (0, 2e6, 2.1e6)] == [False, False, True]
-    assert not replace(TARGET, levels=TARGET.levels[:2]).weights_are_far(1e9)
+def test_weights_are_far_by_the_caches_that_are_too_small_for_them() -> None:
+    assert [TARGET.far(nbytes) for nbytes in (0, 2e6, 2.1e6)] == [0, 0, 1]
+    third = MemoryLevel("L3", 32e6, 50e9)
+    larger = replace(TARGET, levels=(*TARGET.levels[:2], third, TARGET.levels[2]))
+    assert [larger.far(nbytes) for nbytes in (2e6, 32e6, 33e6)] == [0, 1, 2]
+    assert replace(TARGET, levels=TARGET.levels[:2]).far(1e9) == 0
 
 
 def test_key_is_the_same_in_another_process() -> None:
