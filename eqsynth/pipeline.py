@@ -29,6 +29,7 @@ from eqsynth.errors import (
     UnsteadyError,
 )
 from eqsynth.explain import NoExplanation, Page, explain_plan
+from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.route import Route
@@ -47,7 +48,7 @@ from eqsynth.lower.holders import Opened, inside
 from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
-from eqsynth.lower.step_times import opaque_share
+from eqsynth.lower.step_times import kernel_times, opaque_share
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original
@@ -242,8 +243,8 @@ class _Run:
     begin: float = field(default_factory=time.monotonic)
     # What has made the e-graph; set before anything is lowered.
     search: Search = field(init=False)
-    # The last program that was built, by its plan: one that was built to be weighed is used.
-    built: tuple[Plan, CompiledProgram] | None = None
+    # The fastest program that was built to be timed, its plan, and the seconds that it took.
+    built: tuple[Plan, CompiledProgram, float] | None = None
     # Keeps, or forgets, what was chosen, once it is known whether it is worth it.
     settle_choice: Callable[[bool], None] = lambda _won: None
 
@@ -279,7 +280,7 @@ class _Run:
     def _searched(self, measurer: Measurer) -> Searched:
         search = Search(
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
-            measurer, self.begin, self._together,
+            measurer, self.begin, self._in_place,
         )  # fmt: skip
         self.search = search
         if self.route is not None:
@@ -302,7 +303,7 @@ class _Run:
             Mismatch: the program differs from the original.
         """
         with self._stage("lower"):
-            compiled = self._lowered(graph, found)
+            compiled, self.built = self._lowered(graph, found.plan), None
         self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
         with self._stage("check"):
             if self.settings.check:
@@ -311,23 +312,22 @@ class _Run:
                 stage.hold(compiled, self.original)
         return compiled
 
-    def _lowered(self, graph: EGraph, found: Extraction) -> CompiledProgram:
-        if self.built is not None and self.built[0] is found.plan:
+    def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
+        if self.built is not None and self.built[0].runs_as(plan):
             return self.built[1]
-        captured, self.built = self.captured, None
+        captured = self.captured
         compiled = lowered(
             captured,
             graph,
-            found.plan,
+            plan,
             cpu_backends(captured.opaque),
             limit_bytes=self.settings.memory_limit,
             own=self.settings.own_constants,
             module=self.original.module,
             report=self.report,
             mutations=mutations_of(self.captured),
-            explanation=self._explanation(graph, found),
+            explanation=self._explanation(graph, plan),
         )
-        self.built = found.plan, compiled
         return compiled
 
     # ---- stages ------------------------------------------------------------------
@@ -340,15 +340,17 @@ class _Run:
         spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
         self.report.stages_s = {**self.report.stages_s, name: spent}
 
-    def _together(self, graph: EGraph, own: Extraction) -> float:
-        """What the kernels of a plan take in a row, over the sum of their times alone: less than 1
-        where steps find each other's weights in the cache. 1 where the plan doesn't build."""
+    def _in_place(self, graph: EGraph, plan: Plan) -> InPlace | None:
+        """What a plan takes, and its kernels where they stand; None where it doesn't build. Of the
+        programs that were built the fastest is kept, since it is the one that will be used."""
         args, kwargs = self.original.args, self.original.kwargs
         with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
-            compiled = self._lowered(graph, own)
-            took = time_one(lambda: compiled(*args, **kwargs))
-            return took.q1_s / own.plan.cost_s if own.plan.cost_s else 1.0
-        return 1.0
+            compiled = self._lowered(graph, plan)
+            total_s = time_one(lambda: compiled(*args, **kwargs)).q1_s
+            if self.built is None or total_s < self.built[2]:
+                self.built = plan, compiled, total_s
+            return InPlace(total_s, kernel_times(compiled, args, kwargs))
+        return None
 
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
@@ -377,7 +379,7 @@ class _Run:
 
     # ---- parts ---------------------------------------------------------------------
 
-    def _explanation(self, graph: EGraph, found: Extraction) -> Callable[[], object]:
+    def _explanation(self, graph: EGraph, plan: Plan) -> Callable[[], object]:
         """Made when it is asked for: the logs are replayed then."""
         why = partial(
             explain_plan,
@@ -385,7 +387,7 @@ class _Run:
             tuple(self.search.segments),
             {key: g.log for key, g in self.search.graphs.items()},
             graph,
-            found.plan,
+            plan,
             {
                 key: g.stop
                 for key, g in self.search.graphs.items()

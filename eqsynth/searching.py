@@ -18,7 +18,8 @@ from eqsynth.egraph.segments import Segment
 from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel
-from eqsynth.extract.plan import PlanStep
+from eqsynth.extract.in_place import InPlace
+from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, reserved_s, with_engines
 from eqsynth.extract.route import Route, follow
@@ -63,7 +64,7 @@ class Search:
 
     Attributes:
         begin: what the monotonic clock said when the time limit began.
-        together: what the kernels of a plan take in a row, over the sum of their times alone.
+        run: builds a plan of an e-graph and times it, and its kernels in their places.
         segments: of the program, once there is an e-graph.
         graphs: of the segments, by their keys.
     """
@@ -76,7 +77,7 @@ class Search:
     bar: Progress
     measurer: Measurer
     begin: float
-    together: Callable[[EGraph, Extraction], float]
+    run: Callable[[EGraph, Plan], InPlace | None]
     segments: list[Segment] = field(default_factory=list)
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
@@ -160,10 +161,10 @@ class Search:
                     graph, backends, costs, measurer, left_s,
                     reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
                     limit_bytes=settings.memory_limit,
+                    run=partial(self.run, graph) if timing else None,
                 )  # fmt: skip
-                factor = self.together(graph, own) if tried else 1.0
                 found = with_engines(
-                    graph, own, tried, costs, measurer, self._left_s(), factor,
+                    graph, own, tried, costs, measurer, self._left_s(),
                     partial(self._tell, graph),
                 )  # fmt: skip
                 times = costs.relied_on() if timing else {}

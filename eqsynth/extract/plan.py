@@ -45,6 +45,12 @@ class Plan:
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
 
+    def runs_as(self, other: Plan) -> bool:
+        """Whether both run the same kernels on the same, whatever they cost."""
+        return self.outputs == other.outputs and [
+            (s.kernel, s.result, s.args, s.constants) for s in self.steps
+        ] == [(s.kernel, s.result, s.args, s.constants) for s in other.steps]
+
     def peak_bytes(self) -> int:
         """Bytes of the values that live at once at most, inputs among them; views count nothing."""
         owner = {state: state for state in self.inputs.values()}

@@ -117,21 +117,17 @@ def with_engines(
     costs: CostModel,
     measure: Measure,
     deadline_s: float,
-    together: float = 1.0,
     tell: Callable[[Sequence[PlanStep], bool], None] = lambda _steps, _whole: None,
 ) -> Extraction:
     """The extraction, with regions on engines where these were measured to be faster.
 
     The whole is tried first, then its halves where nobody wins clearly, then theirs, so long as the
-    last halving gained a hundredth: an engine takes seconds for each. At the deadline what was
-    measured until then decides. In the last half of the time, less what one compilation takes,
-    none is begun.
+    last halving gained a hundredth: an engine takes seconds for each. A region is timed as a
+    whole, so the plan's own kernels weigh what they take as a program (``Extraction.together``). At
+    the deadline what was measured until then decides. In the last half of the time, less what one
+    compilation takes, none is begun.
 
     Args:
-        together: what the plan's kernels take in a row, over the sum of their times alone. A region
-            is timed as a whole; kernels are timed one by one, with a part of the cache taken before
-            each. More than 1 where that is too little (memory that is fresh in each call), less
-            where it is too much (steps of a loop that find their weights in the cache).
         tell: is told the steps before their kernels are measured, and whether each is the whole
             program.
     """
@@ -144,7 +140,7 @@ def with_engines(
     choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
     by: dict[tuple[int, int], OnEngine] = {}
     timed, ended = 0, found.ended
-    weights = [_own_s(plan, part, together) for part in parts]
+    weights = [_own_s(plan, part, found.together) for part in parts]
     total_s = sum(weights)
     every = tuple((engine, side) for engine in engines for side in _SIDES)
     level: list[tuple[int, int, tuple[_Try, ...]]] = [(0, len(parts), every)]

@@ -16,9 +16,10 @@ from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.greedy import OutOfTime
+from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan
-from eqsynth.extract.prices import Worth
+from eqsynth.extract.prices import Costs, Worth
 from eqsynth.extract.select import Selection, priced
 from eqsynth.extract.timing import Timing
 
@@ -28,6 +29,9 @@ every estimate came true, is less, the best plan that is measured is the result.
 
 # Seconds that the choice after the deadline may take, where there is a plan already.
 _SETTLE_S = 0.5
+
+IN_PLACE = 0.15
+"""Part of the time in which no kernels are timed, but plans are built and run (``in_place.py``)."""
 
 HOPE = 0.05
 """Part of a plan's cost that the solver has to promise, to be asked again after what it promised
@@ -77,6 +81,8 @@ class Extraction:
         estimated: kernels of the plan that have no time, so that an estimate chose them.
         considered: kernels among which was chosen.
         ended: whether the search came to its own end, and not to the deadline.
+        together: what the plan's program took, over the sum of its kernels' times alone; 1 if it
+            wasn't built.
         gap: what part of the plan's cost another choice among the kernels could save at most, by
             times and estimates; None where no bound is known that is worth telling.
         regions: what of the plan runs on engines.
@@ -88,6 +94,7 @@ class Extraction:
     estimated: int
     considered: int
     ended: bool = True
+    together: float = 1.0
     gap: float | None = None
     regions: tuple[OnEngine, ...] = ()
 
@@ -105,6 +112,7 @@ def extract(
     deadline_s: float,
     reserve_s: Callable[[Plan], float] = lambda _plan: 0.0,
     limit_bytes: float = math.inf,
+    run: Run | None = None,
 ) -> Extraction:
     """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
 
@@ -116,12 +124,14 @@ def extract(
         deadline_s: seconds from now in which kernels are looked for and timed.
         reserve_s: how much of them is to be left over for building a plan.
         limit_bytes: of a value that a plan computes.
+        run: builds a plan and times its kernels in their places; see ``in_place.py``. Without it
+            the plan is chosen by the sum of its kernels' times.
 
     Raises:
         ExtractionError: an output can't be run by any backend, or not without a larger value.
     """
     try:
-        return _extract(graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes)
+        return _extract(graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run)
     except ExtractionError as error:
         huge = [ref for ref in graph.original if ref.type.nbytes > limit_bytes and not ref.constant]
         if not huge:
@@ -142,6 +152,7 @@ def _extract(
     deadline_s: float,
     reserve_s: Callable[[Plan], float],
     limit_bytes: float,
+    run: Run | None,
 ) -> Extraction:
     end = time.monotonic() + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
@@ -153,7 +164,7 @@ def _extract(
         search.recall()
         while not search.round():
             assert search.plan is not None
-            until = end - reserve_s(search.plan)
+            until = end - reserve_s(search.plan) - (IN_PLACE * deadline_s if run else 0.0)
             if time.monotonic() >= until or not search.measure(measure, until):
                 ended = False
                 search.settle()
@@ -168,7 +179,9 @@ def _extract(
         ended = False
         search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
-    return replace(search.result(len(kernels)), ended=ended, gap=search.gap(end))
+    together = 1.0 if run is None else search.put_in_place(run, end)
+    result = search.result(len(kernels))
+    return replace(result, ended=ended, together=together, gap=search.gap(end))
 
 
 @dataclass
@@ -318,6 +331,20 @@ class _Search:
         with suppress(OutOfTime):
             plans.append(self.selection.best(costs, known=self.incumbent))
         self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
+
+    def put_in_place(self, run: Run, until: float) -> float:
+        """The incumbent becomes the plan whose program was the fastest; what that took over the sum
+        of its kernels' times alone."""
+        assert self.incumbent is not None
+        self.selection.until = until
+
+        def select(costs: Costs, known: Plan) -> Plan:
+            with suppress(OutOfTime, ExtractionError):
+                return self.selection.best(costs, known=known)
+            return known
+
+        self.incumbent, together = fastest(self.incumbent, self.costs, select, run, until)
+        return together
 
     def result(self, considered: int) -> Extraction:
         assert self.incumbent is not None

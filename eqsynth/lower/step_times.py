@@ -3,6 +3,7 @@ and not by itself as when its kernel was measured."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eqsynth.extract.kernel import Runner
+from eqsynth.extract.kernel import Kernel, Runner
 from eqsynth.extract.timing import Timing
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import straight_line
@@ -50,6 +51,16 @@ def _clocked(runner: Runner, times: list[float]) -> Runner:
         return result
 
     return run
+
+
+def kernel_times(
+    program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[Kernel, float]:
+    """Seconds of each kernel where it stands: the mean of its places."""
+    times: dict[Kernel, list[float]] = {}
+    for step, seconds in zip(program.steps, step_times(program, args, kwargs), strict=True):
+        times.setdefault(step.kernel, []).append(seconds)
+    return {kernel: statistics.fmean(own) for kernel, own in times.items()}
 
 
 def opaque_share(

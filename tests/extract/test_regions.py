@@ -138,8 +138,8 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
     _, graph, found = searched(mlp(), costs)
     for together, taken in ((1.0, False), (1.5, True)):
         plan = with_engines(
-            graph, found, engines(["inductor"]), costs,
-            lambda kernels, _until: {k: seconds(5.0) for k in kernels}, 60.0, together,
+            graph, replace(found, together=together), engines(["inductor"]), costs,
+            lambda kernels, _until: {k: seconds(5.0) for k in kernels}, 60.0,
         ).plan  # fmt: skip
         assert bool(by_region(plan)) == taken
 

@@ -1,0 +1,97 @@
+"""Of plans that were built, the one whose program is the fastest; and which plans are built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from eqsynth.extract.cost import CostModel
+from eqsynth.extract.in_place import InPlace
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.search import Extraction, extract
+from eqsynth.extract.timing import Timing
+from eqsynth.lower.torch_backend import TorchBackend
+from tests.extract.test_cost import TARGET, two_ways
+
+ALONE = {"Exp": 2e-3, "Matmul": 2.2e-3, "Relu": 1e-3}
+"""So that the plan with Exp has the least sum, by a fifteenth."""
+
+
+class Places:
+    """Runs a plan: its kernels take these times in their places."""
+
+    def __init__(self, **times: float) -> None:
+        self.times, self.ran = times, list[list[str]]()
+
+    def __call__(self, plan: Plan) -> InPlace | None:
+        self.ran.append([name_of(kernel) for kernel in plan.kernels()])
+        times = {kernel: self.times[name_of(kernel)] for kernel in plan.kernels()}
+        return InPlace(sum(times.values()), times)
+
+
+def name_of(kernel: Kernel) -> str:
+    return str(getattr(kernel.term, "name", ""))
+
+
+def extracted(
+    tmp_path: Path,
+    run: Places | None,
+    deadline_s: float = 60.0,
+    pause_s: float = 0.0,
+) -> tuple[list[str], Extraction]:
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing]:
+        time.sleep(pause_s)
+        seconds = {kernel: ALONE.get(name_of(kernel), 1.0) for kernel in kernels}
+        return {kernel: Timing(s, s, s, 3) for kernel, s in seconds.items()}
+
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    found = extract(two_ways(), (TorchBackend(),), costs, measure, deadline_s, run=run)
+    return [name_of(kernel) for kernel in found.plan.kernels()], found
+
+
+def test_a_plan_whose_kernel_takes_more_in_its_place_gives_way(tmp_path: Path) -> None:
+    places = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3)
+    kernels, found = extracted(tmp_path, places)
+    assert places.ran == [["Exp", "Relu"], ["Matmul", "Relu"]]
+    assert kernels == ["Matmul", "Relu"]
+    # Plans cost what their kernels take alone; what the program takes is told beside it.
+    assert found.plan.cost_s == pytest.approx(3.2e-3)
+    assert found.together == pytest.approx(4 / 3.2)
+    assert extracted(tmp_path, None)[0] == ["Exp", "Relu"]
+
+
+def test_a_plan_that_was_promised_more_and_is_slower_is_left(tmp_path: Path) -> None:
+    places = Places(Exp=6e-3, Matmul=9e-3, Relu=1e-3)
+    kernels, found = extracted(tmp_path, places)
+    assert places.ran == [["Exp", "Relu"], ["Matmul", "Relu"]]
+    assert kernels == ["Exp", "Relu"] and found.together == pytest.approx(7 / 3)
+
+
+def test_what_all_kernels_take_more_is_held_against_none(tmp_path: Path) -> None:
+    places = Places(Exp=4e-3, Matmul=0.0, Relu=2e-3)
+    kernels, found = extracted(tmp_path, places)
+    assert places.ran == [["Exp", "Relu"]]
+    assert kernels == ["Exp", "Relu"] and found.together == pytest.approx(2.0)
+
+
+def test_a_plan_that_does_not_build_is_taken_as_it_is(tmp_path: Path) -> None:
+    class Broken(Places):
+        def __call__(self, plan: Plan) -> InPlace | None:
+            super().__call__(plan)
+            return None
+
+    places = Broken(Exp=6e-3, Matmul=3e-3, Relu=1e-3)
+    kernels, found = extracted(tmp_path, places)
+    assert len(places.ran) == 1
+    assert kernels == ["Exp", "Relu"] and found.together == 1.0
+
+
+def test_no_further_plan_is_built_after_the_deadline(tmp_path: Path) -> None:
+    places = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3)
+    assert extracted(tmp_path, places, 0.05, pause_s=0.1)[0] == ["Exp", "Relu"]
+    assert len(places.ran) == 1
