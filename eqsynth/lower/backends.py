@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import groupby
 from types import MappingProxyType
 
@@ -19,12 +18,12 @@ import torch
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
-from eqsynth.extract.measure import cache_capacities
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Region, Tensor, args_of
 from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
+from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -254,49 +253,6 @@ def steady(call: Call, until: float, between: Call | None) -> Timing:
         again = time_one(call, until=until, between=between)
         best = min(best, again, key=lambda timing: timing.median_s)
     return best
-
-
-@dataclass(frozen=True)
-class OtherSteps:
-    """What stands for the other steps of a program between two calls of a kernel.
-
-    They take its code out of the cache, and its weights where those of the program don't all fit
-    there; its arguments were just computed, and are at hand. Called again and again, a kernel has
-    everything at hand, and kernels' times don't add up to the program's, so that many small ones
-    are chosen where one large one is faster (two threads, ms in the sum; in place / called again
-    and again / half of the cache taken / all of it, and arguments at hand: LSTM 1.34 / 0.57 / 0.87
-    / 1.51, ViT of 4 layers 3.08 / 1.96 / 2.17 / 2.68, BERT 7.83 / 6.17 / 6.14 / 6.35, MobileNetV3
-    1.36 / 0.88 / 1.07 / 1.54).
-
-    What a program with more weights than the third cache holds reads and writes comes from memory,
-    and goes there: windows by tiles, whose weights and results are large, looked cheap (ResNet-18
-    with 45 MB of weights, 32 MiB of third cache; sum of kernels' times / in place: 5.4 / 8.4 with
-    the second cache taken, 7.5 / 8.1 with the third).
-
-    Attributes:
-        at_hand_bytes: of an argument that is still in the cache at most.
-        large: what is read and written to take a cache, or the half of it.
-    """
-
-    at_hand_bytes: int
-    large: torch.Tensor
-    small: torch.Tensor
-
-    @staticmethod
-    @lru_cache(maxsize=4)
-    def of(threads: int, far: int) -> OtherSteps:
-        caches = cache_capacities(threads)
-        second = caches.get(2, 2 << 20)
-        taken = (second // 2, second, caches.get(3, second))[min(far, 2)]
-        return OtherSteps(max(second, taken), torch.zeros(taken // 4), torch.ones(16, 16))
-
-    def run(self, given: Sequence[torch.Tensor]) -> None:
-        """Before a call with these arguments, weights not among them."""
-        self.large.add_(1.0)
-        for value in given:
-            if value.nbytes <= self.at_hand_bytes:
-                value.bitwise_or_(False) if value.dtype == torch.bool else value.add_(0)
-        torch.relu(torch.softmax(self.small, -1)) @ self.small
 
 
 class Measurer:

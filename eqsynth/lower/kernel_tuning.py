@@ -26,8 +26,9 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
 from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.tensor import Region, Scope
-from eqsynth.lower.backends import Call, OtherSteps, built, steady
+from eqsynth.lower.backends import Call, built, steady
 from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.schedules import this_machine
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend, is_memory_bound, tuned_for

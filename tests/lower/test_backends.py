@@ -23,7 +23,6 @@ from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.lower import backends
 from eqsynth.lower.backends import (
     Measurer,
     _arguments,
@@ -34,6 +33,7 @@ from eqsynth.lower.backends import (
     random_inputs,
     time_kernels,
 )
+from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.torch_backend import TorchBackend
 
 
@@ -136,13 +136,13 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
 def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else kernels' times don't add up to what a program of them takes."""
     others: list[Sequence[torch.Tensor]] = []
-    run = backends.OtherSteps.run
+    run = OtherSteps.run
 
     def watched(self: Any, given: Sequence[torch.Tensor]) -> None:
         others.append(given)
         run(self, given)
 
-    monkeypatch.setattr(backends.OtherSteps, "run", watched)
+    monkeypatch.setattr(OtherSteps, "run", watched)
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
     assert timing is not None and len(others) % timing.samples == 0
     assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
@@ -155,7 +155,7 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
 def test_other_steps_leave_arguments_as_they_are(dtype: torch.dtype) -> None:
     """They write what is there: -0.0 too may become 0.0, and nothing else changes."""
-    near, far, memory = (backends.OtherSteps.of(1, far) for far in range(3))
+    near, far, memory = (OtherSteps.of(1, far) for far in range(3))
     caches = cache_capacities(1)
     assert far.large.nbytes == near.large.nbytes * 2 == caches[2]
     assert memory.large.nbytes == caches.get(3, caches[2])
