@@ -33,6 +33,14 @@ def layers() -> Expr:
     return x
 
 
+def residual_layers() -> Expr:
+    """The last sum is an elementwise scope, which reads a part of the sum before it."""
+    x = Q
+    for w in W:
+        x = x + ops.tanh(x @ w)
+    return x
+
+
 def asked(output: Expr) -> list[tuple[int | str | float, ...]]:
     """What the last segment asks of the one before it."""
     program = capture_expression(output).program
@@ -47,6 +55,8 @@ def asked(output: Expr) -> list[tuple[int | str | float, ...]]:
         (scores() @ V, lambda x: ops.slice(x, 0, 0, 1)),
         (scores() @ V, lambda x: ops.slice(x, 0, 3, 7)),
         (layers(), lambda x: ops.slice(x, 0, 15, 16)),
+        (residual_layers(), lambda x: ops.slice(x, 0, 0, 1)),
+        (residual_layers(), lambda x: ops.slice(x, 0, 3, 7)),
     ],
 )
 def test_a_part_of_the_result_takes_a_part_of_the_work(whole: Expr, part: object) -> None:

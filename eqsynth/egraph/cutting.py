@@ -34,6 +34,7 @@ from eqsynth.ir.tensor import Op, Tensor, args_of
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
 # Sums over axes and windows, which contractions let through.
 _AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
+_SUMS = frozenset({"Add", "Sub"})
 # Operators at most of a function that is written out.
 _LONGEST_FUNCTION = 32
 
@@ -127,6 +128,8 @@ class _Walk:
             term, users, self.order, self.place
         ):
             return _Place.FUNCTION
+        if self._is_residual(term) and any(map(self._is_whole, self._contractions(term))):
+            return _Place.FUNCTION
         readers = users.get(term, ())
         read = any(_is_contraction(user) for user in readers)
         if read and isinstance(term, Op) and term.row.kind in ("elementwise", "reduction"):
@@ -134,6 +137,68 @@ class _Walk:
             if term.name not in _LINEAR or varying > 1:
                 return _Place.MATERIALIZED
         return _Place.READ if (read or len(readers) > 1) and args_of(term) else None
+
+    def _is_residual(self, term: Tensor) -> bool:
+        """Whether the term is a sum of which one addend is, if only after being scaled, a function
+        that is as large and read nowhere else. A constant addend makes it none: what reads the sum
+        takes the constant into its bias."""
+        if not isinstance(term, Op) or term.name not in _SUMS:
+            return False
+        addends, stack = list[Tensor](), list(term.args)
+        while stack:
+            arg = stack.pop()
+            if arg.constant:
+                return False
+            nested = isinstance(arg, Op) and arg.name in _SUMS and arg.shape == term.shape
+            if nested and len(self.users[arg]) == 1 and not _is_written_out(arg, self.place):
+                stack.extend(args_of(arg))
+            else:
+                addends.append(arg)
+        return any(addend.shape == term.shape and self._is_bent(addend) for addend in addends)
+
+    def _is_bent(self, term: Tensor) -> bool:
+        """Whether the term is a function that isn't linear, or that by constants, of which one
+        reader takes each step; and isn't a smaller tensor's, repeated."""
+        if len(self.users[term]) > 1 or not isinstance(term, Op):
+            return False
+        varying = [arg for arg in term.args if not arg.constant]
+        if term.name in ("Mul", "Div", "Neg") and _is_linear(term):
+            return all(arg.shape == term.shape and self._is_bent(arg) for arg in varying)
+        if not _is_function(term) and not _is_written_out(term, self.place):
+            return False
+        while varying:
+            arg = varying.pop()
+            if arg.type.size < term.type.size:
+                return False
+            if isinstance(arg, Op) and arg.row.kind in ("elementwise", "view"):
+                varying += (a for a in arg.args if not a.constant)
+        return True
+
+    def _contractions(self, term: Tensor) -> Iterator[Tensor]:
+        """The contractions that read a tensor, if only in another shape."""
+        for user in self.users.get(term, ()):
+            if _is_contraction(user):
+                yield user
+            elif _is_rearranged(user, term):
+                yield from self._contractions(user)
+
+    def _is_whole(self, contraction: Tensor) -> bool:
+        """Whether a contraction's result is no smaller than what it reads, and a function that
+        isn't linear takes all of it, or it is a result of the program."""
+        most = max(arg.type.size for arg in args_of(contraction) if not arg.constant)
+        stack = [contraction] if contraction.type.size >= most else []
+        while stack:
+            term = stack.pop()
+            if term in self.program.outputs:
+                return True
+            for user in self.users.get(term, ()):
+                if not isinstance(user, Op) or user.type.size < term.type.size:
+                    continue
+                if _is_function(user) or user.name == "LayerNorm":
+                    return True
+                if _is_rearranged(user, term) or (user.row.kind == "elementwise"):
+                    stack.append(user)
+        return False
 
     def given_at(self, ends: Sequence[int]) -> list[tuple[Tensor, ...]]:
         """What is given at cuts behind these places."""
@@ -171,6 +236,11 @@ def _beside(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -
 
 def _is_contraction(term: Tensor) -> bool:
     return isinstance(term, Op) and term.row.kind == "contraction"
+
+
+def _is_rearranged(user: Tensor, term: Tensor) -> bool:
+    """Whether a term is a view of all elements of another one."""
+    return isinstance(user, Op) and user.row.kind == "view" and user.type.size == term.type.size
 
 
 def _weighs(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:

@@ -373,12 +373,32 @@ def part(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
         raise Later
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
-        if read.tensor.constant or read.tensor == row[0] or not _is_computed(view, scope, read):
+        if read.tensor.constant or read.tensor == row[0]:
+            continue
+        if not _is_computed(view, scope, read) and not _is_beside_a_part(view, scope, read):
             continue
         smaller = maps.part(scope, read)
         if smaller is not None:
             return [smaller]
     raise Later
+
+
+def _is_beside_a_part(view: View, scope: Scope, read: Read) -> bool:
+    """Whether a map reads an input beside a part of what is computed: ``x[0, j] + tanh(y[0, j])``,
+    of which the second was taken as a part. What is given to a segment is an input of it; taken as
+    a part, too, the segment before need compute no more of it."""
+    assert isinstance(read.tensor, ClassRef)
+    if conditions.is_product(scope) or not any(
+        isinstance(member, Input) for member in view.members(read.tensor)
+    ):
+        return False
+    return any(
+        isinstance(inner.body, Read) and inner.body.tensor.type.size > other.tensor.type.size
+        for other in reads(scope.body)
+        if other.tensor != read.tensor and isinstance(other.tensor, ClassRef)
+        for inner in view.scopes(other.tensor)
+        if isinstance(inner, Scope)
+    )
 
 
 def _is_computed(view: View, scope: Scope, read: Read) -> bool:
