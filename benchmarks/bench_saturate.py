@@ -6,8 +6,8 @@
 due and answering them; ``rest`` reading the e-graph and all else in Python; ``remembered`` what the
 same takes from the cache directory. Requests are counted as they were asked, in vain (no new
 answer), and known (a row that was there and needn't be asked). Sizes are those of tests: rules
-don't see sizes. ``--layers`` saturates so many equal layers in one piece, ``x + tanh(x @ w)``,
-which nothing cuts.
+don't see sizes. ``--layers`` saturates so many equal layers, ``x + tanh(x @ w)``, in one piece and
+cut.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from eqsynth.egraph.segments import cut
 from eqsynth.egraph.session import Session
 from eqsynth.frontend.expression import program_of
 from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import RuleSet, load_rules
 
@@ -103,16 +104,19 @@ def measured(name: str, segments: Sequence[Roots], rules: RuleSet) -> Run:
 
 def segments_of(name: str) -> list[Roots]:
     """The distinct segments of a workload at its size for tests."""
-    captured = capture(*WORKLOADS[name].reduced())
-    return [s.roots for s in {s.key: s for s in cut(captured.program)}.values()]
+    return _distinct(capture(*WORKLOADS[name].reduced()).program)
 
 
-def layers(count: int) -> list[Roots]:
-    """So many equal layers, as one segment."""
+def _distinct(program: Program) -> list[Roots]:
+    return [s.roots for s in {s.key: s for s in cut(program)}.values()]
+
+
+def layers(count: int) -> Program:
+    """So many equal layers."""
     x, w = eqsynth.input("x", (4, 8)), eqsynth.weight("w", (8, 8))
     for _ in range(count):
         x = x + ops.tanh(x @ w)
-    return [program_of(x)[0].outputs]
+    return program_of(x)[0]
 
 
 def shown(run: Run) -> str:
@@ -144,8 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             runs.append(measured(name, segments_of(name), rules))
             print(shown(runs[-1]), flush=True)
         for count in options.layers:
-            runs.append(measured(f"{count} layers", layers(count), rules))
-            print(shown(runs[-1]), flush=True)
+            program = layers(count)
+            for name, roots in (("", [program.outputs]), (", cut", _distinct(program))):
+                runs.append(measured(f"{count} layers{name}", roots, rules))
+                print(shown(runs[-1]), flush=True)
     if options.json:
         result = {**about(), "runs": [asdict(run) for run in runs]}
         options.json.write_text(json.dumps(result, indent=2))

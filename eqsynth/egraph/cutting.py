@@ -7,6 +7,16 @@ unless the contraction's result is averaged: the average may be taken before it)
 contractions read through layer normalizations alone is another such place. What is lost: a bias
 before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway.
 
+A residual sum of which one addend is a function, as large as the sum and read nowhere else, is a
+place, too, if a contraction reads it that gives no fewer elements, all of which a function takes:
+
+    x + tanh(x @ w) | y @ v     (x + f) @ v = x @ v + f @ v takes one product more
+
+Taking the contraction through the sum can't save work. ``f @ v`` costs what ``y @ v`` does, since
+nothing moves through f; ``x @ v`` is what is added; and what it could save, the product that x
+came out of, is no larger than that product taken through v. A constant addend makes it no place,
+since it goes into the bias of what reads the sum.
+
 A function may be written out, as a product or a sum of one tensor's functions:
 
     x * clamp(x + 3, 0, 6) / 6   a function of x, scaled
@@ -68,7 +78,7 @@ class _Place(Enum):
     """Why a program may be cut at a tensor, least loss first."""
 
     FUNCTION = auto()
-    """No rule looks across."""
+    """No rule looks across, or none that saves work."""
     MATERIALIZED = auto()
     """A contraction reads a sum, a product or a function."""
     READ = auto()
@@ -192,11 +202,11 @@ class _Walk:
             if term in self.program.outputs:
                 return True
             for user in self.users.get(term, ()):
-                if not isinstance(user, Op) or user.type.size < term.type.size:
+                if not isinstance(user, Op):
                     continue
                 if _is_function(user) or user.name == "LayerNorm":
                     return True
-                if _is_rearranged(user, term) or (user.row.kind == "elementwise"):
+                if _is_rearranged(user, term) or user.row.kind == "elementwise":
                     stack.append(user)
         return False
 

@@ -15,12 +15,13 @@ def test_stages_requests_and_what_is_remembered_are_told(
 ) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
     path = tmp_path / "result.json"
-    bench_saturate.main(["--net", "chain", "--layers", "1", "--json", str(path)])
+    bench_saturate.main(["--net", "chain", "--layers", "2", "--json", str(path)])
     result = json.loads(path.read_text())
     assert {"machine", "versions", "commit"} <= set(result)
-    chain, layer = result["runs"]
-    assert (chain["name"], layer["name"]) == ("chain", "1 layers")
-    for run in (chain, layer):
+    names = [run["name"] for run in result["runs"]]
+    assert names == ["chain", "2 layers", "2 layers, cut"]
+    assert result["runs"][2]["enodes"] < result["runs"][1]["enodes"]
+    for run in result["runs"]:
         assert run["stop"] == "saturated" and run["enodes"] > run["segments"] > 0
         assert 0 < run["vain"] < run["asked"] and run["steps"] > 100
         assert run["total_s"] == pytest.approx(run["engine_s"] + run["laws_s"] + run["rest_s"])

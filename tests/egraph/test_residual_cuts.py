@@ -74,7 +74,8 @@ WHOLE = {
     # A product of the column takes less than a product of the sum.
     "a repeated column": read_by(ops.tanh(ops.expand(COLUMN, (ROWS, WIDTH)))),
     "a smaller addend": read_by(ops.tanh(COLUMN)),
-    "a function that others read": read_by(BRANCH) + BRANCH,
+    # y = f @ out is known, so that (y @ p + f) @ out = y @ (p @ out + 1).
+    "a function that others read": read_by(BRANCH @ weight("out") @ weight("p") + BRANCH, COLUMN),
     "a wide part": ops.relu(ops.slice((X + BRANCH) @ weight("out"), 1, 0, 1)),
 }
 
