@@ -160,7 +160,7 @@ class _Walk:
             if arg.constant:
                 return False
             nested = isinstance(arg, Op) and arg.name in _SUMS and arg.shape == term.shape
-            if nested and len(self.users[arg]) == 1 and not _is_written_out(arg, self.place):
+            if nested and len(self.users[arg]) == 1:
                 stack.extend(args_of(arg))
             else:
                 addends.append(arg)
