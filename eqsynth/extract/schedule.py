@@ -145,9 +145,69 @@ class Band(Schedule):
     tasks: int = TASKS
 
 
+# ---- of blocks of threads with shared memory ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid(Schedule):
+    """Each of ``threads`` threads of a block computes ``each`` results, ``threads`` apart.
+
+    Attributes:
+        vector: neighbours that are read, computed and written at once in the place of one.
+        unrolled: steps of the innermost reduction that are written out.
+    """
+
+    threads: int
+    each: int = 1
+    vector: int = 1
+    unrolled: int = 1
+
+
+@dataclass(frozen=True)
+class Team(Schedule):
+    """``threads`` threads reduce to one result, and combine what they have in shared memory.
+
+    Attributes:
+        teams: of a block.
+    """
+
+    threads: int
+    teams: int = 1
+
+
+@dataclass(frozen=True)
+class Turn(Schedule):
+    """A square tile is computed along what is read, and written from shared memory along the
+    result (transposes); ``rows`` rows of ``side`` threads."""
+
+    side: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Tiles(Schedule):
+    """A block of ``rows`` by ``columns`` threads computes ``rows * down`` by ``columns * along``
+    results of a contraction; each thread holds ``down`` by ``along`` of them in registers.
+
+    Attributes:
+        depth: steps of the innermost reduction whose operands are in shared memory at once.
+        unrolled: whether these steps are written out.
+    """
+
+    rows: int
+    columns: int
+    down: int
+    along: int
+    depth: int
+    unrolled: bool = False
+
+
 KINDS: Final[Mapping[str, type[Schedule]]] = {
-    kind.__name__.lower(): kind for kind in (Rows, Flat, Tile, Lanes, Fold, Block, Matrices, Band)
-}
+    kind.__name__.lower(): kind
+    for kind in (
+        Rows, Flat, Tile, Lanes, Fold, Block, Matrices, Band, Grid, Team, Turn, Tiles
+    )
+}  # fmt: skip
 CLASSES: Final = kept.classes(*KINDS.values())
 """What a kept file with schedules in it may name."""
 

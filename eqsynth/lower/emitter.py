@@ -22,7 +22,7 @@ from eqsynth.ir.tensor import Tensor
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest
-from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
+from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code, rounded_sum
 from eqsynth.lower.scalar_functions import (
     Expr,
     arithmetic,
@@ -64,6 +64,7 @@ class Emitter:
         # Reads that are loaded from elsewhere, such as a packed copy: at the iterators' values.
         self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
         self.empty = 0 in nest.scope.reduction
+        self.add_rounded = rounded_sum
         for position, arg in enumerate(self.args):
             if arg.type.size:
                 self.flat[position] = self._parameter(f"x{position}", arg, nest.layouts[position])
@@ -303,7 +304,7 @@ class Emitter:
         iterators = self.iterators(at)
         code = ScalarCode(
             lambda read: self.load(read, iterators), iterators, self.index_dtype,
-            self.lane, self.lanes,
+            self.lane, self.lanes, self.add_rounded,
         )  # fmt: skip
         value = code.value(self.body, self.kind)
         if self.lane is None:

@@ -58,13 +58,21 @@ def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
     return total
 
 
-def _unfused(product: Expr) -> Expr:
-    """A product that isn't fused with what it is added to.
+def rounded_sum(terms: Sequence[tuple[Expr, bool]]) -> Expr:
+    """A sum; of each term it is told whether it is a product, which then isn't fused with what it
+    is added to.
 
     Of ``exp(c*x - c*m)``, the weights of a softmax, LLVM makes ``exp(fma(c, x, -(c*m)))``: the
     rounding of ``c*m`` by itself, which is 32 where the scores are 1e9, so that the weight of the
     largest score was ``exp(32)`` and not 1. Rounded alike, the two products cancel.
     """
+    total, *others = [_fenced(term) if is_product else term for term, is_product in terms]
+    for term in others:
+        total = total + term
+    return total
+
+
+def _fenced(product: Expr) -> Expr:
     dtype = str(product.ty.dtype)
     if not dtype.startswith("float"):
         return product
@@ -84,6 +92,7 @@ class ScalarCode:
         index_dtype: the dtype of ``iterators``.
         lane: in a vectorized loop, its variable.
         lanes: the extent of that loop.
+        add_rounded: a sum whose products are rounded before they are added.
     """
 
     def __init__(
@@ -93,7 +102,9 @@ class ScalarCode:
         index_dtype: str,
         lane: Expr | None = None,
         lanes: int = 1,
+        add_rounded: Callable[[Sequence[tuple[Expr, bool]]], Expr] = rounded_sum,
     ) -> None:
+        self._add_rounded = add_rounded
         self.allocations: list[Any] = []
         self.statements: list[Any] = []
         self._load = load
@@ -158,11 +169,9 @@ class ScalarCode:
             product = self.bind(self._fold(False, rest, dtype)) if rest else None
             return number(0.0, arithmetic(dtype)) if product is None else product - product
         values = [self.value(part, dtype) for part in parts]
-        if is_sum and self._rounded:
-            values = [
-                _unfused(value) if isinstance(part, Prod) else value
-                for part, value in zip(parts, values, strict=True)
-            ]
+        if is_sum and self._rounded and dtype != "bool":
+            products = [isinstance(part, Prod) for part in parts]
+            return self._add_rounded(list(zip(values, products, strict=True)))
         result = values[0]
         for value in values[1:]:
             if dtype == "bool":

@@ -90,7 +90,8 @@ def number(value: float, dtype: str) -> Expr:
     if is_float(dtype):
         if math.isnan(value):
             return tirx.reinterpret(dtype, _bits(dtype, np.array(np.nan, dtype)))
-        if math.isinf(value):
+        if math.isinf(value) or dtype == "float64" and float(f"{value:.15f}") != value:
+            # TVM writes a float64 into CUDA's text with 15 decimals: 1e-20 would be 0.
             return tirx.reinterpret(dtype, _bits(dtype, np.array(value, dtype)))
         return tirx.const(value, dtype)
     if dtype == "bool":
@@ -103,7 +104,7 @@ def number(value: float, dtype: str) -> Expr:
 
 
 def _bits(dtype: str, value: Any) -> Expr:
-    integer = "int32" if dtype == "float32" else "int64"
+    integer = "uint32" if dtype == "float32" else "int64"  # in CUDA an int32 has no address
     return tirx.const(int(value.view(integer)), integer)
 
 

@@ -1,0 +1,149 @@
+"""From TIR to CUDA: the text of kernels, and how each is launched.
+
+The text needs no header: nvrtc has the vector types and the functions of mathematics, and what is
+left of TVM's own beginning stands in `PRELUDE`. Not here: compiling the text (``nvrtc.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Kernel
+from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.lower.cuda.emitter import Launch, thread_func
+from eqsynth.lower.loop_nest import loop_nest
+
+PRELUDE: Final = """\
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+
+// A float of 16 bits in memory; it is computed in 32.
+struct half {
+  unsigned short bits;
+  half() = default;
+  __device__ half(float value) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  }
+  __device__ operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
+"""
+
+# What TVM puts behind the names of functions that it has split off for the device.
+_SUFFIX: Final = "_kernel"
+_GLOBAL: Final = 'extern "C" __global__'
+_DEFINITION: Final = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{'
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel of a source.
+
+    Attributes:
+        symbol: its name there.
+        arguments: what it is called with: positions of the term's arguments, and -1 for the result.
+    """
+
+    symbol: str
+    launch: Launch
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Kernels as CUDA's text, without :data:`PRELUDE`."""
+
+    text: str
+    entries: Mapping[Kernel, Entry]
+
+
+def source_of(kernels: Mapping[Kernel, str]) -> Source:
+    """The CUDA source of kernels, whose names are given.
+
+    Raises:
+        LoweringError: a kernel has no code.
+    """
+    functions, launches = {}, {}
+    try:
+        for kernel, name in kernels.items():
+            assert isinstance(kernel.term, Scope)
+            nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
+            functions[name], launches[kernel] = thread_func(nest, kernel.schedule, name)
+        text = _text(functions)
+    except LoweringError:
+        raise
+    # TVM's errors have no common root but Exception.
+    except Exception as error:
+        raise LoweringError(
+            what="a kernel has no CUDA code",
+            where=", ".join(str(kernel.term.type) for kernel in list(kernels)[:4]),
+            got=f"{type(error).__name__}: {error}"[:2000],
+            expected="the text of a kernel",
+            hint="the term still runs through torch",
+        ) from error
+    found = {symbol: parameters for symbol, parameters in _DEFINITION.findall(text)}
+    entries = {}
+    for kernel, name in kernels.items():
+        symbol = f"{name}{_SUFFIX}"
+        arguments = tuple(map(_argument, found[symbol].split(",")))
+        used = {n for n, arg in enumerate(args_of(kernel.term)) if arg.type.size}
+        if not {-1} <= set(arguments) <= {*used, -1}:
+            raise LoweringError(f"{symbol} has the parameters {found[symbol]}")
+        entries[kernel] = Entry(symbol, launches[kernel], arguments)
+    return Source(text, entries)
+
+
+def _argument(parameter: str) -> int:
+    """The position of ``float* __restrict__ x3_line_ptr``."""
+    name = parameter.split()[-1]
+    return -1 if name.startswith("result") else int(name.removeprefix("x").partition("_")[0])
+
+
+def _text(functions: Mapping[str, Any]) -> str:
+    """Device code of TIR functions. The passes are those of the kernels for the CPU, without the
+    one that writes out loops: nvrtc does that where ``#pragma unroll`` says so."""
+    import tvm
+    from tvm import tirx
+    from tvm.tirx import transform
+
+    target = _target()
+    passes = [
+        tirx.transform.BindTarget(target), transform.VectorizeLoop(True),
+        transform.AnnotateEntryFunc(), transform.SplitHostDevice(),
+    ]  # fmt: skip
+    module = tvm.ir.transform.Sequential(passes)(tvm.IRModule(dict(functions)))
+    on_device = {
+        name: function
+        for name, function in module.functions.items()
+        if function.attrs.get("tirx.is_global_func")
+    }
+    device = tvm.ir.transform.Sequential([transform.LowerIntrin()])(tvm.IRModule(on_device))
+    code: str = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
+    # A local of one element is a register, and needs no line of the cache to itself.
+    return code[code.index(_GLOBAL) :].replace("alignas(64) ", "")
+
+
+@lru_cache(maxsize=1)
+def _target() -> Any:
+    import tvm
+
+    return tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
