@@ -66,13 +66,11 @@ def thread_func(nest: LoopNest, schedule: Schedule | str, name: str) -> tuple[An
 class _Threads(Emitter):
     """Attributes:
     block, thread: indices of the block and of the thread in it.
-    in_shared: of a read, its value in shared memory in the place of that in global memory.
     """
 
     def __init__(self, nest: LoopNest, schedule: Schedule, name: str) -> None:
         super().__init__(nest, schedule, name)
         self.add_rounded = _rounded_sum
-        self.in_shared: dict[Read, Expr] = {}
         self._block, self._thread = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
         self.block = self._block.astype(self.index_dtype)
         self.thread = self._thread.astype(self.index_dtype)
@@ -124,9 +122,6 @@ class _Threads(Emitter):
     def _below(self, value: Expr, extent: int, covered: int) -> list[Expr]:
         """The test that a position is one of ``extent``, if ``covered`` positions are more."""
         return [value < self._int(extent)] if covered > extent else []
-
-    def _load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
-        return self.in_shared[read] if read in self.in_shared else super()._load(read, iterators)
 
     # ---- schedules ------------------------------------------------------
 
@@ -337,8 +332,8 @@ class _TileCode:
                 self.inner.slot: self._last(start + step, self.inner),
             }  # fmt: skip
             index = step * self._int(side) + place
-            iterators = {n: at.get(n, self._int(0)) for n in range(self.e._slots())}
-            stored = [tirx.BufferStore(buffer, Emitter._load(self.e, read, iterators), [index])]
+            value = self.e._load(read, self.e.iterators(at))
+            stored = [tirx.BufferStore(buffer, value, [index])]
             covered = ceil_div(side * depth, threads) * threads
             return self.e._inside(self.e._below(flat, side * depth, covered), stored)
 
@@ -350,24 +345,25 @@ class _TileCode:
     def _steps(self, r: dict[int, Expr], start: Expr, k: Expr) -> list[Any]:
         def step(i: Expr, j: Expr, n: Expr) -> list[Any]:
             row, column = self._place(i, j)
-            self.e.in_shared = {
-                read: tirx.BufferLoad(buffer, [k * self._int(self._side(along)) + (
-                    row if along == self.row else column
-                )])
-                for (read, buffer), along in zip(
-                    self.buffers.items(), self.operands.values(), strict=True
-                )
-            }  # fmt: skip
+            self.e.instead = {
+                read: partial(self._shared, read, k, row if along == self.row else column)
+                for read, along in self.operands.items()
+            }
             at = {
                 **self.at, **r, self.inner.slot: start + k,
                 self.row.slot: self._last(self.first[0] + row, self.row),
                 self.column.slot: self._last(self.first[1] + column, self.column),
             }  # fmt: skip
             statements = self.e._step(self.totals, n, at)
-            self.e.in_shared = {}
+            self.e.instead = {}
             return statements
 
         return self._registers(step)
+
+    def _shared(self, read: Read, step: Expr, place: Expr, _: dict[int, Expr]) -> Expr:
+        """What a read gives, from shared memory."""
+        index = step * self._int(self._side(self.operands[read])) + place
+        return tirx.BufferLoad(self.buffers[read], [index])
 
     def _stored(self, i: Expr, j: Expr, n: Expr) -> list[Any]:
         row, column = (
