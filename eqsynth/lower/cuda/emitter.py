@@ -332,7 +332,7 @@ class _TileCode:
                 self.inner.slot: self._last(start + step, self.inner),
             }  # fmt: skip
             index = step * self._int(side) + place
-            value = self.e._load(read, self.e.iterators(at))
+            value = self.e.load(read, self.e.iterators(at))
             stored = [tirx.BufferStore(buffer, value, [index])]
             covered = ceil_div(side * depth, threads) * threads
             return self.e._inside(self.e._below(flat, side * depth, covered), stored)
