@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Op, Tensor, args_of, topological
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
 from eqsynth.lower.rounding import MOVE, RERUNS, SUMS
 from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
@@ -74,10 +74,12 @@ class Reference:
         self.runs += 1
         return results(self.call, values, self.state)
 
-    def moved(self, values: Values, seed: int) -> list[torch.Tensor] | None:
+    def moved(
+        self, values: Values, seed: int, roundings: float = 1.0
+    ) -> list[torch.Tensor] | None:
         """Its results with inputs and weights off by a few roundings; None if it fails on them.
 
-        Seeds from ``SUMS`` on move what it computes on the way, too.
+        Seeds from ``SUMS`` on move what it computes on the way, too, by so many ``roundings``.
         """
         if self._copies and self._moving is None:
             try:
@@ -94,7 +96,7 @@ class Reference:
             tree,
         )
         try:
-            with _Rounding(seed) if seed >= SUMS else nullcontext():
+            with _Rounding(seed, roundings) if seed >= SUMS else nullcontext():
                 if self._moving is None:
                     return results(self.call, shaken, self.state)
                 self._moving.move(seed)
@@ -134,7 +136,7 @@ _ROUNDS: Final = frozenset({
 
 
 class _Rounding(TorchDispatchMode):
-    """What torch computes is off by a rounding, each element by its own.
+    """What torch computes is off by so many roundings, each element by its own.
 
     Two elements that are the same sum, as all of `x @ x.T` where the rows of x are equal, are equal
     in torch's kernel and perhaps not in another; a normalization makes a rounding between them a
@@ -142,9 +144,9 @@ class _Rounding(TorchDispatchMode):
     which stays where it is if x is off by some roundings.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, roundings: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._count = seed, _STEPS
+        self._seed, self._count, self._roundings = seed, _STEPS, roundings
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -155,7 +157,7 @@ class _Rounding(TorchDispatchMode):
         self._count += 1
 
         def off(x: torch.Tensor) -> torch.Tensor:
-            return off_by_rounding(x, seed=self._seed, part=self._count, roundings=1.0)
+            return off_by_rounding(x, seed=self._seed, part=self._count, roundings=self._roundings)
 
         return tree_map_only(torch.Tensor, off, result)
 
@@ -231,7 +233,10 @@ def off_by_rounding(
 
 
 def _whole(x: torch.Tensor) -> bool:
-    return bool((x == x.trunc()).all())
+    """Whether all are whole numbers, and of a size at which not every number of the dtype is one:
+    scores around 6e9 are multiples of 512 in float32, and as off as others."""
+    exact = x.abs() * torch.finfo(x.dtype).eps <= 2
+    return bool((exact & (x == x.trunc())).all())
 
 
 def _factor(x: torch.Tensor, seed: int, part: int, roundings: float) -> torch.Tensor:
@@ -295,7 +300,8 @@ def evaluate(
     values: dict[Tensor, torch.Tensor] = {}
     for term in order:
         args = term.args if isinstance(term, Op) else args_of(term)
-        if args or isinstance(term, Op):
+        # An operator or a scope without arguments, such as ``L[i<4] value(i)``, is no leaf.
+        if args or isinstance(term, Op | Scope):
             values[term] = run_term(term, [values[arg] for arg in args], opaque, exact)
         else:
             values[term] = leaves[term.label].to(kept_dtype(term.dtype, exact))

@@ -63,6 +63,8 @@ class Evidence:
             roundings. Only where digits may be lost: what this explains is told, and no error.
         overflows: the inputs are so large that what the original gives beyond the range of its
             numbers says nothing.
+        roundings: by which seeds from ``SUMS`` on move what is computed on the way (see
+            ``on_the_way``).
         summed: for each result, how many terms the program adds up one after the other on the way
             to an element (``stepping.summed``); none, where it isn't known.
     """
@@ -71,6 +73,7 @@ class Evidence:
     exact: Callable[[], Results | None] = lambda: None
     noisy: Rerun | None = None
     overflows: bool = False
+    roundings: float = 1.0
     summed: Sequence[int] = ()
 
 
@@ -164,17 +167,33 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
     if any(output.open for output in outputs):
         _by_truth(outputs, evidence.exact())
     if any(output.open for output in outputs):
-        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS))
+        factor = FACTOR / evidence.roundings
+        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS), factor)
     lost = 0.0
     if evidence.noisy is not None:
         lost = _by_own_noise(outputs, evidence.noisy)
     return Judgement(_worst(outputs), lost)
 
 
-def _by_moving(outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int]) -> None:
+def on_the_way(summed: Sequence[int]) -> float:
+    """By how many roundings to move what an original computes on the way, for a program that adds
+    up so many terms one after the other. An element may then be ``FACTOR / roundings`` times off.
+
+    Where results follow what is on the way, 8 roundings twice and one rounding 16 times are the
+    same. They aren't where a small difference decides: of two scores of 6e9 that are 4 roundings
+    apart a softmax takes one or the other, and a move by one rounding hardly ever shows it. (Not 16
+    roundings once: what is taken is itself moved, and may come out a little nearer.)
+    """
+    return min(FACTOR / 2, max(1.0, A_TERM * max(summed, default=0)))
+
+
+def _by_moving(
+    outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int], factor: float = FACTOR
+) -> None:
     first = 0
     for seed in seeds:
-        left = sum(int(output.doubt.sum()) for output in outputs)
+        # A row stands or falls as a whole where its elements hang on one choice.
+        left = sum(int(_any(output.doubt).sum()) for output in outputs)
         if not left or (seed > seeds[2] and left > max(first / 2, 16)):
             return  # nothing, or so much that chance isn't to blame
         first = left if seed == seeds[1] else first
@@ -185,7 +204,7 @@ def _by_moving(outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int]) -
             if result.shape == output.expected.shape:
                 far = distance(result, output.expected)
                 output.reach = torch.maximum(output.reach, far)
-                output.allowed = torch.maximum(output.allowed, FACTOR * output.reach)
+                output.allowed = torch.maximum(output.allowed, factor * output.reach)
                 output.settle(output.difference <= output.allowed)
 
 
@@ -312,6 +331,11 @@ def _row(x: torch.Tensor) -> torch.Tensor:
     if not x.ndim or not x.numel():
         return x
     return x.amax(-1, keepdim=True).expand_as(x)
+
+
+def _any(x: torch.Tensor) -> torch.Tensor:
+    """Whether any element of a row (the last axis) is."""
+    return x.any(-1) if x.ndim else x
 
 
 def _finite(x: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -129,6 +130,36 @@ def test_a_rounding_on_the_way_that_no_input_moves() -> None:
     assert found.error_rel > 0.01
     with pytest.raises(EquivalenceError):
         check_equivalence(lambda x: by_reciprocal(x) + 0.5 * (x > 10002), right, (x,))
+
+
+class Chosen(nn.Module):
+    """Of two values the one with the larger score, where scores are far: (n, 2, 64), (2, 64)."""
+
+    def forward(self, x: Tensor, values: Tensor) -> Tensor:
+        return torch.softmax(x.sum(-1), -1) @ values
+
+
+def _other(x: Tensor, values: Tensor) -> Tensor:
+    """The other value, if two large scores are 500 roundings apart or less."""
+    scores = x.sum(-1)
+    near = (scores[:, 0] - scores[:, 1]).abs() <= 500 * torch.finfo(x.dtype).eps * scores[:, 0]
+    large = scores.amin(-1) > 1e9
+    return torch.softmax(torch.where((near & large)[:, None], scores.flip(-1), scores), -1) @ values
+
+
+@pytest.mark.parametrize(("apart", "terms", "fails"), [
+    (5, 64, False), (5, 0, True), (100, 64, True),
+])  # fmt: skip
+def test_roundings_of_a_long_sum_decide_between_near_scores(
+    apart: int, terms: int, fails: bool
+) -> None:
+    """A sum in a row of 64 terms is off by some roundings, and a program may take the other of two
+    scores that are as near; but not where they are far apart, or where it has no such sum."""
+    x = torch.full((24, 2, 64), 1e8)
+    x[:, 1, 0] -= apart * torch.finfo(x.dtype).eps * 64 * 1e8
+    values = torch.stack((torch.linspace(1, 2, 64), torch.linspace(3, 4, 64))) + 0.01
+    with pytest.raises(EquivalenceError) if fails else nullcontext():
+        check_equivalence(_other, Chosen().eval(), (x, values), summed=[terms])
 
 
 def test_infinite_and_missing_values_must_be_where_they_were() -> None:

@@ -199,6 +199,13 @@ def test_whole_numbers_and_zeros_are_not_moved() -> None:
     assert 2 < float(far.mean()) < 5 and float(far.max()) < 30
 
 
+def test_numbers_that_are_whole_for_their_size_are_moved() -> None:
+    """Between 2**24 and its double float32 has the even numbers only: they say nothing."""
+    for size, moves in ((2.0**20, False), (2.0**23, False), (2.0**26, True), (6e9, True)):
+        x = (torch.arange(1.0, 65.0) + size).round()
+        assert bool((off_by_rounding(x, seed=0) != x).any()) is moves
+
+
 def test_an_error_of_results_with_gradients_is_told_without_a_warning() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     with warnings.catch_warnings():

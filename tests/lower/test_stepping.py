@@ -15,11 +15,13 @@ from eqsynth.checking import Stage
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.frontend.captured import capture_expression
 from eqsynth.frontend.expr import Expr
-from eqsynth.ir.tensor import Input, Op, Region
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Value
+from eqsynth.ir.tensor import Input, Op, Region, Scope
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.reruns import Values
+from eqsynth.lower.reruns import Values, evaluate
 from eqsynth.lower.rounding import distance
 from eqsynth.lower.stepping import faulty_step, noisy_results, summed
 from eqsynth.lower.steps import Parameter, Step
@@ -150,3 +152,9 @@ def test_noise_shows_what_cancels(program: CompiledProgram) -> None:
     assert 0 < moves(0.0) < 1e-4 and moves(1e4) > 1.0
     one, two = (noisy_results(program, values(), 3) for _ in range(2))
     assert torch.equal(one[0], two[0])
+
+
+def test_a_scope_that_reads_nothing_is_a_term_to_compute() -> None:
+    positions = Scope((4,), (), Value(Index.iterator(0, 4)))
+    (value,) = evaluate([positions], {})
+    assert value.tolist() == [0, 1, 2, 3]
