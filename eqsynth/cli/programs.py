@@ -154,11 +154,11 @@ def _report_data(report: Any) -> dict[str, Any]:
     return {name: value for name, value in data.items() if isinstance(value, plain)}
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path, recompile: bool = False) -> Any:
     from eqsynth.lower.bundle import load
 
     try:
-        return load(path)
+        return load(path, recompile)
     except EqsynthError as error:
         fail(error)
     except OSError as error:
@@ -171,6 +171,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Where torch.save writes the result.")
     ] = None,
+    recompile: Annotated[
+        bool, typer.Option("--recompile", help="Build the kernels again, for this machine.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Runs a program that was written, and says what comes out and how long it takes.
@@ -182,7 +185,7 @@ def run(
 
     from eqsynth.extract.timing import time_one
 
-    loaded = _loaded(program)
+    loaded = _loaded(program, recompile)
     try:
         args, kwargs = models.arguments(loaded, inputs)
         result = loaded(*args, **kwargs)

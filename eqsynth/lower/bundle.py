@@ -76,16 +76,24 @@ def loads(data: bytes) -> CompiledProgram:
     return _load(io.BytesIO(data), "a pickled program")
 
 
-def load(path: str | os.PathLike[str]) -> CompiledProgram:
+def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgram:
     """The program of a file that :func:`save` wrote.
+
+    Args:
+        recompile: build the generated kernels again, for the machine that this is, from what the
+            file says of their loops; its machine code isn't loaded then. This takes TVM, and
+            seconds. Which kernels run was measured on the other machine: ``optimize`` here may find
+            a faster program.
 
     Raises:
         LoweringError: the file is no bundle, is damaged or of another version, or its kernels
             can't run on this machine.
         OSError: the file can't be opened.
+
+    >>> program = load("program.eqsynth")  # doctest: +SKIP
     """
     with open(path, "rb") as file:
-        return _load(file, path)
+        return _load(file, path, recompile)
 
 
 def _write(file: IO[bytes], parts: Parts) -> None:
@@ -106,7 +114,7 @@ def _member(position: int) -> str:
     return f"tensors/{position}"
 
 
-def _load(file: IO[bytes], path: object) -> CompiledProgram:
+def _load(file: IO[bytes], path: object, recompile: bool = False) -> CompiledProgram:
     try:
         with zipfile.ZipFile(file) as bundle:
             sizes = _sizes(bundle, file)
@@ -119,8 +127,9 @@ def _load(file: IO[bytes], path: object) -> CompiledProgram:
                 raise ValueError("its arrays aren't those of the manifest")
             tensors = [_tensor(bundle, n, *kind) for n, kind in enumerate(kinds)]
             library = bundle.read(_LIBRARY) if extra else b""
-        _same_machine(head, library, path)
-        return from_parts(Parts(head["program"], tensors, library))
+        if not recompile:
+            _same_machine(head, library, path)
+        return from_parts(Parts(head["program"], tensors, library), recompile)
     except LoweringError:
         raise
     except Exception as error:  # a damaged file may make Python, zlib and torch raise anything
@@ -163,7 +172,7 @@ def _same_machine(manifest: dict[str, Any], library: bytes, path: object) -> Non
             where=str(path),
             got=" ".join(manifest["machine"]),
             expected=" ".join(machine()),
-            hint="optimize and save the program on a machine of this kind",
+            hint="load(path, recompile=True) builds them here, or optimize the program here",
         )
 
 

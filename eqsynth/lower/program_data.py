@@ -9,6 +9,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -199,8 +200,11 @@ def _told(data: Data) -> Text:
     return Text.of(summary, full)
 
 
-def from_parts(parts: Parts) -> CompiledProgram:
+def from_parts(parts: Parts, recompile: bool = False) -> CompiledProgram:
     """The inverse of :func:`to_parts`. What is malformed raises one of Python's own errors.
+
+    Args:
+        recompile: generated kernels are built again, and not taken from the library.
 
     Raises:
         LoweringError: a kernel can't be built here.
@@ -224,9 +228,13 @@ def from_parts(parts: Parts) -> CompiledProgram:
     parameters = rows(inputs, parameter)
     opaque = dict(rows(opaque_data, lambda part: _named_call(part, arrays)))
     constants = dict(rows(constant_data, lambda part: _named_array(part, arrays)))
-    backends = _backends(opaque, kernel_data, parts.library)
+    generated = _recompiling() if recompile else _from_library(kernel_data, parts.library)
+    backends = _backends(opaque, generated)
     offered = {backend.name: backend.kernels for backend in backends if backend.name != "tvm"}
     kernels = rows(kernel_data, lambda part: _kernel(part, offered))
+    for kernel in kernels:
+        if recompile and kernel.backend == generated.name:
+            tvm_backend.check_schedule(kernel)
     calls = rows(step_data, lambda part: _call(part, kernels))
     names = rows(outputs, text)
     types = {name: _type(value) for name, value in constants.items()}
@@ -300,17 +308,35 @@ def _named_call(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, TorchC
 
 
 def _backends(
-    opaque: Mapping[str, Callable[..., torch.Tensor]], kernels: Data, library: bytes
+    opaque: Mapping[str, Callable[..., torch.Tensor]], generated: tvm_backend.TvmBackend
 ) -> tuple[Backend, ...]:
+    engines = map(RegionBackend, ENGINES.values())
+    return TorchBackend(opaque), OneDnnBackend(), generated, *engines
+
+
+def _recompiling() -> tvm_backend.TvmBackend:
+    """
+    Raises:
+        LoweringError: the whole of TVM isn't installed.
+    """
+    if find_spec("tvm") is None:
+        raise LoweringError(
+            what="TVM isn't installed, which builds kernels",
+            got="recompile=True",
+            expected="the package apache-tvm",
+            hint="install it, or load the program on a machine of the kind that it was saved on",
+        )
+    return tvm_backend.TvmBackend()
+
+
+def _from_library(kernels: Data, library: bytes) -> tvm_backend.TvmBackend:
     module = tvm_runtime.load_library(library) if library else None
     functions = {}
     for data in kernels:
         if module is not None and data["symbol"] is not None:
             kernel = kernel_from_data({k: v for k, v in data.items() if k != "symbol"})
             functions[kernel] = module[text(data["symbol"])]
-    generated = tvm_backend.TvmBackend(functions, compiles=False)
-    engines = map(RegionBackend, ENGINES.values())
-    return TorchBackend(opaque), OneDnnBackend(), generated, *engines
+    return tvm_backend.TvmBackend(functions, compiles=False)
 
 
 def _kernel(data: Data, offered: Mapping[str, Callable[..., Any]]) -> Kernel:

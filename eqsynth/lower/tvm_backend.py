@@ -131,6 +131,19 @@ def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
     return band(nest, this_machine()) if found is None else (found,)
 
 
+def check_schedule(kernel: Kernel) -> None:
+    """
+    Raises:
+        ValueError: the kernel's schedule isn't one of its loops.
+    """
+    if not isinstance(kernel.term, Scope | Region) or not isinstance(kernel.schedule, Schedule):
+        raise ValueError(f"{kernel.implementation} has no schedule")
+    nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
+    why = refusal(nest, kernel.schedule)
+    if why is not None:
+        raise ValueError(f"{kernel.implementation} {kernel.schedule}: {why}")
+
+
 def tuned_for() -> str:
     """What schedules are tuned for: the processor, and how many threads there are."""
     import torch

@@ -22,11 +22,13 @@ from torch.utils._pytree import tree_flatten
 from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.layout import view_kernel
+from eqsynth.extract.schedule import Block, schedule_to_data
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
 from eqsynth.ir.tensor import Input, Op, Scope, args_of
 from eqsynth.ir.types import TensorType
+from eqsynth.lower import program_data
 from eqsynth.lower.bundle import load, save
 from eqsynth.lower.calling import Fixed, SavedCalling, bound
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
@@ -274,9 +276,44 @@ def test_a_library_for_another_machine(tmp_path: Path) -> None:
     steps = [step("y", scope, "x", backend=TvmBackend())]
     path = tmp_path / "program.eqs"
     save(program_of({"x": (4,)}, steps, ["y"], row=ROW), path)
+    moved = edited(path, lambda m: m.update(machine=["Plan9", "vax", "NONE"]))
     with pytest.raises(LoweringError) as caught:
-        load(edited(path, lambda m: m.update(machine=["Plan9", "vax", "NONE"])))
-    assert caught.value.got == "Plan9 vax NONE"
+        load(moved)
+    assert caught.value.got == "Plan9 vax NONE" and "recompile=True" in str(caught.value)
+
+
+def test_kernels_are_built_again_for_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From what the file says of them: its machine code isn't loaded."""
+    at = (Index.iterator(0, 4),)
+    scope = Scope((4,), (), Call("exp", (Read(Input("0", TensorType((4,), "float32")), at),)))
+    steps = [step("y", scope, "x", backend=TvmBackend())]
+    path, x = tmp_path / "program.eqs", torch.randn(4)
+    save(program_of({"x": (4,)}, steps, ["y"], row=ROW), path)
+    expected = load(path)(x)
+    moved = edited(path, lambda m: m.update(machine=["Plan9", "vax", "NONE"]))
+
+    def foreign(_kernels: object, _library: bytes) -> TvmBackend:
+        raise AssertionError("code of another machine")
+
+    monkeypatch.setattr(program_data, "_from_library", foreign)
+    assert torch.equal(load(moved, recompile=True)(x), expected)
+    monkeypatch.setattr(program_data, "find_spec", lambda _name: None)
+    with pytest.raises(LoweringError, match="TVM isn't installed"):
+        load(moved, recompile=True)
+
+
+def test_a_schedule_of_other_loops_is_refused(tmp_path: Path) -> None:
+    """It would be compiled into a kernel that reads and writes elsewhere."""
+    scope = Scope((4,), (), Read(Input("0", TensorType((4,), "float32")), (Index.iterator(0, 4),)))
+    steps = [step("y", scope, "x", backend=TvmBackend())]
+    path = tmp_path / "program.eqs"
+    save(program_of({"x": (4,)}, steps, ["y"], row=ROW), path)
+    other = schedule_to_data(Block(8, 32))
+    changed = edited(path, lambda m: program(m)["kernels"][0].update(schedule=other))
+    with pytest.raises(LoweringError, match="block8x32"):
+        load(changed, recompile=True)
 
 
 def test_damaged_files(saved: Path) -> None:
