@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import numpy as np
 from hypothesis import settings
 
+from eqsynth.egraph.laws.paths import Path
 from eqsynth.ir.data import sample_all
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.operators import Attr
-from eqsynth.ir.tensor import Input, Op, Tensor, Weight
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight
 from eqsynth.ir.types import TensorType
 
 INF = float("inf")
@@ -30,6 +33,19 @@ def op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
 
 def it(slot: int, extent: int) -> Index:
     return Index.iterator(slot, extent)
+
+
+@overload
+def end(answer: None) -> None: ...
+@overload
+def end(answer: Path | Tensor) -> Tensor: ...
+@overload
+def end(answer: Path | None) -> Scope | None: ...
+
+
+def end(answer: Path | Tensor | None) -> Tensor | None:
+    """Where a tactic's answer leads."""
+    return answer.scope if isinstance(answer, Path) else answer
 
 
 def assert_equal(left: Tensor, right: Tensor) -> None:

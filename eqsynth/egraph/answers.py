@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eqsynth.calculus.checking import require
+from eqsynth.calculus.deriving import derive, hypotheses
 from eqsynth.egraph.encode import encode_tensor
-from eqsynth.egraph.laws.requests import Using, scope_of
+from eqsynth.egraph.laws.paths import Path
+from eqsynth.egraph.laws.requests import Said, Using, number_of, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle
-from eqsynth.ir.tensor import Op, Tensor, args_of
+from eqsynth.egraph.view import View
+from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
 
 
 def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
@@ -51,8 +55,48 @@ class Answer:
     members: Mapping[Tensor, Tensor]
 
 
-def using(answer: Tensor | Using) -> Using:
-    return answer if isinstance(answer, Using) else Using(answer, {})
+def applied(
+    view: View, law: str, row: Sequence[Any], said: Said, computes: bool
+) -> Using:
+    """What a law's answer to a request is.
+
+    Steps are applied by the calculus to the term that was asked about, and what they rest on has to
+    stand in the e-graph: nothing of it is taken from who says them.
+
+    Args:
+        row: the request.
+        computes: a law that computes its answers itself; then a term is taken as it is.
+
+    Raises:
+        LawError: a step is refused (its law says why); ``steps``: it is a term, and no steps;
+            ``hypothesis``: they rest on what the e-graph doesn't say.
+    """
+    steps = said.steps if isinstance(said, Path) else said
+    if not isinstance(steps, tuple):
+        require(computes, law, "steps", "terms are no answers, only steps of the calculus")
+        return steps if isinstance(steps, Using) else Using(steps, {})
+    term, members = asked(law, row), dict[Tensor, Tensor]()
+    for tensor, equal in hypotheses(term, steps):
+        require(_is_known(view, tensor, equal), law, "hypothesis", "the e-graph doesn't say so")
+        if isinstance(equal, Tensor):
+            members[tensor] = equal
+    return Using(derive(term, steps), members)
+
+
+def _is_known(view: View, tensor: Tensor, equal: Tensor | float) -> bool:
+    """Whether the class has this member, or is this number everywhere."""
+    if not isinstance(tensor, ClassRef):
+        return False
+    if isinstance(equal, Tensor):
+        return equal in view.members(tensor)
+    return number_of(view, tensor) == equal
+
+
+def asked(law: str, row: Sequence[Any]) -> Tensor:
+    """The term that a request is about."""
+    if law in ("gather-rows", "rows-by-place"):
+        return Op("Embedding", tuple(row[1:]))
+    return scope_of(row)
 
 
 def left_side(answer: Answer, e: Handle) -> Any:
@@ -60,12 +104,6 @@ def left_side(answer: Answer, e: Handle) -> Any:
     the law looked into; for definitions the class itself."""
     if answer.law in ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds"):
         return e
-    asked: Tensor
-    if answer.law in ("gather-rows", "rows-by-place"):
-        asked = Op("Embedding", answer.decoded[1:])
-    else:
-        asked = scope_of(answer.decoded)
-
     def encoded(term: Tensor) -> Any:
         parts: dict[Tensor, Any] = {
             arg: encoded(answer.members[arg]) if arg in answer.members else encoded(arg)
@@ -73,4 +111,4 @@ def left_side(answer: Answer, e: Handle) -> Any:
         }
         return encode_tensor(term, parts)
 
-    return encoded(asked)
+    return encoded(asked(answer.law, answer.decoded))

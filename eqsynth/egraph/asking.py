@@ -16,14 +16,15 @@ from operator import itemgetter
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.egraph.answers import Answer, using
+from eqsynth.calculus.checking import require
+from eqsynth.egraph.answers import Answer, applied
 from eqsynth.egraph.blame import is_own
-from eqsynth.egraph.laws.requests import Later, Using
-from eqsynth.egraph.laws.table import ASKED_AGAIN, GATE_VARIANTS, LAWS, MEANING, VARIANTS
+from eqsynth.egraph.laws.requests import Later, Said, Using
+from eqsynth.egraph.laws.table import ASKED_AGAIN, COMPUTED, GATE_VARIANTS, LAWS, MEANING, VARIANTS
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.view import State, View
-from eqsynth.errors import EqsynthError, RuleError, SaturationError
+from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 from eqsynth.rules import RuleSet
@@ -184,7 +185,8 @@ class Requests:
         self._index = _Index()
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._several: dict[str, bool] = {}
-        self._laws = {**LAWS, **laws_of(rules)}
+        self._stated = laws_of(rules)
+        self._laws = {**LAWS, **self._stated}
         requests = {r.law: r for r in rules.rules if r.kind == "law-request"}
         unknown = [rule for law, rule in requests.items() if law not in self._laws]
         if unknown:
@@ -290,7 +292,7 @@ class Requests:
         try:
             if room is not None and room.is_full(decoded[0]):
                 return None
-            answers = [using(answer) for answer in self._laws[law](view, decoded)]
+            answers = self._applied(view, law, decoded, self._laws[law](view, decoded))
             return [a for a in answers if room is None or room.takes(decoded[0], a.term)]
         except (Later, SaturationError, MemoryError):
             raise
@@ -312,6 +314,23 @@ class Requests:
                 raise SaturationError(what, rules=suspects, got=got, hint=hint) from error
             self.faults.setdefault(law, got)
             return []
+
+    def _applied(
+        self, view: View, law: str, decoded: Sequence[Any], said: Iterable[Said]
+    ) -> list[Using]:
+        """What the answers are that a law says; a refused one costs itself and is told."""
+        computes = law in COMPUTED or law in self._stated
+        # A rule that marks the parts of an answer needs a scope, which has parts.
+        parts = len(self.rules.known.signatures[f"{law}-answer"].inputs) > 2
+        found: list[Using] = []
+        for answer in said:
+            try:
+                one = applied(view, law, decoded, answer, computes)
+                require(isinstance(one.term, Scope) or not parts, law, "scope", "no scope")
+                found.append(one)
+            except LawError as error:
+                self.faults.setdefault(law, str(error)[:300])
+        return found
 
     def _is_new(self, law: str, key: Any, answer: Tensor) -> bool:
         mark = (law, (key, answer))

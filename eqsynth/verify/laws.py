@@ -1,13 +1,16 @@
 """Laws of the e-graph whose answers the calculus gives: which of its functions stand behind each.
 
 A rule that requests such a law states no equality of its own. The law's function in ``egraph/laws``
-is a tactic, which only proposes arguments, and what it answers is what functions of ``calculus/``
-returned. Their equalities are argued in their modules' docstrings; the obligation, that whatever
-isn't refused is equal, is tested with arguments at random (``tests/calculus``). That is neither a
-proof by Z3 nor a sample of the rule, and is told as what it is: ``by law``.
+is a tactic, which says steps of the calculus; whoever unites applies them (``egraph/answers.py``),
+so that no term of a tactic's own gets into an e-graph. The functions' equalities are argued in
+their modules' docstrings; the obligation, that whatever isn't refused is equal, is tested with
+arguments at random (``tests/calculus``), and with tactics that say steps at random
+(``tests/egraph/test_hostile_tactics.py``). That is neither a proof by Z3 nor a sample of the rule,
+and is told as what it is: ``by law``.
 
-``tests/verify/test_laws.py`` watches saturations: every answer of a law below has to be the result
-of a function that is named beside it. A law that isn't here computes its answers itself.
+``tests/verify/test_laws.py`` watches saturations: each step of a law below has to be of a function
+that is named beside it. A law that isn't here computes its answers itself (``COMPUTED`` of
+``egraph/laws/table.py``).
 """
 
 from __future__ import annotations
@@ -17,29 +20,38 @@ from typing import Final
 
 WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "boundary-tighten": ("bound",),
-    "distribute": ("split",),
-    "expression-fusion": ("inline", "rearrange"),
-    "extremum": ("commute",),
+    "canonical-form": ("derive",),
+    "correlate-2": ("correlate",),
+    "correlate-4": ("correlate",),
+    "derived-form": ("derive",),
+    "distribute": ("inline", "rearrange", "split"),
+    "expression-fusion": ("inline",),
+    "extremum": ("commute", "inline", "inside"),
     "factor": ("close",),
     "fold-constants": ("close",),
-    "fold-terms": ("close",),
+    "fold-terms": ("close", "inline"),
     "gather-rows": ("gather",),
+    "identity-view": ("whole",),
     "iterator-merge": ("uncount",),
     "iterator-split": ("reindex",),
-    "multiply-out": ("rearrange",),
+    "like-terms": ("rearrange",),
+    "multiply-out": ("inline", "rearrange"),
+    "operand-split": ("inline", "least", "reindex"),
     "part": ("uninline",),
     "quotient": ("reindex",),
     "read-constants": ("number",),
-    "reduction-merge": ("inline", "recount"),
+    "reduction-merge": ("inline",),
     "reduction-unfold": ("recount",),
-    "rfactor": ("reindex",),
+    "rfactor": ("recount", "reindex"),
     "rows-by-place": ("place",),
     "sum-split": ("close",),
-    "term-split": ("split",),
-    "traversal-merge": ("inline", "recount"),
+    "term-split": ("inline", "split"),
+    "traversal-merge": ("inline",),
+    "traversal-order": ("close",),
     "ungather-rows": ("ungather",),
     "variable-substitution": ("reindex",),
     "view-merge": ("inline",),
+    "window-split": ("close", "recount"),
 }
 """Functions of the calculus by the law that proposes their arguments."""
 

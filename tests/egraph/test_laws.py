@@ -18,6 +18,7 @@ from eqsynth.calculus.conditions import is_product, is_view, vanishes_outside
 from eqsynth.egraph.laws import contraction, derivation, epilogue, matching, windows
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.merging import merge
+from eqsynth.egraph.laws.paths import Path
 from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.scope_rules.building import answers
 from eqsynth.errors import UnsupportedOperatorError
@@ -38,10 +39,10 @@ from eqsynth.testing.strategies import (
     scopes,
 )
 from eqsynth.testing.strategies import reads as random_reads
-from tests.terms import INF, assert_equal, it, leaf, op, times
+from tests.terms import INF, assert_equal, end, it, leaf, op, times
 from tests.turns import by_turns, in_turns
 
-Law = Callable[[Scope], Iterable[Tensor]]
+Law = Callable[[Scope], Iterable[Path | Tensor]]
 
 
 def stated(name: str) -> ScopeRule:
@@ -65,7 +66,7 @@ def holds(
     @given(strategy)
     def check(drawn: Scope) -> None:
         scope = canonical(drawn)
-        answers = list(law(scope))
+        answers = [end(answer) for answer in law(scope)]
         counts["answered"] += bool(answers)
         for answer in answers:
             assert_equal(scope, answer)
@@ -257,7 +258,7 @@ def test_factoring(turn: int) -> None:
 @by_turns
 def test_folding_constants(turn: int) -> None:
     def law(scope: Scope) -> list[Tensor]:
-        return some(contraction.fold_constants(scope))
+        return some(end(contraction.fold_constants(scope)))
 
     holds(turn, law, products(factors=(2, 4), kinds=BARE), accepted=1)
 
@@ -269,7 +270,7 @@ def test_folding_keeps_reductions_that_the_body_does_not_use(dtype: str) -> None
     a, w = leaf("a", 1, dtype=dtype), leaf("w", 1, dtype=dtype, constant=True)
     body = product([Num(0.5), Read(a, (it(0, 1),)), Read(w, (it(0, 1),))])
     scope = canonical(Scope((1,), (6,), body))
-    folded = contraction.fold_constants(scope)
+    folded = end(contraction.fold_constants(scope))
     assert folded is not None
     assert_equal(scope, folded)
 
@@ -294,7 +295,7 @@ def test_nothing_is_factored_out_of_an_empty_sum() -> None:
     a, b = x(it(0, 2), shape=(2,)), x(it(0, 2), it(1, 2), shape=(2, 2), name="y")
     scope = canonical(Scope((2, 2), (0,), Prod((a, b))))
     assert list(contraction.factor(scope)) == [] and not is_product(scope)
-    assert derivation.tighten(scope) is None
+    assert end(derivation.tighten(scope)) is None
 
 
 @st.composite
@@ -392,7 +393,7 @@ def test_distribution(turn: int) -> None:
             answer
             for read in found
             if isinstance(read.tensor, Scope)
-            for answer in some(contraction.distribute(scope, read, read.tensor))
+            for answer in some(end(contraction.distribute(scope, read, read.tensor)))
         ]
 
     holds(turn, law, products_of_sums(), accepted=7)
@@ -401,12 +402,12 @@ def test_distribution(turn: int) -> None:
 def test_a_sum_under_a_maximum_is_not_distributed() -> None:
     inner = Scope((3,), (), Sum((x(it(0, 3), shape=(1,)), x(it(0, 3) - 1, shape=(2,), name="y"))))
     read = Read(inner, (it(0, 3),))
-    assert contraction.distribute(Scope((), (3,), read), read, inner) is not None
-    assert contraction.distribute(Scope((), (3,), read, "max"), read, inner) is None
+    assert end(contraction.distribute(Scope((), (3,), read), read, inner)) is not None
+    assert end(contraction.distribute(Scope((), (3,), read, "max"), read, inner)) is None
     padded = Read(inner, (it(0, 4) - 1,))
-    assert contraction.distribute(Scope((), (4,), padded), padded, inner) is None
+    assert end(contraction.distribute(Scope((), (4,), padded), padded, inner)) is None
     mapped = Scope((3,), (), Sum((Call("exp", (x(it(0, 3), shape=(3,)),)), BIAS)))
-    assert contraction.distribute(Scope((), (3,), read), read, mapped) is None
+    assert end(contraction.distribute(Scope((), (3,), read), read, mapped)) is None
 
 
 # ---- derivation --------------------------------------------------------------
@@ -428,7 +429,7 @@ def test_summation_splitting(turn: int) -> None:
 @by_turns
 def test_boundary_tightening(turn: int) -> None:
     def law(scope: Scope) -> list[Tensor]:
-        return some(derivation.tighten(scope))
+        return some(end(derivation.tighten(scope)))
 
     holds(turn, law, _MIXED, accepted=3)
 
@@ -451,12 +452,12 @@ PADDED = x(it(0, 6) - 1, shape=(3,))
     ids=["bias", "max", "exp", "max-reduced", "prod-reduced", "fill", "infinite"],
 )
 def test_only_what_is_zero_is_cut_off(scope: Scope) -> None:
-    assert derivation.tighten(canonical(scope)) is None
+    assert end(derivation.tighten(canonical(scope))) is None
 
 
 def test_what_is_zero_is_cut_off() -> None:
     for scope in (Scope((6,), (), PADDED), Scope((), (6,), Prod((PADDED, BIAS)))):
-        tightened = derivation.tighten(scope)
+        tightened = end(derivation.tighten(scope))
         assert tightened is not None
         assert_equal(scope, tightened)
         inner = [t for t in topological([tightened]) if isinstance(t, Scope)][0]
@@ -486,7 +487,7 @@ def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
 @by_turns
 def test_the_order_of_the_traversal(turn: int) -> None:
     strategy = st.one_of(_WINDOWED, contractions(), scopes())
-    law: Law = lambda s: some(derivation.traversal_order(s))  # noqa: E731
+    law: Law = lambda s: some(end(derivation.traversal_order(s)))  # noqa: E731
     # Few are answered: of 50 it was one, in one of the turns.
     holds(turn, law, strategy, accepted=3, examples=150)
 

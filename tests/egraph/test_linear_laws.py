@@ -21,7 +21,7 @@ from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
 from tests.egraph.test_laws import holds, some, stated, x
-from tests.terms import INF, assert_equal, it, leaf, op
+from tests.terms import INF, assert_equal, end, it, leaf, op
 from tests.turns import by_turns
 
 DELTA = stated("delta-under-sum")
@@ -49,7 +49,7 @@ def sums(draw: st.DrawFn) -> Scope:
 
 @by_turns
 def test_a_sum_of_terms_is_reduced_term_by_term(turn: int) -> None:
-    holds(turn, lambda scope: some(linear.term_split(scope)), sums(), accepted=7)
+    holds(turn, lambda scope: some(end(linear.term_split(scope))), sums(), accepted=7)
 
 
 def test_constant_terms_meet() -> None:
@@ -60,16 +60,16 @@ def test_constant_terms_meet() -> None:
         Prod((Num(2.0), Read(leaf("d", 2, constant=True), (j,)))),
     )
     scope = canonical(Scope((3, 2), (), Sum(terms)))
-    folded = linear.fold_terms(scope)
+    folded = end(linear.fold_terms(scope))
     assert folded is not None and len(folded.body.terms) == 2  # type: ignore[attr-defined]
     assert_equal(scope, folded)
-    assert linear.fold_terms(canonical(Scope((3, 2), (), Sum(terms[:2])))) is None
+    assert end(linear.fold_terms(canonical(Scope((3, 2), (), Sum(terms[:2]))))) is None
 
 
 def test_small_integers_are_not_summed_apart() -> None:
     """The sum of two int8 wraps; carried out in int64 it doesn't."""
     a, b = (Read(leaf(n, 3, dtype="int8"), (it(0, 3),)) for n in "ab")
-    assert linear.term_split(Scope((), (3,), Sum((a, b)))) is None
+    assert end(linear.term_split(Scope((), (3,), Sum((a, b))))) is None
 
 
 @st.composite
@@ -91,7 +91,7 @@ def polynomials(draw: st.DrawFn) -> Scope:
 
 @by_turns
 def test_products_of_sums_are_multiplied_out(turn: int) -> None:
-    holds(turn, lambda scope: some(linear.multiply_out(scope)), polynomials(), accepted=7)
+    holds(turn, lambda scope: some(end(linear.multiply_out(scope))), polynomials(), accepted=7)
 
 
 def test_sums_of_integers_are_not_multiplied_out() -> None:
@@ -99,13 +99,13 @@ def test_sums_of_integers_are_not_multiplied_out() -> None:
     i = it(0, 4)
     b, w = (Read(leaf(name, 4, dtype="int32"), (i,)) for name in "bw")
     scope = Scope((), (4,), Prod((Num(0.5), Sum((b, w)))))
-    assert scope.dtype == "float32" and linear.multiply_out(scope) is None
+    assert scope.dtype == "float32" and end(linear.multiply_out(scope)) is None
 
 
 def test_infinite_fills_are_not_multiplied_out() -> None:
     """inf * (f - inf) is -inf; inf * f - inf * inf is no number."""
     f, g = (Read(leaf(n, 3), (it(0, 4),), fill) for n, fill in (("f", INF), ("g", -INF)))
-    assert linear.multiply_out(Scope((), (4,), Prod((f, Sum((g, Num(1.0))))))) is None
+    assert end(linear.multiply_out(Scope((), (4,), Prod((f, Sum((g, Num(1.0)))))))) is None
 
 
 # ---- what broadcasts -------------------------------------------------------------
@@ -159,17 +159,18 @@ def repeating(draw: st.DrawFn) -> Scope:
 
 @by_turns
 def test_what_repeats_is_computed_once(turn: int) -> None:
-    holds(turn, lambda scope: some(linear.quotient(scope)), repeating(), accepted=5)
+    holds(turn, lambda scope: some(end(linear.quotient(scope))), repeating(), accepted=5)
 
 
 def test_a_quotient_needs_its_iterator_in_one_place() -> None:
     h, k = it(0, 6), it(1, 3)
     inside = x(h // 2, k, shape=(3, 3))
-    assert linear.quotient(Scope((6,), (3,), inside)) is None  # a bare read: nothing is computed
+    # A bare read: nothing is computed.
+    assert end(linear.quotient(Scope((6,), (3,), inside))) is None
     both = Prod((inside, x(h, shape=(6,), name="y")))
-    assert linear.quotient(Scope((6,), (3,), both)) is None
+    assert end(linear.quotient(Scope((6,), (3,), both))) is None
     remainder = Prod((inside, x(h % 2, shape=(2,), name="y")))
-    assert linear.quotient(Scope((6,), (3,), remainder)) is None
+    assert end(linear.quotient(Scope((6,), (3,), remainder))) is None
 
 
 # ---- diagonals and constants --------------------------------------------------------
@@ -210,11 +211,11 @@ def test_numbers_in_place_of_constant_tensors() -> None:
     i = it(0, 3)
     value = {full: 2.0}.get
     inside = canonical(Scope((3,), (), Prod((x(i, shape=(3,)), Read(full, (i,))))))
-    answer = selection.read_constants(inside, value)
+    answer = end(selection.read_constants(inside, value))
     assert answer is not None
     assert_equal(inside, answer)
     outside = canonical(Scope((3,), (), Prod((x(i, shape=(3,)), Read(full, (i - 1,))))))
-    assert selection.read_constants(outside, value) is None
+    assert end(selection.read_constants(outside, value)) is None
 
 
 # ---- rows by data -------------------------------------------------------------------
@@ -261,7 +262,7 @@ def test_a_product_with_rows_may_have_a_table_of_any_rank(rest: tuple[int, ...])
     read = Read(rows, (it(0, 2), k))
     w = Read(leaf("w", 3, *rest, constant=True), (k, *others))
     scope = canonical(Scope((2, *rest), (3,), Prod((read, w))))
-    answer = selection.ungather_rows(scope, read, rows)
+    answer = end(selection.ungather_rows(scope, read, rows))
     assert answer is not None
     assert_equal(scope, answer)
 
@@ -274,7 +275,7 @@ def test_a_product_with_rows_of_a_table_is_a_table(constant: bool) -> None:
     w = Read(leaf("w", 3, 4, constant=True), (k, j))
     read = Read(rows, (i, k))
     scope = canonical(Scope((2, 4), (3,), Prod((read, w))))
-    answer = selection.ungather_rows(scope, read, rows)
+    answer = end(selection.ungather_rows(scope, read, rows))
     assert (answer is not None) == constant
     if answer is not None:
         assert_equal(scope, answer)

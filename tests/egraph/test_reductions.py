@@ -16,13 +16,14 @@ import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.laws import derivation, reductions
 from eqsynth.egraph.laws.merging import merge
+from eqsynth.egraph.laws.paths import Path
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, reads
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.work import flops
-from tests.terms import INF, assert_equal, it, leaf, times
+from tests.terms import INF, assert_equal, end, it, leaf, times
 
 IDENTITY = {"sum": 0.0, "max": -INF, "min": INF, "prod": 1.0}
 
@@ -68,7 +69,7 @@ def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
     @settings(max_examples=times(5))
     @given(windowed())
     def check(scope: Scope) -> None:
-        answer = reductions.rfactor(scope)
+        answer = end(reductions.rfactor(scope))
         if answer is None:
             return
         answered[scope.reducer] += 1
@@ -85,7 +86,7 @@ def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPat
     """rfactor builds those splits only that may pay: with all of them built it finds the same."""
     every, built = reductions.splits, Counter[str]()
 
-    def counted(scope: Scope, pays: reductions.Pays) -> Iterator[Scope]:
+    def counted(scope: Scope, pays: reductions.Pays) -> Iterator[Path]:
         found = list(every(scope, pays))
         built["some"] += len(found)
         built["all"] += len(list(every(scope)))
@@ -96,9 +97,9 @@ def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPat
     def check(scope: Scope) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(reductions, "splits", counted)
-            some = reductions.rfactor(scope)
+            some = end(reductions.rfactor(scope))
             patch.setattr(reductions, "splits", lambda scope, _pays: every(scope))
-            assert reductions.rfactor(scope) == some
+            assert end(reductions.rfactor(scope)) == some
 
     check()
     assert 0 < built["some"] < built["all"]
@@ -111,10 +112,10 @@ def test_what_was_split_is_merged_again() -> None:
     @settings(max_examples=times(4))
     @given(windowed())
     def check(scope: Scope) -> None:
-        for divided in reductions.splits(scope):
+        for divided in (path.scope for path in reductions.splits(scope)):
             answered[scope.reducer] += 1
             assert_equal(scope, divided)
-            merged = reductions.merge_iterators(divided)
+            merged = end(reductions.merge_iterators(divided))
             assert merged is not None and len(merged.reduction) < len(divided.reduction)
             assert_equal(scope, merged)
 
@@ -131,32 +132,32 @@ def block(q: int, r: int, coefficient: int, extra: tuple[Index, ...] = ()) -> Sc
 
 
 def test_iterators_merge_only_where_they_are_the_digits_of_a_number() -> None:
-    assert reductions.merge_iterators(block(3, 4, 4)) == canonical(
+    assert end(reductions.merge_iterators(block(3, 4, 4))) == canonical(
         Scope((), (12,), Read(leaf("x", 12), (it(0, 12),)))
     )
     # Overlapping, with a gap, and where something else reads one of the two.
-    assert reductions.merge_iterators(block(3, 4, 3)) is None
-    assert reductions.merge_iterators(block(3, 4, 5)) is None
-    assert reductions.merge_iterators(block(3, 4, 4, (it(1, 4),))) is None
-    assert reductions.merge_iterators(block(3, 4, 4, (it(1, 4) // 2,))) is None
+    assert end(reductions.merge_iterators(block(3, 4, 3))) is None
+    assert end(reductions.merge_iterators(block(3, 4, 5))) is None
+    assert end(reductions.merge_iterators(block(3, 4, 4, (it(1, 4),)))) is None
+    assert end(reductions.merge_iterators(block(3, 4, 4, (it(1, 4) // 2,)))) is None
 
 
 def test_nothing_is_factored_where_nothing_is_shared() -> None:
     """Windows that don't overlap, weights that differ in each point, a plain product."""
     i, r = it(0, 6), it(1, 4)
     apart = Scope((6,), (4,), Read(leaf("x", 24), (i * 4 + r,)))
-    assert reductions.rfactor(apart) is None
+    assert end(reductions.rfactor(apart)) is None
     x, w = Read(leaf("x", 9), (i + r,)), Read(leaf("w", 4), (r,))
-    assert reductions.rfactor(Scope((6,), (4,), Prod((x, w)))) is None
+    assert end(reductions.rfactor(Scope((6,), (4,), Prod((x, w))))) is None
     a, b = Read(leaf("a", 6, 4), (i, r)), Read(leaf("b", 4), (r,))
-    assert reductions.rfactor(Scope((6,), (4,), Prod((a, b)))) is None
-    assert reductions.rfactor(Scope((6,), (), Read(leaf("x", 6), (i,)))) is None
+    assert end(reductions.rfactor(Scope((6,), (4,), Prod((a, b))))) is None
+    assert end(reductions.rfactor(Scope((6,), (), Read(leaf("x", 6), (i,))))) is None
 
 
 def test_an_index_that_is_divided_is_left_alone() -> None:
     i, q, r = it(0, 6), it(1, 4), it(2, 2)
     scope = Scope((6,), (4, 2), Read(leaf("x", 9, 2), ((i + q) // 2, r)))
-    assert reductions.rfactor(scope) is None
+    assert end(reductions.rfactor(scope)) is None
 
 
 # ---- Syno's Fig. 4 -----------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_a_pooling_is_done_one_axis_at_a_time() -> None:
     """Separable windows: k*k operations a point become about 2*k."""
     at = (it(0, 12) + it(2, 5), it(1, 12) + it(3, 5))
     scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 16, 16), at), "max"))
-    answer = reductions.rfactor(scope)
+    answer = end(reductions.rfactor(scope))
     assert answer is not None
     assert_equal(scope, answer)
     (read,) = reads(answer.body)
@@ -232,7 +233,7 @@ def test_the_box_of_padded_windows_leaves_out_what_changes_nothing(reducer: str)
     at = (it(0, 12) + it(2, 5) - 2, it(1, 12) + it(3, 5) - 2)
     for fill, rows in ((IDENTITY[reducer], 12), (7.0, 16)):
         scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 12, 12), at, fill), reducer))
-        answer = reductions.rfactor(scope)
+        answer = end(reductions.rfactor(scope))
         assert answer is not None
         assert_equal(scope, answer)
         (read,) = reads(answer.body)
@@ -246,7 +247,7 @@ def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
     read = Read(leaf("x", 12), (at,), -INF)
     for body in (Call("exp", (read,)), Prod((Num(-1.0), read))):
         scope = canonical(Scope((12,), (5, 5), body, "max"))
-        answer = reductions.rfactor(scope)
+        answer = end(reductions.rfactor(scope))
         assert answer is not None
         assert_equal(scope, answer)
         (outer,) = reads(answer.body)
@@ -262,7 +263,7 @@ def test_the_strictest_boundary_of_a_reduction_is_that_of_its_identity() -> None
     @settings(max_examples=times(10))
     @given(windowed(reducers=("max", "min", "prod"), kinds=("read",)))
     def check(scope: Scope) -> None:
-        answer = derivation.tighten(scope)
+        answer = end(derivation.tighten(scope))
         if answer is not None:
             answered[scope.reducer] += 1
             assert_equal(scope, answer)
@@ -284,7 +285,7 @@ def padded(reducer: str, fill: float, body: str, dtype: str = "float32") -> Scop
 @pytest.mark.parametrize("reducer", ["max", "min", "prod"])
 def test_padding_with_the_identity_is_not_reduced(reducer: str) -> None:
     scope = padded(reducer, IDENTITY[reducer], "alone")
-    answer = derivation.tighten(scope)
+    answer = end(derivation.tighten(scope))
     assert answer is not None
     (read,) = reads(answer.body)
     assert isinstance(read.tensor, Scope) and read.tensor.extents == (3, 3)
@@ -309,7 +310,7 @@ def test_padding_with_the_identity_is_not_reduced(reducer: str) -> None:
 def test_what_a_reduction_reads_outside_may_count(
     reducer: str, fill: float, body: str, dtype: str
 ) -> None:
-    assert derivation.tighten(padded(reducer, fill, body, dtype)) is None
+    assert end(derivation.tighten(padded(reducer, fill, body, dtype))) is None
 
 
 @st.composite

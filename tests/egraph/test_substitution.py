@@ -13,7 +13,7 @@ from eqsynth.ir.scalar import Call, Prod, Read, Sum, reads
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.testing.strategies import WINDOWS, products, scopes
 from tests.egraph.test_laws import holds, some
-from tests.terms import INF, assert_equal, it, leaf
+from tests.terms import INF, assert_equal, end, it, leaf
 from tests.turns import by_turns
 
 
@@ -29,11 +29,11 @@ def inner(term: Tensor) -> Scope:
 
 
 def substituted(scope: Scope) -> list[Tensor]:
-    return some(substitution.variable_substitution(canonical(scope)))
+    return some(end(substitution.variable_substitution(canonical(scope))))
 
 
 def split(scope: Scope) -> list[Tensor]:
-    return some(substitution.iterator_split(canonical(scope)))
+    return some(end(substitution.iterator_split(canonical(scope))))
 
 
 # ---- iterators that only occur together ------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_map_takes_a_rearrangement_on(rows: int, order: tuple[int, int, int]) 
     ):
         scope = canonical(scope)
         (whole,) = [r for r in reads(scope.body) if r.tensor == view]
-        answer = substitution.operand_split(scope, {whole: view})
+        answer = end(substitution.operand_split(scope, {whole: view}))
         assert answer is not None
         assert_equal(scope, answer)
         # The axes in the order of the operand's, each read as it is.
@@ -168,7 +168,7 @@ def test_what_is_read_in_order_has_nothing_to_take_on() -> None:
     turned = canonical(Scope((6, 3), (), read("g", j, i)))
     scope = canonical(Scope((6, 3), (), Call("exp", (Read(turned, (i, j)),))))
     (whole,) = reads(scope.body)
-    assert substitution.operand_split(scope, {whole: turned}) is None
+    assert end(substitution.operand_split(scope, {whole: turned})) is None
 
 
 def test_inverse_rearrangements_cancel() -> None:
@@ -183,7 +183,7 @@ def test_inverse_rearrangements_cancel() -> None:
         body = Prod((Read(view, at), read("w", k)))
         scope = canonical(Scope((3, 2), (3,), body))
         (whole,) = [x for x in reads(scope.body) if x.tensor == view]
-        answer = substitution.cancelled(scope, whole, view)
+        answer = end(substitution.cancelled(scope, whole, view))
         assert (answer is not None) == cancels
         if answer is not None:
             assert_equal(scope, answer)
@@ -194,7 +194,7 @@ def test_inverse_rearrangements_cancel() -> None:
 
 def kernel_split(scope: Scope) -> list[Tensor]:
     scope = canonical(scope)
-    found = (substitution.reduction_split(scope, k, 2) for k in reduction_iterators(scope))
+    found = (end(substitution.reduction_split(scope, k, 2)) for k in reduction_iterators(scope))
     return [answer for answer in found if answer is not None]
 
 
@@ -243,7 +243,7 @@ def test_a_reduction_is_relaxed_where_the_weight_ends() -> None:
 
 
 def in_parts(scope: Scope) -> list[Tensor]:
-    return list(derivation.window_split(canonical(scope)))
+    return [path.scope for path in derivation.window_split(canonical(scope))]
 
 
 def test_a_large_window_is_the_sum_of_small_ones() -> None:

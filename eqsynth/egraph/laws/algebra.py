@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.select import Gather, Place, gather, place
+from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.select import Gather, Place
 from eqsynth.egraph.laws import contraction, linear, maps, merging, selection, splitting
 from eqsynth.egraph.laws.common_factor import common_factor
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.requests import (
     Later,
     Using,
@@ -46,11 +47,11 @@ MAX_FOLDED = 8
 MAX_TERMS = 64
 
 
-def factor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def factor(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return list(contraction.factor(flat(view, row)))
 
 
-def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     if without_constants(view, scope) is not None:
         raise Later
@@ -68,7 +69,7 @@ def maps_of(view: View, ref: ClassRef) -> list[Scope]:
     ]
 
 
-def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = flat(view, row)
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
@@ -83,7 +84,7 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Using]:
         for inner in inners:
             parts = contraction.distribute(scope, factor, inner)
             if parts is not None:
-                return [Using(parts, {factor.tensor: inner})]
+                return [parts]
     raise Later
 
 
@@ -132,7 +133,7 @@ def _class(read: Read) -> ClassRef:
     return read.tensor
 
 
-def like_terms(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def like_terms(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(linear.like_terms(underived(view, row)))
 
 
@@ -167,23 +168,23 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return list(common_factor(scope, lambda read: products_of(view, _class(read)), is_factor))
 
 
-def opened_sum(view: View, scope: Scope) -> Using | None:
+def opened_sum(view: View, scope: Scope) -> Path | None:
     """A sum with every term that is a sum in its turn in its place, all the way down: of a chain
     of additions, the ways of taking a part of it as it is would be many."""
     members: dict[Tensor, Tensor] = {}
-    opened = scope
+    opened = Path(scope)
     while len(members) < MAX_TERMS:
-        step = _open_term(view, opened, members)
-        if step is None:
+        step = _open_term(view, opened.scope, members)
+        further = opened.then(step) if step else None
+        if step is None or further is None:
             break
-        opened, ref, inner = step
-        members[ref] = inner
-    return Using(opened, members) if members else None
+        opened, members[step.read.tensor] = further, step.inner
+    return opened if members else None
 
 
 def _open_term(
     view: View, scope: Scope, members: Mapping[Tensor, Tensor]
-) -> tuple[Scope, ClassRef, Scope] | None:
+) -> Inline | None:
     for term in terms_of(scope.body) if isinstance(scope.body, Sum) else ():
         others = [f for f in factors_of(term) if not isinstance(f, Num)]
         read = others[0] if len(others) == 1 else None
@@ -207,13 +208,13 @@ def _open_term(
         for inner in sorted(sums, key=lambda s: -len(terms_of(s.body))):
             merged = merging.merge(scope, read, inner)
             if merged is not None and merged != scope:
-                return merged, read.tensor, inner
+                return Inline(read, inner)
     return None
 
 
-def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
+def _with_maps(view: View, scope: Scope) -> Iterable[Path]:
     """The scope, and a sum of one read with the maps that are read put in its place."""
-    yield Using(scope, {})
+    yield Path(scope)
     found = list(reads(scope.body))
     if len(found) == 1 and conditions.is_product(scope) and isinstance(found[0].tensor, ClassRef):
         read, ref = found[0], found[0].tensor
@@ -221,29 +222,27 @@ def _with_maps(view: View, scope: Scope) -> Iterable[Using]:
             if conditions.is_product(inner) or canonical(inner) != inner:
                 continue
             if inner not in view.derived:
-                merged = merging.merge(scope, read, inner)
-                if merged is not None:
-                    yield Using(merged, {ref: inner})
+                if merging.merge(scope, read, inner) is not None:
+                    yield from some(path(scope, Inline(read, inner)))
 
 
-def _first(view: View, scope: Scope, law: Callable[[Scope], Scope | None]) -> Iterable[Using]:
+def _first(view: View, scope: Scope, tactic: Callable[[Scope], Path | None]) -> Iterable[Path]:
     for form in _with_maps(view, scope):
-        assert isinstance(form.term, Scope)
-        answer = law(form.term)
+        answer = form.along(tactic)
         if answer is not None:
-            return [Using(answer, form.members)]
+            return [answer]
     raise Later
 
 
-def term_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def term_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return _first(view, underived(view, row), linear.term_split)
 
 
-def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Constant terms of the sum, and those of a sum that it reads, which a derivation may have
     made (a bias that went through a weight)."""
     scope = underived(view, row)
-    forms = [Using(scope, {})]
+    forms = [Path(scope)]
     if len(view.scopes(row[0])) > MAX_FOLDED:
         return []
     if any(map(linear.is_constant, terms_of(scope.body))):
@@ -253,19 +252,15 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Using]:
                     # What isn't derived is fused anyway.
                     constant = map(linear.is_constant, terms_of(inner.body))
                     if inner in view.derived and any(constant):
-                        merged = merging.merge(scope, read, inner)
-                        forms += [Using(merged, {read.tensor: inner})] if merged else []
-    found = [
-        Using(folded, form.members)
-        for form in forms
-        if isinstance(form.term, Scope) and (folded := linear.fold_terms(form.term))
-    ]
+                        if merging.merge(scope, read, inner):
+                            forms += some(path(scope, Inline(read, inner)))
+    found = [folded for form in forms if (folded := form.along(linear.fold_terms))]
     if not found:
         raise Later
     return found
 
 
-def quotient(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def quotient(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     if conditions.is_product(scope):
         scope = flat(view, row)
@@ -276,44 +271,36 @@ def invariants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return some(linear.invariants(underived(view, row)))
 
 
-def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     opened = _opened(view, scope)
-    if opened is not None:
-        assert isinstance(opened.term, Scope)
-        answer = linear.multiply_out(opened.term)
-        if answer is not None:
-            return [Using(answer, opened.members)]
+    answer = opened and opened.along(linear.multiply_out)
+    if answer is not None:
+        return [answer]
     return _first(view, scope, linear.multiply_out)
 
 
-def _opened(view: View, scope: Scope) -> Using | None:
+def _opened(view: View, scope: Scope) -> Path | None:
     """A product of reads of sums with two or more of the sums in their place, such as a square."""
-    members: dict[Tensor, Tensor] = {}
-    if not conditions.is_product(scope):
-        return None
+    opened: Path | None = Path(scope) if conditions.is_product(scope) else None
     for _ in range(2):
-        opened = _open_one(view, scope)
-        if opened is None:
-            return None
-        scope, ref, inner = opened
-        members[ref] = inner
-    return Using(scope, members)
+        step = _open_one(view, opened.scope) if opened else None
+        opened = opened.then(step) if opened and step else None
+    return opened
 
 
-def _open_one(view: View, scope: Scope) -> tuple[Scope, ClassRef, Scope] | None:
+def _open_one(view: View, scope: Scope) -> Inline | None:
     for read in reads(scope.body):
         ref = read.tensor
         assert isinstance(ref, ClassRef)
         for inner in maps_of(view, ref):
             if isinstance(inner.body, Sum):
-                merged = merging.merge(scope, read, inner)
-                if merged is not None:
-                    return merged, ref, inner
+                if merging.merge(scope, read, inner) is not None:
+                    return Inline(read, inner)
     return None
 
 
-def read_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def read_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     known = without_constants(view, scope)
     if known is None and any(read.tensor.constant for read in reads(scope.body)):
@@ -321,37 +308,35 @@ def read_constants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return some(known)
 
 
-def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Tensor | Using]:
+def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
     e, table, ids = row
     if view.eclass(e) in view.instantiated:
         return []
-    found = []
+    found: list[Path] = []
     computed = [
         inner
         for inner in maps_of(view, table)
         if not conditions.is_product(inner) and canonical(inner) == inner
     ]
     for inner in (*products_of(view, table), *computed):
-        gathered = attempt(gather, Op("Embedding", (table, ids)), Gather(inner))
-        if gathered is not None:
-            found.append(Using(gathered, {table: inner}))
+        found += some(path(Op("Embedding", (table, ids)), Gather(inner)))
     if not found:
         raise Later
     return found
 
 
-def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Path]:
     e, table, ids = row
     if view.eclass(e) in view.instantiated:
         return []
     for inner in maps_of(view, ids):
-        read = attempt(place, Op("Embedding", (table, ids)), Place(inner))
+        read = path(Op("Embedding", (table, ids)), Place(inner))
         if read is not None:
-            return [Using(read, {ids: inner})]
+            return [read]
     raise Later
 
 
-def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     for read in factors_of(scope.body):
         if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
@@ -359,15 +344,15 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 if op.name == "Embedding" and read.tensor not in op.args:
                     looked_up = selection.ungather_rows(scope, read, op)
                     if looked_up is not None:
-                        return [Using(looked_up, {read.tensor: op})]
+                        return [looked_up]
     raise Later
 
 
-def extremum(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def extremum(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(maps.extremum(underived(view, row)))
 
 
-def part(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def part(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     if scope is None or (conditions.is_product(scope) and inlinable(view, scope) is not None):
         raise Later

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.close import Close, Part, close
+from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
-from eqsynth.calculus.inline import Inline, inline
-from eqsynth.calculus.rearrange import Rearrange, rearrange
+from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.scopes import (
     reduction_iterators,
     traversal_iterators,
 )
-from eqsynth.calculus.split import Split, split
+from eqsynth.calculus.split import Split
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
@@ -42,7 +42,7 @@ MAX_FACTORS = 10
 MAX_SHARING = 8
 
 
-def factor(scope: Scope) -> Iterator[Scope]:
+def factor(scope: Scope) -> Iterator[Path]:
     """``sum_{k,l} a b c = sum_k a * {sum_l b c}``, for every split into two connected parts.
 
     Factors are connected by a shared iterator, or by being constant both: what depends on weights
@@ -59,8 +59,8 @@ def factor(scope: Scope) -> Iterator[Scope]:
         own = [frozenset(a - b) for a, b in zip(used, reversed(used), strict=True)]
         parts = [Part(side, its) for side, its in zip(sides, own, strict=True)]
         parts = [part for part in parts if len(part.operands) > 1 or part.reduced]
-        result = attempt(close, scope, Close(tuple(parts))) if parts else None
-        if result is not None and result != scope:
+        result = path(scope, Close(tuple(parts))) if parts else None
+        if result is not None and result.scope != scope:
             yield result
 
 
@@ -88,7 +88,7 @@ def _box(part: Sequence[Scalar]) -> int:
     return math.prod(it.extent for it in {it for f in part for it in iterators(f)})
 
 
-def fold_constants(scope: Scope) -> Scope | None:
+def fold_constants(scope: Scope) -> Path | None:
     """``sum a * w * s = sum a * {w * s}``, w and s constant, s over iterators of w only.
 
     The product is no larger than w and computed once, so this never loses; it comes before
@@ -101,7 +101,7 @@ def fold_constants(scope: Scope) -> Scope | None:
     inside = frozenset(n for n, factor in enumerate(factors) if factor in found)
     if len(inside) == len(factors) or len(inside) != len(found):
         return None
-    return attempt(close, scope, Close((Part(inside),)))
+    return path(scope, Close((Part(inside),)))
 
 
 def _foldable(scope: Scope) -> list[Scalar] | None:
@@ -142,7 +142,7 @@ def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
     return any(links[i][j] for i in n if first >> i & 1 for j in n if rest >> j & 1)
 
 
-def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
+def distribute(scope: Scope, read: Read, inner: Scope) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, where each part is less work.
 
     ``inner`` is a sum that ``read``, a factor of the product that is always in range, is equal to.
@@ -162,12 +162,12 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Scope | None:
     whole = math.prod(scope.extents)
     if sum(_work(part) >= whole and not _is_constant(part) for part in parts) > 1:
         return None
-    inlined = attempt(inline, scope, Inline(read, inner))
-    opened = attempt(rearrange, inlined, Rearrange(_multiplied(inlined.body))) if inlined else None
+    inlined = path(scope, Inline(read, inner))
+    opened = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
     if opened is None:
         return None
-    apart = tuple(frozenset({n}) for n in range(len(terms_of(opened.body))))
-    return attempt(split, opened, Split(apart))
+    apart = tuple(frozenset({n}) for n in range(len(terms_of(opened.scope.body))))
+    return opened.then(Split(apart))
 
 
 def _multiplied(body: Scalar) -> Scalar:

@@ -13,7 +13,8 @@ from typing import Any, Final
 from eqsynth.calculus import conditions
 from eqsynth.calculus.scopes import traversal_iterators
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
-from eqsynth.egraph.laws.requests import Later, Law, Using, inlinable, settled
+from eqsynth.egraph.laws.paths import Path
+from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
@@ -24,7 +25,7 @@ from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 GUIDED: Final = ContextVar("guided", default=True)
 
 
-def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def sum_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = _pair(view, row)
     if not GUIDED.get():
         return list(derivation.sum_split(scope))
@@ -34,10 +35,10 @@ def sum_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
         return []
     splits = list(derivation.sum_split(scope))
     # Converging derivation [EinNet §6.1]: only what is a product of matrices after substitution.
-    return [split for split in splits if derivation.distance(split) == 0]
+    return [split for split in splits if derivation.distance(split.scope) == 0]
 
 
-def window_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def window_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = _pair(view, row)
     if _mixes_traversal(scope) or substitution.is_rearranged(scope):
         return []
@@ -91,7 +92,7 @@ def _is_reordered(view: View, ref: ClassRef, scope: Scope) -> bool:
     return reordered and derivation.traversal_order(scope) is not None
 
 
-def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = _pair(view, row)
     if windows.match_g2bmm(scope) is not None:
         # A band of a product; substituted, it would be the whole product.
@@ -100,7 +101,7 @@ def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if substituted is None else [substituted]
 
 
-def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Of any product, not of pairs alone, and of what is read by another reduction: what is smaller
     is better whatever comes next."""
     scope = settled(view, row)
@@ -114,7 +115,7 @@ def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if tightened is None else [tightened]
 
 
-def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = _pair(view, row, first=True)
     found = substitution.iterator_split(scope, whole=True)
     if found is None and not _has_first(scope):
@@ -122,7 +123,7 @@ def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if found is None else [found]
 
 
-def operand_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def operand_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Maps, and reductions of one operand, take the rearrangement of what they read on; in a
     product it cancels or stays, since a product is split as its own indices ask for.
 
@@ -141,16 +142,16 @@ def operand_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
     return found
 
 
-def _cancelled(view: View, scope: Scope) -> list[Using]:
+def _cancelled(view: View, scope: Scope) -> list[Path]:
     pairs = ((read, inner) for read in reads(scope.body) for inner in _rearranged(view, read))
     return [
-        Using(merged, {read.tensor: inner})
+        merged
         for read, inner in pairs
         if (merged := substitution.cancelled(scope, read, inner)) is not None
     ]
 
 
-def _carried(view: View, scope: Scope) -> list[Using]:
+def _carried(view: View, scope: Scope) -> list[Path]:
     """One answer for each rearrangement of the operand with most axes."""
     own = sorted(dict.fromkeys(reads(scope.body)), key=lambda read: -len(iterators(read)))
     computed = [read for read in own if not _is_leaf(view, read.tensor)]
@@ -163,7 +164,7 @@ def _carried(view: View, scope: Scope) -> list[Using]:
             views = next((o for o in options if _in_order(scope, o, read)), {})
         split = substitution.operand_split(scope, views) if split and views else None
         if split is not None:
-            found.append(Using(split, {read.tensor: inner for read, inner in views.items()}))
+            found.append(split)
     return found
 
 
@@ -172,7 +173,7 @@ def _in_order(scope: Scope, views: Mapping[Read, Scope], read: Read) -> bool:
     split = substitution.operand_split(scope, views) if views else None
     if split is None:
         return False
-    (whole,) = reads(split.body)
+    (whole,) = reads(split.scope.body)
     assert isinstance(whole.tensor, Scope)
     tensor = next(reads(views[read].body)).tensor if read in views else read.tensor
     own = [index for r in reads(whole.tensor.body) if r.tensor == tensor for index in r.index]

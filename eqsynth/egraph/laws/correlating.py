@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.correlate import Correlate, Window, correlate
+from eqsynth.calculus.correlate import Correlate, Window
 from eqsynth.calculus.scopes import reduction_iterators, traversal_iterators
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.requests import Law, flat
 from eqsynth.egraph.laws.toom_cook import correlation, sizes
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators
-from eqsynth.ir.tensor import Scope, Tensor, topological
+from eqsynth.ir.tensor import Scope, topological
 from eqsynth.ir.work import flops
 
 SAVED: Final = 1 / 3
@@ -30,7 +30,7 @@ as many channels in as out: from 13 channels on with tiles of 2 by 2, from 9 on 
 def by_tiles(outputs: int) -> Law:
     """The law with so many outputs a tile, along each axis that has a window."""
 
-    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    def law(view: View, row: Sequence[Any]) -> Iterable[Path]:
         scope = flat(view, row)
         tiled = tiled_windows(scope, outputs)
         return [] if tiled is None else [tiled]
@@ -39,7 +39,7 @@ def by_tiles(outputs: int) -> Law:
 
 
 @remembered(maxsize=1 << 14)
-def tiled_windows(scope: Scope, outputs: int) -> Scope | None:
+def tiled_windows(scope: Scope, outputs: int) -> Path | None:
     """The scope by tiles of so many outputs an axis; None where that isn't less work."""
     factors = factors_of(scope.body)
     reads = [factor for factor in factors if isinstance(factor, Read)]
@@ -50,10 +50,10 @@ def tiled_windows(scope: Scope, outputs: int) -> Scope | None:
         return None
     (filters,) = (read for read in reads if read is not computed[0])
     windows = tuple(_windows(scope, computed[0], filters, outputs))
-    tiled = attempt(correlate, scope, Correlate(windows)) if windows else None
+    tiled = path(scope, Correlate(windows)) if windows else None
     if tiled is None:
         return None
-    work = sum(flops(term) for term in topological([tiled]) if not term.constant)
+    work = sum(flops(term) for term in topological([tiled.scope]) if not term.constant)
     return tiled if work <= (1 - SAVED) * flops(scope) else None
 
 

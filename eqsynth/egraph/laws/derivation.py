@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
-from eqsynth.calculus.bound import Bound, bound
-from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.close import close, everything
+from eqsynth.calculus.bound import Bound
+from eqsynth.calculus.close import everything
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
 from eqsynth.calculus.scopes import (
     reduction_iterators,
     traversal_iterators,
 )
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.substitution import mixes, reduction_split
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
@@ -48,7 +49,7 @@ def mixed_iterators(scope: Scope) -> set[It]:
     }
 
 
-def sum_split(scope: Scope) -> Iterator[Scope]:
+def sum_split(scope: Scope) -> Iterator[Path]:
     """``L_x sum_{s1,s2} f = L_x sum_{s1} {L_{x,s1} sum_{s2} f}[x, s1]`` [EinNet §4.1].
 
     The outer sum takes iterators that are mixed with others in an index: summing over what is left
@@ -63,29 +64,29 @@ def sum_split(scope: Scope) -> Iterator[Scope]:
             if len(outer) == len(reduced):
                 continue
             inside = frozenset((set(reduced) & iterators(scope.body)) - {*outer})
-            split = attempt(close, scope, everything(scope, inside))
+            split = path(scope, everything(scope, inside))
             if split is not None:
                 yield split
 
 
-def window_split(scope: Scope) -> Iterator[Scope]:
+def window_split(scope: Scope) -> Iterator[Path]:
     """``sum_k f(k) = sum_q {L_{x,q} sum_r f(3*q + r)}[x, q]`` for each window of more than 3 taps.
 
     Kernels are relaxed to multiples of 3 where their weights end, then the sum is split: a 5x5
     convolution is four 3x3 ones whose results are summed at offsets [EinNet Fig. 6].
     """
-    apart, steps = scope, list[int]()
+    apart, steps = Path(scope), list[int]()
     while True:
-        mixed = set(reduction_iterators(apart)) & mixed_iterators(apart)
+        mixed = set(reduction_iterators(apart.scope)) & mixed_iterators(apart.scope)
         large = [it for it in sorted(mixed, key=lambda it: it.slot) if TAPS < it.extent <= TAPS**2]
-        split = reduction_split(apart, large[0], TAPS) if large else None
+        split = apart.along(partial(reduction_split, it=large[0], divisor=TAPS)) if large else None
         if split is None:
             break
         steps.append(-(-large[0].extent // TAPS))
         apart = split
-    for part in sum_split(apart) if steps else ():
-        if sorted(part.reduction) == sorted(steps):
-            yield part
+    for part in sum_split(apart.scope) if steps else ():
+        if sorted(part.scope.reduction) == sorted(steps):
+            yield Path(part.scope, (*apart.steps, *part.steps))
 
 
 def distance(split: Scope) -> int:
@@ -100,7 +101,7 @@ def distance(split: Scope) -> int:
 
 
 @remembered(maxsize=1 << 14)
-def tighten(scope: Scope) -> Scope | None:
+def tighten(scope: Scope) -> Path | None:
     """``L_X f = {L_X' f}[x - lo]``, f = 0 on X \\ X' [EinNet §4.1, boundary tightening].
 
     Only in a product is a part that reads outside zero; the strictest boundary of all factors is
@@ -118,11 +119,11 @@ def tighten(scope: Scope) -> Scope | None:
     box = tuple((it, *narrow[it]) for it in sorted(narrow, key=lambda it: it.slot))
     if any(it.extent == 1 and it.slot < len(scope.traversal) for it in narrow):
         return None
-    return attempt(bound, scope, Bound(box))
+    return path(scope, Bound(box))
 
 
 @remembered(maxsize=1 << 14)
-def traversal_order(scope: Scope) -> Scope | None:
+def traversal_order(scope: Scope) -> Path | None:
     """``L_x f = {L_p(x) f}[p(x)]`` with p(x) the canonical order of the axes.
 
     So scopes that differ in the order of their axes only meet in one class.
@@ -130,8 +131,8 @@ def traversal_order(scope: Scope) -> Scope | None:
     traversal = traversal_iterators(scope)
     if len(traversal) < 2 or not scope.reduction:
         return None
-    ordered = attempt(close, scope, everything(scope, frozenset(reduction_iterators(scope))))
-    read = ordered.body if ordered is not None else None
+    ordered = path(scope, everything(scope, frozenset(reduction_iterators(scope))))
+    read = ordered.scope.body if ordered is not None else None
     axes = len([it for it in traversal if it.extent != 1])
     if not isinstance(read, Read) or len(read.index) != axes:
         return None

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.close import Close, Part, close
+from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.indices import with_indices
-from eqsynth.calculus.rearrange import Rearrange, rearrange
-from eqsynth.calculus.reindex import Reindex, reindex
+from eqsynth.calculus.rearrange import Rearrange
+from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.scopes import (
     closed,
     reduction_iterators,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.calculus.split import Split, split
+from eqsynth.calculus.split import Split
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
@@ -47,7 +47,7 @@ from eqsynth.ir.types import is_float
 MAX_TERMS = 8
 
 
-def term_split(scope: Scope) -> Scope | None:
+def term_split(scope: Scope) -> Path | None:
     """``L_x sum_y (f + g) = L_x ({L_x sum_y f}[x] + {L_x sum_y g}[x])``.
 
     Each term then has a reduction of its own to push inward.
@@ -55,10 +55,10 @@ def term_split(scope: Scope) -> Scope | None:
     terms = terms_of(scope.body)
     if not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    return attempt(split, scope, Split(tuple(frozenset({n}) for n in range(len(terms)))))
+    return path(scope, Split(tuple(frozenset({n}) for n in range(len(terms)))))
 
 
-def like_terms(scope: Scope) -> Scope | None:
+def like_terms(scope: Scope) -> Path | None:
     """``L_x c*f + d*f + g = L_x (c + d)*f + g``, c and d numbers of one sign: nothing cancels."""
     if not isinstance(scope.body, Sum) or not is_float(scope.dtype):
         return None
@@ -71,10 +71,10 @@ def like_terms(scope: Scope) -> Scope | None:
     if len(numbers) == len(scope.body.terms):
         return None
     collected = total([product([Num(n), rest]) for (rest, _), n in numbers.items()])
-    return attempt(rearrange, scope, Rearrange(collected))
+    return path(scope, Rearrange(collected))
 
 
-def fold_terms(scope: Scope) -> Scope | None:
+def fold_terms(scope: Scope) -> Path | None:
     """``L_{i,j} f + c(j) + d(j) = L_{i,j} f + {L_j c + d}[j]``, c and d constant: computed once.
 
     Constants over iterators of one of them only, so that what is kept is no larger.
@@ -85,7 +85,7 @@ def fold_terms(scope: Scope) -> Scope | None:
         small = [is_constant(t) and iterators(t) <= iterators(largest) for t in terms]
         found = frozenset(n for n, fits in enumerate(small) if fits)
         if 1 < len(found) < len(terms):
-            return attempt(close, scope, Close((Part(found),)))
+            return path(scope, Close((Part(found),)))
     return None
 
 
@@ -95,7 +95,7 @@ def is_constant(term: Scalar) -> bool:
     return bool(found) and all(leaf.tensor.constant for leaf in found)
 
 
-def quotient(scope: Scope) -> Scope | None:
+def quotient(scope: Scope) -> Path | None:
     """``L_h f(h // 2) = L_h {L_u f(u)}[h // 2]``: what repeats is computed once.
 
     For traversal iterators that the body uses through one and the same ``//`` or ``%`` only, which
@@ -131,7 +131,7 @@ def quotient(scope: Scope) -> Scope | None:
     index = tuple(
         at.get(it.slot, Index.iterator(it.slot, it.extent)) for it in traversal_iterators(scope)
     )
-    return attempt(reindex, scope, Reindex(inner, index))
+    return path(scope, Reindex(inner, index))
 
 
 def _only_atom(body: Scalar, it: It) -> Atom | None:
@@ -215,7 +215,7 @@ def _broadcasts(part: Scalar, everything: set[It]) -> bool:
     return used < everything and any(not read.tensor.constant for read in reads)
 
 
-def multiply_out(scope: Scope) -> Scope | None:
+def multiply_out(scope: Scope) -> Path | None:
     """``sum_y (f - g)^2 = sum_y (f^2 - 2 f g + g^2)``: products of sums as sums of products.
 
     Exact over the reals; where f and g are near each other their digits are lost.
@@ -223,8 +223,8 @@ def multiply_out(scope: Scope) -> Scope | None:
     terms = _expanded(scope.body) if scope.reducer == "sum" and scope.reduction else None
     if terms is None or not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    result = attempt(rearrange, scope, Rearrange(total(terms)))
-    return result if result != scope else None
+    result = path(scope, Rearrange(total(terms)))
+    return result if result and result.scope != scope else None
 
 
 def _expanded(body: Scalar) -> list[Scalar] | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from eqsynth.calculus.checking import attempt
-from eqsynth.calculus.commute import Commute, commute
+from eqsynth.calculus.commute import Commute
 from eqsynth.calculus.conditions import is_finite
-from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
+from eqsynth.calculus.deriving import Inside
+from eqsynth.calculus.inline import Inline, Uninline
 from eqsynth.calculus.scopes import read_all, scope_over, traversal_iterators
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, iterators, reads
 from eqsynth.ir.tensor import Scope
@@ -21,7 +22,7 @@ from eqsynth.ir.tensor import Scope
 # ---- parts -----------------------------------------------------------------------------------
 
 
-def part(scope: Scope, read: Read) -> Scope | None:
+def part(scope: Scope, read: Read) -> Path | None:
     """``L_x f(t[m(x)]) = L_x f({L_u t[l(u)]}[n(x)])`` where fewer places than t has are read.
 
     Two parts are compared, and the smaller is taken: one element for each value of the iterators
@@ -32,7 +33,7 @@ def part(scope: Scope, read: Read) -> Scope | None:
     smallest = min(found, key=lambda c: c.tensor.type.size, default=None)
     if smallest is None:
         return None
-    return attempt(uninline, scope, Uninline(read, smallest))
+    return path(scope, Uninline(read, smallest))
 
 
 def _by_iterators(read: Read) -> Read | None:
@@ -73,7 +74,7 @@ def _box(read: Read) -> Read | None:
 # ---- the largest and the smallest ----------------------------------------------------------------
 
 
-def extremum(scope: Scope) -> Scope | None:
+def extremum(scope: Scope) -> Path | None:
     """``max_y f(g(x, y)) = f(max_y g(x, y))`` for an f that doesn't decrease, and for min.
 
     As far inward as it goes: what is left to reduce after one step is asked for the next.
@@ -88,13 +89,20 @@ def extremum(scope: Scope) -> Scope | None:
         groups = [frozenset({n}) for n, operand in operands if not iterators(operand) <= outside]
     if not groups or (isinstance(body, Sum | Prod) and len(groups[0]) == len(operands)):
         return None  # all of the body stays together
-    pushed = attempt(commute, scope, Commute(tuple(groups)))
-    for read in dict.fromkeys(reads(pushed.body)) if pushed else ():
+    pushed = path(scope, Commute(tuple(groups)))
+    for read in dict.fromkeys(reads(pushed.scope.body)) if pushed else ():
         inner = read.tensor
         further = extremum(inner) if isinstance(inner, Scope) and inner.reduction else None
-        if pushed and further:
-            pushed = attempt(inline, pushed, Inline(read, further)) or pushed
+        if pushed and further and isinstance(inner, Scope):
+            pushed = _put_in(pushed, inner, further) or pushed
     return pushed
+
+
+def _put_in(around: Path, inner: Scope, further: Path) -> Path | None:
+    """What a scope inside leads to, put in the place of its read."""
+    moved = around.then(Inside(inner, further.steps))
+    found = [r for r in reads(moved.scope.body) if r.tensor == further.scope] if moved else []
+    return moved.then(Inline(found[0], further.scope)) if moved and found else None
 
 
 def _groups(terms: Sequence[Scalar], outside: set[It]) -> list[frozenset[int]]:

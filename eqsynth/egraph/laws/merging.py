@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_view, vanishes_outside
-from eqsynth.calculus.inline import Inline, inline
+from eqsynth.calculus.inline import Inline
+from eqsynth.egraph.laws.paths import path
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Num, Read, factors_of, reads, tree_size
@@ -35,8 +35,8 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
         return None
     if not _keeps_its_box(read, inner):
         return None
-    merged = attempt(inline, outer, Inline(read, inner))
-    return merged if merged is not None and tree_size(merged.body) <= MAX_READS else None
+    merged = path(outer, Inline(read, inner))
+    return merged.scope if merged and tree_size(merged.scope.body) <= MAX_READS else None
 
 
 def _is_product_with(outer: Scope, read: Read, inner: Scope) -> bool:

@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import neutral_outside, support
-from eqsynth.calculus.recount import Count, Recount, Uncount, recount, uncount
-from eqsynth.calculus.reindex import Reindex, reindex
+from eqsynth.calculus.recount import Count, Recount, Uncount
+from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -24,6 +23,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
@@ -48,7 +48,7 @@ _IDEMPOTENT = ("max", "min")
 
 
 @remembered(maxsize=1 << 14)
-def merge_iterators(scope: Scope) -> Scope | None:
+def merge_iterators(scope: Scope) -> Path | None:
     """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r.
 
     A maximum or minimum may meet a p twice: there r may run further than s.
@@ -60,7 +60,7 @@ def merge_iterators(scope: Scope) -> Scope | None:
     return None
 
 
-def _merged(scope: Scope, q: It, r: It) -> Scope | None:
+def _merged(scope: Scope, q: It, r: It) -> Path | None:
     """The scope over p = step * q + r; None if an index holds them in another proportion."""
     steps: set[tuple[int, int]] = set()
     for index in indices_of(scope.body):
@@ -92,7 +92,7 @@ def _merged(scope: Scope, q: It, r: It) -> Scope | None:
     digits = It(size, q.extent), It(size + 1, r.extent)
     value = bare(digits[0]) * step + bare(digits[1])
     count = Count(It(place[p.slot], p.extent), value, digits)
-    return attempt(uncount, scope, Uncount(other, (count,)))
+    return path(scope, Uncount(other, (count,)))
 
 
 SUPPORT = 2
@@ -103,11 +103,11 @@ SUPPORT = 2
 class _Factored:
     """An answer of rfactor with what it costs: points times operations."""
 
-    scope: Scope
+    path: Path
     cost: int
 
 
-def rfactor(scope: Scope) -> Scope | None:
+def rfactor(scope: Scope) -> Path | None:
     """The reduction in two parts, in the way that takes the fewest operations, if that is fewer.
 
     An iterator that is reduced may be split first, ``r = d*r1 + r0`` for a divisor d of its extent:
@@ -130,12 +130,11 @@ def rfactor(scope: Scope) -> Scope | None:
 
     found = [
         factored
-        for whole in (scope, *splits(scope, pays))
+        for whole in (Path(scope), *splits(scope, pays))
         for factored in _factored(whole, each, limit)
-        if factored.scope.type == scope.type
     ]
-    best = min(found, key=lambda f: (f.cost, f.scope.order), default=None)
-    return best.scope if best is not None and best.cost < limit else None
+    best = min(found, key=lambda f: (f.cost, f.path.scope.order), default=None)
+    return best.path if best is not None and best.cost < limit else None
 
 
 def _is_windowed(scope: Scope) -> bool:
@@ -169,7 +168,7 @@ def _mixing(indices: Iterable[Index], reduced: set[It]) -> set[It]:
 Pays = Callable[[Sequence[Index], Sequence[It]], bool]
 
 
-def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterator[Scope]:
+def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterator[Path]:
     """The scope with one iterator r as ``d*r1 + r0``, for every iterator of a window and divisor d
     of it; only those are built whose indices and reduced iterators ``pay``."""
     indices, size = list(dict.fromkeys(indices_of(scope.body))), len(scope.extents)
@@ -181,7 +180,7 @@ def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterat
                 value = bare(new[0]) * d + bare(new[1])
                 moved = [index.substitute(_image(r, value)) for index in indices]
                 if pays(moved, [*rest, *new]):
-                    apart = attempt(recount, scope, Recount((Count(r, value, new),)))
+                    apart = path(scope, Recount((Count(r, value, new),)))
                     if apart is not None:
                         yield apart
 
@@ -190,17 +189,19 @@ def _image(r: It, value: Index) -> Callable[[It], Index]:
     return lambda it: value if it == r else bare(it)
 
 
-def _factored(scope: Scope, each: int, limit: int) -> Iterator[_Factored]:
+def _factored(whole: Path, each: int, limit: int) -> Iterator[_Factored]:
     """The ways to reduce in two parts; those whose points alone are too many aren't built."""
+    scope = whole.scope
     reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
     indices = list(dict.fromkeys(indices_of(scope.body)))
     for outer, inner, parts in _worth(indices, traversal, reduced, each, limit):
-        answer = _through(scope, parts, inner, outer, each, limit)
+        step = _through(scope, parts, inner, outer, each, limit)
+        answer = whole.then(step) if step else None
         if answer is None:
             continue
-        read = next(leaf for leaf in leaves(answer.body) if isinstance(leaf, Read))
+        read = next(leaf for leaf in leaves(answer.scope.body) if isinstance(leaf, Read))
         assert isinstance(read.tensor, Scope)
-        cost = math.prod(read.tensor.extents) * each + math.prod(answer.extents)
+        cost = math.prod(read.tensor.extents) * each + math.prod(answer.scope.extents)
         yield _Factored(answer, cost)
 
 
@@ -252,7 +253,7 @@ def _through(
     outer: Iterable[It],
     each: int,
     limit: int,
-) -> Scope | None:
+) -> Reindex | None:
     """The scope through one over a coordinate for each of ``parts``, reducing ``inner``; None if
     it takes ``limit`` or more, at ``each`` an inner point. That is known before it is built."""
     mixed = {it for part in parts for it in part.iterators()}
@@ -304,7 +305,7 @@ def _through(
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
     at = tuple(place[it] for it in order)
-    return attempt(reindex, scope, Reindex(whole, at, tuple(outer), outside or 0.0))
+    return Reindex(whole, at, tuple(outer), outside or 0.0)
 
 
 def _factor(index: Index, part: Index) -> int:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.deriving import Steps
+from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.encode import scope_as
 from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.scope_rules.matching import is_selected
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
-
-Law = Callable[[View, Sequence[Any]], "Iterable[Tensor | Using]"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Using:
 
     term: Tensor
     members: Mapping[Tensor, Tensor]
+
+
+Said = Path | Steps | Tensor | Using
+"""What a law may say: steps of the calculus, or the way to where they lead; a term, if the law is
+one of those that compute their answers themselves (``table.py``)."""
+
+Law = Callable[[View, Sequence[Any]], Iterable[Said]]
 
 
 class Later(Exception):
@@ -63,21 +71,21 @@ def _waits(scope: Scope) -> bool:
     )
 
 
-def inlinable(view: View, scope: Scope) -> Using | None:
+def inlinable(view: View, scope: Scope) -> Path | None:
     """The scope with its first read of a product inlined, if there is one.
 
     A dozen laws ask it of the same scope, so the view remembers it."""
-    found: Using | None = view.once(_inlined, scope)
+    found: Path | None = view.once(_inlined, scope)
     return found
 
 
-def _inlined(view: View, scope: Scope) -> Using | None:
+def _inlined(view: View, scope: Scope) -> Path | None:
     for factor in factors_of(scope.body):
         if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
             for inner in _members_to_inline(view, factor.tensor, scope.constant):
                 merged = merging.merge(scope, factor, inner)
                 if merged is not None and merged != scope:
-                    return Using(merged, {factor.tensor: inner})
+                    return path(scope, Inline(factor, inner))
     return None
 
 
@@ -160,15 +168,18 @@ def number_of(view: View, tensor: Tensor) -> float | None:
     return next((float(op.attrs[1]) for op in full if isinstance(op.attrs[1], float)), None)
 
 
-def without_constants(view: View, scope: Scope) -> Scope | None:
+def without_constants(view: View, scope: Scope) -> Path | None:
     """The scope with numbers in the place of tensors that hold one number everywhere."""
-    found: Scope | None = view.once(_with_numbers, scope)
+    found: Path | None = view.once(_with_numbers, scope)
     return found
 
 
-def _with_numbers(view: View, scope: Scope) -> Scope | None:
+def _with_numbers(view: View, scope: Scope) -> Path | None:
     return selection.read_constants(scope, partial(number_of, view))
 
 
-def some(answer: Scope | None) -> list[Tensor]:
+Answer = TypeVar("Answer", bound=Path | Tensor)
+
+
+def some(answer: Answer | None) -> list[Answer]:
     return [] if answer is None else [answer]

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.calculus.select import (
     Numbers,
     Ungather,
-    number,
-    ungather,
 )
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 
-def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Scope | None:
+def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Path | None:
     """The scope with reads of constant tensors, always in range, as the number that they give.
 
     ``constant`` says which number all elements of a tensor are.
     """
     known = [(tensor, constant(tensor)) for tensor in tensors(scope.body)]
     numbers = tuple((tensor, value) for tensor, value in known if value is not None)
-    return attempt(number, scope, Numbers(numbers)) if numbers else None
+    return path(scope, Numbers(numbers)) if numbers else None
 
 
-def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Scope | None:
+def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     """``L_{i,j} sum_k t[ids[i], k] f(k, j) = L_{i,j} {L_{v,j} sum_k t[v, k] f(k, j)}[ids[i], j]``.
 
     Where table and f are constant the product of the two is a table that is computed once.
@@ -55,4 +53,4 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Scope | None:
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
     looked_up = scope_over([value, *rest], reduction_iterators(scope), body)
     at = (*(bare(it) for it in rows if it), *map(bare, rest))
-    return attempt(ungather, scope, Ungather(read, gathered, looked_up, at))
+    return path(scope, Ungather(read, gathered, looked_up, at))

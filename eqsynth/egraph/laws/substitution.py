@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product, is_view
+from eqsynth.calculus.deriving import Least
 from eqsynth.calculus.indices import expressions, rebuilt, substituted, with_indices
-from eqsynth.calculus.recount import Count, Recount, recount
-from eqsynth.calculus.reindex import Reindex, reindex
+from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.recount import Count, Recount
+from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
-    same_scope,
     scope_over,
     traversal_iterators,
 )
 from eqsynth.egraph.laws.merging import merge
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
@@ -102,7 +104,7 @@ def is_rearranged(scope: Scope) -> bool:
 
 
 @remembered(maxsize=1 << 14)
-def variable_substitution(scope: Scope) -> Scope | None:
+def variable_substitution(scope: Scope) -> Path | None:
     """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
 
     Every expression that mixes iterators of the traversal gets an iterator of its own, all in one
@@ -152,7 +154,7 @@ def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
     )
 
 
-def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Scope | None:
+def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Path | None:
     """The scope through one over t = mixed(old), t in place of the old iterators that go."""
     low = {mixed: mixed.range()[0] for mixed in image}
     fresh = {
@@ -181,12 +183,12 @@ def _through(
     kept: Sequence[It],
     at: Mapping[It, Index],
     order: Order = canonical_order,
-) -> Scope | None:
+) -> Path | None:
     """``L {L_kept reduce body}[at]``: the scope as a view of one over other iterators."""
     reduced = reduction_iterators(scope)
     axes = order(body, list(kept), reduced)
     inner = scope_over(axes, reduced, body, scope.reducer)
-    return attempt(reindex, scope, Reindex(inner, tuple(at.get(it, bare(it)) for it in axes)))
+    return path(scope, Reindex(inner, tuple(at.get(it, bare(it)) for it in axes)))
 
 
 # ---- an iterator as quotient and remainder ---------------------------------------------------
@@ -198,7 +200,7 @@ def iterator_split(
     whole: bool = False,
     but: Set[It | None] = frozenset(),
     order: Order = canonical_order,
-) -> Scope | None:
+) -> Path | None:
     """``L_i f(i) = {L_{q,r} f(d*q + r - o)}[(i + o) // d, (i + o) % d]``.
 
     The bijection i -> (q, r) is asked for by the index functions: an index takes ``// d`` or
@@ -227,7 +229,7 @@ def iterator_split(
     return _through(scope, substituted(scope.body, image), kept, at, order)
 
 
-def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Scope | None:
+def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Path | None:
     """``L_x reduce_y f({g}[m(x)], y) = {L_u reduce_y f(g[u], y)}[m(x)]``: a map commutes with a
     bijection of its traversal, and so does a reduction over other iterators.
 
@@ -235,29 +237,28 @@ def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Scope | None:
     indices take ``//`` and ``%`` of iterators, which are split. The axes are in the order of those
     of the operand with most of them, so all that is computed from it elementwise has one order.
     """
-    merged: Scope | None = scope
+    merged: Path | None = Path(scope)
     for read, view in views.items():
-        merged = read_through(merged, read, view) if merged else None
-    return iterator_split(merged, whole=True, order=_in_order_of_operands) if merged else None
+        merged = merged and merged.along(partial(read_through, read=read, view=view))
+    split = partial(iterator_split, whole=True, order=_in_order_of_operands)
+    return merged and merged.along(split)
 
 
-def read_through(scope: Scope, read: Read, view: Scope) -> Scope | None:
+def read_through(scope: Scope, read: Read, view: Scope) -> Path | None:
     """``L f({L_z u[m(z)]}[p(x)]) = L f(u[m(p(x))])``, the index in least form."""
-    merged = merge(scope, read, view)
-    if merged is None:
+    if merge(scope, read, view) is None:
         return None
-    body = with_indices(merged.body, lambda index: rebuilt(index, lambda affine: affine))
-    return same_scope(merged, body, reduction_iterators(merged))
+    return path(scope, Inline(read, view), Least())
 
 
-def cancelled(scope: Scope, read: Read, view: Scope) -> Scope | None:
+def cancelled(scope: Scope, read: Read, view: Scope) -> Path | None:
     """The view read through, where its index and the one that it is read at are inverse."""
     if not is_view(view) or all(index.bare() for index in read.index):
         return None
     merged = read_through(scope, read, view)
     if merged is None:
         return None
-    new = set(reads(merged.body)) - set(reads(scope.body))
+    new = set(reads(merged.scope.body)) - set(reads(scope.body))
     return merged if all(index.bare() for r in new for index in r.index) else None
 
 
@@ -304,17 +305,17 @@ def _is_dilated(scope: Scope, index: Index, it: It) -> bool:
 # ---- reductions ------------------------------------------------------------------------------
 
 
-def reduction_split(scope: Scope, it: It, divisor: int) -> Scope | None:
+def reduction_split(scope: Scope, it: It, divisor: int) -> Path | None:
     """``sum_k f(k) = sum_{q,r} f(d*q + r)``, k relaxed to a multiple of d where f is 0 there."""
     if not is_product(scope) or it.extent <= divisor:
         return None
     q, r = _apart(scope, -(-it.extent // divisor), divisor)
     counts = (Count(it, bare(q) * divisor + bare(r), (q, r)),)
-    return attempt(recount, scope, Recount(counts))
+    return path(scope, Recount(counts))
 
 
 @remembered(maxsize=1 << 14)
-def reduction_unfold(scope: Scope) -> Scope | None:
+def reduction_unfold(scope: Scope) -> Path | None:
     """``sum_k f(k // d, k % d) = sum_{q,r} f(q, r)`` of any reduction, k over a multiple of d.
 
     Nothing is relaxed: k -> (q, r) is a bijection. So a product over flattened axes (an im2col that
@@ -332,7 +333,7 @@ def reduction_unfold(scope: Scope) -> Scope | None:
             d = min(divisors)
             q, r = _apart(scope, it.extent // d, d, after=2 * len(counts))
             counts.append(Count(it, bare(q) * d + bare(r), (q, r)))
-    return attempt(recount, scope, Recount(tuple(counts))) if counts else None
+    return path(scope, Recount(tuple(counts))) if counts else None
 
 
 def _apart(scope: Scope, *extents: int, after: int = 0) -> list[It]:

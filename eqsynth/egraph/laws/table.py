@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.deriving import Steps, Whole
+from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.laws import (
     algebra,
     converging,
@@ -30,15 +32,16 @@ from eqsynth.egraph.laws import (
     windows,
 )
 from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.requests import (
     Later,
     Law,
-    Using,
     flat,
     inlinable,
     normalized,
     scope_of,
     settled,
+    some,
     underived,
     without_constants,
 )
@@ -104,28 +107,28 @@ def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [canonical(Scope(e.shape, extents, body, reducer))]
 
 
-def _canonical_form(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _canonical_form(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
     form = canonical(scope)
-    return [] if form == scope or scope in view.derived else [form]
+    return [] if form == scope or scope in view.derived else [Path(form)]
 
 
-def _derived_form(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _derived_form(_view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
     form = canonical(scope)
-    return [] if form == scope else [form]
+    return [] if form == scope else [Path(form)]
 
 
-def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Steps]:
     scope = scope_of(row)
     body = scope.body
     if not isinstance(body, Read) or body.tensor.shape != scope.traversal:
         return []
     own = tuple(Index.iterator(slot, extent) for slot, extent in enumerate(scope.traversal))
-    return [body.tensor] if body.index == own else []
+    return [(Whole(),)] if body.index == own else []
 
 
-def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     if scope is None or scope in view.derived or not conditions.is_product(scope):
         raise Later
@@ -137,7 +140,7 @@ def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
     return [merged]
 
 
-def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     (read,) = reads(scope.body)
     assert isinstance(read.tensor, ClassRef)
@@ -146,11 +149,11 @@ def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
             continue
         merged = merging.merge(scope, read, inner)
         if merged is not None and merged != scope:
-            return [Using(merged, {read.tensor: inner})]
+            return some(path(scope, Inline(read, inner)))
     raise Later
 
 
-def _seen_through(view: View, scope: Scope) -> Using | None:
+def _seen_through(view: View, scope: Scope) -> Path | None:
     """A view with what it reads in its place, whatever that computes: a part of it is computed as
     a part. Of several ways to write it the first one; the others follow from it."""
     if not conditions.is_view(scope):
@@ -168,7 +171,7 @@ def _seen_through(view: View, scope: Scope) -> Using | None:
         if not itself and without_constants(view, inner) is None:
             merged = merging.merge(scope, read, inner)
             if merged is not None and merged != scope:
-                return Using(merged, {ref: inner})
+                return path(scope, Inline(read, inner))
     return None
 
 
@@ -177,11 +180,11 @@ def _scales_a_normal(view: View, scope: Scope) -> bool:
     return any(isinstance(tensor, ClassRef) and normalized(view, tensor) for tensor in tensors)
 
 
-def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     if scope is None or scope not in view.derived:
         raise Later
-    found = []
+    found: list[Path] = []
     for read in reads(scope.body):
         assert isinstance(read.tensor, ClassRef)
         for inner in view.scopes(read.tensor):
@@ -190,13 +193,13 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Using]:
             if conditions.is_view(inner) or merging.is_permutation(scope):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None and merged != scope:
-                    found.append(Using(merged, {read.tensor: inner}))
+                    found += some(path(scope, Inline(read, inner)))
     if not found:
         raise Later
     return found
 
 
-def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Maps into maps, and into reductions of one operand; a sum of products keeps its operands as
     reads. A product without a sum is a map: ``sigmoid(o) * tanh(c)`` is one kernel."""
     scope = settled(view, row)
@@ -210,7 +213,9 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
         return []  # the scope with the numbers is fused; not both, and not each subset of them
     opened = algebra.opened_sum(view, scope)
     found = [] if opened is None else [opened]
-    whole, fused = scope, dict[Tensor, Tensor]()
+    steps = opened.steps if opened is not None else ()
+    members = {step.read.tensor for step in steps if isinstance(step, Inline)}
+    whole, fused = Path(scope), set[Tensor]()
     apart = len(terms_of(scope.body)) <= MAX_TERMS_APART
     for read in dict.fromkeys(reads(scope.body)):
         assert isinstance(read.tensor, ClassRef)
@@ -229,7 +234,7 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 continue
             if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
-            if opened is not None and read.tensor in opened.members and isinstance(inner.body, Sum):
+            if read.tensor in members and isinstance(inner.body, Sum):
                 continue
             if row[0].constant and any(True for _ in reads(inner.body)):
                 # Of constants only what needs no weights is put together: what an identity matrix
@@ -243,24 +248,25 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Using]:
                 if conditions.is_view(inner):
                     # Views first, and one at a time: which views are inlined makes no difference
                     # to a kernel, and all subsets of them would be many.
-                    return [Using(merged, {read.tensor: inner})]
+                    return some(path(scope, Inline(read, inner)))
                 if apart:
-                    found.append(Using(merged, {read.tensor: inner}))
-                elif read.tensor not in fused and (more := merging.merge(whole, read, inner)):
-                    whole, fused[read.tensor] = more, inner
-    found += [Using(whole, fused)] if fused else []
+                    found += some(path(scope, Inline(read, inner)))
+                elif read.tensor not in fused and merging.merge(whole.scope, read, inner):
+                    whole = whole.then(Inline(read, inner)) or whole
+                    fused.add(read.tensor)
+    found += [whole] if fused else []
     if not found:
         raise Later
     return found
 
 
-def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
     merged = None if scope in view.derived else reductions.merge_iterators(canonical(scope))
-    return [] if merged is None else [merged]
+    return some(merged)
 
 
-def _reduction_unfold(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _reduction_unfold(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
     unfolded = None if scope in view.derived else substitution.reduction_unfold(canonical(scope))
     return [] if unfolded is None else [unfolded]
@@ -272,13 +278,13 @@ def _phase_select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return [] if selected is None else [selected]
 
 
-def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     factored = reductions.rfactor(scope) if scope else None
     return [] if factored is None else [factored]
 
 
-def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = flat(view, row)
     ordered = derivation.traversal_order(scope)
     return [] if ordered is None else [ordered]
@@ -426,6 +432,14 @@ LAWS: Final[dict[str, Law]] = {
     "match-epilogue": _match_epilogue,
 }
 
+# Laws that still compute their answers themselves: what they say is taken as it is. All others say
+# steps of the calculus, which whoever unites applies (``answers.py``).
+COMPUTED: Final = frozenset({
+    "definition", "view", "reduction", "phase-select", "expand", "expand-cancels", "common-factor",
+    "expression-split", "tap-merge", "invariants", "stack", "merge-matmuls", "merge-conv2ds",
+    "match-matmul", "match-conv2d", "match-conv-transpose2d", "match-g2bmm", "match-gbmm",
+    "match-view", "match-epilogue",
+})  # fmt: skip
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",

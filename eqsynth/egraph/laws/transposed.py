@@ -62,7 +62,7 @@ def match_conv_transpose2d(scope: Scope) -> Tensor | None:
             if apart is None:
                 return _conv_transpose2d(scope, x, w, axes)
             # Filters that are counted through the groups.
-            (read,) = reads(apart.body)
+            (read,) = reads(apart.scope.body)
             assert isinstance(read.tensor, Scope)
             value = match_conv_transpose2d(read.tensor)
             return value and same_scope(scope, replace(read, tensor=value), [])

@@ -1,0 +1,173 @@
+"""Deriving: laws in a row. What anybody says of a term goes through here.
+
+A step is the arguments of one law; their class says which law. A tactic gives steps, and never a
+term: ``derive`` applies the laws, each of which checks its conditions, and gives the term that they
+lead to. So what a tactic says is either an equality or refused.
+
+    L_x sum_y a * {b + c}[p]
+      -> Inline     L_x sum_y a * (b + c)
+      -> Rearrange  L_x sum_y a * b + a * c
+      -> Split      L_x {L_x sum_y a * b}[x] + {L_x sum_y a * c}[x]
+
+Steps may state hypotheses, that a tensor equals a term (or a number everywhere). Whoever derives
+has to know that they hold (:func:`hypotheses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eqsynth.calculus import checking
+from eqsynth.calculus.bound import Bound, bound
+from eqsynth.calculus.close import Close, close
+from eqsynth.calculus.commute import Commute, commute
+from eqsynth.calculus.correlate import Correlate, correlate
+from eqsynth.calculus.indices import least_form
+from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
+from eqsynth.calculus.rearrange import Rearrange, rearrange
+from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
+from eqsynth.calculus.reindex import Reindex, reindex
+from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
+from eqsynth.calculus.select import (
+    Gather,
+    Numbers,
+    Place,
+    Ungather,
+    gather,
+    number,
+    place,
+    ungather,
+)
+from eqsynth.calculus.split import Split, split
+from eqsynth.ir.normal import canonical, remembered
+from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
+from eqsynth.ir.tensor import Op, Scope, Tensor
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A scope that is read is derived further, where it stands."""
+
+    inner: Scope
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Least:
+    """Indices get their least form."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A scope that reads one tensor as it is, is that tensor."""
+
+
+Step = (
+    Bound | Close | Commute | Correlate | Gather | Inline | Inside | Least | Numbers | Place
+    | Rearrange | Recount | Reindex | Split | Uncount | Ungather | Uninline | Whole
+)  # fmt: skip
+
+
+Steps = tuple[Step, ...]
+
+
+def least(scope: Scope, given: Least) -> Scope:
+    """The scope with its indices in least form, ``x[i // 4 * 4 + i % 4] = x[i]``.
+
+    Raises:
+        LawError: never.
+    """
+    return least_form(scope)
+
+
+def inside(scope: Scope, given: Inside) -> Scope:
+    """``L_x f({g}[p]) = L_x f({h}[p])`` where the steps lead from g to h.
+
+    Raises:
+        LawError: ``reads``: nothing reads g; what the steps' laws say.
+    """
+    read = any(isinstance(leaf, Read) and leaf.tensor == given.inner for leaf in leaves(scope.body))
+    checking.require(read, "inside", condition="reads", what="the scope isn't read")
+    other = derive(given.inner, given.steps)
+    body = rewrite_leaves(
+        scope.body,
+        lambda leaf: Read(other, leaf.index, leaf.fill)
+        if isinstance(leaf, Read) and leaf.tensor == given.inner
+        else leaf,
+    )
+    return same_scope(scope, body, reduction_iterators(scope))
+
+
+def whole(scope: Scope, given: Whole) -> Tensor:
+    """``L_x t[x] = t``.
+
+    Raises:
+        LawError: ``reads``: it is another read, or none.
+    """
+    body = scope.body
+    own = tuple(map(bare, traversal_iterators(scope)))
+    fits = isinstance(body, Read) and not scope.reduction and body.tensor.type == scope.type
+    fits = fits and isinstance(body, Read) and body.index == own
+    checking.require(fits, "whole", condition="reads", what="no tensor is read as it is")
+    assert isinstance(body, Read)
+    return body.tensor
+
+
+LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
+    Bound: bound, Close: close, Commute: commute, Correlate: correlate, Gather: gather,
+    Inline: inline, Inside: inside, Least: least, Numbers: number,
+    Place: place, Rearrange: rearrange, Recount: recount, Reindex: reindex, Split: split,
+    Uncount: uncount, Ungather: ungather, Uninline: uninline, Whole: whole,
+}  # fmt: skip
+"""The law of each class of arguments."""
+
+
+@remembered(maxsize=1 << 15)
+def apply(term: Tensor, step: Step) -> Tensor:
+    """The term that the law of the step's arguments gives.
+
+    Raises:
+        LawError: it refuses them, or is no law of such a term.
+    """
+    starts = Op if isinstance(step, Gather | Place) else Scope
+    checking.require(isinstance(term, starts), type(step).__name__.lower(), condition="type",
+                     what="no law of such a term")  # fmt: skip
+    result = LAWS[type(step)](term, step)
+    checking.require(result.type == term.type, type(step).__name__.lower(), condition="type",
+                     what="the result is of another type")  # fmt: skip
+    return result
+
+
+def derive(term: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Where the steps lead from a term, in canonical form.
+
+    Raises:
+        LawError: one of the laws refuses its arguments.
+    """
+    for step in steps:
+        term = apply(term, step)
+    return canonical(term) if isinstance(term, Scope) else term
+
+
+def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Tensor | float]]:
+    """What the steps rest on: tensors, and what each of them equals. What equals itself is left
+    out."""
+    found: list[tuple[Tensor, Tensor | float]] = []
+    for step in steps:
+        match step:
+            case Inline(read=read, inner=inner):
+                found.append((read.tensor, inner))
+            case Ungather(read=read, rows=rows):
+                found.append((read.tensor, rows))
+            case Gather(table=table) if isinstance(term, Op):
+                found.append((term.args[0], table))
+            case Place(ids=ids) if isinstance(term, Op):
+                found.append((term.args[1], ids))
+            case Numbers(numbers=numbers):
+                found += numbers
+            case Inside(inner=inner, steps=further):
+                found += hypotheses(inner, further)
+        term = apply(term, step)
+    return ((tensor, equal) for tensor, equal in found if tensor != equal)

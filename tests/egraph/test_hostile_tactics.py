@@ -1,0 +1,298 @@
+"""Tactics can't be unsound: each is replaced by one that says steps at random, and by one that says
+terms. Whatever gets into the e-graph is equal all the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from eqsynth.calculus.bound import Bound
+from eqsynth.calculus.close import Close, Part, operands_of
+from eqsynth.calculus.commute import Commute
+from eqsynth.calculus.correlate import Correlate, Window
+from eqsynth.calculus.deriving import LAWS as CALCULUS
+from eqsynth.calculus.deriving import Inside, Least, Step, Whole
+from eqsynth.calculus.inline import Inline, Uninline
+from eqsynth.calculus.rearrange import Rearrange
+from eqsynth.calculus.recount import Count, Recount, Uncount
+from eqsynth.calculus.reindex import Reindex
+from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
+from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
+from eqsynth.calculus.split import Split
+from eqsynth.egraph import answers, asking
+from eqsynth.egraph.answers import asked
+from eqsynth.egraph.laws.paths import Path
+from eqsynth.egraph.laws.requests import Using
+from eqsynth.egraph.laws.table import COMPUTED, LAWS
+from eqsynth.egraph.laws.toom_cook import correlation
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.view import View
+from eqsynth.errors import EqsynthError, EquivalenceError, LawError
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, product, reads, rebuild, total
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.rules import load_rules
+from eqsynth.testing.consistency import assert_egraph_consistent
+from tests.egraph.programs import PROGRAMS
+
+RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
+LIMITS = Limits(700, 20.0)
+# One of each kind of what laws are about: products, sums, windows, maxima, maps, gathers, numbers.
+NAMES = (
+    "attention", "biased-chain", "padded-maximum", "softmax", "looked-up-rows", "taps-apart",
+    "identity-matrix", "residual-block", "squared-distances", "pad-and-crop", "rows-in-reverse",
+)  # fmt: skip
+
+
+class Proposals:
+    """Steps from a term, as little thought out as can be."""
+
+    def __init__(self, random: Random, view: View) -> None:
+        self.random, self.view = random, view
+        refs = sorted(view.refs.values(), key=lambda ref: ref.handle)
+        self.scopes = [scope for ref in refs for scope in view.scopes(ref)]
+        self.refs = refs
+
+    def steps(self, term: Tensor) -> tuple[Step, ...]:
+        return tuple(self.step(term) for _ in range(self.random.choice((1, 1, 1, 2))))
+
+    def step(self, term: Tensor) -> Step:
+        if isinstance(term, Op):
+            return self.random.choice((Gather, Place))(self._scope(term.args[-1]))
+        assert isinstance(term, Scope)
+        kinds = [kind for kind in CALCULUS if kind not in (Gather, Place)]
+        kind = self.random.choice(kinds)
+        made: Callable[[Scope], Step] = getattr(self, kind.__name__.lower())
+        return made(term)
+
+    def some(self, of: Iterable[Any]) -> list[Any]:
+        return [one for one in of if self.random.random() < 0.6]
+
+    def groups(self, term: Scope) -> tuple[frozenset[int], ...]:
+        places = list(range(len(operands_of(term.body))))
+        self.random.shuffle(places)
+        cut = self.random.randint(0, len(places))
+        both = frozenset(places[:cut]), frozenset(places[cut:])
+        return tuple(group for group in both if group or self.random.random() < 0.1)
+
+    def _scope(self, tensor: Tensor) -> Scope:
+        """Most often a member of the class, else any scope, of the same type if there is one."""
+        own = self.view.scopes(tensor) if isinstance(tensor, ClassRef) else []
+        alike = [scope for scope in self.scopes if scope.type == tensor.type]
+        options = [found for found in (own, own, alike, self.scopes) if found]
+        return self.random.choice(self.random.choice(options))
+
+    def _read(self, scope: Scope) -> Read:
+        found = list(reads(scope.body))
+        return self.random.choice(found) if found else Read(self.random.choice(self.refs), ())
+
+    def _index(self, its: Sequence[It]) -> Index:
+        index = Index(self.random.choice((0, 0, 0, 1, -1)))
+        for it in self.random.sample(list(its), min(len(its), self.random.choice((1, 1, 2)))):
+            index = index + bare(it) * self.random.choice((1, 1, 1, 2, -1))
+        return index // 2 if self.random.random() < 0.1 else index
+
+    def bound(self, scope: Scope) -> Bound:
+        its = self.some([*traversal_iterators(scope), *reduction_iterators(scope)])
+        boxes = ((it, *sorted(self.random.choices(range(it.extent + 1), k=2))) for it in its)
+        return Bound(tuple(boxes))
+
+    def close(self, scope: Scope) -> Close:
+        inner = reduction_iterators(scope)
+        return Close(tuple(Part(g, frozenset(self.some(inner))) for g in self.groups(scope)))
+
+    def commute(self, scope: Scope) -> Commute:
+        return Commute(self.groups(scope))
+
+    def correlate(self, scope: Scope) -> Correlate:
+        its = [*traversal_iterators(scope), *reduction_iterators(scope), It(0, 1)]
+        out, tap = self.random.choice(its), self.random.choice(its)
+        return Correlate((Window(out, tap, correlation(2, 3)),))
+
+    def inline(self, scope: Scope) -> Inline:
+        read = self._read(scope)
+        return Inline(read, self._scope(read.tensor))
+
+    def uninline(self, scope: Scope) -> Uninline:
+        read = self._read(scope)
+        inner = self.random.choice((self._scope(read.tensor), scope_over([], [], read)))
+        its = [*traversal_iterators(scope), *reduction_iterators(scope)]
+        at = tuple(self._index(its) for _ in inner.traversal)
+        return Uninline(read, Read(inner, at))
+
+    def inside(self, scope: Scope) -> Inside:
+        found = [read.tensor for read in reads(scope.body) if isinstance(read.tensor, Scope)]
+        inner = self.random.choice(found) if found else self._scope(self._read(scope).tensor)
+        return Inside(inner, (self.step(inner),))
+
+    def least(self, _scope: Scope) -> Least:
+        return Least()
+
+    def whole(self, _scope: Scope) -> Whole:
+        return Whole()
+
+    def numbers(self, scope: Scope) -> Numbers:
+        tensor = self._read(scope).tensor
+        found = [
+            float(op.attrs[1])
+            for op in (self.view.operators(tensor) if isinstance(tensor, ClassRef) else ())
+            if op.name == "Full" and isinstance(op.attrs[1], float)
+        ]
+        return Numbers(((tensor, self.random.choice([1.0, 0.0, *found, *found])),))
+
+    def rearrange(self, scope: Scope) -> Rearrange:
+        return Rearrange(self._another(scope.body))
+
+    def _another(self, body: Scalar) -> Scalar:
+        kind = self.random.choice(("out", "twice", "without", "inside", "same"))
+        parts = list(children(body))
+        if kind == "out" and isinstance(body, Prod):
+            sums = [part for part in parts if isinstance(part, Sum)]
+            if sums:
+                parts.remove(sums[0])
+                return total([product([*parts, term]) for term in sums[0].terms])
+        if kind == "twice":
+            return total([product([Num(0.5), body]), product([Num(0.5), body])])
+        if kind == "without" and len(parts) > 1 and isinstance(body, Prod | Sum):
+            return rebuild(body, parts[1:])
+        if kind == "inside" and parts:
+            return rebuild(body, [self._another(parts[0]), *parts[1:]])
+        return body
+
+    def recount(self, scope: Scope) -> Recount:
+        size, counts = len(scope.extents), list[Count]()
+        for it in self.some(reduction_iterators(scope)):
+            d = self.random.choice((1, 2, 3, it.extent))
+            slot = size + 2 * len(counts)
+            new = It(slot, max(it.extent // d, 1)), It(slot + 1, d)
+            value = bare(new[0]) * self.random.choice((d, d, d, 1)) + bare(new[1])
+            counts.append(Count(it, value + self.random.choice((0, 0, 0, 1)), new))
+        return Recount(tuple(counts))
+
+    def uncount(self, scope: Scope) -> Uncount:
+        other = self._scope(scope)
+        return Uncount(other, self.recount(other).counts)
+
+    def reindex(self, scope: Scope) -> Reindex:
+        outer = tuple(self.some(reduction_iterators(scope)))
+        its = traversal_iterators(scope)
+        if self.random.random() < 0.5:
+            # The same scope with its axes in another order.
+            order = self.random.sample(its, len(its))
+            inner = scope_over(order, reduction_iterators(scope), scope.body, scope.reducer)
+            return Reindex(inner, tuple(map(bare, order)))
+        inner = self._scope(scope)
+        at = tuple(self._index([*its, *outer]) for _ in inner.traversal)
+        return Reindex(inner, at, outer)
+
+    def split(self, scope: Scope) -> Split:
+        return Split(self.groups(scope))
+
+    def ungather(self, scope: Scope) -> Ungather:
+        read = self._read(scope)
+        rows = [op for ref in self.refs for op in self.view.operators(ref)] or [Op("Full")]
+        table = self._scope(read.tensor)
+        at = tuple(self._index(traversal_iterators(scope)) for _ in table.traversal)
+        return Ungather(read, self.random.choice(rows), table, at)
+
+
+def saying_steps(random: Random) -> Callable[[str], Any]:
+    """Tactics that say steps at random, a few for each request."""
+
+    def tactic(law: str) -> Any:
+        def hostile(view: View, row: Sequence[Any]) -> Iterator[tuple[Step, ...]]:
+            proposals = view.once(lambda view, _: Proposals(random, view), "proposals")
+            for _ in range(6):
+                try:
+                    yield proposals.steps(asked(law, row))
+                except EqsynthError:
+                    continue  # arguments that can't even be written down
+
+        return hostile
+
+    return tactic
+
+
+def saying_terms(random: Random) -> Callable[[str], Any]:
+    """Tactics that say any term of the right type."""
+
+    def tactic(_law: str) -> Any:
+        def hostile(view: View, row: Sequence[Any]) -> Iterator[Any]:
+            alike = [
+                scope for ref in view.refs.values() for scope in view.scopes(ref)
+                if scope.type == row[0].type
+            ]  # fmt: skip
+            for scope in random.sample(alike, min(2, len(alike))):
+                yield random.choice((scope, Using(scope, {}), Path(scope)))
+
+        return hostile
+
+    return tactic
+
+
+class Door:
+    """What became of the answers: how many were taken of each law of the calculus, or refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        apply = asking.applied
+
+        def watched(view: View, law: str, row: Sequence[Any], said: Any, computes: bool) -> Using:
+            steps = said.steps if isinstance(said, Path) else said
+            names = [type(s).__name__ for s in steps] if isinstance(steps, tuple) else ["term"]
+            try:
+                found = apply(view, law, row, said, computes)
+            except LawError:
+                self.refused.update([] if computes else names)
+                raise
+            self.taken.update([] if computes else names)
+            return found
+
+        monkeypatch.setattr(asking, "applied", watched)
+
+
+def replace_all(monkeypatch: pytest.MonkeyPatch, tactic: Callable[[str], Any]) -> Door:
+    for law in LAWS.keys() - COMPUTED:
+        monkeypatch.setitem(LAWS, law, tactic(law))
+    return Door(monkeypatch)
+
+
+def saturated(name: str) -> None:
+    graph = saturate_terms([PROGRAMS[name]()], RULES, DEFAULT_PHASES, LIMITS, False)
+    assert_egraph_consistent(graph)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_at_random_are_equalities_or_refused(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = replace_all(monkeypatch, saying_steps(Random(seed)))
+    for name in NAMES:
+        saturated(name)
+    assert len(door.taken) >= 10, door.taken
+    assert sum(door.refused.values()) > sum(door.taken.values()) > 100
+    # Each law was asked for what it has to refuse.
+    assert {kind.__name__ for kind in CALCULUS} - {"Least", "Place", "Gather"} <= {*door.refused}
+
+
+def test_terms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = replace_all(monkeypatch, saying_terms(Random(0)))
+    for name in NAMES[:4]:
+        saturated(name)
+    # A path is as good as its steps: without any it is what was asked about.
+    assert set(door.refused) == {"term"} and sum(door.refused.values()) > 50 and not door.taken
+
+
+def test_a_hypothesis_has_to_stand_in_the_e_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: without it a wrong answer gets in, and is seen."""
+    monkeypatch.setattr(answers, "_is_known", lambda _view, _tensor, _equal: True)
+    replace_all(monkeypatch, saying_steps(Random(0)))
+    with pytest.raises((EquivalenceError, EqsynthError)):
+        for name in NAMES:
+            saturated(name)
