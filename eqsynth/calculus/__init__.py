@@ -19,15 +19,15 @@ against the interpreter.
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
 
-What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments.
-It can't be unsound, whatever it proposes. Laws that haven't been moved here yet compute and choose
-in one function there.
+What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments,
+which whoever unites applies. It can't be unsound, whatever it proposes. Laws that haven't been
+moved here yet compute and choose in one function there.
 
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
-its members. The law holds under it; who proposes it says where it is from (``Using``).
+its members. The law holds under it; who proposes it says where it is from (``hypotheses``).
 
 ``bilinear.py`` says whether the matrices of a bilinear algorithm are right.
-``scopes.py`` makes scopes of parts, ``indices.py`` brings indices into least form,
+``deriving.py`` applies laws in a row; ``scopes.py`` makes scopes of parts,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing
 (``ir/normal.py``).

@@ -10,7 +10,7 @@ from typing import Final
 
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
-from eqsynth.ir.scalar import Num, Read, Scalar, composites, dtype_of, factors_of, leaves, reads
+from eqsynth.ir.scalar import Num, Read, Scalar, composites, dtype_of, factors_of, leaves
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 
@@ -29,11 +29,6 @@ def is_product(scope: Scope) -> bool:
         and any(isinstance(f, Read) for f in factors)
         and (len(factors) == 1 or all(map(is_finite, factors)))
     )
-
-
-def is_gate(scope: Scope) -> bool:
-    """A product of several reads element by element: ``L . x[i] * y[i]``."""
-    return is_product(scope) and not scope.reduction and len(set(reads(scope.body))) > 1
 
 
 def is_finite(factor: Scalar) -> bool:

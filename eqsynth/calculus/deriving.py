@@ -24,7 +24,6 @@ from eqsynth.calculus.bound import Bound, bound
 from eqsynth.calculus.close import Close, close
 from eqsynth.calculus.commute import Commute, commute
 from eqsynth.calculus.correlate import Correlate, correlate
-from eqsynth.calculus.indices import least_form
 from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
@@ -41,6 +40,7 @@ from eqsynth.calculus.select import (
     ungather,
 )
 from eqsynth.calculus.split import Split, split
+from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
 from eqsynth.ir.tensor import Op, Scope, Tensor

@@ -21,9 +21,9 @@ from eqsynth.calculus.conditions import (
     keeps_one_dtype,
     vanishes_outside,
 )
-from eqsynth.calculus.indices import least_form
 from eqsynth.calculus.scopes import reduction_iterators, same_scope
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
     Prod,
     Read,

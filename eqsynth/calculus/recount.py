@@ -13,9 +13,9 @@ from functools import partial
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product, leaves_with
-from eqsynth.calculus.indices import least_form, substituted
 from eqsynth.calculus.scopes import reduction_iterators, same_scope
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.indices import least_form, substituted
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, factors_of
 from eqsynth.ir.tensor import Scope

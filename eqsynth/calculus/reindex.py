@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.indices import least_form
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.scopes import reduction_iterators, renumber, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Scope
 

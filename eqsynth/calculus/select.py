@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.indices import least_form
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
     Num,
     Read,

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from eqsynth.calculus import conditions
 from eqsynth.calculus.checking import require
 from eqsynth.egraph.answers import Answer, applied
 from eqsynth.egraph.blame import is_own
-from eqsynth.egraph.laws.requests import Later, Said, Using
+from eqsynth.egraph.laws.requests import Later, Said, Using, is_gate
 from eqsynth.egraph.laws.table import ASKED_AGAIN, COMPUTED, GATE_VARIANTS, LAWS, MEANING, VARIANTS
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
@@ -144,7 +143,7 @@ class _Room:
         if ref not in self._scopes:
             self._scopes[ref] = set(self._view.scopes(ref))
         most = self._most
-        if any(isinstance(s, Scope) and conditions.is_gate(s) for s in self._scopes[ref]):
+        if any(isinstance(s, Scope) and is_gate(s) for s in self._scopes[ref]):
             most = min(most, GATE_VARIANTS)
         return len(self._scopes[ref]) > most
 

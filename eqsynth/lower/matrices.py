@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from eqsynth.calculus.indices import rebuilt
 from eqsynth.extract.kernel import strides
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.scalar import Read, factors_of, leaves

@@ -41,7 +41,7 @@ from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import PROGRAMS
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
-LIMITS = Limits(700, 20.0)
+LIMITS = Limits(400, 20.0)
 # One of each kind of what laws are about: products, sums, windows, maxima, maps, gathers, numbers.
 NAMES = (
     "attention", "biased-chain", "padded-maximum", "softmax", "looked-up-rows", "taps-apart",

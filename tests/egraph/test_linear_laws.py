@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 from hypothesis import strategies as st
 
-from eqsynth.calculus.checking import attempt
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.select import Gather, Place, gather, place
+from eqsynth.calculus.select import Gather, Place
 from eqsynth.egraph.laws import linear, selection
 from eqsynth.egraph.laws.common_factor import common_factor
+from eqsynth.egraph.laws.paths import path
 from eqsynth.egraph.scope_rules.building import answers
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
@@ -228,13 +228,13 @@ def test_rows_of_a_product_are_rows_of_its_factor() -> None:
     product_ = Prod((x(k, r, shape=(3, 200)), x(k, j, shape=(3, 2), name="b")))
     inner = canonical(Scope((200, 2), (3,), product_))
     whole = op("Embedding", inner, ids)
-    answer = attempt(gather, whole, Gather(inner))
+    answer = end(path(whole, Gather(inner)))
     assert answer is not None
     assert_equal(whole, answer)
     longer = Prod((x(r, k, shape=(201, 3)), x(k, j, shape=(3, 2), name="b")))
     # Row 200 would be found there and not in the product.
     beyond = canonical(Scope((200, 2), (3,), longer))
-    assert attempt(gather, op("Embedding", beyond, ids), Gather(beyond)) is None
+    assert end(path(op("Embedding", beyond, ids), Gather(beyond))) is None
 
 
 def test_rows_of_a_product_of_tables_of_any_rank() -> None:
@@ -248,7 +248,7 @@ def test_rows_of_a_product_of_tables_of_any_rank() -> None:
     )
     inner = canonical(Scope((200, 2), (3,), Prod(factors)))
     whole = op("Embedding", inner, ids)
-    answer = attempt(gather, whole, Gather(inner))
+    answer = end(path(whole, Gather(inner)))
     assert answer is not None
     assert_equal(whole, answer)
 
@@ -299,11 +299,11 @@ def window(size: int, shift: int, name: str, constant: bool = True) -> Read:
 def test_rows_at_places_that_are_computed_are_read_there() -> None:
     table, count = leaf("t", 4, 2), it(0, 3)
     backwards = Scope((3,), (), Value(count * -1 + 3))
-    answer = attempt(place, op("Embedding", table, backwards), Place(backwards))
+    answer = end(path(op("Embedding", table, backwards), Place(backwards)))
     assert answer == Scope((3, 2), (), Read(table, (count * -1 + 3, it(1, 2))))
     for beyond_it in (count + 2, count - 1):  # no row: an embedding raises there
         beyond = Scope((3,), (), Value(beyond_it))
-        assert attempt(place, op("Embedding", table, beyond), Place(beyond)) is None
+        assert end(path(op("Embedding", table, beyond), Place(beyond))) is None
 
 
 @pytest.mark.parametrize(("small", "shift"), [(1, 0), (3, 1), (5, 2), (3, 0), (2, 2)])

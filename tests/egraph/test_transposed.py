@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from eqsynth.calculus.indices import rebuilt
 from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.egraph.laws.phases import phase_select
 from eqsynth.egraph.laws.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
+from eqsynth.ir.indices import rebuilt
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Prod, Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 from eqsynth.calculus.close import Close, Part
-from eqsynth.calculus.indices import with_indices
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.scopes import (
@@ -23,6 +22,7 @@ from eqsynth.calculus.scopes import (
 from eqsynth.calculus.split import Split
 from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import Atom, Index, It
+from eqsynth.ir.indices import with_indices
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Call,

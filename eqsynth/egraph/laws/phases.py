@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 
 from eqsynth.calculus.conditions import is_product, leaves_with
-from eqsynth.calculus.indices import rebuilt, substituted
 from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.indices import rebuilt, substituted
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
 from eqsynth.ir.tensor import Scope

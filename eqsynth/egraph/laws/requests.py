@@ -113,6 +113,11 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     return sorted(found, key=conditions.is_view)
 
 
+def is_gate(scope: Scope) -> bool:
+    """A product of several reads element by element: ``L . x[i] * y[i]``."""
+    return conditions.is_product(scope) and not scope.reduction and len(set(reads(scope.body))) > 1
+
+
 def normalized(view: View, ref: ClassRef) -> bool:
     """Whether a library normalizes the tensor in one pass: products and maps read it as it is. A
     view is taken of what it computes, so that a part of it is a part of its argument."""

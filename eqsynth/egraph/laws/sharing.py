@@ -6,9 +6,12 @@ is one merged product and not one for every subset and order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.egraph.laws.requests import Law
+from eqsynth.egraph.view import View
+from eqsynth.ir.tensor import ClassRef, Op, Tensor
 
 # More products than this are left as they are: a merged product computes all of them.
 MAX_MERGED = 16
@@ -35,3 +38,33 @@ def merged(product: Op, peers: Sequence[Op], axis: int) -> Tensor | None:
     whole = Op(product.name, (product.args[0], side_by_side), product.attrs)
     stop = start + product.args[1].shape[along]
     return Op("Slice", (whole,), (axis, start, stop, 1))
+
+
+def merging(name: str, axis: int) -> Law:
+    """The law of merging products of one operator; ``axis`` of the result is sliced."""
+
+    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+        e, x, w = row
+        found: list[Tensor] = []
+        for own in view.operators(e):
+            if own.name != name or own.args != (x, w) or _is_merged(view, own):
+                continue
+            peers = [
+                peer
+                for peer in view.products_of(x)
+                if (peer.name, peer.attrs) == (name, own.attrs)
+                and len(peer.args[1].shape) == len(w.shape)
+                and peer.args[1].shape[2:] == w.shape[2:]
+                and not _is_merged(view, peer)
+            ]
+            whole = merged(own, peers, axis % len(own.shape))
+            found += [] if whole is None else [whole]
+        return found
+
+    return law
+
+
+def _is_merged(view: View, product: Op) -> bool:
+    weight = product.args[1]
+    assert isinstance(weight, ClassRef)
+    return any(member.name == "Concat" for member in view.operators(weight))

@@ -14,7 +14,6 @@ from functools import partial
 
 from eqsynth.calculus.conditions import is_product, is_view
 from eqsynth.calculus.deriving import Least
-from eqsynth.calculus.indices import expressions, rebuilt, substituted, with_indices
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.reindex import Reindex
@@ -27,6 +26,7 @@ from eqsynth.calculus.scopes import (
 from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
+from eqsynth.ir.indices import expressions, rebuilt, substituted, with_indices
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,

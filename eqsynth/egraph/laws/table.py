@@ -38,6 +38,7 @@ from eqsynth.egraph.laws.requests import (
     Law,
     flat,
     inlinable,
+    is_gate,
     normalized,
     scope_of,
     settled,
@@ -205,7 +206,7 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
-    gate = conditions.is_gate(scope)
+    gate = is_gate(scope)
     summed = conditions.is_product(scope) and not gate
     if summed and not merging.sums_each_once(scope):
         raise Later
@@ -346,36 +347,6 @@ def _stack(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     return stacking.stacked(scope, view.places_of(outline(scope)[0]))
 
 
-def _merge(name: str, axis: int) -> Law:
-    """The law of merging products of one operator; ``axis`` of the result is sliced."""
-
-    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
-        e, x, w = row
-        found: list[Tensor] = []
-        for own in view.operators(e):
-            if own.name != name or own.args != (x, w) or _is_merged(view, own):
-                continue
-            peers = [
-                peer
-                for peer in view.products_of(x)
-                if (peer.name, peer.attrs) == (name, own.attrs)
-                and len(peer.args[1].shape) == len(w.shape)
-                and peer.args[1].shape[2:] == w.shape[2:]
-                and not _is_merged(view, peer)
-            ]
-            whole = sharing.merged(own, peers, axis % len(own.shape))
-            found += [] if whole is None else [whole]
-        return found
-
-    return law
-
-
-def _is_merged(view: View, product: Op) -> bool:
-    weight = product.args[1]
-    assert isinstance(weight, ClassRef)
-    return any(member.name == "Concat" for member in view.operators(weight))
-
-
 LAWS: Final[dict[str, Law]] = {
     "definition": _definition,
     "view": _view,
@@ -427,8 +398,8 @@ LAWS: Final[dict[str, Law]] = {
     "match-gbmm": converging.matched(windows.match_gbmm),
     "match-view": _match_view,
     "stack": _stack,
-    "merge-matmuls": _merge("Matmul", -1),
-    "merge-conv2ds": _merge("Conv2d", 1),
+    "merge-matmuls": sharing.merging("Matmul", -1),
+    "merge-conv2ds": sharing.merging("Conv2d", 1),
     "match-epilogue": _match_epilogue,
 }
 
