@@ -14,6 +14,7 @@ from typing import Final
 
 from eqsynth.extract.kernel import strides
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
+from eqsynth.ir.indices import rebuilt
 from eqsynth.ir.scalar import Read, factors_of, leaves
 from eqsynth.ir.tensor import Op, is_literal
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest, access_of
