@@ -43,11 +43,6 @@ def operands_of(body: Scalar) -> tuple[Scalar, ...]:
     return children(body) if isinstance(body, Prod | Sum) else (body,)
 
 
-def everything(scope: Scope, reduced: frozenset[It]) -> Close:
-    """The whole body, with these iterators reduced inside."""
-    return Close((Part(frozenset(range(len(operands_of(scope.body)))), reduced),))
-
-
 def close(scope: Scope, given: Close) -> Scope:
     """``L_x R_{y,z} a * b = L_x R_y a * {L R_z b}``.
 

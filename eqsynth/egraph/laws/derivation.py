@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from eqsynth.calculus.bound import Bound
-from eqsynth.calculus.close import everything
+from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
 from eqsynth.calculus.scopes import (
     reduction_iterators,
@@ -47,6 +47,11 @@ def mixed_iterators(scope: Scope) -> set[It]:
         if mixes(index, set(index.iterators()))
         for it in index.iterators()
     }
+
+
+def everything(scope: Scope, reduced: frozenset[It]) -> Close:
+    """The whole body, with these iterators reduced inside."""
+    return Close((Part(frozenset(range(len(operands_of(scope.body)))), reduced),))
 
 
 def sum_split(scope: Scope) -> Iterator[Path]:
