@@ -66,7 +66,7 @@ def windowed(
 def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
     answered: Counter[str] = Counter()
 
-    @settings(max_examples=times(5))
+    @settings(max_examples=times(8))
     @given(windowed())
     def check(scope: Scope) -> None:
         answer = end(reductions.rfactor(scope))
