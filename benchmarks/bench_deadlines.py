@@ -1,7 +1,7 @@
 """What a time limit costs in seconds: the limit, the whole, and each stage.
 
     python -m benchmarks.bench_deadlines [--limit 0.01 --limit 5] [--program layers60] [--json FILE]
-    python -m benchmarks.bench_deadlines --curve [--plot FILE.svg] [--json FILE]
+    python -m benchmarks.bench_deadlines --curve [--plot FILE.svg] [--json FILE [--resume]]
 
 Printed, not asserted: the search (saturate, extract) is to end within the limit, a fifth of it and
 a second. Each run has empty caches, so that there is something to measure, and a process of its
@@ -174,11 +174,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--curve", action="store_true", help="what more time is worth")
     parser.add_argument("--plot", type=Path, help="draw the curves to this file")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true", help="go on from the rows of --json")
     asked = parser.parse_args(arguments)
     timed = asked.curve or asked.plot is not None
     rows: list[dict[str, Any]] = []
+    if asked.resume and asked.json and asked.json.exists():
+        rows = json.loads(asked.json.read_text())["rows"]
+    done = {(row["program"], row["limit_s"]) for row in rows}
     for name in asked.program or (WHOLE if asked.curve else PROGRAMS):
         for limit_s in asked.limit or (CURVE_LIMITS if asked.curve else LIMITS):
+            if (name, limit_s) in done:
+                continue
             rows.append(apart(name, limit_s, timed))
             print(shown(rows[-1]), flush=True)
             if asked.json:

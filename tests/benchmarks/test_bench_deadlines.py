@@ -58,3 +58,19 @@ def test_a_run_writes_its_rows_and_the_plot(tmp_path: Path) -> None:
     assert [row["limit_s"] for row in rows] == [0.01, 0.5]
     assert all(row["before_s"]["median_s"] > 0 for row in rows)
     ElementTree.fromstring(plot.read_text())
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[str, float]] = []
+
+    def apart(name: str, limit_s: float, timed: bool) -> dict[str, object]:
+        measured.append((name, limit_s))
+        return {"program": name, "limit_s": limit_s, "search_s": 0.0, "total_s": 0.0,
+                "kernels_timed": 0, "stop": "", "stages_s": {}}  # fmt: skip
+
+    monkeypatch.setattr(bench_deadlines, "apart", apart)
+    asked = ["--program", "resnet18", "--json", str(tmp_path / "rows.json"), "--limit", "1"]
+    bench_deadlines.main(asked)
+    bench_deadlines.main([*asked, "--limit", "2", "--resume"])
+    assert measured == [("resnet18", 1.0), ("resnet18", 2.0)]
+    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 2
