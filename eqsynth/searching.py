@@ -77,7 +77,7 @@ class Search:
     bar: Progress
     measurer: Measurer
     begin: float
-    run: Callable[[EGraph, Plan], InPlace | None]
+    run: Callable[[EGraph, Plan, float], InPlace | None]
     segments: list[Segment] = field(default_factory=list)
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 

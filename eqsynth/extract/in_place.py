@@ -41,8 +41,12 @@ class InPlace:
     kernels_s: Mapping[Kernel, float]
 
 
-Run = Callable[[Plan], InPlace | None]
-"""Builds a plan and runs it; None if it doesn't build."""
+Run = Callable[[Plan, float], InPlace | None]
+"""Builds a plan and runs it; None if it doesn't build. When the monotonic clock says the second
+argument, it isn't run again, and what isn't known of its kernels is missing."""
+
+CALLS = 10
+"""Calls of a program that timing it takes, at least: none is begun for which there is no time."""
 
 
 def fastest(
@@ -61,7 +65,7 @@ def fastest(
     Args:
         costs: of kernels alone. No plan is led to of which a kernel wasn't timed.
         select: the best plan for given costs; the second argument is one that is known.
-        until: when the monotonic clock says so, no further plan is built.
+        until: when the monotonic clock says so, no plan is built.
     """
     factors: dict[Kernel, float] = {}
     best, best_s, seen = plan, math.inf, set[frozenset[Kernel]]()
@@ -71,7 +75,9 @@ def fastest(
 
     for _ in range(ROUNDS):
         begin = time.monotonic()
-        took = run(plan)
+        if begin + CALLS * plan.cost_s >= until:
+            break
+        took = run(plan, until)
         seen.add(frozenset(plan.kernels()))
         if took is None:
             break
