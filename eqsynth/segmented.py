@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, collecting_seldom
 from eqsynth.egraph.segments import Segment, cut, demanded, stitch, with_part
 from eqsynth.executor import Worker, borrowed
 from eqsynth.ir.program import Program
@@ -52,6 +52,7 @@ class Saturation:
         self.segments = cut(self.program)
         self.bar.total(len({segment.key for segment in self.segments}))
         with ExitStack() as open_:
+            open_.enter_context(collecting_seldom())
             worker: Worker | None = None
             for place in reversed(range(len(self.segments))):
                 segment = self.segments[place]
@@ -63,7 +64,8 @@ class Saturation:
                     self.graphs[segment.key] = self._saturated(worker, segment, place)
                     self.bar.advance()
                 self._ask_for_parts(segment, place)
-        return stitch(self.program, self.segments, [self.graphs[s.key] for s in self.segments])
+            graphs = [self.graphs[segment.key] for segment in self.segments]
+            return stitch(self.program, self.segments, graphs)
 
     @property
     def distinct(self) -> int:

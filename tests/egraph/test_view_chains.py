@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.laws import view_chains
 from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.view_chains import view_chain
 from eqsynth.egraph.laws.views import index_map
@@ -121,6 +122,28 @@ def test_another_fill_is_kept_or_there_is_no_chain(name: str) -> None:
 )
 def test_what_is_no_chain_of_views_stays_a_scope(scope: Scope) -> None:
     assert view_chain(scope) is None
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        scope_of((4, 3), (4, 8), lambda i, j: (i, i + 2 * j)),
+        scope_of((4, 3), (9, 9), lambda i, j: (i + 2 * j, i)),
+        scope_of((4, 3), (2, 2, 8), lambda i, j: (i % 2, i // 2, i + j)),
+    ],
+)
+@pytest.mark.parametrize("searched", [False, True])
+def test_no_chain_of_a_diagonal_is_searched_for(
+    scope: Scope, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search would find none, after all the states that it may look at."""
+    view_chain.cache_clear()
+    if searched:
+        monkeypatch.setattr(view_chains, "_is_diagonal", lambda _index: False)
+    else:
+        monkeypatch.delattr(view_chains, "_moves")
+    assert view_chain(scope) is None
+    view_chain.cache_clear()
 
 
 def test_an_overlap_that_unfold_would_read_is_no_unfold() -> None:

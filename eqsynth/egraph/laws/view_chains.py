@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -69,7 +69,7 @@ def view_chain(scope: Scope) -> Tensor | None:
     body = scope.body
     if scope.reduction or not isinstance(body, Read) or 0 in (*scope.shape, *body.tensor.shape):
         return None
-    if body.tensor.dtype != scope.dtype:
+    if body.tensor.dtype != scope.dtype or _is_diagonal(body.index):
         return None
     first = _State(body.tensor, body.index, body.fill)
     counter = itertools.count()
@@ -91,6 +91,20 @@ def view_chain(scope: Scope) -> Tensor | None:
             entry = (length + steps + left, length + steps, next(counter), after)
             heapq.heappush(waiting, entry)
     return None
+
+
+def _is_diagonal(index: Sequence[Index]) -> bool:
+    """Whether an iterator is a term of the index of one axis and stands in that of another, too:
+    ``x[i, i + 2*j]``, ``x[i % 2, i // 2, i + 2*j]``.
+
+    No chain ends there. Every primitive leaves a term in the index of some axis, and makes one axis
+    of two only if these are read at digits of one number; the search would look at all states.
+    """
+    terms = [{atom for atom, _ in part.terms if isinstance(atom, It)} for part in index]
+    inside = [set(part.iterators()) for part in index]
+    return any(
+        terms[one] & inside[other] for one, other in itertools.permutations(range(len(index)), 2)
+    )
 
 
 def _finished(state: _State, traversal: Shape) -> Tensor | None:
