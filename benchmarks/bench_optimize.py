@@ -9,8 +9,8 @@ By default the BERTs of 2, 4, 8 and 12 layers and all nets. Seconds are those of
 all processes together. Cold means an empty cache directory, of Inductor too, and a process in which
 nothing is loaded yet but torch. ``measure`` is what was waited for the times of kernels; requests
 are those that laws were asked and those that were known (see ``bench_saturate.py``; at the sizes of
-tests, since rules don't see sizes). At the end: what calling a compiled program costs over calling
-its operators by hand.
+tests, since rules don't see sizes), with seconds of CPU of the rules and laws that took longest.
+At the end: what calling a compiled program costs over calling its operators by hand.
 
 The file is written after each workload. ``--resume`` keeps its rows of this commit and machine and
 measures those that it lacks; a workload that fails has its error in its row, and is done again.
@@ -57,6 +57,7 @@ class Row:
     """A workload; ``inductor`` is what compiling it with frozen weights took.
 
     Attributes:
+        saturation: seconds of CPU of saturating it, by the name of each rule and of each law.
         error: what went wrong, with what was measured before it; empty if nothing did.
     """
 
@@ -64,6 +65,7 @@ class Row:
     seed: int
     asked: int = 0
     known: int = 0
+    saturation: dict[str, dict[str, float]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     inductor: Spent = field(default_factory=Spent)
     error: str = ""
@@ -87,6 +89,7 @@ def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
         with _empty_caches():
             requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
             row.asked, row.known = requests.asked, requests.known
+            row.saturation = {"rules": requests.rules, "laws": requests.laws}
     if "search" in parts:
         with _empty_caches():
             with Worker(threads=threads) as worker:
@@ -148,6 +151,8 @@ def straight_function(program: CompiledProgram) -> Callable[[torch.Tensor], torc
 
 def show(row: Row) -> None:
     print(f"{row.workload}: {row.asked:,} requests asked, {row.known:,} known")
+    for kind, spent_s in row.saturation.items():
+        print(f"  {kind:14} {bench_saturate.slowest(spent_s)}")
     if "cold" in row.runs:
         cold = row.runs["cold"]
         print(

@@ -119,10 +119,12 @@ def layers(count: int) -> Program:
     return program_of(x)[0]
 
 
-def shown(run: Run) -> str:
-    def slowest(spent: dict[str, float]) -> str:
-        return ", ".join(f"{name} {s:.2f}" for name, s in list(spent.items())[:SHOWN])
+def slowest(spent_s: dict[str, float]) -> str:
+    """What took longest, with its seconds of CPU."""
+    return ", ".join(f"{name} {s:.2f}" for name, s in list(spent_s.items())[:SHOWN])
 
+
+def shown(run: Run) -> str:
     return (
         f"{run.name:18s} {run.total_s:7.2f} s: engine {run.engine_s:.2f}, laws {run.laws_s:.2f}, "
         f"rest {run.rest_s:.2f}; remembered {run.remembered_s:.3f}\n"

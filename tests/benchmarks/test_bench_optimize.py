@@ -83,6 +83,9 @@ def test_every_run_and_its_stages_are_told(
     assert row["asked"] > 0 and row["inductor"]["cpu_s"] > 0
     text = capsys.readouterr().out
     assert "chain" in text and "Inductor" in text and "call overhead" in text
+    for kind in ("rules", "laws"):
+        name, spent_s = next(iter(row["saturation"][kind].items()))
+        assert f"{name} {spent_s:.2f}" in text
 
 
 def _row(workload: str, cold_s: float, enodes: int = 100, timed: int = 10) -> dict[str, object]:
