@@ -20,20 +20,9 @@ import torch
 
 from eqsynth import background, compile_backend, sizes
 from eqsynth.errors import CompileWarning
+from tests.compiled import Bottleneck, Watched
 
 LATER = {"time_limit_s": 60.0, "objective": "flops", "mode": "fast-start"}
-
-
-class Bottleneck(torch.nn.Module):
-    """Two products that fold into one: (x U) V = x (U V)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.up, self.down = torch.nn.Linear(12, 96), torch.nn.Linear(96, 12)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.up(x))
 
 
 @pytest.fixture(autouse=True)
@@ -42,17 +31,6 @@ def _fresh() -> Iterator[None]:
     yield
     assert background.wait(300)
     torch._dynamo.reset()
-
-
-class Watched:
-    """The backend, and what it has given to torch, graph by graph."""
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.made.append(compile_backend.eqsynth(*args, **kwargs))
-        return self.made[-1]
 
 
 class Held:
@@ -219,7 +197,8 @@ def test_the_exit_of_the_interpreter_gives_searches_up() -> None:
     status, out, left = runs("""
         import torch
         from eqsynth import background
-        from tests.test_background import LATER, Bottleneck
+        from tests.compiled import Bottleneck
+        from tests.test_background import LATER
         compiled = torch.compile(
             Bottleneck().eval(), backend="eqsynth", options={**LATER, "time_limit_s": 600.0})
         with torch.no_grad():

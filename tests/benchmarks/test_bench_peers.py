@@ -104,6 +104,7 @@ def test_both_times_stand_beside_a_ratio(row: Row) -> None:
 # ---- failures -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_an_engine_that_fails_costs_the_ratio(planted: Callable[..., Engine]) -> None:
     reasons = {
         "wrong": "wrong",
@@ -120,6 +121,7 @@ def test_an_engine_that_fails_costs_the_ratio(planted: Callable[..., Engine]) ->
     assert len(holes([row], [(CHAIN, 1)], engines)) == len(reasons)
 
 
+@pytest.mark.rotating
 def test_no_ratio_where_ours_is_wrong(planted: Callable[..., Engine]) -> None:
     row = measure(
         CHAIN, 1, [planted("wrong", OURS), EAGER], threads=1, rounds=1, reduced=True,
@@ -141,6 +143,7 @@ def test_a_table_with_holes_is_refused(row: Row) -> None:
     assert REFERENCE in holes([unchecked], cases[:1], [EQSYNTH, EAGER])[0]
 
 
+@pytest.mark.rotating
 def test_our_program_without_engines_is_no_peer(planted: Callable[..., Engine]) -> None:
     row = small_row(planted("right", OURS), planted("right", NATIVE), EAGER)
     assert row.best_peer == "eager"
@@ -148,6 +151,7 @@ def test_our_program_without_engines_is_no_peer(planted: Callable[..., Engine]) 
     assert f"without engines {row.ratio_native:.2f}" in line(row)
 
 
+@pytest.mark.rotating
 def test_an_engine_has_no_column_where_it_is_not_made_for_the_workload() -> None:
     phones = [engine for engine in ENGINES if engine.name in ("ncnn", "mnn")]
     for engine in phones:

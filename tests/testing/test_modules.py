@@ -96,6 +96,7 @@ def test_a_module_shrinks_to_the_line_that_matters(wanted: str, code: str) -> No
     assert all(part in repr(case) for part in code.split("|")), case
 
 
+@pytest.mark.rotating
 def test_two_lines_that_matter_stay() -> None:
     """The planted fault: a function of what a linear layer gave."""
 
@@ -124,6 +125,7 @@ def test_extents_shrink_by_themselves() -> None:
 # ---- variety -----------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_modules_are_varied() -> None:
     cases = drawn(400)
     text = "\n".join(map(repr, cases))
@@ -149,6 +151,7 @@ def test_modules_are_varied() -> None:
     assert {argument.dtype for case in cases for argument in case.inputs} == set(DTYPES)
 
 
+@pytest.mark.rotating
 def test_extents_of_zero_are_drawn_where_they_are_wanted() -> None:
     def empty(case: ModuleCase) -> bool:
         return any(0 in argument.shape for argument in case.inputs)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 UNSOUND = Path(__file__).resolve().parents[1] / "rules" / "unsound"
 SOUND = """\
 ;; mine.egg -- rules of a user.
@@ -37,32 +39,39 @@ def pytest_in(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_every_rule_of_a_folder_is_a_test(tmp_path: Path) -> None:
-    (tmp_path / "mine.egg").write_text(SOUND, encoding="utf-8")
-    (tmp_path / "notes.egg").write_text("(this is no rule file", encoding="utf-8")
-    done = pytest_in(tmp_path, ".", "-v", "--rule-samples", "5")
-    assert done.returncode == 0, done.stdout
-    assert "mine.egg::neg-three-times PASSED" in done.stdout
-    assert "mine.egg::relu-three-times PASSED" in done.stdout and "3 passed" in done.stdout
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a run over a folder of rule files prints."""
+    directory = tmp_path_factory.mktemp("folder")
+    bare = SOUND.replace(";; relu(relu(relu(x))) = relu(x)\n", "").replace("mine", "bare")
+    texts = {
+        "mine.egg": SOUND,
+        "bare.egg": bare.replace("-three-times", "-thrice"),
+        "notes.egg": "(this is no rule file",
+        "concat-order.egg": (UNSOUND / "concat-order.egg").read_text(encoding="utf-8"),
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    done = pytest_in(directory, ".", "-v", "--rule-samples", "30")
+    assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
+    return done.stdout
 
 
-def test_what_the_linter_finds_fails_a_test_of_its_own(tmp_path: Path) -> None:
-    text = SOUND.replace(";; relu(relu(relu(x))) = relu(x)\n", "")
-    (tmp_path / "mine.egg").write_text(text, encoding="utf-8")
-    done = pytest_in(tmp_path, ".", "-v", "--rule-samples", "5")
-    assert done.returncode == 1 and "mine.egg::lint FAILED" in done.stdout, done.stdout
-    assert "relu-three-times has no mathematics" in done.stdout and "2 passed" in done.stdout
-    assert "Traceback" not in done.stdout
+def test_every_rule_of_a_folder_is_a_test(folder: str) -> None:
+    for item in ("lint", "neg-three-times", "relu-three-times"):
+        assert f"mine.egg::{item} PASSED" in folder
+    assert "notes.egg" not in folder and "2 failed" in folder
 
 
-def test_a_wrong_rule_fails_with_its_counterexample(tmp_path: Path) -> None:
-    wrong = (UNSOUND / "concat-order.egg").read_text(encoding="utf-8")
-    (tmp_path / "concat-order.egg").write_text(wrong, encoding="utf-8")
-    done = pytest_in(tmp_path, "concat-order.egg")
-    assert done.returncode == 1
+def test_what_the_linter_finds_fails_a_test_of_its_own(folder: str) -> None:
+    assert "bare.egg::lint FAILED" in folder, folder
+    assert "relu-thrice has no mathematics" in folder
+    assert "bare.egg::relu-thrice PASSED" in folder and "bare.egg::neg-thrice PASSED" in folder
+
+
+def test_a_wrong_rule_fails_with_its_counterexample(folder: str) -> None:
     for part in ("concat-order is refused (value)", "left side", "right side", "left is"):
-        assert part in done.stdout
-    assert "Traceback" not in done.stdout
+        assert part in folder, folder
 
 
 def test_a_file_that_cannot_be_loaded_is_an_error_of_collection(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_a_program_shrinks_to_the_operator_that_matters(name: str) -> None:
     assert all(extent == 1 for term in topological([root]) for extent in term.shape)
 
 
+@pytest.mark.rotating
 def test_two_operators_that_matter_stay() -> None:
     def both(root: Tensor) -> bool:
         return {"Relu", "Permute"} <= set(names(root))
@@ -56,6 +57,7 @@ def test_two_operators_that_matter_stay() -> None:
     assert sorted(names(root)) == ["Permute", "Relu"] and root.type.size == 1
 
 
+@pytest.mark.rotating
 def test_a_size_that_matters_stays() -> None:
     """Of the input: what an operator makes larger would have to stay for its size."""
 
@@ -67,6 +69,7 @@ def test_a_size_that_matters_stays() -> None:
     assert names(root) == ["Relu"] and root.type.size == 4
 
 
+@pytest.mark.rotating
 def test_values_that_are_shared_can_be_found() -> None:
     def shared(root: Tensor) -> bool:
         return isinstance(root, Op) and root.name == "Add" and len({*root.args}) == 1
@@ -118,6 +121,7 @@ def test_a_scope_shrinks_to_one_read(wanted: str) -> None:
     assert is_smallest(smallest(strategy, has))
 
 
+@pytest.mark.rotating
 def test_an_array_shrinks_to_the_element_that_matters() -> None:
     kind = TensorType((2, 3), "float32")
     array = smallest(strategies.arrays(kind, ["few"]), lambda a: (a < 0).any())
@@ -149,6 +153,7 @@ def drawn_programs() -> list[Tensor]:
     return drawn(strategies.operator_programs(steps=6, dtypes=dtypes), 1500)
 
 
+@pytest.mark.rotating
 def test_programs_use_most_of_the_table() -> None:
     roots = drawn_programs()
     counts = Counter(name for root in roots for name in names(root))
@@ -163,6 +168,7 @@ def test_programs_use_most_of_the_table() -> None:
     assert sum(count for times, count in uses.items() if times > 1) > 100, "values are shared"
 
 
+@pytest.mark.rotating
 def test_no_window_of_a_maximum_is_padding_alone() -> None:
     """Its maximum would be -inf, and what rules make of -inf isn't judged."""
     pools = [t for root in drawn_programs() for t in topological([root]) if isinstance(t, Op)]
@@ -174,6 +180,7 @@ def test_no_window_of_a_maximum_is_padding_alone() -> None:
         assert np.isfinite(value).all(), str(pool)
 
 
+@pytest.mark.rotating
 def test_structures_are_what_chance_rarely_makes() -> None:
     roots = drawn(strategies.operator_programs(steps=4, structures=True), 400)
     found = {name for root in roots for name in names(root)}
@@ -190,6 +197,7 @@ def test_structures_are_what_chance_rarely_makes() -> None:
         assert pairs[pair], pairs
 
 
+@pytest.mark.rotating
 def test_bounded_indices_are_drawn() -> None:
     iterators = [It(0, 3), It(1, 4)]
     found = drawn(strategies.indices(iterators, ("bounded",)), 200)
@@ -203,6 +211,7 @@ def parts_of(index: Index) -> list[Atom]:
     return [atom for atom, _ in index.terms] + inner
 
 
+@pytest.mark.rotating
 def test_operations_on_operations_are_drawn() -> None:
     iterators = [It(0, 3), It(1, 4)]
     pairs = Counter(
@@ -215,6 +224,7 @@ def test_operations_on_operations_are_drawn() -> None:
     assert all(pairs[f"{outer} of {inner}"] for outer in names for inner in names), pairs
 
 
+@pytest.mark.rotating
 def test_terms_that_laws_join_are_drawn() -> None:
     found = drawn(strategies.indices([It(0, 3), It(1, 4)], ("alike",)), 300)
     kinds: Counter[str] = Counter()
@@ -229,6 +239,7 @@ def test_terms_that_laws_join_are_drawn() -> None:
     assert {"scaled", "whole", "apart", "multiples"} <= set(+kinds), kinds
 
 
+@pytest.mark.rotating
 def test_bodies_of_every_function_are_drawn() -> None:
     functions = ("max", "abs", "one")
     dtypes = ("float32", "float64")
@@ -241,6 +252,7 @@ def test_bodies_of_every_function_are_drawn() -> None:
     assert ones == {"float32", "float64"}
 
 
+@pytest.mark.rotating
 def test_scopes_read_inside_and_outside() -> None:
     scopes = drawn(strategies.scopes(dtypes=("float32", "int8")), 300)
     inside = Counter(read.in_range() for scope in scopes for read in reads(scope.body))
