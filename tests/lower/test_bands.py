@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from eoperator_cases import array, check_kernels, it, sample, tensor
 
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.segments import cut as segments_of
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.schedule import Band, Schedule
+from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
@@ -19,6 +24,7 @@ from eqsynth.lower.bands import BandProduct, band_product, cut
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
 from eqsynth.lower.schedules import Machine, band, refusal
 from eqsynth.lower.tvm_backend import TvmBackend
+from eqsynth.rules import load_rules
 
 
 @dataclass(frozen=True)
@@ -212,3 +218,36 @@ def test_the_backend_offers_them_where_arithmetic_is_the_bound() -> None:
     assert any(k.inputs == (plain, plain) and k.output == plain for k in offered)
     assert all(k.implementation == "tvm.band" and isinstance(k.schedule, Band) for k in offered)
     check_kernels(offered, tolerance=8.0)
+
+
+class Gathered(torch.nn.Module):
+    """Of neighbours up to ``reach`` rows away those ``step`` apart, read at their positions:
+    the scores with them, and their mean under weights. (2, n, 16), (2, n, 16) -> (2, n, 16)"""
+
+    def __init__(self, reach: int, step: int) -> None:
+        super().__init__()
+        self.reach, self.step = reach, step
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        offsets = torch.arange(0, 2 * self.reach + 1, self.step)
+        position = torch.arange(q.shape[1])[:, None] + offsets[None, :]
+        rows = torch.nn.functional.pad(k, (0, 0, self.reach, self.reach))[:, position]
+        scores = (q[:, :, None, :] @ rows.transpose(-1, -2))[:, :, 0]
+        return (torch.relu(scores)[:, :, None, :] @ rows)[:, :, 0]
+
+
+@pytest.mark.parametrize(("reach", "step"), [(4, 1), (6, 3), (20, 5)])
+def test_rows_at_computed_positions_are_band_products(reach: int, step: int) -> None:
+    """The rules find both products in torch code that gathers: with the dilation, and no other."""
+    captured = capture(Gathered(reach, step).eval(), (torch.randn(2, 12, 16),) * 2)
+    rules = load_rules().select()
+    kinds = set()
+    for segment in segments_of(captured.program):
+        graph = saturate_terms(segment.roots, rules, DEFAULT_PHASES, Limits(deadline_s=20), False)
+        for members in graph.classes.values():
+            for scope in members:
+                if isinstance(scope, Scope) and len(args_of(scope)) == 2:
+                    product = band_product(nest_of(scope))
+                    if product is not None and product.dilation == step:
+                        kinds.add(product.across)
+    assert kinds == {False, True}
