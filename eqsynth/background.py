@@ -26,6 +26,7 @@ import torch
 
 from eqsynth.executor import Worker, borrowed
 from eqsynth.extract.route import Route
+from eqsynth.extract.target import CPU
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 
@@ -46,8 +47,8 @@ class Ambient:
     @classmethod
     def now(cls) -> Ambient:
         return cls(
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_enabled(CPU),
+            torch.get_autocast_dtype(CPU),
             torch.get_default_dtype(),
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
@@ -60,7 +61,7 @@ class Ambient:
         before = Ambient.now()
         self._set()
         try:
-            with torch.autocast("cpu", self.autocast_dtype, enabled=self.autocast):
+            with torch.autocast(CPU, self.autocast_dtype, enabled=self.autocast):
                 yield
         finally:
             before._set()

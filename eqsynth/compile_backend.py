@@ -43,6 +43,7 @@ from eqsynth.errors import (
     WeightError,
 )
 from eqsynth.extract.route import Route
+from eqsynth.extract.target import CPU
 from eqsynth.frontend.examples import TENSORS
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -104,7 +105,7 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
         if isinstance(value, torch.Tensor):
             if type(value) not in TENSORS:
                 return f"an input is a {type(value).__name__}"
-            if value.device.type != "cpu":
+            if value.device.type != CPU:
                 return "it isn't on the CPU"
         elif not isinstance(value, int | torch.SymInt):
             return f"an input is a {type(value).__name__}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
+from eqsynth.extract.target import CPU
 from eqsynth.lower.backends import engines
 from eqsynth.numerics import rule_files, rules_of
 from eqsynth.pipeline import optimize
@@ -90,7 +91,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
         raise _wrong("engines", asked, "a list of names")
     files = rule_files(() if rules is None else rules)
     Settings(
-        "cpu", files, values["objective"], values["time_limit_s"], values["node_limit"],
+        CPU, files, values["objective"], values["time_limit_s"], values["node_limit"],
         values["memory_limit"], values["numerics"], values["check"], values["explain"],
         tune=values["tune"],
     )  # fmt: skip

@@ -34,6 +34,7 @@ from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.route import Route
 from eqsynth.extract.search import Extraction
+from eqsynth.extract.target import CPU
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
@@ -69,7 +70,7 @@ def optimize(
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    target: str = "cpu",
+    target: str = CPU,
     rules: Files = (),
     objective: str = "time",
     time_limit_s: float = 120.0,
@@ -95,7 +96,8 @@ def optimize(
             sizes.
         example_kwargs: arguments that it will be called with by name. What is left out has its
             default, and dicts may come in any order of keys where the module allows it.
-        target: what the program will run on: ``cpu``.
+        target: what the program will run on: ``cpu``. For a GPU there is ``eqsynth.planned.plan``,
+            which takes a device's profile.
         rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
         time_limit_s: bounds the search: saturation, selection, measuring. At the end of it what

@@ -7,6 +7,8 @@ from numbers import Real
 from pathlib import Path
 
 from eqsynth.errors import EqsynthError
+from eqsynth.extract.target import CPU, KINDS
+from eqsynth.lower.cuda.driver import missing
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
-            ("target", self.target, ("cpu",)),
+            ("target", self.target, KINDS),
             ("objective", self.objective, ("time", "flops")),
         ):
             if value not in allowed:
@@ -42,6 +44,14 @@ class Settings:
                     expected=", ".join(map(repr, allowed)),
                     hint=f"choose one of the {name}s",
                 )
+        if self.target != CPU:
+            raise EqsynthError(
+                f"optimize: programs for {self.target} can't be measured here",
+                where=f"target={self.target!r}",
+                got=missing() or "kernels are timed on the CPU only, so far",
+                expected=f"target={CPU!r}",
+                hint="with the profile of a device, eqsynth.planned.plan makes a plan and a bundle",
+            )
         for name, limit in (
             ("time_limit_s", self.time_limit_s),
             ("node_limit", self.node_limit),

@@ -17,7 +17,7 @@ LAYERS = {
     "egraph": 4, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8, "progress": 8,
     "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
     "lowered": 8, "telling": 9, "original": 9, "why_not": 9, "segmented": 9, "differing": 9,
-    "checking": 10, "searching": 10,
+    "checking": 10, "searching": 10, "planned": 10,
     "pipeline": 11, "prove": 11, "testing": 12, "compile_options": 12,
     "background": 12, "compile_backend": 13, "verify": 13,
     "generate": 13, "cli": 14,
@@ -196,3 +196,36 @@ def test_a_tracked_link_that_is_ignored_is_seen(tmp_path: Path) -> None:
     for command in (["init", "-q"], ["add", "-f", ".venv", ".gitignore"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     assert tracked_though_ignored(tmp_path) == [".venv"]
+
+
+DEVICES = ("cpu", "cuda", "llvm")
+
+
+def device_names(source: str) -> list[int]:
+    """Lines where a text is the name of a device; parts of texts with values in them aren't."""
+    tree = ast.parse(source)
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {part for node in joined for part in node.values}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and node not in parts
+        and isinstance(node.value, str)
+        and (node.value in DEVICES or node.value.startswith(tuple(f"{d}:" for d in DEVICES)))
+    ]
+
+
+def test_devices_are_named_by_the_target_and_the_backends() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] != "lower"
+        and path.relative_to(PACKAGE) != Path("extract/target.py")
+        for line in device_names(path.read_text())
+    }
+    assert not found, "eqsynth.extract.target has the names of devices"
+
+
+def test_a_device_that_is_named_is_found() -> None:
+    assert device_names("x.to('cuda:0')\ny.device.type != \"cpu\"\n'the CPU'\n") == [1, 2]

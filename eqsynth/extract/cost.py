@@ -184,7 +184,7 @@ class CostModel:
 
     def _roofline_s(self, kernel: Kernel) -> float:
         read = sum(arg.type.nbytes for arg in args_of(kernel.term))
-        generated = kernel.backend == "tvm"
+        generated = kernel.generated
         dispatch = self.target.kernel_dispatch_s if generated else self.target.dispatch_s
         return self.target.roofline_s(
             read, kernel.term.type.nbytes, flops(kernel.term), kernel.term.dtype, dispatch
@@ -211,7 +211,7 @@ class CostModel:
         is optimistic. A generated kernel without a time is out: its building may fail, too."""
         if self.objective == "flops" or self.measured(kernel):
             return self(kernel)
-        if kernel.backend == "tvm":
+        if kernel.generated:
             return float("inf")
         known = self._known_ratios(kernel)
         typical = known[len(known) // 2] if len(known) >= MIN_RATIOS else DOUBT

@@ -88,6 +88,11 @@ class Kernel:
         return backend_name(self.implementation)
 
     @property
+    def generated(self) -> bool:
+        """Whether it is made for its term: its schedule is a point of a space."""
+        return isinstance(self.schedule, Schedule)
+
+    @property
     def opaque(self) -> bool:
         """Whether it runs an operator that eqsynth has no term for."""
         return isinstance(self.term, Op) and self.term.name == "Opaque"

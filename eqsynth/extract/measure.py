@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.target import Device, MemoryLevel, Target, target_key
+from eqsynth.extract.target import CPU, Device, MemoryLevel, Target, target_key
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
 
     device, threads = describe_cpu(), torch.get_num_threads()
     numerics = torch.get_float32_matmul_precision()
-    profile = Profile(target_key("cpu", device, threads, numerics), path=profile_path)
+    profile = Profile(target_key(CPU, device, threads, numerics), path=profile_path)
     try:
         stored = None if again else profile.load_document(_DOCUMENT)
         if stored is not None:
@@ -47,7 +47,7 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
                 return Target.from_json(stored)
         with torch.inference_mode():
             target = Target(
-                "cpu", device, threads, _measure_levels(threads), _measure_flops(),
+                CPU, device, threads, _measure_levels(threads), _measure_flops(),
                 _dispatch_s(), KERNEL_DISPATCH_S, numerics,
             )  # fmt: skip
         # A stored text that could not be read is replaced; otherwise the first writer wins.

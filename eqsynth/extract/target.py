@@ -9,6 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Final
+
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+KINDS: Final = (CPU, CUDA)
+"""Kinds of devices, by the names that torch has for them. Here and in ``lower/`` alone they stand
+as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,15 @@ class Target:
     """A device with its measured peaks.
 
     Attributes:
+        name: the kind of device, one of `KINDS`.
         levels: of memory, from the smallest to the largest, never faster than the one before.
         flops_per_s: highest rate of a vendor operator, by dtype.
         dispatch_s: cost of calling one torch operator, whatever it computes.
         kernel_dispatch_s: cost of calling one generated kernel.
         numerics: how float32 products are computed: ``highest`` is IEEE; others trade digits.
+        operators: names of operators by the library that computes them, for a device whose
+            libraries are chosen by that.
+        layouts: of images, that its libraries take as they are; the fastest first.
     """
 
     name: str
@@ -58,6 +69,12 @@ class Target:
     dispatch_s: float
     kernel_dispatch_s: float
     numerics: str = "highest"
+    operators: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    layouts: tuple[str, ...] = ()
+
+    def operators_of(self, library: str) -> tuple[str, ...]:
+        """The operators that a library of the device computes."""
+        return dict(self.operators).get(library, ())
 
     def key(self) -> str:
         """What times are filed under: the device and how it is used, not its measured peaks."""
@@ -115,15 +132,18 @@ class Target:
                 device=Device(device["model"], int(device["cores"]), tuple(device["isa"])),
                 levels=tuple(MemoryLevel(**level) for level in fields.pop("levels")),
                 flops_per_s=tuple((str(d), float(rate)) for d, rate in fields.pop("flops_per_s")),
+                operators=tuple((str(n), tuple(o)) for n, o in fields.pop("operators", ())),
+                layouts=tuple(map(str, fields.pop("layouts", ()))),
                 **fields,
             )
             rates = [level.bandwidth_bytes_per_s for level in target.levels]
             rates += [rate for _, rate in target.flops_per_s]
             sound = target.levels and "float32" in dict(target.flops_per_s) and min(rates) > 0
+            sound = sound and target.name in KINDS
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a target: {error!r}") from error
         if not sound:
-            raise ValueError("not a target: a peak is missing or not positive")
+            raise ValueError("not a target: a peak is missing or not positive, or the kind unknown")
         return target
 
 
@@ -131,7 +151,7 @@ def target_key(name: str, device: Device, threads: int, numerics: str) -> str:
     """A stable name, such as ``cpu-6f0c2a51d3b84e97``.
 
     >>> one = Device("a CPU", 2, ("AVX512",))
-    >>> target_key("cpu", one, 2, "highest") == target_key("cpu", one, 1, "highest")
+    >>> target_key(CPU, one, 2, "highest") == target_key(CPU, one, 1, "highest")
     False
     """
     text = json.dumps([name, asdict(device), threads, numerics], sort_keys=True)

@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.extract.target import CPU
 from eqsynth.lower.calling import bound, signature_of
 from eqsynth.lower.holders import Opening, holds, opened_module
 
@@ -143,7 +144,7 @@ def _refuse_foreign(
     for is_so, told, got, expected in (
         (type(tensor) not in TENSORS, "isn't a plain tensor", type(tensor).__name__,
          "torch.Tensor"),
-        (tensor.device.type != "cpu", "isn't on the CPU", str(tensor.device), "cpu"),
+        (tensor.device.type != CPU, "isn't on the CPU", str(tensor.device), CPU),
         (dense and not plain, "isn't dense", _layout(tensor), str(torch.strided)),
     ):  # fmt: skip
         if is_so:

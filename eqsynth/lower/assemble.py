@@ -95,7 +95,7 @@ def assemble(
 
 def build_s(plan: Plan) -> float:
     """About how long assembling takes: generated kernels are compiled."""
-    generated = sum(kernel.backend == "tvm" for kernel in plan.kernels())
+    generated = sum(kernel.generated for kernel in plan.kernels())
     if not generated:
         return 0.0
     return _COMPILE_S * generated + (0.0 if "tvm" in sys.modules else _COMPILER_S)

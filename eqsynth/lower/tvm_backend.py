@@ -71,7 +71,7 @@ class TvmBackend:
         if not isinstance(term, Scope):
             return
         by_memory = is_memory_bound(term)
-        layouts = _layouts(term) if by_memory else _contraction_layouts(term, constants)
+        layouts = layouts_of(term, constants, by_memory)
         name = self.name if by_memory else f"{self.name}.block"
         if by_matrices(term) is not None:
             # Where neighbours lie beside each other; elsewhere a copy before is faster than loops.
@@ -142,6 +142,13 @@ def check_schedule(kernel: Kernel) -> None:
     why = refusal(nest, kernel.schedule)
     if why is not None:
         raise ValueError(f"{kernel.implementation} {kernel.schedule}: {why}")
+
+
+def layouts_of(
+    scope: Scope, constants: tuple[bool, ...], by_memory: bool
+) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    """Layouts of arguments and result that generated kernels are made for."""
+    return _layouts(scope) if by_memory else _contraction_layouts(scope, constants)
 
 
 def tuned_for() -> str:

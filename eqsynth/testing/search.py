@@ -23,7 +23,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.select import Selection
-from eqsynth.extract.target import Device, MemoryLevel, Target
+from eqsynth.extract.target import CPU, Device, MemoryLevel, Target
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.data import agree, sample_all
 from eqsynth.ir.interpret import evaluate_all
@@ -35,7 +35,7 @@ from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import Consistency, assert_egraph_consistent
 
 NOMINAL = Target(
-    name="cpu",
+    name=CPU,
     device=Device("nominal", 2, ()),
     threads=2,
     levels=(MemoryLevel("DRAM", float("inf"), 4e10),),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from tvm.tirx import ForKind
 from eqsynth.errors import LoweringError
 from eqsynth.extract.schedule import Grid, Schedule, Team, Tiles, Turn
 from eqsynth.ir.scalar import Read
+from eqsynth.lower.cuda.driver import Launch
 from eqsynth.lower.cuda.spaces import refusal, staged
 from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
@@ -33,14 +33,6 @@ from eqsynth.lower.schedules import block_loops, tile_loop
 
 # IterVar's kind for a variable that is bound to a thread.
 _THREAD_INDEX: Final = 1
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How many blocks of how many threads a kernel is started with."""
-
-    blocks: int
-    threads: int
 
 
 def thread_func(nest: LoopNest, schedule: Schedule | str, name: str) -> tuple[Any, Launch]:

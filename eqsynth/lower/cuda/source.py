@@ -15,7 +15,8 @@ from typing import Any, Final
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
 from eqsynth.ir.tensor import Scope, args_of
-from eqsynth.lower.cuda.emitter import Launch, thread_func
+from eqsynth.lower.cuda.driver import Launch
+from eqsynth.lower.cuda.emitter import thread_func
 from eqsynth.lower.loop_nest import loop_nest
 
 PRELUDE: Final = """\

@@ -167,7 +167,7 @@ def offered(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
             depth = min(16, nest.reduction[-1].extent)
             found = [Tiles(8, 16, 4, 4, depth), Tiles(16, 16, 8, 8, min(8, depth)),
                      Tiles(4, 32, 2, 2, depth)]  # fmt: skip
-        return tuple(s for s in found if refusal(nest, s) is None)
+        return tuple(s for s in found if refusal(nest, s) is None) or (Grid(128),)
     if nest.reduction:
         steps = math.prod(loop.extent for loop in nest.reduction)
         teams = [Team(WARP, 8), Team(256)] if steps >= WARP else []

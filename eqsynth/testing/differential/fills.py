@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from eqsynth.extract.target import CPU
 from eqsynth.ir.types import FLOATS, INTEGERS
 from eqsynth.testing.differential.row import ALL, Operand, Row
 
@@ -40,7 +41,7 @@ def _conversions() -> Iterator[Row]:
         yield Row("aten::_to_copy", (held,), {"dtype": target}, ALL)
         yield Row("aten::to.dtype", (held, target), dtypes=ALL)
         yield Row("aten::to.dtype_layout", (held,), {"dtype": target}, ("float32", "int64"))
-        yield Row("aten::to.device", (held, torch.device("cpu"), target), dtypes=("float32",))
+        yield Row("aten::to.device", (held, torch.device(CPU), target), dtypes=("float32",))
         yield Row("ops.to", (held, target), dtypes=ALL, reference=lambda x, d: x.to(d))
     yield Row("aten::_to_copy", (_X,), {})
 

@@ -1,0 +1,187 @@
+"""The backends of a GPU: NVIDIA's libraries, generated kernels, and plain torch for what is left.
+
+Not here: the operators of libraries (``libraries.py``), the code of kernels (``source.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Backend, Kernel, Runner, strides
+from eqsynth.extract.target import CUDA, Target
+from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.lower.cuda import driver, nvrtc
+from eqsynth.lower.cuda.libraries import libraries
+from eqsynth.lower.cuda.source import Entry, Source, source_of
+from eqsynth.lower.cuda.spaces import offered
+from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.torch_backend import TorchBackend, lay_out
+from eqsynth.lower.tvm_backend import is_memory_bound, layouts_of
+
+if TYPE_CHECKING:
+    import torch
+
+ARCHITECTURES: Final = ("sm_80", "sm_90")
+"""What cubins are made for where a target doesn't tell: A100, and H100 and H200."""
+
+_VECTOR_BYTES: Final = 16
+"""What the address of memory that is read in vectors is a multiple of."""
+
+
+def gpu_backends(
+    target: Target,
+    opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    load: Load | None = None,
+) -> tuple[Backend, ...]:
+    """All backends of a GPU. Those before are asked first, and are taken where costs are equal.
+
+    Args:
+        load: see :class:`GeneratedBackend`.
+    """
+    own = libraries(target)
+    return *own, GeneratedBackend(target, load), _Plain(own, opaque or {})
+
+
+def architectures(target: Target) -> tuple[str, ...]:
+    """What the kernels of a target are compiled for."""
+    own = tuple(name for name in target.device.isa if name.startswith("sm_"))
+    return own or ARCHITECTURES
+
+
+Load = Callable[[Source], driver.Module]
+"""Makes kernels that can be launched of a source."""
+
+
+def load_here(source: Source) -> driver.Module:
+    """The kernels of a source on this machine's GPU.
+
+    Raises:
+        LoweringError: nvrtc, the driver or a GPU is missing.
+    """
+    import torch
+
+    lacking = driver.missing()
+    if lacking:
+        raise LoweringError(
+            what="the kernels can't be run here",
+            got=lacking,
+            expected="a GPU with NVIDIA's driver, and torch with CUDA",
+            hint="a bundle that was made here runs on a machine with a GPU",
+        )
+    major, minor = torch.cuda.get_device_capability()
+    return driver.Module(nvrtc.compile_cubin(source.text, f"sm_{major}{minor}"))
+
+
+class GeneratedBackend:
+    """eOperators as CUDA kernels. Implements ``Backend`` of ``extract/kernel.py``.
+
+    Attributes:
+        source: of the kernels that were built last.
+    """
+
+    name = CUDA
+
+    def __init__(self, target: Target, load: Load | None = None) -> None:
+        """
+        Args:
+            load: None where kernels are made for another machine: what is built refuses to run.
+        """
+        self.target, self._load = target, load
+        self.source = Source("", {})
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        """For a scope, the schedules that its nest is offered at every layout; nothing for other
+        terms."""
+        if not isinstance(term, Scope) or not term.type.size:
+            return
+        by_memory = is_memory_bound(term)
+        for inputs, output in layouts_of(term, constants, by_memory):
+            for schedule in offered(loop_nest(term, inputs, output), by_memory):
+                yield Kernel(term, constants, self.name, inputs, output, schedule)
+
+    def build(
+        self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
+    ) -> list[Runner | None]:
+        """Runners, from one compilation for all.
+
+        Raises:
+            LoweringError: a kernel has no code, or can't be loaded.
+        """
+        distinct = dict.fromkeys(kernel for kernel, _ in kernels)
+        if not distinct:
+            return []
+        names = {kernel: f"eoperator_{n}" for n, kernel in enumerate(distinct)}
+        self.source = source_of(names)
+        if self._load is None:
+            return [_elsewhere for _ in kernels]
+        module, entries = self._load(self.source), self.source.entries
+        return [runner(kernel, entries[kernel], module, packed) for kernel, packed in kernels]
+
+
+def _elsewhere(*_: torch.Tensor) -> torch.Tensor:
+    raise LoweringError(
+        what="a kernel for a GPU was called where it was only planned",
+        expected="a call on the device that the plan is for",
+        hint="save the plan, and load it on a machine with a GPU",
+    )
+
+
+class _Plain(TorchBackend):
+    """torch's operators, but for those that a library has kernels of under its own name."""
+
+    def __init__(self, own: Sequence[Backend], opaque: Mapping[str, Callable[..., Any]]) -> None:
+        super().__init__(opaque)
+        self._own = own
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        if not any(next(iter(b.kernels(term, constants)), None) for b in self._own):
+            yield from super().kernels(term, constants)
+
+
+def runner(
+    kernel: Kernel, entry: Entry, module: driver.Module, packed: Mapping[int, torch.Tensor]
+) -> Runner:
+    """Launches a kernel on torch tensors of the device, with constants bound and a new result.
+
+    Args:
+        packed: constant arguments by position; laid out here as the kernel takes them.
+    """
+    import torch
+
+    function, term = module.function(entry.symbol), kernel.term
+    args = args_of(term)
+    shape, dtype = term.shape, getattr(torch, term.dtype)
+    steps = strides(shape, kernel.output)
+    bound = {
+        n: lay_out(value.detach(), args[n].shape, kernel.inputs[n]) for n, value in packed.items()
+    }
+    varying = [n for n in range(len(args)) if n not in packed]
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        values = {**bound, **dict(zip(varying, map(_aligned, given), strict=True))}
+        device = next(iter(values.values())).device if values else torch.device(CUDA)
+        result = torch.empty_strided(shape, steps, dtype=dtype, device=device)
+        pointers = [(result if n < 0 else values[n]).data_ptr() for n in entry.arguments]
+        module.launch(function, entry.launch, pointers, _stream(device))
+        return result
+
+    return run
+
+
+def _aligned(value: torch.Tensor) -> torch.Tensor:
+    """What begins where vectors begin: itself, or a copy of what begins within another tensor."""
+    import torch
+
+    if value.data_ptr() % _VECTOR_BYTES == 0:
+        return value
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.device
+    ).copy_(value)
+
+
+def _stream(device: torch.device) -> int:
+    import torch
+
+    return torch.cuda.current_stream(device).cuda_stream if device.type == CUDA else 0

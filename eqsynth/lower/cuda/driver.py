@@ -1,0 +1,108 @@
+"""Cubins loaded and launched through the CUDA driver, on torch's context and stream.
+
+Three functions of ``libcuda`` are enough. TVM's runtime for CUDA would load libraries of 7 MB to
+call the same ones; and a launch on torch's own stream goes into a CUDA graph that torch records.
+
+Source: CUDA Driver API (NVIDIA), "Module Management", "Execution Control".
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from eqsynth.errors import LoweringError
+
+_LIBRARIES: Final = ("libcuda.so.1", "libcuda.so")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How many blocks of how many threads a kernel is started with."""
+
+    blocks: int
+    threads: int
+
+
+def missing() -> str:
+    """What running on a GPU lacks here; empty if nothing does.
+
+    >>> isinstance(missing(), str)
+    True
+    """
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return "this build of torch has no CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
+    return "" if _library() is not None else "the CUDA driver (libcuda) isn't there"
+
+
+class Module:
+    """A cubin that is loaded into torch's context.
+
+    Raises:
+        LoweringError: it can't be loaded here.
+    """
+
+    def __init__(self, cubin: bytes, library: Any = None) -> None:
+        found = library or _library()
+        if found is None:
+            raise LoweringError(
+                what="the kernels can't be run here",
+                got=missing(),
+                expected="a GPU with NVIDIA's driver, and torch with CUDA",
+                hint="a bundle that was made here runs on a machine with a GPU",
+            )
+        self._library, self._module = found, ctypes.c_void_p()
+        # The driver reads the image when it loads it, and keeps nothing of it.
+        _check(found, found.cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
+
+    def function(self, symbol: str) -> ctypes.c_void_p:
+        function = ctypes.c_void_p()
+        status = self._library.cuModuleGetFunction(
+            ctypes.byref(function), self._module, symbol.encode()
+        )
+        _check(self._library, status, symbol)
+        return function
+
+    def launch(
+        self, function: ctypes.c_void_p, launch: Launch, pointers: Sequence[int], stream: int
+    ) -> None:
+        """Starts a kernel; the arguments are addresses of memory of the device."""
+        values = (ctypes.c_void_p * len(pointers))(*pointers)
+        size = ctypes.sizeof(ctypes.c_void_p)
+        places = (ctypes.c_void_p * len(pointers))(
+            *(ctypes.addressof(values) + n * size for n in range(len(pointers)))
+        )
+        status = self._library.cuLaunchKernel(
+            function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, ctypes.c_void_p(stream),
+            places, None,
+        )  # fmt: skip
+        _check(self._library, status, "launch")
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _check(library: Any, status: int, where: str) -> None:
+    if status:
+        message = ctypes.c_char_p()
+        library.cuGetErrorString(status, ctypes.byref(message))
+        raise LoweringError(
+            what="the CUDA driver refuses a kernel",
+            where=where,
+            got=(message.value or str(status).encode()).decode(),
+            hint="the term still runs through torch",
+        )

@@ -1,0 +1,311 @@
+"""NVIDIA's libraries through torch's CUDA operators: products, convolutions, attention.
+
+A kernel is named by what it calls: ``cublas`` (products, batched by one stride), ``cublasLt``
+(products with bias and activation), ``cudnn`` (convolutions with bias, activation and residual),
+``cutlass`` (attention). Which of these a device has, for which operators and in which layouts of
+images, its :class:`~eqsynth.extract.target.Target` says. Not here: generated kernels
+(``backend.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from eqsynth.extract.kernel import (
+    Kernel,
+    Layout,
+    Runner,
+    channels_last,
+    contiguous,
+    strides,
+)
+from eqsynth.extract.target import Target
+from eqsynth.ir.tensor import Op, Tensor, args_of
+from eqsynth.ir.types import Shape
+from eqsynth.lower.attention import attention
+from eqsynth.lower.torch_backend import lay_out, matmul_layouts, route
+from eqsynth.lower.torch_scalars import apply
+
+Array = torch.Tensor
+
+_FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+@dataclass(frozen=True)
+class Matrices:
+    """An operand of a batched product as cuBLAS takes it, in elements.
+
+    Attributes:
+        leading: from one row (of the transposed: one column) to the next.
+        step: from one matrix to the next; 0 where there is one.
+        transposed: columns follow each other, and not rows.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    leading: int
+    step: int
+    transposed: bool
+
+
+def matrices(shape: Shape, layout: Layout) -> Matrices | None:
+    """An operand that lies so; None if cuBLAS can't step through it as it is.
+
+    All axes but the last two are the batch, and have to be steps of one length: the heads of
+    attention, which lie inside of the rows, are, where there is one sequence.
+
+    >>> matrices((1, 8, 64, 32), (0, 2, 1, 3))
+    Matrices(batch=8, rows=64, columns=32, leading=256, step=32, transposed=False)
+    >>> matrices((2, 8, 64, 32), (0, 2, 1, 3))
+    """
+    *around, down, along = strides(shape, layout)
+    rows, columns = shape[-2:]
+    batch, step = 1, 0
+    for extent, own in zip(reversed(shape[:-2]), reversed(around), strict=True):
+        if extent == 1:
+            continue
+        if batch > 1 and own != step * batch:
+            return None
+        batch, step = batch * extent, step if batch > 1 else own
+    if along == 1 or columns == 1:
+        return Matrices(batch, rows, columns, max(down, columns), step, False)
+    if down == 1 or rows == 1:
+        return Matrices(batch, rows, columns, max(along, rows), step, True)
+    return None
+
+
+@dataclass
+class Library:
+    """One library of a device. Implements ``Backend`` of ``extract/kernel.py``."""
+
+    name: str
+    target: Target
+
+    def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        if not isinstance(term, Op) or not self._takes(term):
+            return
+        for part, inputs, output in _OFFERS[self.name](term, self.target):
+            at = dict(zip(term.args, inputs, strict=True))
+            # An argument that is used twice lies in one way only.
+            if all(at[arg] == layout for arg, layout in zip(term.args, inputs, strict=True)):
+                name, distinct = f"{self.name}.{part}", args_of(term)
+                yield Kernel(term, constants, name, tuple(at[arg] for arg in distinct), output)
+
+    def _takes(self, term: Op) -> bool:
+        known = self.target.operators_of(self.name)
+        sizes = (term.type.size, *(arg.type.size for arg in term.args))
+        kind = "Attention" if attention(term) is not None else term.name
+        return kind in known and term.dtype in _FLOATS and 0 not in sizes
+
+    def build(self, kernels: Sequence[tuple[Kernel, Mapping[int, Array]]]) -> list[Runner | None]:
+        reduced = self.target.numerics != "highest"
+        functions = [_BUILDERS[kernel.implementation](kernel, reduced) for kernel, _ in kernels]
+        return [
+            route(kernel, function, _laid_out(kernel, values))
+            for function, (kernel, values) in zip(functions, kernels, strict=True)
+        ]
+
+
+def libraries(target: Target) -> tuple[Library, ...]:
+    """The libraries of a device that there are kernels of."""
+    return tuple(Library(name, target) for name, _ in target.operators if name in _OFFERS)
+
+
+def _laid_out(kernel: Kernel, constants: Mapping[int, Array]) -> dict[int, Array]:
+    args = args_of(kernel.term)
+    return {
+        n: lay_out(value.detach(), args[n].shape, kernel.inputs[n])
+        for n, value in constants.items()
+    }
+
+
+Offer = tuple[str, tuple[Layout, ...], Layout]
+
+# ---- products -------------------------------------------------------------------------------
+
+
+def _products(term: Op, _: Target) -> Iterator[Offer]:
+    """``x @ w``, either operand transposed, and batched where one step leads through the batch."""
+    x, w = term.args
+    if x.dtype != term.dtype or w.dtype != term.dtype or len(x.shape) < 2 or len(w.shape) < 2:
+        return
+    batched = len(x.shape) > 2 and x.shape[:-2] == w.shape[:-2]
+    if not batched and (len(x.shape), len(w.shape)) != (2, 2):
+        return
+    for left, right in matmul_layouts(term):
+        if matrices(x.shape, left) is not None and matrices(w.shape, right) is not None:
+            yield ("batched" if batched else "matmul"), (left, right), contiguous(len(term.shape))
+
+
+def _matmul(_: Kernel, reduced: bool) -> Callable[..., Array]:
+    return partial(_with_precision, reduced, torch.mm)
+
+
+def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    """One call: operands are views with one axis for the batch, whatever was there."""
+    assert isinstance(kernel.term, Op)
+    given = [
+        matrices(arg.shape, layout)
+        for arg, layout in zip(kernel.term.args, kernel.inputs, strict=True)
+    ]
+    shape = kernel.term.shape
+
+    def product(*operands: Array) -> Array:
+        return torch.bmm(*map(_stacked, operands, given)).view(shape)
+
+    return partial(_with_precision, reduced, product)
+
+
+def _stacked(value: Array, at: Matrices | None) -> Array:
+    assert at is not None, "an operand that isn't such a stack isn't offered"
+    steps = (1, at.leading) if at.transposed else (at.leading, 1)
+    return value.as_strided((at.batch, at.rows, at.columns), (at.step or 1, *steps))
+
+
+def _linears(term: Op, _: Target) -> Iterator[Offer]:
+    """``x @ w + bias`` and an activation; x is a matrix, or its rows are those of one."""
+    x, w, bias = term.args[:3]
+    kinds = {arg.dtype for arg in term.args}
+    if kinds != {term.dtype} or (len(w.shape), len(bias.shape)) != (2, 1) or len(x.shape) < 2:
+        return
+    rest = tuple(contiguous(len(arg.shape)) for arg in term.args[2:])
+    for left, right in matmul_layouts(term):
+        flat = len(left) == 2 or left == contiguous(len(left))
+        if flat and matrices(x.shape, left) and matrices(w.shape, right):
+            yield "linear", (left, right, *rest), contiguous(len(term.shape))
+
+
+def _linear(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    """cuBLASLt computes ReLU with the product. GELU as well, but by tanh, and torch asks for it
+    under the name of the other one: that, and other activations, come after."""
+    assert isinstance(kernel.term, Op)
+    activation, residual = str(kernel.term.attrs[0]), kernel.term.name == "FusedMatmulAdd"
+    fused, shape = torch._addmm_activation, kernel.term.shape
+
+    def linear(x: Array, w: Array, bias: Array, added: Array | None = None) -> Array:
+        rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
+        if activation == "relu" and not residual:
+            return fused(bias, rows, w).view(shape)
+        y = torch.addmm(bias, rows, w).view(shape)
+        if added is not None:
+            y = y.add_(added)
+        return y if activation == "none" else apply(activation, [y])
+
+    return partial(_with_precision, reduced, linear)
+
+
+# ---- convolutions ---------------------------------------------------------------------------
+
+_IMAGES: Final[dict[str, Layout]] = {
+    "channels_last": channels_last(4), "contiguous": contiguous(4)
+}  # fmt: skip
+
+
+def _convolutions(term: Op, target: Target) -> Iterator[Offer]:
+    """Images, filters and residuals in one order of axes, and the result in the same."""
+    if {arg.dtype for arg in term.args} != {term.dtype} or len(term.shape) != 4:
+        return
+    part = "conv_transpose" if term.name == "ConvTranspose2d" else "conv"
+    for name in target.layouts:
+        if name in _IMAGES:
+            at = _IMAGES[name]
+            inputs = tuple(at if len(arg.shape) == 4 else (0,) for arg in term.args)
+            yield part, inputs, at
+
+
+def _conv(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    assert isinstance(kernel.term, Op)
+    attrs: tuple[Any, ...] = kernel.term.attrs
+    stride, padding, dilation, groups, *post = attrs
+    activation = str(post[0]) if post else "none"
+    window = (padding, stride, dilation, groups)
+
+    def plain(x: Array, w: Array) -> Array:
+        return torch.cudnn_convolution(x, w, *window, False, False, reduced)
+
+    def with_relu(x: Array, w: Array, bias: Array, added: Array | None = None) -> Array:
+        at = (stride, padding, dilation, groups)
+        if added is None:
+            return torch.cudnn_convolution_relu(x, w, bias, *at)
+        return torch.cudnn_convolution_add_relu(x, w, added, 1.0, bias, *at)
+
+    def apart(x: Array, w: Array, bias: Array | None = None, added: Array | None = None) -> Array:
+        y = plain(x, w)
+        if bias is not None:
+            y = y.add_(bias[:, None, None])
+        if added is not None:
+            y = y.add_(added)
+        return y if activation == "none" else apply(activation, [y])
+
+    fused = activation == "relu" and len(kernel.term.args) > 2
+    return partial(_with_precision, reduced, with_relu if fused else apart)
+
+
+def _conv_transpose(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    assert isinstance(kernel.term, Op)
+    attrs: tuple[Any, ...] = kernel.term.attrs
+    stride, padding, output_padding, dilation, groups = attrs
+
+    def conv(x: Array, w: Array) -> Array:
+        return torch.cudnn_convolution_transpose(
+            x, w, padding, output_padding, stride, dilation, groups, False, False, reduced
+        )
+
+    return conv
+
+
+# ---- attention ------------------------------------------------------------------------------
+
+
+def _attentions(term: Op, _: Target) -> Iterator[Offer]:
+    found = attention(term)
+    if found is not None and term.dtype == "float32":
+        for inputs, output in found.layouts(len(term.args[-1].shape)):
+            yield "attention", inputs, output
+
+
+def _attention(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    assert isinstance(kernel.term, Op)
+    found = attention(kernel.term)
+    assert found is not None
+    function = found.function()
+
+    def run(*given: Array) -> Array:
+        # Of torch's kernels the one that computes in float32 and is CUTLASS's.
+        if given[0].device.type == "cpu":
+            return function(*given)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            return function(*given)
+
+    return partial(_with_precision, reduced, run)
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _with_precision(reduced: bool, function: Callable[..., Array], *given: Array) -> Array:
+    """A call in which float32 products are those of float32, and not of TF32's 10 bits, unless the
+    target's numerics allow it. torch's switches are as before afterwards."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    if before == (reduced, reduced):
+        return function(*given)
+    products.allow_tf32, convolutions.allow_tf32 = reduced, reduced
+    try:
+        return function(*given)
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+_OFFERS: Final[Mapping[str, Callable[[Op, Target], Iterator[Offer]]]] = {
+    "cublas": _products, "cublasLt": _linears, "cudnn": _convolutions, "cutlass": _attentions,
+}  # fmt: skip
+_BUILDERS: Final[Mapping[str, Callable[[Kernel, bool], Callable[..., Any]]]] = {
+    "cublas.matmul": _matmul, "cublas.batched": _batched, "cublasLt.linear": _linear,
+    "cudnn.conv": _conv, "cudnn.conv_transpose": _conv_transpose, "cutlass.attention": _attention,
+}  # fmt: skip

@@ -1,0 +1,74 @@
+"""A device that nobody has measured, and its driver, played by the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from cuda_cases import library_of
+
+from eqsynth.extract.target import CUDA, Device, MemoryLevel, Target
+from eqsynth.lower.cuda.driver import Module
+from eqsynth.lower.cuda.source import Source
+
+GPU = Target(
+    name=CUDA,
+    device=Device("a GPU with round numbers", 100, ("sm_80", "sm_90")),
+    threads=1,
+    levels=(MemoryLevel("L2", 50e6, 5e12), MemoryLevel("HBM", float("inf"), 2e12)),
+    flops_per_s=(("float32", 2e13), ("float64", 1e13)),
+    dispatch_s=5e-6,
+    kernel_dispatch_s=3e-6,
+    operators=(
+        ("cublas", ("Matmul",)),
+        ("cublasLt", ("FusedMatmul", "FusedMatmulAdd")),
+        ("cudnn", ("Conv2d", "FusedConv2d", "FusedConv2dAdd", "ConvTranspose2d")),
+        ("cutlass", ("Attention",)),
+    ),
+    layouts=("channels_last", "contiguous"),
+)
+
+
+class Driver:
+    """The functions of libcuda that a module calls, over a source that is compiled for the CPU.
+
+    Attributes:
+        launched: symbols, blocks and threads, in the order of the calls.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._kernels, self._source = library_of(source), source
+        self._symbols: list[str] = []
+        self.launched: list[tuple[str, int, int]] = []
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        return 0
+
+    def cuModuleGetFunction(self, function: Any, module: Any, symbol: bytes) -> int:
+        known = {entry.symbol for entry in self._source.entries.values()}
+        if symbol.decode() not in known:
+            return 500
+        self._symbols.append(symbol.decode())
+        function._obj.value = len(self._symbols)
+        return 0
+
+    def cuLaunchKernel(
+        self, function: Any, blocks: int, by: int, bz: int, threads: int, ty: int, tz: int,
+        shared: int, stream: Any, places: Any, extra: Any,
+    ) -> int:  # fmt: skip
+        assert (by, bz, ty, tz, shared, extra) == (1, 1, 1, 1, 0, None)
+        symbol = self._symbols[function.value - 1]
+        self.launched.append((symbol, blocks, threads))
+        # A place holds the address of an argument, which is a pointer.
+        values = [ctypes.c_void_p.from_address(place).value for place in places]
+        arguments = (ctypes.c_void_p * len(values))(*values)
+        run = getattr(self._kernels, f"run_{symbol}")
+        return int(self._kernels.launch(run, arguments, blocks, threads, 0))
+
+    def cuGetErrorString(self, status: int, message: Any) -> int:
+        message._obj.value = f"error {status}".encode()
+        return 0
+
+
+def load_on_cpu(source: Source) -> Module:
+    return Module(b"", Driver(source))
