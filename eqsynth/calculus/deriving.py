@@ -153,7 +153,7 @@ def derive(term: Tensor, steps: Sequence[Step]) -> Tensor:
 
 def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Tensor | float]]:
     """What the steps rest on: tensors, and what each of them equals. What equals itself is left
-    out."""
+    out. Of an operator only the first step can be about its arguments: it gives a scope."""
     found: list[tuple[Tensor, Tensor | float]] = []
     for step in steps:
         match step:
@@ -169,5 +169,4 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Te
                 found += numbers
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
-        term = apply(term, step)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)
