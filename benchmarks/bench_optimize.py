@@ -86,8 +86,9 @@ def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
     if "requests" in parts:
         module, inputs = built(workload, reduced=True)
         segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
+        rules = load_rules().select()
         with _empty_caches():
-            requests = bench_saturate.measured(workload, list(segments.values()), load_rules())
+            requests = bench_saturate.measured(workload, list(segments.values()), rules)
             row.asked, row.known = requests.asked, requests.known
             row.saturation = {"rules": requests.rules, "laws": requests.laws}
     if "search" in parts:
