@@ -87,12 +87,12 @@ def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
         module, inputs = built(workload, reduced=True)
         segments = {segment.key: segment.roots for segment in cut(capture(module, inputs).program)}
         rules = load_rules().select()
-        with _empty_caches():
+        with empty_caches():
             requests = bench_saturate.measured(workload, list(segments.values()), rules)
             row.asked, row.known = requests.asked, requests.known
             row.saturation = {"rules": requests.rules, "laws": requests.laws}
     if "search" in parts:
-        with _empty_caches():
+        with empty_caches():
             with Worker(threads=threads) as worker:
                 first, second = worker.run(optimized, workload, reduced, threads, 2)
             row.runs = {"cold": first, "warm": second}
@@ -101,12 +101,13 @@ def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
                     (third,) = worker.run(optimized, workload, reduced, threads, 1)
                 row.runs["other process"] = third
     if "inductor" in parts:
-        with _empty_caches(), Worker(threads=threads) as worker:
+        with empty_caches(), Worker(threads=threads) as worker:
             row.inductor = worker.run(compiled, workload, reduced, threads)
 
 
 @contextmanager
-def _empty_caches() -> Iterator[None]:
+def empty_caches() -> Iterator[None]:
+    """Cache directories of eqsynth and Inductor that are empty, for processes that begin now."""
     before = {name: os.environ.get(name) for name in _CACHES}
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update({name: str(Path(directory) / name) for name in _CACHES})

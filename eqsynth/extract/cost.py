@@ -170,6 +170,10 @@ class CostModel:
         names = [self.profile.row_of(measurement_key(k, self.far)) for k in timed]
         return self.profile.lower_quartiles(names)
 
+    def family(self, kernel: Kernel) -> str:
+        """Of kernels that share their ratio to the roofline."""
+        return self._facts_of(kernel).family
+
     def roofline_s(self, kernel: Kernel) -> float:
         """The least time that the target's peaks allow."""
         return self._facts_of(kernel).roofline_s
