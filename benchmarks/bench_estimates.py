@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import correlation, median
 
 import numpy as np
 import torch
@@ -111,8 +111,8 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     ranks = []
     for values in (one, other):
         _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(count) - (count - 1) / 2)[place])
-    return float(np.corrcoef(*ranks)[0, 1])
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[place].tolist())
+    return correlation(*ranks)
 
 
 @dataclass(frozen=True)
