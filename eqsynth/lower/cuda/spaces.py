@@ -208,9 +208,8 @@ def space_of(
 
 
 def _parameters(nest: LoopNest, by_memory: bool) -> dict[str, Parameter]:
-    if not by_memory:
-        loops = block_loops(nest)
-        assert loops is not None, "a contraction without two such loops has no space"
+    loops = None if by_memory else block_loops(nest)
+    if loops is not None:
         row, column = (smooth(loop.extent, 64) for loop in loops)
         return {
             # Tiles, threads of a tile, results of a thread.
