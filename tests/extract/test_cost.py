@@ -17,6 +17,7 @@ from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.schedule import Rows
 from eqsynth.extract.search import extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
@@ -53,6 +54,7 @@ def kernel_of(term: Tensor, implementation: str = "torch", constants: bool = Fal
         implementation,
         tuple(contiguous(len(a.shape)) for a in dict.fromkeys(getattr(term, "args", ()))),
         contiguous(len(term.shape)),
+        Rows() if implementation == "tvm" else "",
     )
 
 
