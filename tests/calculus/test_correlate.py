@@ -12,11 +12,13 @@ import sympy
 
 from eqsynth.calculus.bilinear import Algorithm, is_exact
 from eqsynth.calculus.correlate import Correlate, Window, correlate
-from eqsynth.egraph.laws.toom_cook import correlation, toom_cook
+from eqsynth.egraph.laws.correlating import GROWN
+from eqsynth.egraph.laws.toom_cook import correlation, growth, toom_cook, worst_growth
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
 from eqsynth.ir.tensor import Scope
+from eqsynth.lower.rounding import SURE
 from eqsynth.testing.choices import chance
 from eqsynth.testing.judging import Sides
 from eqsynth.testing.scope_samples import leaf as sampled
@@ -81,6 +83,120 @@ def test_points_have_to_be_different_and_enough() -> None:
             toom_cook(2, 3, points)
     with pytest.raises(ValueError):
         correlation(9, 3)
+
+
+# ---- the error of float32 ----------------------------------------------------------------------
+
+CHANNELS = 64
+HALF_EPS = 2.0**-24
+
+
+def floats(rows: object) -> np.ndarray:
+    return np.array([[float(entry) for entry in row] for row in rows])  # type: ignore[attr-defined]
+
+
+def along(matrix: np.ndarray, values: np.ndarray, axis: int) -> np.ndarray:
+    """The matrix times the columns along an axis, its terms added one after the other."""
+    columns = np.moveaxis(values, axis, 0)
+    rows = [sum(np.asarray(e, values.dtype) * c for e, c in zip(row, columns, strict=True))
+            for row in matrix]  # fmt: skip
+    return np.moveaxis(np.array(rows, values.dtype), 0, axis)
+
+
+def by_tiles(algorithm: Algorithm, axes: int, data: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """Results of tiles (tiles, channels, *inputs), filters (channels, *taps), in their dtype;
+    filters are transformed in float64, as constants may be, and rounded."""
+    kind, u = data.dtype, filters.astype(np.float64)
+    for axis in range(axes):
+        data = along(floats(algorithm.data), data, 2 + axis)
+        u = along(floats(algorithm.filter), u, 1 + axis)
+    products = np.zeros_like(data[:, 0])
+    for channel, filter_ in enumerate(u.astype(kind)):
+        products = products + data[:, channel] * filter_
+    for axis in range(axes):
+        products = along(floats(algorithm.output), products, 1 + axis)
+    return products
+
+
+def off_by(algorithm: Algorithm, axes: int, data: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    exact = by_tiles(algorithm, axes, data.astype(np.float64), filters.astype(np.float64))
+    return np.asarray(by_tiles(algorithm, axes, data, filters) - exact)
+
+
+def random_tiles(algorithm: Algorithm, axes: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    inputs, taps = (algorithm.inputs,) * axes, (algorithm.taps,) * axes
+    data = random.standard_normal((400, CHANNELS, *inputs)).astype(np.float32)
+    return data, random.standard_normal((CHANNELS, *taps)).astype(np.float32)
+
+
+def worst_tiles(algorithm: Algorithm, axes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Data and filters with the signs of a row of each matrix, for each row, so that what is added
+    up grows as far as it can; their sizes are no powers of two, so that all of it is rounded."""
+    random = np.random.default_rng(1)
+
+    def signs(matrix: np.ndarray, number: int) -> np.ndarray:
+        row = np.where(matrix[number] < 0, -1.0, 1.0)
+        return row if axes == 1 else np.multiply.outer(row, row)
+
+    b, g = floats(algorithm.data), floats(algorithm.filter)
+    tiles = []
+    for number in range(algorithm.products):
+        tile = signs(b, number) * random.uniform(0.9, 1.0, (CHANNELS, *b.shape[1:] * axes))
+        tiles.append(tile)
+    number = max(range(algorithm.products), key=lambda p: abs(b[p]).sum() * abs(g[p]).sum())
+    filters = signs(g, number) * random.uniform(0.9, 1.0, (CHANNELS, *g.shape[1:] * axes))
+    return np.array(tiles, np.float32), filters.astype(np.float32)
+
+
+ERRORS = [(a, n) for a in CHOSEN.values() for n in (1, 2)]
+ERRORS_IDS = [f"F{size} {n}" for size in CHOSEN for n in (1, 2)]
+
+
+@pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
+def test_the_error_is_within_its_bound_on_any_data(algorithm: Algorithm, axes: int) -> None:
+    """Operations that a term passes: of each transform (the filter's rounds once), and of the sum
+    over the channels; data and filters are 1 at most."""
+    passes = axes * (2 * algorithm.inputs + 2 * algorithm.products) + CHANNELS + 2
+    largest = CHANNELS * (algorithm.taps * worst_growth(algorithm)) ** axes
+    bound = passes * HALF_EPS * largest
+    found = 0.0
+    for data, filters in (random_tiles(algorithm, axes), worst_tiles(algorithm, axes)):
+        scale = np.float32(max(abs(data).max(), 1.0)), np.float32(max(abs(filters).max(), 1.0))
+        off = off_by(algorithm, axes, data / scale[0], filters / scale[1])
+        found = max(found, float(abs(off).max()))
+    assert found <= bound
+    assert found >= bound / 3000, "a bound that says nothing"
+
+
+@pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
+def test_roundings_grow_as_the_matrices_say(algorithm: Algorithm, axes: int) -> None:
+    """Root mean square of the errors at the worst output of a tile, over that of a sum over the
+    channels by itself, both relative to the results."""
+    data, filters = random_tiles(algorithm, axes)
+    error = np.sqrt((off_by(algorithm, axes, data, filters).astype(float) ** 2).mean(0)).max()
+    typical = np.sqrt(CHANNELS * algorithm.taps**axes)
+    plain, exact = np.zeros(4000, np.float32), np.zeros(4000)
+    random = np.random.default_rng(2)
+    for _ in range(CHANNELS):
+        a, b = random.standard_normal((2, 4000)).astype(np.float32)
+        plain, exact = plain + a * b, exact + a.astype(float) * b
+    own = np.sqrt(((plain - exact) ** 2).mean()) / np.sqrt(CHANNELS)
+    assert 0.7 <= error / typical / (own * growth(algorithm) ** axes) <= 1.7
+
+
+@pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
+def test_what_is_real_is_off_by_what_the_check_lets_pass(algorithm: Algorithm, axes: int) -> None:
+    """Of random data the largest error in roundings of a typical result: within the check's bound
+    for what is `real`, and not for what grows to more than twice as many."""
+    data, filters = random_tiles(algorithm, axes)
+    typical = np.sqrt(CHANNELS * algorithm.taps**axes)
+    largest = abs(off_by(algorithm, axes, data, filters)).max() / typical / HALF_EPS / 2
+    grown = growth(algorithm) ** axes
+    if grown <= GROWN:
+        assert largest <= SURE / 2
+    if grown > 8 * GROWN:
+        assert largest > SURE
 
 
 def test_what_the_data_are_multiplied_by_is_exact_in_float32() -> None:

@@ -7,20 +7,29 @@ import pytest
 import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.laws.correlating import GROWN
+from eqsynth.egraph.laws.toom_cook import correlation, growth, sizes
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
-from eqsynth.ir.tensor import Op
-from eqsynth.rules import load_rules
+from eqsynth.ir.tensor import Op, is_literal
+from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing import assert_egraph_consistent
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 
 
-def saturated(expression: Expr) -> EGraph:
+def saturated(expression: Expr, rules: RuleSet = RULES) -> EGraph:
     roots = program_of(expression)[0].outputs
-    return saturate_terms(roots, RULES, DEFAULT_PHASES, Limits(), log_matches=False)
+    return saturate_terms(roots, rules, DEFAULT_PHASES, Limits(), log_matches=False)
+
+
+def sides(graph: EGraph) -> set[int]:
+    """The outputs along the sides of tiles: rows of A, which has more columns."""
+    members = [m for own in graph.classes.values() for m in own if isinstance(m, Op)]
+    shapes = [member.shape for member in members if is_literal(member)]
+    return {rows for rows, columns in shapes if rows < columns}
 
 
 def conv(channels: int = 16, size: int = 4, **options: int) -> Expr:
@@ -35,26 +44,60 @@ def both() -> Expr:
     return ops.conv2d(x, w, padding=1)
 
 
+def along_one(taps: int, channels: int = 64, size: int = 24) -> Expr:
+    """A window of one row."""
+    x = eqsynth.input("x", (1, channels, 2, size))
+    w = eqsynth.weight("w", (channels, channels, 1, taps))
+    return ops.conv2d(x, w, padding=(0, taps // 2))
+
+
+def square(taps: int, size: int = 8) -> Expr:
+    x = eqsynth.input("x", (1, 24, size, size))
+    return ops.conv2d(x, eqsynth.weight("w", (24, 24, taps, taps)), padding=taps // 2)
+
+
 @pytest.mark.parametrize(
-    ("expression", "sizes"),
+    ("expression", "real", "losing"),
     [
-        (conv(padding=1), {2, 4}),
-        (conv(size=9), {4}),
-        (conv(size=5), set()),
-        (conv(size=7, padding=2, dilation=2), {4}),
-        (conv(4, padding=1), set()),
-        (conv(padding=1, stride=2), set()),
-        (both(), set()),
+        (conv(padding=1), {2, 4}, {4}),
+        (conv(size=9), {2, 4}, {4}),
+        (conv(size=5), set(), set()),
+        (conv(size=7, padding=2, dilation=2), set(), {4}),
+        (square(3, 12), {2, 4}, {4, 6}),
+        (square(2), {3}, set()),
+        (square(5), set(), {2, 4}),
+        (along_one(3), {4}, {6}),
+        (along_one(5), {2}, {4}),
+        (conv(4, padding=1), set(), set()),
+        (conv(padding=1, stride=2), set(), set()),
+        (conv(padding=1, groups=16), set(), set()),
+        (conv(32, padding=1, groups=2), {2, 4}, {4}),
+        (conv(14, padding=1), {4}, {4}),  # along one axis
+        (conv(1, size=3, padding=1), set(), set()),
+        (both(), set(), set()),
     ],
     ids=[
-        "padded", "odd", "tiles mostly beyond the end", "dilated", "few channels", "strided",
-        "filters that are computed",
+        "padded", "odd", "tiles mostly beyond the end", "dilated", "large", "2 by 2", "5 by 5",
+        "1 by 3", "1 by 5", "few channels", "strided", "a channel a group", "groups",
+        "not many channels", "one channel", "filters that are computed",
     ],
 )
-def test_where_fewer_products_are_less_work(expression: Expr, sizes: set[int]) -> None:
+def test_where_fewer_products_are_less_work(
+    expression: Expr, real: set[int], losing: set[int]
+) -> None:
+    """By the outputs along the sides of tiles, of what is `real` and of what is `cancels`."""
     graph = saturated(expression)
-    assert {n for n in (2, 4) if graph.matches.get(f"correlate-{n}")} == sizes
-    if sizes:
-        names = [m for own in graph.classes.values() for m in own if isinstance(m, Op)]
-        assert any(m.name == "Matmul" and m.shape[0] in (16, 36) for m in names), "no product"
+    assert bool(graph.matches.get("correlate")) == bool(real)
+    assert bool(graph.matches.get("correlate-losing")) == bool(losing)
+    assert sides(graph) == real | losing
+    assert sides(saturated(expression, RULES.select(numerics=("bitwise", "real")))) == real
     assert assert_egraph_consistent(graph)
+
+
+def test_what_is_real_is_decided_by_how_roundings_grow() -> None:
+    """Of all sizes that there are, along one axis and along two; with some room on both sides."""
+    grown = {size: growth(correlation(*size)) for size in sizes()}
+    assert {size for size in grown if grown[size] <= GROWN} == {
+        (3, 2), (2, 3), (5, 2), (4, 3), (3, 4), (2, 5)
+    }  # fmt: skip
+    assert grown[2, 3] * grown[4, 3] <= GROWN <= grown[4, 3] ** 2 / 2

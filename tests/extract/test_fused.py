@@ -109,26 +109,27 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
 
 
 def test_a_route_knows_it_at_another_size() -> None:
-    """The forms of such kernels are equal at two sizes, and differ by what the map computes."""
+    """The forms of such kernels are equal at two sizes whose tiles are whole, and differ by what
+    the map computes."""
 
     def forms(size: int) -> set[bytes]:
         found = candidates(layer(size)[1], OWN)
         terms = {c.kernel.term for options in found.values() for c in options}
         return {form_of(term) for term in terms if isinstance(term, Region)}
 
-    assert len(forms(10) & forms(12)) > 1
+    assert len(forms(12) & forms(16)) > 1
 
 
 def test_an_engine_is_given_the_terms_inside(costs: CostModel) -> None:
     _, graph = layer()
     own = extracted(graph, costs)
-    told: list[int] = []
+    told: list[bool] = []
     with_engines(
         graph, own, INDUCTOR, costs, measure, 60.0,
         tell=lambda steps, _: told.extend(
-            sum(map(is_literal, topological(s.kernel.term.outputs)))
+            any(map(is_literal, topological(s.kernel.term.outputs)))
             for s in steps if isinstance(s.kernel.term, Region)
         ),
     )  # fmt: skip
     # As it was chosen, and as it was in the original.
-    assert 1 in told and 0 in told
+    assert {*told} == {True, False}

@@ -26,9 +26,11 @@ from eqsynth.lower.torch_ops import run_term
 from eqsynth.lower.tvm_backend import TvmBackend
 from tests.terms import it, leaf
 
+Outputs = int | tuple[int, int]
+
 
 def scopes(
-    outputs: int, size: tuple[int, int], channels: int, *, padding: int = 1, dilation: int = 1,
+    outputs: Outputs, size: tuple[int, int], channels: int, *, padding: int = 1, dilation: int = 1,
     dtype: str = "float32", batch: int = 1, filters: int = 16,
 ) -> list[Scope]:  # fmt: skip
     """What makes tiles of data and of results, of a convolution by tiles."""
@@ -39,8 +41,9 @@ def scopes(
     n, f, i, j, c, k, h = (it(s, e) for s, e in enumerate((*outer, *inner)))
     index = (n, c, i + k * dilation - padding, j + h * dilation - padding)
     scope = Scope(outer, inner, Prod((Read(data, index), Read(weight, (f, c, k, h)))))
+    both = (outputs, outputs) if isinstance(outputs, int) else outputs
     sliding = tuple(
-        Window(It(2 + axis, out[axis]), It(5 + axis, 3), correlation(outputs, 3))
+        Window(It(2 + axis, out[axis]), It(5 + axis, 3), correlation(both[axis], 3))
         for axis in (0, 1)
     )
     tiled = correlate(scope, Correlate(sliding))
@@ -86,11 +89,11 @@ def check(scope: Scope) -> list[Schedule | str]:
     return [kernel.schedule for kernel in kernels]
 
 
-@pytest.mark.parametrize("outputs", [2, 4])
+@pytest.mark.parametrize("outputs", [2, 4, 6, (2, 4), (4, 2)])
 @pytest.mark.parametrize(
     "size", [(8, 8), (7, 9), (5, 4), (3, 11), (6, 2)], ids=lambda size: "x".join(map(str, size))
 )
-def test_tiles_of_data_and_of_results(outputs: int, size: tuple[int, int]) -> None:
+def test_tiles_of_data_and_of_results(outputs: Outputs, size: tuple[int, int]) -> None:
     for scope in scopes(outputs, size, 16, filters=40):
         assert Matrices(16) in check(scope)
 
@@ -230,8 +233,8 @@ def check_region(region: Region) -> list[Kernel]:
 
 @pytest.mark.parametrize("kind", ["bias", "residual", "both", "twice", "shifted"])
 @pytest.mark.parametrize("size", [(8, 8), (7, 9), (2, 3), (5, 2)], ids=str)
-@pytest.mark.parametrize("outputs", [2, 4])
-def test_a_map_over_results_of_tiles(outputs: int, size: tuple[int, int], kind: str) -> None:
+@pytest.mark.parametrize("outputs", [4, (2, 4)])
+def test_a_map_over_results_of_tiles(outputs: Outputs, size: tuple[int, int], kind: str) -> None:
     _, scope = scopes(outputs, size, 16, filters=40, batch=2)
     assert check_region(mapped(scope, kind))
 

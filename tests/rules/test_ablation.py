@@ -306,8 +306,8 @@ ROWS: dict[str, Winner | Equal] = {
     "variable-substitution": EINNET,
     "view-merge": EINNET,
     "iterator-split": SUBPIXEL,
-    "correlate-2": Winner(partial(many_channels, 2), "flops", 11392),
-    "correlate-4": Winner(partial(many_channels, 4), "flops", 32640),
+    "correlate": Winner(partial(many_channels, 2), "flops", 11392),
+    "correlate-losing": Winner(partial(many_channels, 4), "flops", 32640),
     "boundary-tighten": Winner(known("padded-sum"), "flops", 24),
     # windows-explore, axes-explore: in proofs only
     "window-split": Winner(

@@ -77,7 +77,7 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     "derive.egg": proved(ops.permute(ops.permute(x, (1, 0)), (1, 0)), x),
     "correlate.egg": fired(
         ops.conv2d(eqsynth.input("z", (1, 16, 4, 4)), eqsynth.weight("u", (16, 16, 3, 3))),
-        "correlate-2",
+        "correlate",
     ),
     "contract.egg": fired((x @ w) @ v, "factor"),
     "reduce.egg": proved(

@@ -11,10 +11,10 @@ Improving the Accuracy of Winograd Convolution for Deep Neural Networks", §6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
-from math import gcd
+from math import gcd, sqrt
 from typing import Final
 
 from eqsynth.calculus.bilinear import Algorithm
@@ -23,8 +23,9 @@ from eqsynth.calculus.bilinear import Algorithm
 def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
     """F(outputs, taps) from finite points, all different, and infinity.
 
-    The matrix of the data has whole numbers without a common divisor in each row; what is left of a
-    row's factor goes to the filter, which is transformed once.
+    The matrix of the data has whole numbers without a common divisor in each row, and the matrix of
+    the outputs in each column: both are exact in floats. What is left of these factors goes to the
+    filter, which is transformed once.
 
     Args:
         points: ``outputs + taps - 2`` of them.
@@ -40,11 +41,12 @@ def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
     for point in points:
         others = [other for other in points if other != point]
         rest = _with_roots(others, width)
-        scale = _whole(rest)
+        scale, powers = _whole(rest), [point**j for j in range(outputs)]
         data.append(tuple(entry * scale for entry in rest))
         value = sum(entry * point**n for n, entry in enumerate(rest))
-        filters.append(tuple(point**k / (value * scale) for k in range(taps)))
-        columns.append([point**j for j in range(outputs)])
+        value *= scale * _whole(powers)
+        filters.append(tuple(point**k / value for k in range(taps)))
+        columns.append([power * _whole(powers) for power in powers])
     last = _with_roots(points, width)
     scale = _whole(last)
     data.append(tuple(entry * scale for entry in last))
@@ -76,13 +78,13 @@ def _whole(row: Sequence[Fraction]) -> Fraction:
 
 _POINTS: Final[Mapping[int, tuple[str, ...]]] = {
     3: ("0", "1", "-1"),
-    5: ("0", "1/2", "-1/2", "3/2", "-3/2"),
+    5: ("0", "3/2", "-3/2", "2/3", "-2/3"),
     7: ("0", "1", "-1", "2", "-2", "1/2", "-1/2"),
 }
 """Finite points by how many there are. Zero, then x and -x, whose rows share what is even and what
-is odd in them. Of those tried the ones with the least error in float32 (root mean square, in
-roundings of a typical result, 128 channels of 3 by 3): F(2, 3) 5.8; F(4, 3) 19 (with 1 and 2 it is
-34, with 1 and 1/2 it is 38); F(6, 3) 73 (with 1/2, 1, 3/2 it is 103). A plain loop has 3.6."""
+is odd in them. Of the pairs among n/1, n/2, n/3, n/4 the ones whose matrices make roundings grow
+least (``growth``): F(2, 3) 1.3 times along an axis; F(4, 3) 2.7 (with 1/2 and 3/2 it is
+3.9, with 1 and 2 it is 5.6); F(2, 5) 2.3; F(6, 3) 6.8; F(4, 5) 5.5."""
 
 
 @cache
@@ -95,7 +97,7 @@ def sizes() -> frozenset[tuple[int, int]]:
 
 @cache
 def correlation(outputs: int, taps: int) -> Algorithm:
-    """F(outputs, taps) at the points whose float32 error was measured to be least.
+    """F(outputs, taps) at the points that make roundings grow least.
 
     Raises:
         ValueError: there are no points for this size.
@@ -104,3 +106,43 @@ def correlation(outputs: int, taps: int) -> Algorithm:
     if count not in _POINTS:
         raise ValueError(f"no points for F({outputs}, {taps})")
     return toom_cook(outputs, taps, tuple(map(Fraction, _POINTS[count])))
+
+
+def growth(algorithm: Algorithm) -> float:
+    """How many times larger roundings are than where the correlation is summed as it is, for data
+    and filters that are random: root mean squares, at the output where it is most.
+
+        sqrt(sum_p A[j, p]**2 * |G[p]|**2 * |B[p]|**2 / taps)
+
+    A product with number p is about ``|G[p]| * |B[p]|``, so its roundings are so many times eps,
+    and reach output j times ``A[j, p]``; the result is about ``sqrt(taps)``. Factors that go from
+    one matrix to another change nothing. Along several axes growths multiply, as norms of
+    Kronecker products do.
+
+    Source: Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for
+    Deep Neural Networks", §4.
+    """
+    sizes = _norms(algorithm, lambda row: sum(float(e) ** 2 for e in row))
+    return max(
+        sqrt(sum(float(a) ** 2 * size for a, size in zip(row, sizes, strict=True)) / algorithm.taps)
+        for row in algorithm.output
+    )
+
+
+def worst_growth(algorithm: Algorithm) -> float:
+    """The same for whatever data and filters, none larger than 1: sums of absolute values.
+
+    The result is ``taps`` at most. Each of its terms passes n operations one after the other, so it
+    is off by ``n * eps / 2 * taps`` times this at most (and terms of the order of ``eps**2``).
+    """
+    sizes = _norms(algorithm, lambda row: float(sum(map(abs, row))))
+    return max(
+        sum(abs(float(a)) * size for a, size in zip(row, sizes, strict=True)) / algorithm.taps
+        for row in algorithm.output
+    )
+
+
+def _norms(algorithm: Algorithm, norm: Callable[[Sequence[Fraction]], float]) -> list[float]:
+    """Of each product: that of its filter's row times that of its data's."""
+    rows = zip(algorithm.filter, algorithm.data, strict=True)
+    return [norm(g) * norm(b) for g, b in rows]
