@@ -61,6 +61,8 @@ class Driver:
         self.launched.append((symbol, blocks, threads))
         # A place holds the address of an argument, which is a pointer.
         values = [ctypes.c_void_p.from_address(place).value for place in places]
+        if any(value is None or value % 16 for value in values):
+            return 716  # the address of a vector is misaligned
         arguments = (ctypes.c_void_p * len(values))(*values)
         run = getattr(self._kernels, f"run_{symbol}")
         return int(self._kernels.launch(run, arguments, blocks, threads, 0))
