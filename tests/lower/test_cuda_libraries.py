@@ -216,7 +216,11 @@ def test_vectors_begin_where_they_may() -> None:
     assert run is not None
     # A GPU doesn't read vectors there, and the driver that is played refuses.
     value = sample((70 * 150 + 1,), "float32")[1:].view(70, 150)
-    torch.testing.assert_close(run(value), torch.nn.functional.silu(value), rtol=1e-5, atol=1e-5)
+    expected = torch.nn.functional.silu(value)
+    torch.testing.assert_close(run(value), expected, rtol=1e-5, atol=1e-5)
+    (run,) = backend.build([(replace(kernel, constants=(True,)), {0: value})])
+    assert run is not None
+    torch.testing.assert_close(run(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_kernel_that_is_only_planned_refuses_to_run() -> None:

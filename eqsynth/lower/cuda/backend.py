@@ -155,7 +155,8 @@ def runner(
     shape, dtype = term.shape, getattr(torch, term.dtype)
     steps = strides(shape, kernel.output)
     bound = {
-        n: lay_out(value.detach(), args[n].shape, kernel.inputs[n]) for n, value in packed.items()
+        n: _aligned(lay_out(value.detach(), args[n].shape, kernel.inputs[n]))
+        for n, value in packed.items()
     }
     varying = [n for n in range(len(args)) if n not in packed]
 
