@@ -169,7 +169,7 @@ def with_engines(
             own_s, wanted = sum(weights[first:last]), without
             parted = _halves(first, last, weights)
             if took:
-                best = min(took, key=lambda tried: took[tried])
+                best = min(took, key=lambda tried: (took[tried], tried[1]))
                 choices[first, last] = (took[best], placed[best])
                 by[first, last] = OnEngine(len(parts), first, last, best[0].name, best[1])
                 # One heavy half is nearly the whole again.

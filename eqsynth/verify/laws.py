@@ -21,8 +21,8 @@ from typing import Final
 WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "boundary-tighten": ("bound",),
     "canonical-form": ("derive",),
-    "correlate-2": ("correlate",),
-    "correlate-4": ("correlate",),
+    "correlate": ("correlate",),
+    "correlate-losing": ("correlate",),
     "derived-form": ("derive",),
     "distribute": ("inline", "rearrange", "split"),
     "expression-fusion": ("inline",),
