@@ -102,7 +102,9 @@ class Search:
         """The e-graph of the whole program; engines are asked for the original meanwhile."""
         settings, measurer = self.settings, self.measurer
         timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
-        begin_s, engines = settings.time_limit_s / 2, engines_of(settings.engines)
+        # Kernels wait for the worker while it compiles: no longer than the e-graph takes, or a
+        # quarter of the time.
+        begin_s, engines = settings.time_limit_s / 4, engines_of(settings.engines)
 
         def prepare(segments: Sequence[Segment]) -> None:
             # Of a program whose e-graphs are remembered, the times mostly are too.

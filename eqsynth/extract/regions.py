@@ -101,13 +101,14 @@ def first_asked(
 
 def reserved_s(left_s: float, compiled_s: float) -> float:
     """How much of the time that is left engines need: to compile what was chosen, once to be timed
-    and once to be used, and some parts of it. Half of it at most, and none that is too short.
+    and once to be used, and some parts of it. Half of it at most, and none that is too short: an
+    engine that doesn't get ready costs what kernels could have been timed in.
 
     Args:
         compiled_s: what compiling the original has taken, or takes until now.
     """
     needed_s = min(left_s / 2, max(2 * COMPILE_S, 3 * compiled_s))
-    return needed_s if needed_s >= COMPILE_S else 0.0
+    return needed_s if needed_s >= 2 * COMPILE_S else 0.0
 
 
 def with_engines(

@@ -175,3 +175,27 @@ def test_kernels_in_the_places_of_a_plan_are_timed_before_the_solver_is_asked_ag
 
 def _seconds(value: float) -> Timing:
     return Timing(value, value, value, 3)
+
+
+def test_the_operators_of_the_original_are_timed_before_better_plans_are(tmp_path: Path) -> None:
+    """So that there is a measured plan at any deadline."""
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    graph = two_ways()
+    (product,) = (r for r, members in graph.classes.items() if matmul_of(members))
+    original = {r: (members[0],) for r, members in graph.classes.items()}
+    graph = replace(graph, original=original)
+    asked: list[list[str]] = []
+
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing]:
+        asked.append(sorted(getattr(k.term, "name", "") for k in kernels))
+        # The deadline comes in the second round.
+        return {k: Timing(1e-3, 1e-3, 1e-3, 3) for k in kernels} if len(asked) == 1 else {}
+
+    found = extract(graph, (TorchBackend(),), costs, measure, 60.0)
+    assert asked[0] == ["Matmul", "Relu"] and "Exp" in asked[1]
+    assert found.complete and not found.ended and not found.estimated
+    assert matmul_of([step.member for step in found.plan.steps if step.result[0] == product])
+
+
+def matmul_of(members: Sequence[object]) -> bool:
+    return any(getattr(member, "name", "") == "Matmul" for member in members)
