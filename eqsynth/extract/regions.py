@@ -153,20 +153,15 @@ def with_engines(
                 ended = False
                 break
             span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
-            placed: dict[_Try, PlanStep] = {}
-            took: dict[_Try, float] = {}
+            ways = [(tried, step) for tried in tries for step in _ways(graph, plan, span, tried)]
+            tell([step for _, step in ways], (first, last) == (0, len(parts)))
+            kernels = [step.kernel for _, step in ways]
+            timed += _time(kernels, costs, measure, end)
+            ended = ended and all(map(costs.measured, kernels))
+            placed = {tried: _placed(step, plan, span, costs) for tried, step in ways}
+            took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
             # What an engine can't run as a whole it may run in part.
-            without: tuple[_Try, ...] = ()
-            for side in (_ORIGINAL, _CHOSEN):
-                own = [tried for tried in _worth_compiling(tries, took) if tried[1] == side]
-                ways = {t: step for t in own for step in _ways(graph, plan, span, t)}
-                tell(list(ways.values()), (first, last) == (0, len(parts)))
-                kernels = [step.kernel for step in ways.values()]
-                timed += _time(kernels, costs, measure, end)
-                ended = ended and all(map(costs.measured, kernels))
-                placed |= {t: _placed(step, plan, span, costs) for t, step in ways.items()}
-                took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
-                without += tuple(tried for tried in own if tried not in took)
+            without = tuple(tried for tried in tries if tried not in took)
             own_s, wanted = sum(weights[first:last]), without
             parted = _halves(first, last, weights)
             if took:
@@ -228,16 +223,6 @@ def _placed(step: PlanStep, plan: Plan, span: Span, costs: CostModel) -> PlanSte
     """A region with what it takes in its place: its own time, and conversions at its borders."""
     cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
     return replace(step, cost_s=cost_s)
-
-
-def _worth_compiling(tries: Sequence[_Try], took: Mapping[_Try, float]) -> list[_Try]:
-    """The tries without those on engines that are far from the best engine on the original's terms:
-    what the rules found saves work on each engine. (BERT of 2 layers, one thread, ms by original
-    and chosen terms: OpenVINO 15.3, 14.9; ONNX Runtime 15.9, 16.8; Inductor 35.5, 36.1, for which
-    it compiles 5 s of CPU more.)"""
-    originals = {engine.name: s for (engine, side), s in took.items() if side == _ORIGINAL}
-    far_s = CLEAR * min(originals.values(), default=float("inf"))
-    return [tried for tried in tries if originals.get(tried[0].name, 0.0) <= far_s]
 
 
 def _near(took: Mapping[_Try, float]) -> tuple[_Try, ...]:
