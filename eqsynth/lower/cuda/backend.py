@@ -68,7 +68,7 @@ def load_here(source: Source) -> driver.Module:
             what="the kernels can't be run here",
             got=lacking,
             expected="a GPU with NVIDIA's driver, and torch with CUDA",
-            hint="a bundle that was made here runs on a machine with a GPU",
+            hint="a plan can be made and saved here; nothing loads it on a GPU yet",
         )
     major, minor = torch.cuda.get_device_capability()
     return driver.Module(nvrtc.compile_cubin(source.text, f"sm_{major}{minor}"))
@@ -124,7 +124,7 @@ def _elsewhere(*_: torch.Tensor) -> torch.Tensor:
     raise LoweringError(
         what="a kernel for a GPU was called where it was only planned",
         expected="a call on the device that the plan is for",
-        hint="save the plan, and load it on a machine with a GPU",
+        hint="save the plan; nothing loads it on a GPU yet",
     )
 
 

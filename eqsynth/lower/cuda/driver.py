@@ -56,7 +56,7 @@ class Module:
                 what="the kernels can't be run here",
                 got=missing(),
                 expected="a GPU with NVIDIA's driver, and torch with CUDA",
-                hint="a bundle that was made here runs on a machine with a GPU",
+                hint="a plan can be made and saved here; nothing loads it on a GPU yet",
             )
         self._library, self._module = found, ctypes.c_void_p()
         # The driver reads the image when it loads it, and keeps nothing of it.
