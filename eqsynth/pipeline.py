@@ -264,7 +264,9 @@ class _Run:
         self.settle_choice, self.report.route = searched.settle, searched.route
         if self.settings.tune and self.settings.objective == "time":
             with self._stage("tune"):
-                own, found = tuned_plans(own, found, self.original.target, far, self.settings.tune)
+                own, found, self.report.tuned = tuned_plans(
+                    own, found, self.original.target, far, self.settings.tune, self.bar.told
+                )
         try:
             compiled, plan = self._checked(graph, found), found.plan
         except (LoweringError, Mismatch) as error:

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """One line on standard error: the stage, how far it is, the time.
+    """One line on standard error: the stage, how far it is, the time, what there is to say of it.
 
     Args:
         show: None shows it if standard error is a terminal.
@@ -22,13 +22,19 @@ class Progress:
         if sys.stderr.isatty() if show is None else show:
             self._bar = Bar(
                 TextColumn("{task.description:<9}"), BarColumn(), TimeElapsedColumn(),
+                TextColumn("{task.fields[told]}"),
                 console=Console(stderr=True), transient=True,
             )  # fmt: skip
-            self._task = self._bar.add_task("capture", total=None)
+            self._task = self._bar.add_task("capture", total=None, told="")
 
     def stage(self, name: str) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, description=name, completed=0, total=None)
+            self._bar.update(self._task, description=name, completed=0, total=None, told="")
+
+    def told(self, text: str) -> None:
+        """Says something of the stage, such as the best so far."""
+        if self._bar is not None:
+            self._bar.update(self._task, told=text)
 
     def total(self, count: int) -> None:
         if self._bar is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from eqsynth.extract.route import Route
+    from eqsynth.lower.tuning_told import Tuning
 
 
 WHOLE = ("", "saturated", "rounds")
@@ -102,6 +103,7 @@ class Report:
             measured where time is the objective and a faster program was found.
         stages_s: seconds of each stage; ``capture`` comes before the time limit begins. ``measure``
             is what extraction has waited for the times of kernels.
+        tuned: what tuning has come to, by kernel, with the space around the best point.
         reason: why the original was kept, if it was.
         page: draws the report; None where no program was captured.
         engine_refused: why the plan with regions on engines was given up, if it was.
@@ -148,6 +150,7 @@ class Report:
     engine_refused: str = ""
     operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
+    tuned: tuple[Tuning, ...] = ()
     route: Route | None = field(default=None, repr=False, compare=False)
     page: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
 
@@ -322,6 +325,7 @@ class Report:
                 ", ".join(f"{name} ({count})" for name, count in fired[: max(8, len(told))]),
             ),
             *(("law failed", f"{law}: {why}") for law, why in self.law_faults.items()),
+            *(("tuned", text) for one in self.tuned for text in one.lines()),
         ]
 
     def _time(self, which: str, median_s: float) -> str:

@@ -1,7 +1,8 @@
 """The command line: it prints what the library finds, errors as messages and exit codes.
 
 Here: the commands together. Not here: a decision of any kind; what a command does is in
-``programs.py``, ``rules.py`` and ``error_reference.py``, what it prints with in ``output.py``.
+``programs.py``, ``tuning.py``, ``rules.py`` and ``error_reference.py``, what it prints with in
+``output.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from eqsynth.cli import programs
+from eqsynth.cli import programs, tuning
 from eqsynth.cli.error_reference import print_errors
 from eqsynth.cli.rules import rules_app
 
@@ -24,6 +25,7 @@ app = typer.Typer(no_args_is_help=True, epilog=EXIT_CODES, rich_markup_mode=None
 app.add_typer(rules_app, name="rules")
 for command in (programs.optimize, programs.run, programs.explain, programs.profile):
     app.command()(command)
+app.command()(tuning.tune)
 app.command("errors")(print_errors)
 
 

@@ -327,6 +327,8 @@ class _Problem:
         solver.parameters.max_deterministic_time = work
         solver.parameters.max_time_in_seconds = max(0.01, min(until - time.monotonic(), 1e6))
         solver.parameters.random_seed = 1
+        # Else it leaves the process with a Ctrl-C that ends it without a word.
+        solver.parameters.catch_sigint_signal = False
         for name, value in parameters.items():
             setattr(solver.parameters, name, value)
         return solver, solver.solve(self.model)

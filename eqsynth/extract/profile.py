@@ -229,6 +229,20 @@ class Profile:
 
         return self._store.run(read, default=None)
 
+    def documents(self, prefix: str) -> dict[str, str]:
+        """All texts about the target whose kinds begin so, by their kinds."""
+        arguments = (self.target_key, self.versions, prefix, prefix)
+
+        def read(db: sqlite3.Connection) -> dict[str, str]:
+            rows = db.execute(
+                "SELECT kind, body FROM documents WHERE target = ? AND versions = ?"
+                " AND substr(kind, 1, length(?)) = ? ORDER BY kind",
+                arguments,
+            )
+            return {str(kind): str(body) for kind, body in rows}
+
+        return self._store.run(read, default={})
+
     def store_document(self, kind: str, body: str, replace: bool = False) -> str:
         """Stores text about the target unless there is one; the one that now stands is returned.
 

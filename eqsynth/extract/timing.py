@@ -9,13 +9,17 @@ What is measured, and what is kept of it, is decided elsewhere (``profile.py`` s
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import math
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from eqsynth.ir.tensor import Tensor
 
@@ -68,6 +72,16 @@ class OperatorTimes:
 
     def __deepcopy__(self, _memo: object) -> OperatorTimes:
         return self  # terms are deeper than Python's stack, and nobody changes them
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Waits until no other process of the user is in such a block on this machine: two things that
+    are timed at once slow each other down. A process that dies leaves the block."""
+    path = Path(tempfile.gettempdir()) / f"eqsynth-timing-{os.getuid()}.lock"
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def time_interleaved(

@@ -1,16 +1,14 @@
 """Tuning generated kernels: their schedules' times, measured in a worker and kept in the profile.
 
 A build that hangs or crashes costs itself. A schedule whose first run is far behind the best isn't
-timed further. Not here: spaces (``spaces.py``), tuners (``tuning/``).
+timed further. No two processes time at once on one machine. Not here: spaces (``spaces.py``),
+tuners (``tuning/``), what is kept (``tuning_records.py``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -20,17 +18,18 @@ import torch
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker
 from eqsynth.extract import tuned
-from eqsynth.extract.cost import measurement_key
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
-from eqsynth.extract.timing import Timing, time_one
+from eqsynth.extract.schedule import Schedule
+from eqsynth.extract.timing import Timing, alone, time_one
 from eqsynth.ir.tensor import Region, Scope
+from eqsynth.lower import tuning_records
 from eqsynth.lower.backends import Call, built, steady
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.schedules import this_machine
 from eqsynth.lower.spaces import space_of
+from eqsynth.lower.tuning_records import Record
 from eqsynth.lower.tvm_backend import TvmBackend, is_memory_bound, tuned_for
 from eqsynth.tuning.search import Budget, Search, Tuned, tune
 from eqsynth.tuning.space import Space
@@ -78,6 +77,11 @@ class TunedKernel:
     after: Timing | None
     found: Tuned[Schedule]
 
+    @property
+    def faster(self) -> bool:
+        """Whether something was found that isn't offered without a search."""
+        return self.kernel != self.default and self.before is not None and self.after is not None
+
 
 def tune_kernel(
     kernel: Kernel,
@@ -88,6 +92,8 @@ def tune_kernel(
     threads: int,
     seed: int = 0,
     far: int = 0,
+    starts: Sequence[Schedule] = (),
+    watch: Callable[[Search[Schedule]], None] = lambda _search: None,
 ) -> TunedKernel:
     """Searches the kernel's space and holds the best against the fastest schedule that is offered
     without a search. What is faster is offered from now on (``extract/tuned.py``).
@@ -95,9 +101,15 @@ def tune_kernel(
     Args:
         profile: whose target is this machine with so many threads.
         far: the caches that weights are to be out of when a kernel is called (``Target.far``).
+        starts: schedules to begin with after those that are offered, where the space has them. A
+            kernel that was tuned before begins with the same as then.
+        watch: is called whenever something was measured.
     """
-    space, measured = space_for(kernel), ScheduleTimes(kernel, worker, profile, threads, far)
-    found = tune(space, measured, budget, tuner, seed)
+    measured = ScheduleTimes(kernel, worker, profile, threads, far, tuple(starts))
+    space = space_for(kernel)
+    begin = filter(None, map(space.place, measured.record.starts))
+    further = replace(space, starts=tuple(dict.fromkeys((*space.starts, *begin))))
+    found = tune(further, measured, budget, tuner, seed, watch)
     times = {t.made: t.time_s for t in found.trials if t.time_s is not None}
     fastest = sorted(times, key=lambda schedule: times[schedule])
     offered = {space.made(point) for point in space.starts}
@@ -105,7 +117,8 @@ def tune_kernel(
     rest = [replace(kernel, schedule=s) for s in fastest if s != default.schedule]
     finalists = [default, *rest[:FINALISTS]]
     try:
-        sides = worker.run(race, finalists, threads, far, timeout_s=TIMEOUT_S)
+        with alone():
+            sides = worker.run(race, finalists, threads, far, timeout_s=TIMEOUT_S)
     except EqsynthError:
         sides = []
     if not sides or sides[0] is None:
@@ -122,27 +135,40 @@ def tune_kernel(
 class ScheduleTimes:
     """Seconds of schedules of a kernel: from the profile, or measured and kept there.
 
-    They stand in a document of their own, so that slow points of a space say nothing of kernels
-    that are offered without a search.
+    Args:
+        starts: what the search begins with, unless one has begun before.
+
+    Attributes:
+        measured: how many were measured, and not known before.
     """
 
     def __init__(
-        self, kernel: Kernel, worker: Worker, profile: Profile, threads: int, far: int
+        self,
+        kernel: Kernel,
+        worker: Worker,
+        profile: Profile,
+        threads: int,
+        far: int,
+        starts: tuple[Schedule, ...] = (),
     ) -> None:
         self._kernel, self._worker, self._profile = kernel, worker, profile
         self._threads, self._far = threads, far
-        name = measurement_key(replace(kernel, schedule="")).text() + f" far={far}"
-        self._document = f"tuning {hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        self.known: dict[Schedule, float | None] = self._kept()
+        kept = tuning_records.load(profile, kernel, far)
+        self.record = Record(kernel, far, starts) if kept is None else kept
         self.measured = 0
+
+    @property
+    def known(self) -> dict[Schedule, float | None]:
+        return self.record.times
 
     def __call__(self, schedules: Sequence[Schedule]) -> list[float | None]:
         new = [schedule for schedule in schedules if schedule not in self.known]
         for start in range(0, len(new), TOGETHER):
             part = new[start : start + TOGETHER]
-            self.known |= self._timed(part, self._worth_s())
+            with alone():
+                self.known.update(self._timed(part, self._worth_s()))
             self.measured += len(part)
-            self._keep()
+            tuning_records.keep(self._profile, self.record)
         return [self.known[schedule] for schedule in schedules]
 
     def _worth_s(self) -> float:
@@ -162,19 +188,6 @@ class ScheduleTimes:
                 return {schedules[0]: None}
         # One of them is to blame.
         return {s: t for one in schedules for s, t in self._timed([one], worth_s).items()}
-
-    def _kept(self) -> dict[Schedule, float | None]:
-        found: dict[Schedule, float | None] = {}
-        with suppress(ValueError, TypeError):
-            for data, time_s in json.loads(self._profile.load_document(self._document) or "[]"):
-                schedule = schedule_from_data(data)
-                if isinstance(schedule, Schedule) and (time_s is None or float(time_s) > 0):
-                    found[schedule] = time_s
-        return found
-
-    def _keep(self) -> None:
-        rows = [[schedule_to_data(schedule), time_s] for schedule, time_s in self.known.items()]
-        self._profile.store_document(self._document, json.dumps(rows), replace=True)
 
 
 def time_schedules(

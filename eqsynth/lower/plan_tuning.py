@@ -9,8 +9,10 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from eqsynth.executor import borrowed
@@ -18,34 +20,52 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.schedule import Schedule
 from eqsynth.extract.search import Extraction
 from eqsynth.extract.target import Target
 from eqsynth.lower.backends import load_libraries
 from eqsynth.lower.kernel_tuning import TunedKernel, tune_kernel
+from eqsynth.lower.tuning_records import nearest, records
+from eqsynth.lower.tuning_told import Tuning, best_so_far, told
 from eqsynth.lower.tvm_backend import TvmBackend
-from eqsynth.tuning.search import Budget
+from eqsynth.tuning.search import Budget, Search
 from eqsynth.tuning.tuners import opevo
 
 SHARE: Final = 0.02
 """Part of a plan's time that a kernel takes at least, in all its steps, to be tuned."""
 
+Watch = Callable[[Kernel, Search[Schedule]], None]
+
 _log = logging.getLogger("eqsynth")
 
 
 def tuned_plans(
-    own: Extraction, found: Extraction, target: Target, far: int, seconds: float
-) -> tuple[Extraction, Extraction]:
-    """The plans with faster schedules for their heaviest kernels, if there are any.
+    own: Extraction,
+    found: Extraction,
+    target: Target,
+    far: int,
+    seconds: float,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> tuple[Extraction, Extraction, tuple[Tuning, ...]]:
+    """The plans with faster schedules for their heaviest kernels, if there are any, and what is
+    told of each of these.
 
     Args:
         own, found: the plan of eqsynth's own kernels, and the one that is used.
         far: the caches that weights are to be out of when a kernel is called (``Target.far``).
+        tell: is told the best so far whenever something was measured.
     """
-    faster = {t.default: t for t in tune_kernels(heaviest(found.plan), target, far, seconds)}
+
+    def watch(kernel: Kernel, search: Search[Schedule]) -> None:
+        tell(best_so_far(kernel, search, target))
+
+    tried = dict(tune_kernels(heaviest(found.plan), target, far, seconds, watch))
+    tuning = tuple(told(one, target) for one in tried.values())
+    faster = {kernel: one for kernel, one in tried.items() if one.faster and one.kernel != kernel}
     chosen = replace(found, plan=with_faster(found.plan, faster))
     if own.plan is found.plan:
-        return chosen, chosen
-    return replace(own, plan=with_faster(own.plan, faster)), chosen
+        return chosen, chosen, tuning
+    return replace(own, plan=with_faster(own.plan, faster)), chosen, tuning
 
 
 def heaviest(plan: Plan) -> dict[Kernel, float]:
@@ -58,15 +78,23 @@ def heaviest(plan: Plan) -> dict[Kernel, float]:
 
 
 def tune_kernels(
-    weights: dict[Kernel, float], target: Target, far: int, seconds: float
-) -> list[TunedKernel]:
+    weights: Mapping[Kernel, float],
+    target: Target,
+    far: int,
+    seconds: float,
+    watch: Watch = lambda _kernel, _search: None,
+) -> Iterator[tuple[Kernel, TunedKernel]]:
     """Tunes kernels one after the other, each for the part of the seconds that it weighs. What is
-    faster stands in the profile from now on, and is offered by the backend.
+    faster stands in the profile from now on, and is offered by the backend. A search begins with
+    what is offered, and with the best schedules of the nearest shapes that were tuned.
 
-    Returns:
-        Those that have got faster.
+    Args:
+        watch: is called with the kernel and its search whenever something was measured.
+
+    Yields:
+        Each kernel once it is tuned; a kernel for which no time is left isn't.
     """
-    left, faster = sum(weights.values()), list[TunedKernel]()
+    left = sum(weights.values())
     with closing(Profile(target.key())) as profile, borrowed(threads=target.threads) as worker:
         worker.run(load_libraries)
         until = time.monotonic() + seconds
@@ -76,21 +104,20 @@ def tune_kernels(
             left -= weight_s
             if budget.seconds <= 0:
                 break
-            tuned = tune_kernel(kernel, worker, profile, budget, opevo, target.threads, far=far)
-            if tuned.before is None or tuned.after is None:
-                continue
-            if tuned.kernel in (kernel, tuned.default):
-                continue
-            costs.record({tuned.default: tuned.before, tuned.kernel: tuned.after})
-            faster.append(replace(tuned, default=kernel))
-            _log.info(
-                "%s: %s takes %.4f ms, %s %.4f", kernel.term.type, tuned.kernel.schedule,
-                tuned.after.median_s * 1e3, tuned.default.schedule, tuned.before.median_s * 1e3,
+            tuned = tune_kernel(
+                kernel, worker, profile, budget, opevo, target.threads, far=far,
+                starts=nearest(kernel, records(profile)), watch=partial(watch, kernel),
             )  # fmt: skip
-    return faster
+            if tuned.faster and tuned.before is not None and tuned.after is not None:
+                costs.record({tuned.default: tuned.before, tuned.kernel: tuned.after})
+                _log.info(
+                    "%s: %s takes %.4f ms, %s %.4f", kernel.term.type, tuned.kernel.schedule,
+                    tuned.after.median_s * 1e3, tuned.default.schedule, tuned.before.median_s * 1e3,
+                )  # fmt: skip
+            yield kernel, tuned
 
 
-def with_faster(plan: Plan, faster: dict[Kernel, TunedKernel]) -> Plan:
+def with_faster(plan: Plan, faster: Mapping[Kernel, TunedKernel]) -> Plan:
     """The plan with other kernels in the places of some, which take and give the same layouts."""
     steps = []
     for step in plan.steps:

@@ -94,6 +94,7 @@ class Search(Generic[Made]):
     """What a tuner sees of its search.
 
     Attributes:
+        watch: is called whenever something was measured.
         scores: of what was tried: runs a second; 0 where it failed.
     """
 
@@ -101,6 +102,7 @@ class Search(Generic[Made]):
     measure: Measure[Made]
     budget: Budget
     rng: Random
+    watch: Callable[[Search[Made]], None] = lambda _search: None
     trials: list[Trial[Made]] = field(default_factory=list)
     scores: dict[Made, float] = field(default_factory=dict)
     measuring_s: float = 0.0
@@ -183,6 +185,7 @@ class Search(Generic[Made]):
         for one, time_s in zip(made, times, strict=True):
             self.trials.append(Trial(one, time_s, self.elapsed_s))
             self.scores[one] = 0.0 if time_s is None else 1.0 / time_s
+        self.watch(self)
 
 
 class _NoneLeft(Exception):  # noqa: N818
@@ -193,14 +196,19 @@ Tuner = Callable[[Search[Made]], None]
 
 
 def tune(
-    space: Space[Made], measure: Measure[Made], budget: Budget, tuner: Tuner[Made], seed: int = 0
+    space: Space[Made],
+    measure: Measure[Made],
+    budget: Budget,
+    tuner: Tuner[Made],
+    seed: int = 0,
+    watch: Callable[[Search[Made]], None] = lambda _search: None,
 ) -> Tuned[Made]:
     """Searches a space. What is offered without a search is tried first, whatever the tuner.
 
     Equal seeds ask for the same points as long as the measured times are the same, so a search that
     was interrupted goes on where it was if ``measure`` remembers.
     """
-    search = Search(space, measure, budget, Random(seed))
+    search = Search(space, measure, budget, Random(seed), watch)
     stop = "the tuner's end"
     try:
         search.score(space.starts)

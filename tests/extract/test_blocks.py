@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eqsynth.extract import joint
 from eqsynth.extract.blocks import Problem, Solved, improved, least_s, parted
 from eqsynth.extract.joint import Joint, Way, reachable
 
@@ -139,3 +142,16 @@ def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
     question = problem(ways, 6)
     found = improved(question, {n: own[0] for n, own in ways.items()}, math.inf, Solved(), 2)
     assert found is not None and cost(question, found) == 4.0
+
+
+def test_ctrl_c_is_heard_after_the_solver_has_run() -> None:
+    """CP-SAT by itself leaves the system's action behind, which ends the process without a word."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        asked, hint = layers(2)
+        hint_s = cost(asked, as_joint(asked, hint))
+        joint.improved(asked.ways, asked.wanted, asked.class_of, asked.copy_s, hint, hint_s)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, previous)

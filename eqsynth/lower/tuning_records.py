@@ -1,0 +1,123 @@
+"""What tuning has measured, as documents of the profile: one for each kernel.
+
+They stand apart from the times of kernels, so that slow points of a space say nothing of kernels
+that are offered without a search. Not here: searching (``kernel_tuning.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from eqsynth.extract.cost import measurement_key
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
+from eqsynth.ir.scalar import operations
+from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
+
+_PREFIX: Final = "tuning-2 "
+
+NEAREST: Final = 3
+"""Kernels of other shapes whose best schedules a search begins with."""
+
+
+@dataclass
+class Record:
+    """What was measured of one kernel.
+
+    Attributes:
+        far: the caches that weights were out of when it was called (``Target.far``).
+        starts: what the search began with beside what is offered, from other shapes: a search that
+            goes on begins with the same, so that it asks for the same points.
+        times: seconds by schedule; None of what can't be built or run.
+    """
+
+    kernel: Kernel
+    far: int
+    starts: tuple[Schedule, ...] = ()
+    times: dict[Schedule, float | None] = field(default_factory=dict)
+
+    @property
+    def best(self) -> tuple[Schedule, float] | None:
+        worked = [(time_s, schedule) for schedule, time_s in self.times.items() if time_s]
+        time_s, schedule = min(worked, key=lambda pair: pair[0], default=(0.0, None))
+        return None if schedule is None else (schedule, time_s)
+
+
+def load(profile: Profile, kernel: Kernel, far: int) -> Record | None:
+    """What the profile has of a kernel, whatever its schedule; None if it wasn't tuned."""
+    body = profile.load_document(_kind(kernel, far))
+    return None if body is None else _read(body)
+
+
+def keep(profile: Profile, record: Record) -> None:
+    body = {
+        "kernel": kernel_to_data(record.kernel),
+        "far": record.far,
+        "starts": [schedule_to_data(schedule) for schedule in record.starts],
+        "times": [[schedule_to_data(s), time_s] for s, time_s in record.times.items()],
+    }
+    kind = _kind(record.kernel, record.far)
+    profile.store_document(kind, json.dumps(body, separators=(",", ":")), replace=True)
+
+
+def records(profile: Profile) -> list[Record]:
+    """All that tuning has measured on the profile's target."""
+    found = map(_read, profile.documents(_PREFIX).values())
+    return [record for record in found if record is not None]
+
+
+def nearest(kernel: Kernel, known: Sequence[Record]) -> tuple[Schedule, ...]:
+    """The best schedules of the kernels whose shapes are nearest: as many loops and operands of the
+    same types, and as many operations an element; the distance is the sum of the logarithms of the
+    ratios of the extents. One that was tuned at other layouts or with a cold cache is at 0."""
+    found: list[tuple[float, Schedule]] = []
+    for record in known:
+        best, far = record.best, _distance(kernel, record.kernel)
+        if best is not None and far is not None:
+            found.append((far, best[0]))
+    found.sort(key=lambda pair: pair[0])
+    return tuple(dict.fromkeys(schedule for _, schedule in found))[:NEAREST]
+
+
+def _distance(kernel: Kernel, other: Kernel) -> float | None:
+    """None where they have nothing in common."""
+    one, two = kernel.term, other.term
+    if not isinstance(one, Scope) or not isinstance(two, Scope) or _class(one) != _class(two):
+        return None
+    pairs = zip((*one.traversal, *one.reduction), (*two.traversal, *two.reduction), strict=True)
+    return sum(abs(math.log(a / b)) for a, b in pairs)
+
+
+def _class(scope: Scope) -> tuple[object, ...]:
+    dtypes = tuple(tensor.dtype for tensor in (*args_of(scope), scope))
+    loops = len(scope.traversal), len(scope.reduction)
+    return loops, scope.reducer, operations(scope.body), dtypes
+
+
+def _kind(kernel: Kernel, far: int) -> str:
+    name = measurement_key(replace(kernel, schedule="")).text() + f" far={far}"
+    return _PREFIX + hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _read(body: str) -> Record | None:
+    """What a document says; None if it is damaged."""
+    with suppress(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError):
+        data = json.loads(body)
+        record = Record(kernel_from_data(data["kernel"]), int(data["far"]))
+        starts = [schedule_from_data(start) for start in data["starts"]]
+        record.starts = tuple(start for start in starts if isinstance(start, Schedule))
+        for told, time_s in data["times"]:
+            schedule = schedule_from_data(told)
+            sound = time_s is None or (isinstance(time_s, float) and 0 < time_s < math.inf)
+            if isinstance(schedule, Schedule) and sound:
+                record.times[schedule] = time_s
+        return record
+    return None
