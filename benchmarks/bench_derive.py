@@ -48,7 +48,8 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.normal import CANONICAL
 from eqsynth.lower.assemble import assemble
-from eqsynth.lower.backends import Measurer, cpu_backends, random_argument
+from eqsynth.lower.backends import cpu_backends, random_argument
+from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.rules import RuleSet, load_rules
 

@@ -46,7 +46,8 @@ from eqsynth.extract.profile import Profile
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.shape_distance import shape_distance
 from eqsynth.ir.tensor import Scope, args_of
-from eqsynth.lower.backends import Measurer, cpu_backends
+from eqsynth.lower.backends import cpu_backends
+from eqsynth.lower.measurer import Measurer
 from eqsynth.rules import load_rules
 
 LIMITS = Limits(deadline_s=5.0)

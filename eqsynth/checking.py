@@ -20,6 +20,7 @@ from eqsynth.frontend.captured import Captured
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input
 from eqsynth.lower.check import Mismatch, check_equivalence
+from eqsynth.lower.places import HOST, Place, Ported, moved, ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Plain, evaluate
 from eqsynth.lower.rounding import MOVE, distance
@@ -57,22 +58,25 @@ class Stage:
             Mismatch: they differ by more than rounding explains.
         """
         captured = self.captured
-        reference: torch.nn.Module | None = original.module
-        if reference is None:
+        reference: torch.nn.Module
+        if original.module is None:
             parts = captured.program, captured.weights, captured.unflatten
             reference = Plain(*parts, captured.opaque)
+        else:
+            reference = _called_from_here(original.module, program.place)
         noise = _noise(self.rules, self.report) if self.numerics in ("cancels", "approx") else 0.0
         try:
             found = check_equivalence(
-                program,
+                _called_from_here(program, program.place),
                 reference,
-                original.args,
-                original.kwargs,
+                *moved((original.args, original.kwargs), HOST),
                 state=captured.buffers,
                 guesses=_guesses(captured.program, original.leaves()),
                 noisy=None
                 if not noise
-                else lambda values, seed: noisy_results(program, values, seed, noise),
+                else lambda values, seed: moved(
+                    noisy_results(program, program.place.to(values), seed, noise), HOST
+                ),
                 summed=summed(program),
             )
         except Mismatch as error:
@@ -84,7 +88,9 @@ class Stage:
         """Says which kernel is wrong by itself; else the plan is, and that is some rule's fault."""
         found = None
         try:
-            found = faulty_step(program, error.inputs, self.captured.opaque)
+            place = program.place
+            opaque = ported(self.captured.opaque, place)
+            found = faulty_step(program, place.to(error.inputs), opaque)
         except Exception as wrong:  # the program failed altogether: so does the step
             error.got += f" ({type(wrong).__name__} in a step)"
         if found is not None:
@@ -141,6 +147,11 @@ class Stage:
             return explanation.rules
         except (EqsynthError, RuntimeError):
             return ()
+
+
+def _called_from_here(call: torch.nn.Module, place: Place) -> torch.nn.Module:
+    """What runs elsewhere, with tensors of the host: the check draws, moves and compares these."""
+    return call if place.device == HOST else Ported(call, place)
 
 
 def _changing(

@@ -14,6 +14,7 @@ from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.assemble import assemble
+from eqsynth.lower.places import Place
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.weights import Recipe, Watch
 
@@ -27,6 +28,7 @@ def lowered(
     limit_bytes: float = float("inf"),
     own: bool = True,
     module: torch.nn.Module | None = None,
+    place: Place | None = None,
     **rest: Any,
 ) -> CompiledProgram:
     """
@@ -34,15 +36,17 @@ def lowered(
         limit_bytes: of the constants.
         own: the program owns its constants; else weights of ``module`` that are used as they stand
             are shared with it.
+        place: where it runs; None for the CPU.
         rest: arguments of CompiledProgram.
 
     Raises:
         LoweringError: a kernel doesn't build, or the constants are larger than the limit.
     """
-    weights = captured.weights
+    weights, place = captured.weights, place or Place()
     parts = assemble(
-        captured.program, graph, plan, weights, backends, limit_bytes, captured.opaque, own
-    )
+        captured.program, graph, plan, weights, backends, limit_bytes, captured.opaque, own,
+        place.home,
+    )  # fmt: skip
     recipe = captured.recipe(parts.terms)
     return CompiledProgram(
         parts.parameters,
@@ -52,6 +56,7 @@ def lowered(
         parts.constants,
         recipe=recipe,
         backends=backends,
+        place=place,
         watch=None if own else Watch.of(module, recipe, weights),
         **rest,
     )

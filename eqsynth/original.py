@@ -5,8 +5,9 @@ A module is itself; an expression is what plain torch makes of it, operator by o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eqsynth.egraph.saturation import unsaturated
-from eqsynth.errors import LoweringError
+from eqsynth.errors import CaptureError, LoweringError
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
@@ -25,8 +26,10 @@ from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
 from eqsynth.lower.backends import random_inputs
 from eqsynth.lower.holders import inside
+from eqsynth.lower.places import HOST, Place, moved, ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.weights import tensor_at
 from eqsynth.lowered import lowered
 from eqsynth.report import WHOLE, Report
 
@@ -42,6 +45,7 @@ class Original:
         module: None for an expression.
         args, kwargs: the example arguments; of an expression, random inputs.
         own: a program made of an expression owns its constants.
+        place: where it runs, and what is made of it.
     """
 
     captured: Captured
@@ -50,10 +54,11 @@ class Original:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     own: bool = True
+    place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
         if self.module is None:
-            self.args = random_inputs(self.captured.program)
+            self.args = self.place.to(random_inputs(self.captured.program))
 
     def try_inputs(self) -> None:
         """Looks for random inputs that an expression takes: one that divides integers raises for
@@ -65,7 +70,7 @@ class Original:
         if self.module is not None or not self.captured.opaque:
             return
         for least in range(_TRIES):
-            self.args = random_inputs(self.captured.program, least)
+            self.args = self.place.to(random_inputs(self.captured.program, least))
             try:
                 self.call(*self.args)
             except RuntimeError as error:  # of torch
@@ -98,6 +103,23 @@ class Original:
         given = (self.args, self.kwargs)
         return CompiledProgram.from_module(module, report, why, given, plain=plain)
 
+    def on_its_device(self, module: torch.nn.Module | None) -> Original:
+        """The original where its place is, of what was captured on the host.
+
+        Args:
+            module: as the user gave it; a copy, where it lies elsewhere.
+        """
+        if module is None:
+            return self
+        device = self.place.device
+        held = (*module.parameters(), *module.buffers())
+        if any(tensor.device != device for tensor in held):
+            module = copy.deepcopy(module).to(device)
+        buffers = (tensor_at(module, path) for path in self.captured.buffer_paths)
+        captured = replace(self.captured, buffers=tuple(b for b in buffers if b is not None))
+        args, kwargs = self.place.to((self.args, dict(self.kwargs)))
+        return replace(self, captured=captured, module=module, args=args, kwargs=kwargs)
+
     def refuse_nan(self) -> None:
         """A sum with NaN in it has no order in which it is right: such a program stays as it is.
 
@@ -128,14 +150,38 @@ class Original:
         """Every operator through torch, as it stands."""
         program = self.captured.program
         graph = unsaturated(program.outputs, "original")
-        backends = (TorchBackend(self.captured.opaque),)
+        backends = (TorchBackend(ported(self.captured.opaque, self.place)),)
         profile = Profile(self.target.key())
         try:
             costs = CostModel(self.target, profile, "flops")
             plan = Selection(graph, candidates(graph, backends)).plain(costs)
         finally:
             profile.close()
-        return lowered(self.captured, graph, plan, backends, report=report, own=self.own)
+        return lowered(
+            self.captured, graph, plan, backends, report=report, own=self.own, place=self.place
+        )
+
+
+def on_host(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A copy of a module, and its arguments, where programs are captured.
+
+    Raises:
+        CaptureError: the module can't be copied.
+    """
+    try:
+        here = copy.deepcopy(module).to(HOST)
+    except Exception as error:  # whatever a user's module raises
+        raise CaptureError(
+            "the module can't be copied to the CPU, where it is captured",
+            where=type(module).__name__,
+            got=f"{type(error).__name__}: {error}"[:300],
+            expected="a module that copy.deepcopy takes",
+            hint="the original runs as it is",
+        ) from error
+    args, kwargs = moved((args, kwargs), HOST)
+    return here, args, kwargs
 
 
 def _is(one: Any, other: Any) -> bool:

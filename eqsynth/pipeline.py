@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from eqsynth import telling
 from eqsynth.checking import Stage, warn
@@ -30,11 +31,10 @@ from eqsynth.errors import (
 )
 from eqsynth.explain import NoExplanation, Page, explain_plan
 from eqsynth.extract.in_place import InPlace
-from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.route import Route
 from eqsynth.extract.search import Extraction
-from eqsynth.extract.target import CPU
+from eqsynth.extract.target import CPU, Target
 from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
@@ -42,23 +42,25 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture
-from eqsynth.lower.backends import Measurer, cpu_backends
+from eqsynth.lower.backends import backends_of, is_here, place_of, target_here
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.holders import Opened, inside
+from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import unchanged
 from eqsynth.lower.step_times import kernel_times, opaque_share
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.numerics import Files, rule_files, rules_of
-from eqsynth.original import Original
+from eqsynth.original import Original, on_host
+from eqsynth.planned import plan
 from eqsynth.progress import Progress
 from eqsynth.race import race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.searching import Search, Searched
-from eqsynth.settings import Settings
+from eqsynth.settings import Settings, aimed_at
 from eqsynth.why_not import operator_times, why_not
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def optimize(
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    target: str = CPU,
+    target: str | os.PathLike[str] | Target | None = None,
     rules: Files = (),
     objective: str = "time",
     time_limit_s: float = 120.0,
@@ -96,8 +98,12 @@ def optimize(
             sizes.
         example_kwargs: arguments that it will be called with by name. What is left out has its
             default, and dicts may come in any order of keys where the module allows it.
-        target: what the program will run on: ``cpu``. For a GPU there is ``eqsynth.planned.plan``,
-            which takes a device's profile.
+        target: what the program will run on: ``cpu``, ``cuda`` (a GPU that is here), or a device by
+            the profile that ``eqsynth profile --device`` has written: a file, its name once it was
+            read, or a ``Target``. By default what holds the module's weights and the example
+            inputs. Of a device that isn't here the program is planned by its profile, and can't be
+            called, but saved and loaded there. On a GPU constants are the program's own, engines
+            aren't asked, and what takes objects that hold tensors stays as it is.
         rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
         time_limit_s: bounds the search: saturation, selection, measuring. At the end of it what
@@ -146,8 +152,12 @@ def optimize(
     >>> layer = torch.nn.Linear(8, 8).eval()
     >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
     """
+    args, kwargs = arguments(example_inputs, example_kwargs)
+    aim = aimed_at(target, _tensors(program, args, kwargs))
+    away = aim if isinstance(aim, Target) and not is_here(aim) else None
+    kind = CPU if away else aim.name if isinstance(aim, Target) else aim
     settings = Settings(
-        target,
+        kind,
         rule_files(rules),
         objective,
         time_limit_s,
@@ -156,8 +166,8 @@ def optimize(
         numerics,
         check,
         explain,
-        None if engines is None else tuple(engines),
-        own_constants,
+        tuple(engines) if engines is not None else None if kind == CPU else (),
+        own_constants or kind != CPU,
         tune,
     )
     engines_of(settings.engines)
@@ -165,7 +175,6 @@ def optimize(
     begin = time.monotonic()
     loaded = rules_of(settings.rules, settings.numerics, where="optimize")
     loaded_at = time.monotonic()
-    args, kwargs = arguments(example_inputs, example_kwargs)
     files = set(map(str, settings.rules))
     report = Report(own_rules=tuple(r.name for r in loaded.rules if r.file in files))
     if is_model(program):
@@ -173,23 +182,47 @@ def optimize(
     module = program if isinstance(program, torch.nn.Module) else None
     if module is not None:
         validate(module, args, kwargs)
+    if away is not None:
+        return plan(
+            cast("torch.nn.Module | Expr", program), args, kwargs, target=away, rules=rules,
+            time_limit_s=time_limit_s, numerics=numerics,
+        )  # fmt: skip
+    own = module, args, kwargs
     try:
         if module is not None:
             limits = settings.memory_limit, settings.time_limit_s
+            if kind != CPU:
+                # What is captured is a copy on the host; it is held against the module where it is.
+                module, args, kwargs = on_host(module, args, kwargs)
             module, args, kwargs = opened(module, args, kwargs, *limits)
+            if kind != CPU and isinstance(module, Opened):
+                raise CaptureError(
+                    "objects that hold tensors are captured on the CPU only",
+                    got=f"such an argument or result on {kind}",
+                    expected="tensors, in lists, tuples and dicts",
+                    hint="the original runs as it is",
+                )
             check_steady(module, args, kwargs)
             captured = capture(module, args, kwargs)
         else:
             captured = capture_expression(expressions_of(program, kwargs))
     except CaptureError as error:
-        assert module is not None
+        assert module is not None and own[0] is not None
+        if kind != CPU:
+            module, args, kwargs = own[0], *own[1:]
         telling.refused("the module", error)
         report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
         return CompiledProgram.from_module(inside(module), report, why, (args, kwargs))
-    original = Original(captured, measure_cpu_target(), module, args, kwargs, own_constants)
+    on = aim if isinstance(aim, Target) else target_here(kind)
+    original = Original(
+        captured, on, module, args, kwargs, settings.own_constants, place_of(on)
+    )  # fmt: skip
+    if kind != CPU:
+        original = original.on_its_device(own[0])
+        captured = original.captured
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
         run = _Run(settings, captured, original, loaded, report, bar, route)
@@ -209,6 +242,13 @@ def optimize(
     result.opens = isinstance(module, Opened)
     report.optimize_s = time.monotonic() - begin
     return result
+
+
+def _tensors(program: object, *given: object) -> list[torch.Tensor]:
+    """Weights and example inputs."""
+    held = program if isinstance(program, torch.nn.Module) else torch.nn.Module()
+    leaves = (leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
+    return [*held.parameters(), *held.buffers(), *leaves]
 
 
 def _route_of(like: object) -> Route | None:
@@ -257,7 +297,8 @@ class _Run:
         self.original.try_inputs()
         weights = self.captured.program.weights()
         far = self.original.target.far(sum(w.type.nbytes for w in weights))
-        with Measurer(self.original.target.threads) as measurer:
+        target = self.original.target
+        with Measurer(target.threads, target) as measurer:
             measurer.far = far
             searched = self._searched(measurer)
         graph, own, found = searched.graph, searched.own, searched.found
@@ -319,15 +360,16 @@ class _Run:
     def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
         if self.built is not None and self.built[0].runs_as(plan):
             return self.built[1]
-        captured = self.captured
+        captured, original = self.captured, self.original
         compiled = lowered(
             captured,
             graph,
             plan,
-            cpu_backends(captured.opaque),
+            backends_of(original.target, captured.opaque),
+            place=original.place,
             limit_bytes=self.settings.memory_limit,
             own=self.settings.own_constants,
-            module=self.original.module,
+            module=original.module,
             report=self.report,
             mutations=mutations_of(self.captured),
             explanation=self._explanation(graph, plan),
@@ -350,11 +392,13 @@ class _Run:
         args, kwargs = self.original.args, self.original.kwargs
         with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
             compiled = self._lowered(graph, plan)
-            total_s = time_one(lambda: compiled(*args, **kwargs), until=until).q1_s
+            place = self.original.place
+            call = partial(compiled, *args, **kwargs)
+            total_s = time_one(call, until=until, clock=place.clock).q1_s
             if self.built is None or total_s < self.built[2]:
                 self.built = plan, compiled, total_s
-            late = time.monotonic() >= until
-            return InPlace(total_s, {} if late else kernel_times(compiled, args, kwargs))
+            told = place.alone and time.monotonic() < until
+            return InPlace(total_s, kernel_times(compiled, args, kwargs) if told else {})
         return None
 
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
@@ -364,6 +408,7 @@ class _Run:
             lambda: original(*args, **kwargs),
             lambda: compiled(*args, **kwargs),
             seconds=0.3 + 0.1 * self.settings.time_limit_s,
+            clock=self.original.place.clock,
         )
         must_win = self.settings.objective == "time" and self.original.module is not None
         kept = must_win and not result.won

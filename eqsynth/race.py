@@ -5,13 +5,12 @@ Not here: what is done with the loser (``pipeline.py``).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from eqsynth.extract.timing import Timing, time_interleaved
+from eqsynth.extract.timing import Clock, Timing, time_interleaved, wall_s
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,12 @@ def race(
     original: Callable[[], object],
     compiled: Callable[[], object],
     seconds: float = _LONGEST_S,
+    clock: Clock = wall_s,
 ) -> Race:
     """Times both, in turns, for about so many seconds."""
     with torch.no_grad():
-        once = _once_s(original)
+        original()
+        once = clock(original, 1)
         rounds = 9 if once < 0.5 else 3
         turn_s = max(min(seconds, _LONGEST_S) / rounds / 2 - _PAUSE_S, 0.005)
         times = time_interleaved(
@@ -56,12 +57,6 @@ def race(
             # Where threads stall, what took 50 ms may take seconds.
             turn_s=5 * turn_s,
             limit_s=2 * seconds,
+            clock=clock,
         )
     return Race(times["before"], times["after"])
-
-
-def _once_s(call: Callable[[], object]) -> float:
-    call()
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin

@@ -26,8 +26,9 @@ from eqsynth.extract.route import Route, follow
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.assemble import build_s
-from eqsynth.lower.backends import Measurer, cpu_backends
+from eqsynth.lower.backends import backends_of
 from eqsynth.lower.backends import engines as engines_of
+from eqsynth.lower.measurer import Measurer
 from eqsynth.lowered import small_constants
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -85,7 +86,7 @@ class Search:
         """The plan that a route leads to; None where it leads nowhere."""
         graph = self._saturated(self.rules.only(route.rules), lambda _segments: None)
         target = self.original.target
-        backends = cpu_backends(self.captured.opaque)
+        backends = backends_of(target, self.captured.opaque)
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, self.settings.objective, self.measurer.far)
             engines = engines_of(self.settings.engines)
@@ -148,7 +149,7 @@ class Search:
         settle: Callable[[bool], None] = Searched.settle
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, settings.objective, measurer.far)
-            backends = cpu_backends(self.captured.opaque)
+            backends = backends_of(target, self.captured.opaque)
             tried = engines_of(settings.engines)
             path = chosen.path_of(graph, costs, tried)
             timing = settings.objective == "time"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
+from os import PathLike
 from pathlib import Path
 
+import torch
+
 from eqsynth.errors import EqsynthError
-from eqsynth.extract.target import CPU, KINDS
-from eqsynth.lower.cuda.driver import missing
+from eqsynth.extract import carried
+from eqsynth.extract.target import CPU, KINDS, Target
+from eqsynth.lower.cuda import driver
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,21 @@ class Settings:
                     expected=", ".join(map(repr, allowed)),
                     hint=f"choose one of the {name}s",
                 )
-        if self.target != CPU:
+        if self.target != CPU and driver.missing():
             raise EqsynthError(
                 f"optimize: programs for {self.target} can't be measured here",
                 where=f"target={self.target!r}",
-                got=missing() or "kernels are timed on the CPU only, so far",
-                expected=f"target={CPU!r}",
-                hint="with the profile of a device, eqsynth.planned.plan makes a plan and a bundle",
+                got=driver.missing(),
+                expected="a GPU, or the profile of one",
+                hint="target=FILE plans for the GPU that eqsynth profile --device has written of",
+            )
+        if self.target != CPU and self.engines:
+            raise EqsynthError(
+                "optimize: engines run programs on the CPU only",
+                where=f"target={self.target!r}",
+                got=", ".join(self.engines),
+                expected="no engines",
+                hint="leave engines out",
             )
         for name, limit in (
             ("time_limit_s", self.time_limit_s),
@@ -70,6 +83,28 @@ class Settings:
     def enodes(self) -> int:
         """E-nodes of a segment at which saturation stops."""
         return int(min(self.node_limit, _ALL))
+
+
+def aimed_at(
+    target: str | PathLike[str] | Target | None, tensors: Iterable[torch.Tensor]
+) -> str | Target:
+    """What a user means by ``optimize(target=…)``: a kind of device that is here, or a device by
+    its profile.
+
+    Args:
+        target: None for what holds the tensors; a kind; a file that ``eqsynth profile --device``
+            has written, or its name once it was read.
+        tensors: weights and example inputs.
+
+    Raises:
+        EqsynthError: there is no such kind, file or name.
+    """
+    if target is None:
+        kinds = {tensor.device.type for tensor in tensors}
+        return next((kind for kind in KINDS if kind != CPU and kind in kinds), CPU)
+    if isinstance(target, Target) or target in KINDS:
+        return target if isinstance(target, Target) else str(target)
+    return carried.read(target)
 
 
 # More than any machine has, and within the numbers that systems take for limits.

@@ -21,6 +21,7 @@ from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import OperatorTimes
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, args_of
+from eqsynth.lower.places import Place, ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.step_times import step_times
 from eqsynth.lower.torch_backend import TorchBackend
@@ -46,7 +47,7 @@ def why_not(
     Args:
         limit_bytes: of a value; where the original has a larger one, what was replaced isn't known.
     """
-    before = _original_times(captured, graph, args, kwargs, limit_bytes)
+    before = _original_times(captured, graph, args, kwargs, limit_bytes, compiled.place)
     found = [
         _told(step, seconds, replaced(graph, step), before)
         for step, seconds in zip(plan.steps, step_times(compiled, args, kwargs), strict=True)
@@ -72,7 +73,7 @@ def operator_times(
     """
     _, values = planned_values(graph, plan)
     known = list(zip(plan.steps, step_times(compiled, args, kwargs), strict=True))
-    plain = _plain(captured, graph, limit_bytes)
+    plain = _plain(captured, graph, limit_bytes, compiled.place)
     before: dict[Tensor, float] = {}
     if plain is not None:
         program, own = plain
@@ -111,9 +112,10 @@ def _original_times(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     limit_bytes: float,
+    place: Place,
 ) -> dict[ClassRef, float]:
     """Seconds of each of the original's operators through plain torch, by its class."""
-    plain = _plain(captured, graph, limit_bytes)
+    plain = _plain(captured, graph, limit_bytes, place)
     if plain is None:
         return {}
     program, plan = plain
@@ -125,15 +127,15 @@ def _original_times(
 
 
 def _plain(
-    captured: Captured, graph: EGraph, limit_bytes: float
+    captured: Captured, graph: EGraph, limit_bytes: float, place: Place
 ) -> tuple[CompiledProgram, Plan] | None:
     """The original's operators through plain torch, one by one; None if that can't be built."""
-    backends = (TorchBackend(captured.opaque),)
+    backends = (TorchBackend(ported(captured.opaque, place)),)
     try:
         # The original's operators alone.
         found = candidates(graph, backends, until=0.0, limit_bytes=limit_bytes)
         plan = Selection(graph, found).plain(lambda kernel: 1.0)
-        return lowered(captured, graph, plan, backends), plan
+        return lowered(captured, graph, plan, backends, place=place), plan
     except (ExtractionError, LoweringError):
         return None
 

@@ -4,6 +4,7 @@ program, its driver played by the CPU, against the original."""
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -14,15 +15,13 @@ import torch
 
 import eqsynth
 from eqsynth.errors import EqsynthError, LoweringError
+from eqsynth.extract import carried
 from eqsynth.extract.target import CPU, CUDA
-from eqsynth.lower.cuda import driver, nvrtc
+from eqsynth.lower.cuda import backend, carrying, driver, nvrtc
 from eqsynth.lower.cuda.cubin import resources
-from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
-from eqsynth.planned import Planned, plan
-
-sys.path.append(str(Path(__file__).parent / "lower"))
-
-from gpu_cases import GPU, load_on_cpu  # noqa: E402
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.planned import plan
+from tests.played import GPU, a_gpu, load_on_cpu
 
 
 class Attention(torch.nn.Module):
@@ -54,35 +53,37 @@ def given() -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def planned(given: tuple[torch.nn.Module, torch.Tensor]) -> Planned:
+def planned(given: tuple[torch.nn.Module, torch.Tensor]) -> CompiledProgram:
     module, x = given
-    return plan(module, (x,), GPU, time_limit_s=20.0, load=load_on_cpu)
+    return plan(module, (x,), target=GPU, time_limit_s=20.0, load=load_on_cpu)
 
 
-def test_a_plan_names_what_runs_each_step(planned: Planned) -> None:
-    used = {step.kernel.backend for step in planned.assembly.steps}
-    assert "cublasLt" in used and CUDA in used
-    assert not used & {"onednn", "tvm"}
-    text = str(planned)
-    assert text.startswith("a GPU with round numbers: ") and "cublasLt.linear" in text
+def used(program: CompiledProgram) -> set[str]:
+    return {step.kernel.backend for step in program.steps}
+
+
+def test_a_plan_names_what_runs_each_step(planned: CompiledProgram) -> None:
+    assert "cublasLt" in used(planned) and CUDA in used(planned)
+    assert not used(planned) & {"onednn", "tvm"}
+    assert "cublasLt.linear" in repr(planned)
+    assert "planned by the profile of a GPU with round numbers" in str(planned.report)
+    assert planned.report.kernels_estimated == len(planned.steps)
 
 
 def test_the_program_of_a_plan_is_the_original(
-    given: tuple[torch.nn.Module, torch.Tensor], planned: Planned
+    given: tuple[torch.nn.Module, torch.Tensor], planned: CompiledProgram
 ) -> None:
     module, x = given
     with torch.no_grad():
-        (got,) = planned(x)
-        torch.testing.assert_close(got, module(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(planned(x), module(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_attention() -> None:
     module, x = Attention().eval(), torch.randn(1, 32, 64)
-    found = plan(module, (x,), GPU, time_limit_s=30.0, load=load_on_cpu)
+    found = plan(module, (x,), target=GPU, time_limit_s=30.0, load=load_on_cpu)
     with torch.no_grad():
-        (got,) = found(x)
-        torch.testing.assert_close(got, module(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found(x), module(x), rtol=1e-4, atol=1e-5)
 
 
 def test_layouts_are_converted_at_the_border() -> None:
@@ -90,64 +91,129 @@ def test_layouts_are_converted_at_the_border() -> None:
     them inside. No time is given for rules, so that the convolution stays one."""
     module, x = torch.nn.Conv2d(64, 64, 3, bias=False).eval(), torch.randn(8, 64, 56, 56)
     last = replace(GPU, layouts=("channels_last",))
-    found = plan(module, (x,), last, time_limit_s=0.001)
-    (conv,) = [s.kernel for s in found.assembly.steps if s.kernel.backend == "cudnn"]
+    found = plan(module, (x,), target=last, time_limit_s=0.001)
+    (conv,) = [s.kernel for s in found.steps if s.kernel.backend == "cudnn"]
     assert conv.inputs[0] == conv.output == (0, 2, 3, 1)
-    moved = [s.kernel for s in found.assembly.steps if s.kernel.backend != "cudnn"]
+    moved = [s.kernel for s in found.steps if s.kernel.backend != "cudnn"]
     assert [(k.inputs[0], k.output) for k in moved] == [
         ((0, 1, 2, 3), (0, 2, 3, 1)), ((0, 2, 3, 1), (0, 1, 2, 3))
     ]  # fmt: skip
-    plain = plan(module, (x,), replace(GPU, layouts=("contiguous",)), time_limit_s=0.001)
-    assert [s.kernel.backend for s in plain.assembly.steps] == ["cudnn"]
+    only = replace(GPU, layouts=("contiguous",))
+    plain = plan(module, (x,), target=only, time_limit_s=0.001)
+    assert [s.kernel.backend for s in plain.steps] == ["cudnn"]
 
 
-@pytest.mark.skipif(not nvrtc.available(), reason="nvrtc isn't installed")
-def test_a_bundle_carries_all_that_it_needs(planned: Planned, tmp_path: Path) -> None:
-    path = tmp_path / "program.gpu"
-    planned.save(path)
-    assert path.stat().st_size < 20 << 20
-    with zipfile.ZipFile(path) as bundle:
-        manifest = json.loads(bundle.read("manifest.json"))
-        for arch in ("sm_80", "sm_90"):
-            found = resources(bundle.read(f"kernels.{arch}.cubin"))
-            assert set(found) == {k["symbol"] for k in manifest["kernels"] if "symbol" in k}
-        for name, extents, dtype in manifest["constants"]:
-            size = torch.empty(extents, dtype=getattr(torch, dtype), device="meta").nbytes
-            assert bundle.getinfo(f"constants/{name}").file_size == size
-    _check_manifest(planned, manifest)
+@pytest.fixture(scope="module")
+def bundle(planned: CompiledProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not nvrtc.available():
+        pytest.skip("nvrtc isn't installed")
+    path = tmp_path_factory.mktemp("bundle") / "program.eqsynth"
+    eqsynth.save(planned, path)
+    return path
 
 
-def test_the_manifest_of_a_plan(planned: Planned) -> None:
-    _check_manifest(planned, json.loads(json.dumps(planned.manifest())))
+def test_a_bundle_carries_all_that_it_needs(planned: CompiledProgram, bundle: Path) -> None:
+    assert bundle.stat().st_size < 20 << 20
+    with zipfile.ZipFile(bundle) as members:
+        manifest = json.loads(members.read("manifest.json"))
+        library = carrying.unpacked(members.read("kernels"))
+    kernels = manifest["program"]["kernels"]["kernels"]
+    symbols = {kernel["entry"]["symbol"] for kernel in kernels if kernel["entry"]}
+    assert len(symbols) == len({s.kernel for s in planned.steps if s.kernel.generated})
+    assert manifest["machine"] == ["sm_80", "sm_90"]
+    for arch in manifest["machine"]:
+        assert set(resources(library[f"{arch}.cubin"])) == symbols
+    assert manifest["program"]["kernels"]["device"] == json.loads(GPU.to_json())
 
 
-def _check_manifest(planned: Planned, manifest: dict[str, object]) -> None:
-    kernels, steps = manifest["kernels"], manifest["steps"]
-    assert isinstance(kernels, list) and isinstance(steps, list)
-    for step, (name, number, args) in zip(planned.assembly.steps, steps, strict=True):
-        assert (name, tuple(args)) == (step.name, step.args)
-        # An operator of a rule file is another object when it is read; its text is the same.
-        read = kernel_from_data(kernels[number])
-        assert kernel_to_data(read) == kernel_to_data(step.kernel)
-        assert ("symbol" in kernels[number]) == step.kernel.generated
-    names = [name for name, _, _ in steps] + [row[0] for row in manifest["inputs"]]  # type: ignore[attr-defined]
-    assert set(manifest["outputs"]) <= {*names}  # type: ignore[call-overload]
+def test_a_bundle_is_loaded_where_the_gpu_is(
+    given: tuple[torch.nn.Module, torch.Tensor], bundle: Path, planned: CompiledProgram,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The cubin of the nearest kind of GPU goes to the driver, which plays its text."""
+    module, x = given
+    with zipfile.ZipFile(bundle) as members:
+        library = carrying.unpacked(members.read("kernels"))
+    taken: list[bytes] = []
+
+    def play(cubin: bytes) -> driver.Module:
+        taken.append(cubin)
+        generated = [s.kernel for s in planned.steps if s.kernel.generated]
+        return load_on_cpu(backend.source(generated))
+
+    with a_gpu():
+        monkeypatch.setattr(driver, "Module", play)
+        monkeypatch.setattr(backend, "architecture", lambda: "sm_86")
+        loaded = eqsynth.load(bundle)
+        assert taken == [library["sm_80.cubin"]]
+        with torch.no_grad():
+            for _ in range(3):  # the first call records, others run the recording
+                torch.testing.assert_close(loaded(x), module(x), rtol=1e-4, atol=1e-5)
+        monkeypatch.setattr(backend, "architecture", lambda: "sm_75")
+        with pytest.raises(LoweringError) as caught:
+            eqsynth.load(bundle)
+        assert caught.value.expected == "sm_75" and caught.value.got == "sm_80, sm_90"
+        eqsynth.load(bundle, recompile=True)
+        assert taken[-1] not in library.values() and resources(taken[-1])
+
+
+@pytest.mark.skipif(not driver.missing(), reason="there is a GPU")
+def test_a_bundle_without_the_gpu(bundle: Path) -> None:
+    with pytest.raises(LoweringError) as caught:
+        eqsynth.load(bundle)
+    assert caught.value.got == driver.missing() and caught.value.where == str(bundle)
+
+
+def test_loading_a_bundle_takes_torch_and_the_driver(bundle: Path) -> None:
+    """And neither TVM nor nvrtc: they are forbidden in the process, where no driver is played
+    either, so that it ends at the missing GPU, after all that is imported."""
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(("tvm", "egglog", "ortools", "eqsynth.frontend", "eqsynth.egraph"))
+from eqsynth.lower.cuda import backend, driver, nvrtc, place
+from eqsynth.lower.places import Place
+backend.architecture = lambda: "sm_90"
+nvrtc._library = None
+place.place = lambda target: Place(target=target)
+class Module:
+    def __init__(self, cubin): assert cubin[:4] == bytes([127]) + b"ELF"
+    def function(self, symbol): return symbol
+driver.Module = Module
+from eqsynth.lower.bundle import load
+print(load({str(bundle)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cublasLt.linear" in done.stdout
 
 
 def test_what_is_planned_for_another_machine_refuses_to_run(
-    given: tuple[torch.nn.Module, torch.Tensor],
+    given: tuple[torch.nn.Module, torch.Tensor], tmp_path: Path
 ) -> None:
+    """By the file of a profile, and by its name once it was read."""
     module, x = given
-    found = plan(module, (x,), GPU, time_limit_s=20.0)  # its e-graph is remembered
-    with pytest.raises(LoweringError, match="only planned"):
-        found(x)
+    carried.write(GPU, tmp_path / "round.json")
+    for target in (tmp_path / "round.json", "round"):
+        found = eqsynth.optimize(module, (x,), target=target, time_limit_s=20.0)
+        assert CUDA in used(found) and found.place.target == GPU
+        with pytest.raises(LoweringError, match="isn't here"):
+            found(x)
 
 
 @pytest.mark.parametrize("target", [None, replace(GPU, name=CPU)])
 def test_without_a_profile_there_is_no_plan(target: object) -> None:
     with pytest.raises(EqsynthError) as caught:
-        plan(torch.nn.ReLU().eval(), (torch.ones(3),), target)  # type: ignore[arg-type]
-    assert "Target.from_json" in caught.value.hint
+        plan(torch.nn.ReLU().eval(), (torch.ones(3),), target=target)  # type: ignore[arg-type]
+    assert "eqsynth profile --device" in caught.value.hint
+
+
+def test_a_target_that_nobody_knows(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text("[]")
+    for target, where in (("tpu", ""), (tmp_path / "none.json", ""), (odd, str(odd))):
+        with pytest.raises(EqsynthError) as caught:
+            eqsynth.optimize(torch.nn.ReLU().eval(), (torch.ones(3),), target=target)
+        assert caught.value.where == where and "eqsynth profile --device" in str(caught.value)
 
 
 @pytest.mark.skipif(not driver.missing(), reason="there is a GPU")
@@ -155,4 +221,4 @@ def test_optimize_for_a_device_that_is_not_here() -> None:
     with pytest.raises(EqsynthError) as caught:
         eqsynth.optimize(torch.nn.ReLU().eval(), (torch.ones(3),), target=CUDA)
     assert caught.value.got == driver.missing()
-    assert "eqsynth.planned.plan" in caught.value.hint
+    assert "eqsynth profile --device" in caught.value.hint

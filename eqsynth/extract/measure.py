@@ -1,4 +1,7 @@
-"""Measuring this machine's CPU: bandwidth of every cache level, peak FLOPs, cost of a call.
+"""Measuring a device: bandwidth of every level of memory, peak FLOPs, cost of a call.
+
+What is asked of any device is a :class:`Probe`; this machine's CPU is described here, a GPU in
+``lower/cuda/measure.py``.
 
 Peaks are the best that was seen, not the median: a roofline is a bound. Measured once per machine
 and library versions, and kept in the profile. torch is imported when something is measured.
@@ -9,13 +12,15 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import CPU, Device, MemoryLevel, Target, target_key
+from eqsynth.extract.timing import Clock, wall_s
 
 if TYPE_CHECKING:
     import torch
@@ -39,17 +44,34 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
 
     device, threads = describe_cpu(), torch.get_num_threads()
     numerics = torch.get_float32_matmul_precision()
-    profile = Profile(target_key(CPU, device, threads, numerics), path=profile_path)
+
+    def measure() -> Target:
+        return Target(
+            CPU, device, threads, _measure_levels(threads), _measure_flops(), _HOST.dispatch_s(),
+            KERNEL_DISPATCH_S, numerics,
+        )  # fmt: skip
+
+    return kept_target(target_key(CPU, device, threads, numerics), measure, profile_path, again)
+
+
+def kept_target(
+    key: str, measure: Callable[[], Target], profile_path: Path | None = None, again: bool = False
+) -> Target:
+    """The target of a key: from the profile if it is known there, else as it is measured now.
+
+    Args:
+        again: measure in any case.
+    """
+    import torch
+
+    profile = Profile(key, path=profile_path)
     try:
         stored = None if again else profile.load_document(_DOCUMENT)
         if stored is not None:
             with suppress(ValueError):
                 return Target.from_json(stored)
         with torch.inference_mode():
-            target = Target(
-                CPU, device, threads, _measure_levels(threads), _measure_flops(),
-                _dispatch_s(), KERNEL_DISPATCH_S, numerics,
-            )  # fmt: skip
+            target = measure()
         # A stored text that could not be read is replaced; otherwise the first writer wins.
         replace = again or stored is not None
         return Target.from_json(profile.store_document(_DOCUMENT, target.to_json(), replace))
@@ -105,55 +127,87 @@ def _bytes(size: str) -> int:
     return int(size) if shift is None else int(size[:-1]) << shift
 
 
-def _best_s(call: Callable[[], object], budget_s: float, calls: int = 1) -> float:
-    """The shortest time of a call within a budget; at least two tries after a warm-up."""
-    call()
-    best, end, tries = float("inf"), time.perf_counter() + budget_s, 0
-    while tries < 2 or time.perf_counter() < end:
-        begin = time.perf_counter_ns()
-        for _ in range(calls):
-            call()
-        best = min(best, max(time.perf_counter_ns() - begin, 1) * 1e-9 / calls)
-        tries += 1
-    return best
+@dataclass(frozen=True)
+class Probe:
+    """What is timed to find a device's peaks.
+
+    Attributes:
+        device: as torch names it.
+        clock: seconds of a call there.
+    """
+
+    device: str
+    clock: Clock = wall_s
+
+    def best_s(self, call: Callable[[], object], budget_s: float, calls: int = 1) -> float:
+        """The shortest time of a call within a budget; at least two tries after a warm-up."""
+        call()
+        best, end, tries = float("inf"), time.perf_counter() + budget_s, 0
+        while tries < 2 or time.perf_counter() < end:
+            best = min(best, self.clock(call, calls))
+            tries += 1
+        return best
+
+    def levels(
+        self, caches: Sequence[tuple[str, int]], memory: str, beyond: int
+    ) -> tuple[MemoryLevel, ...]:
+        """Levels of memory with their bandwidths.
+
+        Args:
+            caches: names and bytes, the smallest first.
+            beyond: bytes that are in none of them.
+        """
+        call_s = self._triad_s(1)
+        found = []
+        for name, capacity in caches:
+            # Two sizes that fit, the larger near the edge: the better one counts.
+            rate = max(self._bandwidth(capacity * part, call_s) for part in (0.35, 0.7))
+            found.append((name, float(capacity), rate))
+        found.append((memory, float("inf"), self._bandwidth(beyond, call_s)))
+        # Noise must not make an outer level faster than an inner one: more bytes never take less.
+        return tuple(
+            MemoryLevel(name, capacity, max(rate for _, _, rate in found[index:]))
+            for index, (name, capacity, _) in enumerate(found)
+        )
+
+    def _bandwidth(self, working_set_bytes: float, call_s: float) -> float:
+        """Bytes per second of a triad on three float32 buffers, the call itself not counted."""
+        elements = max(int(working_set_bytes / 12), 64)
+        spent_s = self._triad_s(elements)
+        # In a small cache the call is most of the time; never take it for more than nine tenths.
+        return 12 * elements / max(spent_s - call_s, 0.1 * spent_s)
+
+    def _triad_s(self, elements: int) -> float:
+        import torch
+
+        a, b, c = (torch.ones(elements, device=self.device) for _ in range(3))
+        # About 100,000 elements' worth between two looks at the clock.
+        calls = max(1, min(200, 100_000 // elements))
+        return self.best_s(lambda: torch.add(a, b, alpha=2.0, out=c), 0.06, calls)
+
+    def product_s(self, extent: int, dtype: torch.dtype) -> float:
+        """(extent, extent) @ (extent, extent) by torch."""
+        import torch
+
+        x, w = (torch.ones(extent, extent, dtype=dtype, device=self.device) for _ in range(2))
+        return self.best_s(lambda: torch.mm(x, w), 0.08)
+
+    def dispatch_s(self) -> float:
+        """One torch operator on one element, its result allocated as in a program."""
+        import torch
+
+        x = torch.ones(1, device=self.device)
+        return self.best_s(lambda: torch.add(x, x), 0.05, calls=200)
+
+
+_HOST = Probe(CPU)
 
 
 def _measure_levels(threads: int) -> tuple[MemoryLevel, ...]:
     caches = cache_capacities(threads)
-    call_s = _triad_s(1)
-    levels = []
-    for level, capacity in caches.items():
-        # Two sizes that fit, the larger near the edge: the better one counts.
-        rate = max(_bandwidth(capacity * part, call_s) for part in (0.35, 0.7))
-        levels.append((f"L{level}", float(capacity), rate))
     # Well beyond the last cache, but bounded: some caches are as large as small memories.
     beyond = min(4 * max(caches.values()), 256 << 20)
-    levels.append(("DRAM", float("inf"), _bandwidth(beyond, call_s)))
-    # Noise must not make an outer level faster than an inner one: more bytes never take less.
-    return tuple(
-        MemoryLevel(name, capacity, max(rate for _, _, rate in levels[index:]))
-        for index, (name, capacity, _) in enumerate(levels)
-    )
-
-
-def _bandwidth(working_set_bytes: float, call_s: float) -> float:
-    """Bytes per second of a triad on three float32 buffers, the call itself not counted."""
-    elements = max(int(working_set_bytes / 12), 64)
-    spent_s = _triad_s(elements)
-    # In a small cache the call is most of the time; never take it for more than nine tenths.
-    return 12 * elements / max(spent_s - call_s, 0.1 * spent_s)
-
-
-def _triad_s(elements: int) -> float:
-    import torch
-
-    a, b, c = (torch.ones(elements) for _ in range(3))
-    return _best_s(lambda: torch.add(a, b, alpha=2.0, out=c), 0.06, calls=_batch(elements))
-
-
-def _batch(elements: int) -> int:
-    """Calls between two looks at the clock, about 100,000 elements' worth."""
-    return max(1, min(200, 100_000 // elements))
+    return _HOST.levels([(f"L{n}", size) for n, size in caches.items()], "DRAM", beyond)
 
 
 def _measure_flops() -> tuple[tuple[str, float], ...]:
@@ -177,7 +231,7 @@ def _peak_flops_per_s(dtype: torch.dtype) -> float:
 
     elements = 4096
     u, v = (torch.ones(elements, dtype=dtype) for _ in range(2))
-    elementwise_s = _best_s(lambda: torch.add(u, v, alpha=2.0, out=u), 0.01, calls=10)
+    elementwise_s = _HOST.best_s(lambda: torch.add(u, v, alpha=2.0, out=u), 0.01, calls=10)
     # Small first: where the product is a fallback, a large one takes seconds.
     small, large = 128, 768
     product = 2 * small**3 / _product_s(small, dtype)
@@ -200,16 +254,5 @@ def _product_s(extent: int, dtype: torch.dtype) -> float:
 
         product()
     except (RuntimeError, AttributeError):  # this build or this CPU has none for the dtype
-
-        def product() -> object:
-            return torch.mm(x, weight)
-
-    return _best_s(product, 0.08)
-
-
-def _dispatch_s() -> float:
-    """One torch operator on one element, its result allocated as in a program."""
-    import torch
-
-    x = torch.ones(1)
-    return _best_s(lambda: torch.add(x, x), 0.05, calls=200)
+        return _HOST.product_s(extent, dtype)
+    return _HOST.best_s(product, 0.08)

@@ -26,8 +26,21 @@ from eqsynth.ir.tensor import Tensor
 SAMPLE_S = 50e-6
 """What a sample takes at least, so that the clock doesn't matter."""
 
+Clock = Callable[[Callable[[], object], int], float]
+"""Seconds that one of so many calls in a row takes. The host's is `wall_s`; a device that works
+while the host goes on has its own."""
+
 APART = 25
 """Samples that are enough of a call that is timed with something else before each."""
+
+
+def wall_s(call: Callable[[], object], calls: int) -> float:
+    """Seconds a call by the clock of the host."""
+    begin_ns = time.perf_counter_ns()
+    for _ in range(calls):
+        call()
+    # A clock tick is the least that anything takes: zero would make ratios meaningless.
+    return max(time.perf_counter_ns() - begin_ns, 1) * 1e-9 / calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ def time_interleaved(
     pause_s: float = 0.05,
     turn_s: float = math.inf,
     limit_s: float = math.inf,
+    clock: Clock = wall_s,
 ) -> dict[str, Timing]:
     """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
 
@@ -112,7 +126,7 @@ def time_interleaved(
             break
         for name in turn_order(tuple(callables), round_):
             time.sleep(pause_s)
-            samples[name] += take_turn(callables[name], block, turn_s)
+            samples[name] += take_turn(callables[name], block, turn_s, clock)
     return {name: Timing.of(seconds) for name, seconds in samples.items()}
 
 
@@ -126,14 +140,19 @@ def turn_order(names: Sequence[str], round_: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def take_turn(call: Callable[[], object], block: int, turn_s: float = math.inf) -> list[float]:
+def take_turn(
+    call: Callable[[], object],
+    block: int,
+    turn_s: float = math.inf,
+    clock: Clock = wall_s,
+) -> list[float]:
     """Seconds of each of ``block`` calls, after one that is not counted; of fewer, at least one,
     if they have taken ``turn_s`` before."""
     with _no_garbage_collection():
         call()
-        samples = [_block_s(call, 1)]
+        samples = [clock(call, 1)]
         while len(samples) < block and sum(samples) < turn_s:
-            samples.append(_block_s(call, 1))
+            samples.append(clock(call, 1))
         return samples
 
 
@@ -144,6 +163,7 @@ def time_one(
     warmup: int = 2,
     until: float = math.inf,
     between: Callable[[], object] | None = None,
+    clock: Clock = wall_s,
 ) -> Timing:
     """A quick time of one operator: short samples for ``min_time_s``, at least ``blocks`` of them.
 
@@ -162,14 +182,14 @@ def time_one(
         if number == 0 or time.monotonic() < until:
             call()
     with _no_garbage_collection():
-        calls = 1 if between is not None else _calls_for(call, SAMPLE_S)
+        calls = 1 if between is not None else _calls_for(call, SAMPLE_S, clock)
         most = math.inf if between is None else max(APART, blocks)
         samples: list[float] = []
         spent_s = 0.0
         while len(samples) < blocks or (spent_s < min_time_s and len(samples) < most):
             if between is not None:
                 between()
-            samples.append(_block_s(call, calls))
+            samples.append(clock(call, calls))
             spent_s += samples[-1] * calls
             slow = len(samples) >= 3 and spent_s > 10 * min_time_s
             if slow or time.monotonic() >= until:
@@ -177,22 +197,14 @@ def time_one(
     return Timing.of(samples)
 
 
-def _calls_for(call: Callable[[], object], block_s: float) -> int:
+def _calls_for(call: Callable[[], object], block_s: float, clock: Clock) -> int:
     """How many calls take about ``block_s``; doubling, since one short call can't be timed."""
     calls = 1
     while True:
-        spent_s = _block_s(call, calls) * calls
+        spent_s = clock(call, calls) * calls
         if spent_s >= block_s / 4 or calls >= 1 << 20:
             return max(1, min(1 << 20, round(calls * block_s / spent_s)))
         calls *= 2
-
-
-def _block_s(call: Callable[[], object], calls: int) -> float:
-    begin_ns = time.perf_counter_ns()
-    for _ in range(calls):
-        call()
-    # A clock tick is the least that anything takes: zero would make ratios meaningless.
-    return max(time.perf_counter_ns() - begin_ns, 1) * 1e-9 / calls
 
 
 @contextmanager

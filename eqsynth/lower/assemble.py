@@ -42,11 +42,13 @@ def assemble(
     constant_limit_bytes: float,
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
     own: bool = True,
+    device: torch.device | None = None,
 ) -> Assembly:
     """Builds the kernels of a plan over evaluated constants.
 
     Args:
         opaque: what runs the ``Opaque`` operators of constants.
+        device: that holds the constants.
         own: no constant shares memory with a weight; else those that are weights as they stand do.
 
     Raises:
@@ -66,7 +68,7 @@ def assemble(
     found = constant_terms(graph, distinct)
     constants = {ref: f"constant{n}" for n, ref in enumerate(distinct)}
     terms = {constants[ref]: found[ref] for ref in distinct}
-    values = Recipe(terms, opaque=opaque or {}).constants(weights, own)
+    values = Recipe(terms, opaque=opaque or {}).constants(weights, own, device)
     names: dict[State, str] = {state: name for name, state in plan.inputs.items()}
     runners = build_kernels(
         [

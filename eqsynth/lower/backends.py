@@ -1,14 +1,14 @@
-"""The backends of a target, and timing their kernels in a process of their own."""
+"""The backends of a target, where its programs run, and timing kernels.
+
+Not here: the process in which they are timed (``measurer.py``).
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
@@ -16,27 +16,22 @@ from types import MappingProxyType
 import torch
 
 from eqsynth.errors import EqsynthError
-from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
-from eqsynth.extract.timing import Timing, time_one
+from eqsynth.extract.measure import describe_cpu, measure_cpu_target
+from eqsynth.extract.target import CPU, Target
+from eqsynth.extract.timing import Clock, Timing, time_one, wall_s
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Region, Tensor, args_of
 from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
-from eqsynth.lower.other_steps import OtherSteps
+from eqsynth.lower.places import Place, ported
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.lower.vendor import OneDnnBackend
 
-# Kernels that are sent to the worker at a time: an answer a few times a second.
-_BATCH = 24
 # Kernels that are built, and linked, at a time between two looks at the clock: half a second.
 _TOGETHER = 16
-# Longer than any batch takes to compile and run.
-_BATCH_TIMEOUT_S = 120.0
-# Time past the deadline in which a worker may hand over what it has; then it is ended.
-_GRACE_S = 0.5
 
 
 def cpu_backends(
@@ -45,6 +40,53 @@ def cpu_backends(
     """oneDNN, TVM and torch, and the engines. Which of them runs an operator best, timing says."""
     own = (OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}))
     return *own, *map(RegionBackend, ENGINES.values())
+
+
+def backends_of(
+    target: Target, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None
+) -> tuple[Backend, ...]:
+    """All backends of a target, for kernels that run here.
+
+    Args:
+        opaque: what runs the ``Opaque`` operators, as they were captured on the host.
+    """
+    if target.name == CPU:
+        return cpu_backends(opaque)
+    from eqsynth.lower.cuda import backend
+
+    moved = ported(opaque or {}, place_of(target))
+    return backend.gpu_backends(target, moved, backend.load_here)
+
+
+def place_of(target: Target) -> Place:
+    """Where programs of a target run."""
+    if target.name == CPU:
+        return Place()
+    from eqsynth.lower.cuda import place
+
+    return place.place(target)
+
+
+def is_here(target: Target) -> bool:
+    """Whether this machine has the device."""
+    if target.name == CPU:
+        return target.device == describe_cpu()
+    from eqsynth.lower.cuda import driver, measure
+
+    return not driver.missing() and measure.describe_gpu() == target.device
+
+
+def target_here(kind: str) -> Target:
+    """The device of a kind that this machine has, with its peaks, which are measured once.
+
+    Raises:
+        LoweringError: there is none.
+    """
+    if kind == CPU:
+        return measure_cpu_target()
+    from eqsynth.lower.cuda import measure
+
+    return measure.measure_gpu_target()
 
 
 def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
@@ -146,12 +188,14 @@ def time_kernels(
     known: Known = MappingProxyType({}),
     far: int = 0,
     alone: Collection[Kernel] = (),
+    target: Target | None = None,
 ) -> list[tuple[int, Timing | None]]:
     """Builds and times kernels, on random data but for what is known; a task of the worker.
 
     Args:
         alone: kernels that are whole programs, and are called in a row.
         far: the caches that weights are to be out of when a kernel is called (``Target.far``).
+        target: whose kernels they are; None for this CPU.
         until: when the monotonic clock (one for all processes) says so, nothing more is begun.
 
     Returns:
@@ -159,7 +203,7 @@ def time_kernels(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)  # the same data, whatever the worker ran before
-    backends = cpu_backends()
+    backends, place = _of(target)
     times: dict[int, Timing | None] = {}
     by_backend = [
         (backend, n)
@@ -174,10 +218,17 @@ def time_kernels(
                 if time.monotonic() >= until:
                     break
                 part = own[start : start + _TOGETHER]
-                asked, others = [kernels[n] for n in part], OtherSteps.of(threads, far)
-                found = _time_together(backend, asked, until, known, others, alone)
+                asked = [kernels[n] for n in part]
+                others = place.others(threads, far)
+                found = _time_together(backend, asked, until, known, others.run, alone, place)
                 times.update(zip(part, found, strict=False))
     return list(times.items())
+
+
+def _of(target: Target | None) -> tuple[tuple[Backend, ...], Place]:
+    if target is None:
+        return cpu_backends(), Place()
+    return backends_of(target), place_of(target)
 
 
 def load_libraries() -> None:
@@ -191,17 +242,20 @@ _prepared: dict[Kernel, tuple[Runner | None, list[torch.Tensor]]] = {}
 
 
 def prepare_kernels(
-    kernels: Sequence[Kernel], threads: int, known: Known = MappingProxyType({})
+    kernels: Sequence[Kernel],
+    threads: int,
+    known: Known = MappingProxyType({}),
+    target: Target | None = None,
 ) -> None:
     """Builds kernels that take long to build; a task of the measuring worker, which keeps them
     until they are timed or others are prepared."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _prepared.clear()
-    backends = cpu_backends()
+    backends, place = _of(target)
     with torch.no_grad():
         for kernel in kernels:
-            (_prepared[kernel],) = built(backend_of(kernel, backends), [kernel], known)
+            (_prepared[kernel],) = built(backend_of(kernel, backends), [kernel], known, place)
 
 
 def _time_together(
@@ -209,30 +263,33 @@ def _time_together(
     kernels: Sequence[Kernel],
     until: float,
     values: Known,
-    others: OtherSteps,
+    others: Callable[[Sequence[torch.Tensor]], None],
     alone: Collection[Kernel],
+    place: Place,
 ) -> Iterator[Timing | None]:
     """Times of kernels that are built at once, up to the deadline."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
     rest = [kernel for kernel in kernels if kernel not in known]
-    known |= dict(zip(rest, built(backend, rest, values), strict=True))
+    known |= dict(zip(rest, built(backend, rest, values, place), strict=True))
     for kernel in kernels:
         runner, given = known[kernel]
         if time.monotonic() >= until:
             return
         try:
-            between = None if kernel in alone else partial(others.run, given)
+            between = None if kernel in alone else partial(others, given)
             call = None if runner is None else partial(runner, *given)
-            yield None if call is None else steady(call, until, between)
+            yield None if call is None else steady(call, until, between, place.clock)
         except (EqsynthError, RuntimeError):
+            place.after_failure()
             yield None
 
 
 def built(
-    backend: Backend, kernels: Sequence[Kernel], known: Known
+    backend: Backend, kernels: Sequence[Kernel], known: Known, place: Place | None = None
 ) -> list[tuple[Runner | None, list[torch.Tensor]]]:
     """Runners, and data to call them with."""
-    arguments = [_arguments(kernel, known.get(kernel, {})) for kernel in kernels]
+    place = place or Place()
+    arguments = [place.to(_arguments(kernel, known.get(kernel, {}))) for kernel in kernels]
     packed = [
         (kernel, {i: values[i] for i, constant in enumerate(kernel.constants) if constant})
         for kernel, values in zip(kernels, arguments, strict=True)
@@ -243,170 +300,13 @@ def built(
     ]
 
 
-def steady(call: Call, until: float, between: Call | None) -> Timing:
+def steady(call: Call, until: float, between: Call | None, clock: Clock = wall_s) -> Timing:
     """A timing, the best of three where runs scatter: another busy process makes threads wait for
     each other for milliseconds, and never makes a kernel faster."""
-    best = time_one(call, until=until, between=between)
+    best = time_one(call, until=until, between=between, clock=clock)
     for _ in range(2):
         if best.q3_s < 1.5 * best.q1_s or time.monotonic() >= until:
             break
-        again = time_one(call, until=until, between=between)
+        again = time_one(call, until=until, between=between, clock=clock)
         best = min(best, again, key=lambda timing: timing.median_s)
     return best
-
-
-class Measurer:
-    """Times kernels in a worker process, where a crash of one costs that one only.
-
-    As a context it gives the worker back at the end.
-
-    Attributes:
-        spent_s: what those who asked for times have waited for them.
-        known: values of constants that kernels are to be timed with.
-        far: the caches that weights are to be out of (``Target.far``).
-        alone: kernels that are whole programs: no other steps run between their calls, and no
-            threads of torch beside an engine's own (resnet18 on ONNX Runtime: 12.9 ms for 11.1).
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._threads, self.spent_s = threads, 0.0
-        self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
-        self.far, self.alone = 0, set[Kernel]()
-        self._worker: Worker | None = None
-        self._loading: _Loading | None = None
-
-    def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
-        """Has the worker load its libraries, which takes seconds, while something else goes on;
-        and build kernels that take as long.
-
-        Args:
-            timeout_s: how long these builds may take.
-        """
-        with uninterrupted():
-            worker = borrow(threads=self._threads)
-            known = self._known(kernels)
-            self._loading = _Loading(worker, list(kernels), self._threads, timeout_s, known)
-
-    def preparing_s(self) -> float:
-        """What building the kernels of :meth:`prepare` has taken until now."""
-        return 0.0 if self._loading is None else self._loading.building_s()
-
-    def _known(self, kernels: Sequence[Kernel]) -> Known:
-        return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
-
-    def _loaded(self, until: float) -> bool:
-        """Waits for the libraries, up to the deadline."""
-        if self._loading is not None:
-            self._worker = self._loading.worker_at(until)
-            if self._worker is None:
-                return False
-            self._loading = None
-        return True
-
-    def __call__(
-        self, kernels: Sequence[Kernel], until: float = math.inf
-    ) -> dict[Kernel, Timing | None]:
-        """The times of the kernels that were reached before the monotonic clock says ``until``;
-        None for those that can't be built or run."""
-        times: dict[Kernel, Timing | None] = {}
-        begin = time.monotonic()
-        if self._loaded(until):
-            for start in range(0, len(kernels), _BATCH):
-                if time.monotonic() >= until:
-                    break
-                times.update(self._batch(list(kernels[start : start + _BATCH]), until))
-        self.spent_s += time.monotonic() - begin
-        return times
-
-    def _batch(self, kernels: list[Kernel], until: float) -> dict[Kernel, Timing | None]:
-        if self._worker is None:
-            self._worker = borrow(threads=self._threads)
-        timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
-        try:
-            found = self._worker.run(
-                time_kernels,
-                kernels,
-                self._threads,
-                until,
-                self._known(kernels),
-                self.far,
-                self.alone.intersection(kernels),
-                timeout_s=max(timeout_s, 0.0),
-            )
-            return {kernels[n]: timing for n, timing in found}
-        except EqsynthError:
-            pass  # the next task gets a new process if this one has died
-        if time.monotonic() >= until:
-            return {}  # late, and not known to have failed
-        if len(kernels) == 1:
-            return {kernels[0]: None}
-        # One of them is to blame: half by half.
-        middle = len(kernels) // 2
-        return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
-
-    def close(self) -> None:
-        """Gives the worker back. One that still loads is ended: it would slow what comes next."""
-        if self._loading is not None:
-            self._worker = self._loading.worker_at(0.0)
-            if self._worker is None:
-                self._loading.end()
-            self._loading = None
-        if self._worker is not None:
-            give_back(self._worker)
-            self._worker = None
-
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Loading:
-    """A worker that loads its libraries, and the thread that waits for it."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        kernels: list[Kernel],
-        threads: int,
-        timeout_s: float,
-        known: Known,
-    ) -> None:
-        self._worker, self._known = worker, known
-        self._kernels, self._threads, self._timeout_s = kernels, threads, timeout_s
-        self._begun = self._done = math.inf
-        self._thread = threading.Thread(target=self._load, daemon=True)
-        self._thread.start()
-
-    def _load(self) -> None:
-        # Whatever is wrong with it, the first batch will tell.
-        with suppress(EqsynthError, OSError, ValueError):
-            self._worker.run(load_libraries)
-            if self._kernels:
-                self._begun = time.monotonic()
-                self._worker.run(
-                    prepare_kernels,
-                    self._kernels,
-                    self._threads,
-                    self._known,
-                    timeout_s=self._timeout_s,
-                )
-                self._done = time.monotonic()
-
-    def building_s(self) -> float:
-        now = time.monotonic()
-        return max(0.0, min(self._done, now) - min(self._begun, now))
-
-    def worker_at(self, until: float) -> Worker | None:
-        """The worker, as soon as it is ready; None if that isn't so before ``until``."""
-        left_s = until - time.monotonic()
-        self._thread.join(None if math.isinf(left_s) else max(left_s, 0.0))
-        return None if self._thread.is_alive() else self._worker
-
-    def end(self) -> None:
-        """Kills the worker; the thread comes to its end by that."""
-        with suppress(ProcessLookupError):
-            os.kill(self._worker.pid, signal.SIGKILL)
-        self._thread.join()
-        give_back(self._worker)  # which closes what is dead

@@ -1,9 +1,9 @@
 """Saving a compiled program to one file, and loading it without the optimizer.
 
 A bundle is a zip file: ``manifest.json`` (steps, kernels, the calling convention), arrays as raw
-bytes, and TVM's kernels as a shared library, if there are any. Members aren't compressed, so that
-a file says before anything is read how much memory it takes. Nothing in it is unpickled; but a
-shared library is code, so load bundles only from those whose programs you would run.
+bytes, and the code of generated kernels, if there are any (``carrying.py``). Members aren't
+compressed, so that a file says before anything is read how much memory it takes. Nothing in it is
+unpickled; but kernels are code, so load bundles only from those whose programs you would run.
 
 Constants are stored as the kernels take them and packed again when loading. Not here: programs as
 data (``program_data.py``), kernels as data (``kernel_data.py``), how a loaded program is called
@@ -26,11 +26,11 @@ import torch
 from eqsynth.errors import LoweringError
 from eqsynth.lower.manifest import row, rows, shape, text
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.program_data import Parts, from_parts, machine, to_parts
+from eqsynth.lower.program_data import Parts, from_parts, to_parts
 from eqsynth.lower.torch_scalars import as_bytes
 
 FORMAT: Final = "eqsynth program"
-VERSION: Final = 5
+VERSION: Final = 6
 # What arrays hold: also what the IR doesn't, for operators that run through torch.
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
@@ -40,7 +40,7 @@ _DTYPES: Final = {
         torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
     )
 }  # fmt: skip
-_MANIFEST, _LIBRARY = "manifest.json", "kernels.so"
+_MANIFEST, _LIBRARY = "manifest.json", "kernels"
 
 
 def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
@@ -99,11 +99,11 @@ def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgr
 def _write(file: IO[bytes], parts: Parts) -> None:
     tensors = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in parts.tensors]
     head = {"format": FORMAT, "version": VERSION, "torch": torch.__version__}
-    manifest = head | {"machine": machine(), "tensors": tensors, "program": parts.program}
+    manifest = head | {"machine": parts.machine, "tensors": tensors, "program": parts.program}
     with zipfile.ZipFile(file, "w") as bundle:
         bundle.writestr(_MANIFEST, json.dumps(manifest))
         for position, value in enumerate(parts.tensors):
-            flat = as_bytes(value)
+            flat = as_bytes(value.cpu())
             with bundle.open(_member(position), "w", force_zip64=True) as member:
                 member.write(flat.numpy().data)
         if parts.library:
@@ -127,10 +127,9 @@ def _load(file: IO[bytes], path: object, recompile: bool = False) -> CompiledPro
                 raise ValueError("its arrays aren't those of the manifest")
             tensors = [_tensor(bundle, n, *kind) for n, kind in enumerate(kinds)]
             library = bundle.read(_LIBRARY) if extra else b""
-        if not recompile:
-            _same_machine(head, library, path)
-        return from_parts(Parts(head["program"], tensors, library), recompile)
-    except LoweringError:
+        return from_parts(Parts(head["program"], tensors, library, head["machine"]), recompile)
+    except LoweringError as error:
+        error.where = error.where or str(path)
         raise
     except Exception as error:  # a damaged file may make Python, zlib and torch raise anything
         raise _damaged(path, error) from error
@@ -163,17 +162,6 @@ def _head(manifest: Any, path: object) -> dict[str, Any]:
     text(manifest["torch"])
     rows(manifest["machine"], text)
     return manifest
-
-
-def _same_machine(manifest: dict[str, Any], library: bytes, path: object) -> None:
-    if library and manifest["machine"] != machine():
-        raise LoweringError(
-            what="the kernels of the file are for another kind of machine",
-            where=str(path),
-            got=" ".join(manifest["machine"]),
-            expected=" ".join(machine()),
-            hint="load(path, recompile=True) builds them here, or optimize the program here",
-        )
 
 
 def _damaged(path: object, reason: Exception) -> LoweringError:

@@ -146,8 +146,14 @@ def terms_from_data(data: Data) -> dict[str, Tensor]:
 # ---- programs as a whole ---------------------------------------------------------------------
 
 
-def check_kernel(kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], Any]) -> None:
-    """Whether a backend has this kernel: ``offered`` gives those that it has for a term."""
+def check_kernel(
+    kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], Any] | None
+) -> None:
+    """Whether a backend has this kernel.
+
+    Args:
+        offered: gives those that it has for a term; None where kernels are made for their terms.
+    """
     args = args_of(kernel.term)
     if not isinstance(kernel.term, Op | Scope | Region) or len(args) != len(kernel.inputs):
         raise ValueError(f"{kernel.implementation} with {len(kernel.inputs)} inputs")
@@ -160,7 +166,7 @@ def check_kernel(kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], A
         return
     if len(args) == 1 and kernel == view_kernel(kernel.term, kernel.inputs[0]):
         return
-    if kernel.backend != "tvm" and all(k != kernel for k in offered(kernel.term, kernel.constants)):
+    if offered is not None and all(k != kernel for k in offered(kernel.term, kernel.constants)):
         raise ValueError(f"there is no kernel {kernel.implementation} {kernel.term.type}")
 
 

@@ -20,7 +20,8 @@ from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
 from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.holders import Opening
-from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, straight_line
+from eqsynth.lower.places import Place
+from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, packed, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, copied, storages
 
 
@@ -50,6 +51,7 @@ class CompiledProgram(torch.nn.Module):
         steps: in order of execution.
         original: what is called instead of steps, where nothing faster was found.
         examples: makes arguments for the original, of zeros; None if they aren't known.
+        place, device: where it runs, and what holds its tensors.
         opens: objects that hold tensors are among its arguments or results (``holders.py``).
         recipe: how the constants are made from the module's weights.
     """
@@ -64,7 +66,7 @@ class CompiledProgram(torch.nn.Module):
         mutations: Mapping[int, torch.Tensor] | None = None,
         report: Any = None,
         explanation: object = "",
-        device: str = "cpu",
+        place: Place | None = None,
         recipe: Recipe | None = None,
         backends: Sequence[Backend] = (),
         watch: Watch | None = None,
@@ -76,6 +78,7 @@ class CompiledProgram(torch.nn.Module):
             constants: values by name; the kernels hold what they need of them, packed.
             mutations: position of an output -> the buffer that its value is copied to after a run.
             explanation: what ``explain()`` gives: an object, or a function that makes it.
+            place: where it runs; None for the CPU.
             recipe: how the constants are made; without it they can't be made anew.
             backends: those that built the kernels.
             watch: of the weights with which constants are shared; None if none are.
@@ -87,7 +90,8 @@ class CompiledProgram(torch.nn.Module):
         super().__init__()
         self.inputs, self.steps, self.outputs = tuple(inputs), tuple(steps), tuple(outputs)
         self.calling, self.report, self._explanation = calling, report, explanation
-        self.device = torch.device(device)
+        self.place = place or Place()
+        self.device = self.place.device
         self.original: Callable[..., Any] | None = None
         self._owned = frozenset[int]()
         self.examples: Callable[[], Any] | None = None
@@ -274,7 +278,7 @@ class CompiledProgram(torch.nn.Module):
         buffers = self.recipe.read_buffers(state, kinds)
         own = self._watch is None
         try:
-            constants = self.recipe.constants(weights, own)
+            constants = self.recipe.constants(weights, own, self.place.home)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise WeightError(
                 "the constants of the program can't be computed from these weights",
@@ -282,7 +286,7 @@ class CompiledProgram(torch.nn.Module):
                 expected="weights that the module can be called with",
                 hint="call the module itself, and mend what torch says",
             ) from error
-        jobs = [(step.kernel, _packed(step, constants)) for step in self.steps]
+        jobs = [(step.kernel, packed(step, constants)) for step in self.steps]
         steps = [
             replace(step, runner=runner) if values else step
             for step, runner, (_, values) in zip(
@@ -360,7 +364,9 @@ class CompiledProgram(torch.nn.Module):
         return bundle.loads, (bundle.dumps(self),)
 
     def _compiled(self) -> tuple[Callable[..., list[torch.Tensor]], str]:
-        return straight_line(self.inputs, self.steps, self.outputs, self.constants, self.device)
+        given = self.inputs, self.steps, self.outputs, self.constants, self.device
+        run, source = straight_line(*given)
+        return self.place.recorded(run), source
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.
@@ -375,8 +381,6 @@ class CompiledProgram(torch.nn.Module):
         """
         from eqsynth.lower.onnx_out.program import write
 
-        if self._watch is not None:
-            self._watch.check()
         write(self._steps(), path)
 
     def to_exported(self) -> torch.export.ExportedProgram:
@@ -391,12 +395,12 @@ class CompiledProgram(torch.nn.Module):
         """
         from eqsynth.lower.exported import exported
 
-        if self._watch is not None:
-            self._watch.check()
         return exported(self._steps())
 
     def _steps(self) -> CompiledProgram:
         """The program of steps: where the original stayed, that of its operators, if known."""
+        if self._watch is not None:
+            self._watch.check()
         return self if self.original is None or self._plain is None else self._plain()
 
     def explain(self, form: str = "summary") -> Any:
@@ -443,8 +447,3 @@ class CompiledProgram(torch.nn.Module):
     def _repr_html_(self) -> str:
         told = str(self.report) if self.report is not None else ""
         return notebook.code(told) + notebook.folded("program", repr(self))
-
-
-def _packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-    known = enumerate(step.kernel.constants)
-    return {n: constants[step.args[n]] for n, constant in known if constant}

@@ -6,20 +6,20 @@ Not here: the file they are in (``bundle.py``), how fields are checked (``manife
 from __future__ import annotations
 
 import hashlib
-import platform
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.target import Target
 from eqsynth.ir.tensor import Op, Tensor, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.lower import calling, tvm_backend, tvm_runtime
-from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower import calling
+from eqsynth.lower.carrying import Code, carrier_of
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.manifest import (
@@ -36,12 +36,11 @@ from eqsynth.lower.manifest import (
     text,
     texts,
 )
+from eqsynth.lower.places import ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import Step, build_kernels
-from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_calls import TorchCall, call_from_data, call_to_data
 from eqsynth.lower.torch_graph import Kind, TorchGraph, as_graph
-from eqsynth.lower.vendor import OneDnnBackend
 from eqsynth.lower.weights import Recipe
 
 Data = Any
@@ -49,12 +48,13 @@ Data = Any
 
 @dataclass(frozen=True)
 class Parts:
-    """What a file holds: the program as JSON, the arrays that it refers to by their positions, and
-    the library of generated kernels."""
+    """What a file holds: the program as JSON, the arrays that it refers to by their positions, the
+    code of generated kernels, and what that runs on."""
 
     program: Data
     tensors: list[torch.Tensor]
     library: bytes = b""
+    machine: list[str] = field(default_factory=list)
 
 
 class _Arrays(list[torch.Tensor]):
@@ -67,11 +67,6 @@ class _Arrays(list[torch.Tensor]):
             found = len(self)
             self.append(value)
         return found
-
-
-def machine() -> list[str]:
-    """What code that was generated here runs on."""
-    return [platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()]
 
 
 # ---- to data --------------------------------------------------------------------------------
@@ -90,9 +85,11 @@ def to_parts(program: CompiledProgram) -> Parts:
     arrays = _Arrays()
     if program.original is not None:
         return Parts({"original": _graph_to_data(program, arrays)} | told, arrays)
+    target = program.place.target
+    carrier = carrier_of(target)
     kernels = list(dict.fromkeys(step.kernel for step in program.steps))
-    generated = [k for k in kernels if k.backend == tvm_backend.TvmBackend.name]
-    library, symbols = tvm_backend.export_library(generated) if generated else (b"", {})
+    generated = [k for k in kernels if k.backend == carrier.generated]
+    library, entries = carrier.export(generated) if generated else (b"", {})
     used = {arg for step in program.steps for arg in step.args} | set(program.outputs)
     constants = {name: value for name, value in program.constants.items() if name in used}
     recipe = program.recipe or Recipe()
@@ -105,7 +102,8 @@ def to_parts(program: CompiledProgram) -> Parts:
             [p.input.name, list(p.input.shape), p.input.dtype, list(p.layout)]
             for p in program.inputs
         ],
-        "kernels": [kernel_to_data(kernel) | {"symbol": symbols.get(kernel)} for kernel in kernels],
+        "device": None if target is None else json.loads(target.to_json()),
+        "kernels": [kernel_to_data(kernel) | {"entry": entries.get(kernel)} for kernel in kernels],
         "steps": [
             [step.name, kernels.index(step.kernel), list(step.args), step.label]
             for step in program.steps
@@ -119,7 +117,7 @@ def to_parts(program: CompiledProgram) -> Parts:
         "opaque": [[name, call_to_data(call, arrays.keep)] for name, call in opaque.items()],
         "recipe": _recipe_to_data(recipe, terms, arrays),
     }
-    return Parts({"kernels": data} | told, arrays, library)
+    return Parts({"kernels": data} | told, arrays, library, carrier.machine())
 
 
 def _opaque(program: CompiledProgram, constants: Sequence[Tensor]) -> dict[str, TorchCall]:
@@ -217,28 +215,32 @@ def from_parts(parts: Parts, recompile: bool = False) -> CompiledProgram:
     data, report, explanation = fields(parts.program, ("kernels", "report", "explanation"))
     arrays = parts.tensors
     array = below(len(arrays))
-    (inputs, kernel_data, step_data, outputs, constant_data, buffer_data, mutation_data, call_data,
-     digest, opaque_data, recipe_data) = fields(
+    (device, inputs, kernel_data, step_data, outputs, constant_data, buffer_data, mutation_data,
+     call_data, digest, opaque_data, recipe_data) = fields(
         data,
-        ("inputs", "kernels", "steps", "outputs", "constants", "buffers", "mutations", "calling",
-         "library", "opaque", "recipe"),
+        ("device", "inputs", "kernels", "steps", "outputs", "constants", "buffers", "mutations",
+         "calling", "library", "opaque", "recipe"),
     )  # fmt: skip
     if text(digest) != hashlib.blake2b(parts.library).hexdigest():
         raise ValueError("the library isn't the one that was saved")
     parameters = rows(inputs, parameter)
     opaque = dict(rows(opaque_data, lambda part: _named_call(part, arrays)))
+    carrier = carrier_of(None if device is None else Target.from_json(json.dumps(device)))
+    place = carrier.place()
     constants = dict(rows(constant_data, lambda part: _named_array(part, arrays)))
-    generated = _recompiling() if recompile else _from_library(kernel_data, parts.library)
-    backends = _backends(opaque, generated)
-    offered = {backend.name: backend.kernels for backend in backends if backend.name != "tvm"}
-    kernels = rows(kernel_data, lambda part: _kernel(part, offered))
+    constants = place.to(constants)
+    code = Code(parts.machine, parts.library, _entries(kernel_data), recompile)
+    backends = carrier.backends(ported(opaque, place), code)
+    offered = {backend.name: backend.kernels for backend in backends}
+    kernels = rows(kernel_data, lambda part: _kernel(part, carrier.generated, offered))
     for kernel in kernels:
-        if recompile and kernel.backend == generated.name:
-            tvm_backend.check_schedule(kernel)
+        if recompile and kernel.backend == carrier.generated:
+            carrier.check_schedule(kernel)
     calls = rows(step_data, lambda part: _call(part, kernels))
     names = rows(outputs, text)
     types = {name: _type(value) for name, value in constants.items()}
     check_steps(parameters, types, [(n, k, args) for n, k, args, _ in calls], names)
+    arrays = place.to(arrays)
     buffers = [arrays[n] for n in rows(buffer_data, array)]
     for buffer, kind in zip(reversed(buffers), reversed(parameters), strict=False):
         if _type(buffer) != kind.input.type:
@@ -247,10 +249,10 @@ def from_parts(parts: Parts, recompile: bool = False) -> CompiledProgram:
     kinds |= {n: k.term.type for n, k, _, _ in calls}
     mutations = {}
     for pair in rows(mutation_data, lambda part: part):
-        place, position = (read(x) for read, x in zip(
+        output, position = (read(x) for read, x in zip(
             (below(len(names)), array), row(pair, 2), strict=True))  # fmt: skip
-        mutations[place] = arrays[position]
-        if kinds.get(names[place], _type(arrays[position])) != _type(arrays[position]):
+        mutations[output] = arrays[position]
+        if kinds.get(names[output], _type(arrays[position])) != _type(arrays[position]):
             raise ValueError("what a buffer becomes has another type")
     jobs = [
         (kernel, {n: constants[args[n]] for n, known in enumerate(kernel.constants) if known})
@@ -274,7 +276,8 @@ def from_parts(parts: Parts, recompile: bool = False) -> CompiledProgram:
         mutations,
         report=text(report),
         explanation=_told(explanation),
-        recipe=_recipe_from_data(recipe_data, types, arrays, opaque),
+        recipe=_recipe_from_data(recipe_data, types, parts.tensors, opaque),
+        place=place,
         backends=backends,
         loaded=True,
     )
@@ -307,48 +310,27 @@ def _named_call(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, TorchC
     return name, made
 
 
-def _backends(
-    opaque: Mapping[str, Callable[..., torch.Tensor]], generated: tvm_backend.TvmBackend
-) -> tuple[Backend, ...]:
-    engines = map(RegionBackend, ENGINES.values())
-    return TorchBackend(opaque), OneDnnBackend(), generated, *engines
+def _entries(kernels: Data) -> dict[Kernel, Data]:
+    """What the library has of kernels that are made for their terms."""
+    return {
+        kernel_from_data({k: v for k, v in data.items() if k != "entry"}): data["entry"]
+        for data in kernels
+        if data["entry"] is not None
+    }
 
 
-def _recompiling() -> tvm_backend.TvmBackend:
-    """
-    Raises:
-        LoweringError: the whole of TVM isn't installed.
-    """
-    if find_spec("tvm") is None:
-        raise LoweringError(
-            what="TVM isn't installed, which builds kernels",
-            got="recompile=True",
-            expected="the package apache-tvm",
-            hint="install it, or load the program on a machine of the kind that it was saved on",
-        )
-    return tvm_backend.TvmBackend()
-
-
-def _from_library(kernels: Data, library: bytes) -> tvm_backend.TvmBackend:
-    module = tvm_runtime.load_library(library) if library else None
-    functions = {}
-    for data in kernels:
-        if module is not None and data["symbol"] is not None:
-            kernel = kernel_from_data({k: v for k, v in data.items() if k != "symbol"})
-            functions[kernel] = module[text(data["symbol"])]
-    return tvm_backend.TvmBackend(functions, compiles=False)
-
-
-def _kernel(data: Data, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
+def _kernel(data: Data, generated: str, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
+    """A kernel that its backend has; of the one that generates kernels any, since the library has
+    its code."""
     names = ("args", "term", "constants", "implementation", "inputs", "output", "schedule")
-    plain = dict(zip((*names, "symbol"), fields(data, (*names, "symbol")), strict=True))
+    plain = dict(zip((*names, "entry"), fields(data, (*names, "entry")), strict=True))
     text(plain["implementation"])
     kernel = kernel_from_data({name: plain[name] for name in names})
     if kernel.backend in ENGINES:
         kernel = _of_this_version(kernel)
-    if kernel.backend != "tvm" and kernel.backend not in offered:
+    if kernel.backend not in offered:
         raise ValueError(f"there is no backend {kernel.backend[:100]}")
-    check_kernel(kernel, offered.get(kernel.backend, lambda *_: ()))
+    check_kernel(kernel, None if kernel.backend == generated else offered[kernel.backend])
     return kernel
 
 

@@ -243,7 +243,7 @@ def _factor(x: torch.Tensor, seed: int, part: int, roundings: float) -> torch.Te
     """What to multiply ``x`` by, or the first ``_POOL`` of its elements and then again."""
     generator = torch.Generator().manual_seed(seed + 1000 * part)
     noise = torch.randn(min(x.numel(), _POOL), generator=generator, dtype=torch.float64)
-    return (1 + roundings * torch.finfo(x.dtype).eps * noise).to(x.dtype)
+    return (1 + roundings * torch.finfo(x.dtype).eps * noise).to(x)
 
 
 class Plain(torch.nn.Module):

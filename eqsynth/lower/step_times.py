@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eqsynth.extract.kernel import Kernel, Runner
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import Clock, Timing
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import straight_line
 
@@ -28,7 +28,7 @@ def step_times(
     Buffers of the user's module aren't changed."""
     samples: list[list[float]] = [[] for _ in program.steps]
     steps = [
-        replace(step, runner=_clocked(step.runner, times))
+        replace(step, runner=_clocked(step.runner, times, program.place.clock))
         for step, times in zip(program.steps, samples, strict=True)
     ]
     run, _ = straight_line(
@@ -43,12 +43,11 @@ def step_times(
     return tuple(Timing.of(times[1:]).q1_s if times else 0.0 for times in samples)
 
 
-def _clocked(runner: Runner, times: list[float]) -> Runner:
+def _clocked(runner: Runner, times: list[float], clock: Clock) -> Runner:
     def run(*args: torch.Tensor) -> torch.Tensor:
-        begin = time.perf_counter_ns()
-        result = runner(*args)
-        times.append((time.perf_counter_ns() - begin) * 1e-9)
-        return result
+        results: list[torch.Tensor] = []
+        times.append(clock(lambda: results.append(runner(*args)), 1))
+        return results[0]
 
     return run
 

@@ -60,6 +60,12 @@ class Step:
         return (self.name, *(f"{self.name}.{k}" for k in range(1, more)))
 
 
+def packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The constants that a step takes, by their positions among its arguments."""
+    known = enumerate(step.kernel.constants)
+    return {n: constants[step.args[n]] for n, constant in known if constant}
+
+
 def build_kernels(
     jobs: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]], backends: Sequence[Backend]
 ) -> list[Runner]:

@@ -6,6 +6,7 @@ so nothing has to be unpickled, and nothing but operators can be called.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from eqsynth.errors import LoweringError
 
@@ -63,6 +64,20 @@ class TorchCall:
         kinds = (Argument, TorchCall, Named)
         args, kwargs = tree_map_only(kinds, value, (self.args, self.kwargs))
         return self.target(*args, **kwargs)
+
+    def on(self, device: torch.device) -> TorchCall:
+        """The same call on another device: with its fixed tensors there, and where it names a
+        device, as ``arange`` does, with that one."""
+
+        def there(leaf: Any) -> Any:
+            if isinstance(leaf, TorchCall):
+                return leaf.on(device)
+            if isinstance(leaf, Named) and isinstance(leaf.value, torch.Tensor | torch.nn.Module):
+                return Named(leaf.name, copy.deepcopy(leaf.value).to(device))
+            return device if isinstance(leaf, torch.device) else leaf
+
+        args, kwargs = tree_map(there, (self.args, self.kwargs))
+        return TorchCall(self.target, self.name, args, kwargs)
 
     def __repr__(self) -> str:
         parts = [repr(arg) for arg in self.args]

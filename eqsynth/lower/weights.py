@@ -118,14 +118,24 @@ class Recipe:
             )
 
     def constants(
-        self, weights: Mapping[str, torch.Tensor], own: bool = True
+        self,
+        weights: Mapping[str, torch.Tensor],
+        own: bool = True,
+        device: torch.device | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The values of the constants. With ``own`` none of them shares memory with a weight."""
-        taken = storages(weights.values())
-        return {
-            name: owned(evaluate_constant(term, weights, self.opaque), taken, own)
+        """The values of the constants. With ``own`` none of them shares memory with a weight.
+
+        Args:
+            device: that holds them in the end; they are computed by the host, as the opaque
+                operators among them were captured there.
+        """
+        values = {name: value.cpu() for name, value in weights.items()}
+        taken = storages(values.values())
+        made = {
+            name: owned(evaluate_constant(term, values, self.opaque), taken, own)
             for name, term in self.terms.items()
         }
+        return made if device is None else {name: x.to(device) for name, x in made.items()}
 
 
 def owned(value: torch.Tensor, taken: frozenset[int], own: bool) -> torch.Tensor:

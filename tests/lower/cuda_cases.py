@@ -17,7 +17,8 @@ from eoperator_cases import array, assert_close, laid_out, sample
 from eqsynth.extract.kernel import Kernel, strides
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import args_of
-from eqsynth.lower.cuda.source import Entry, Source, source_of
+from eqsynth.lower.cuda.code import Entry, Source
+from eqsynth.lower.cuda.source import source_of
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 # No fused products and no reordering: what differs from the interpreter is the kernel's own order.

@@ -8,8 +8,8 @@ from typing import Any
 from cuda_cases import library_of
 
 from eqsynth.extract.target import CUDA, Device, MemoryLevel, Target
+from eqsynth.lower.cuda.code import Source
 from eqsynth.lower.cuda.driver import Module
-from eqsynth.lower.cuda.source import Source
 
 GPU = Target(
     name=CUDA,

@@ -24,7 +24,6 @@ from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import (
-    Measurer,
     _arguments,
     backend_of,
     cpu_backends,
@@ -33,6 +32,7 @@ from eqsynth.lower.backends import (
     random_inputs,
     time_kernels,
 )
+from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.torch_backend import TorchBackend
 

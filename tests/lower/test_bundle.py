@@ -28,7 +28,7 @@ from eqsynth.ir.operators import OPERATORS
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
 from eqsynth.ir.tensor import Input, Op, Scope, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.lower import program_data
+from eqsynth.lower import carrying
 from eqsynth.lower.bundle import load, save
 from eqsynth.lower.calling import Fixed, SavedCalling, bound
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
@@ -69,7 +69,7 @@ def test_a_program_of_torch_and_onednn(tmp_path: Path) -> None:
     heavy = {"egglog", "ortools", "tvm", "eqsynth.egraph", "eqsynth.frontend", "eqsynth.rules"}
     assert not modules & heavy
     extraction = {m for m in modules if m.startswith("eqsynth.extract.")}
-    names = ("kernel", "layout", "schedule", "tuned")
+    names = ("kernel", "layout", "schedule", "target", "timing", "tuned")
     assert extraction == {f"eqsynth.extract.{name}" for name in names}
     loaded = load(tmp_path / "program.eqs")
     assert repr(loaded) == repr(program)
@@ -294,12 +294,12 @@ def test_kernels_are_built_again_for_another_machine(
     expected = load(path)(x)
     moved = edited(path, lambda m: m.update(machine=["Plan9", "vax", "NONE"]))
 
-    def foreign(_kernels: object, _library: bytes) -> TvmBackend:
+    def foreign(_code: object) -> TvmBackend:
         raise AssertionError("code of another machine")
 
-    monkeypatch.setattr(program_data, "_from_library", foreign)
+    monkeypatch.setattr(carrying, "_of_library", foreign)
     assert torch.equal(load(moved, recompile=True)(x), expected)
-    monkeypatch.setattr(program_data, "find_spec", lambda _name: None)
+    monkeypatch.setattr(carrying, "find_spec", lambda _name: None)
     with pytest.raises(LoweringError, match="TVM isn't installed"):
         load(moved, recompile=True)
 

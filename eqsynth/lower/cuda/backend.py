@@ -5,17 +5,18 @@ Not here: the operators of libraries (``libraries.py``), the code of kernels (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from eqsynth import kept
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Backend, Kernel, Runner, strides
 from eqsynth.extract.target import CUDA, Target
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower.cuda import driver, nvrtc
+from eqsynth.lower.cuda.code import Entry, Source
 from eqsynth.lower.cuda.libraries import libraries
-from eqsynth.lower.cuda.source import Entry, Source, source_of
-from eqsynth.lower.cuda.spaces import offered
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.torch_backend import TorchBackend, lay_out
 from eqsynth.lower.tvm_backend import is_memory_bound, layouts_of
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 ARCHITECTURES: Final = ("sm_80", "sm_90")
 """What cubins are made for where a target doesn't tell: A100, and H100 and H200."""
 
+_KEPT_BYTES: Final = 64 << 20
+"""Of more cubins, those that weren't used for longest go."""
+
 _VECTOR_BYTES: Final = 16
 """What the address of memory that is read in vectors is a multiple of."""
 
@@ -34,14 +38,15 @@ def gpu_backends(
     target: Target,
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
     load: Load | None = None,
+    made: Made | None = None,
 ) -> tuple[Backend, ...]:
     """All backends of a GPU. Those before are asked first, and are taken where costs are equal.
 
     Args:
-        load: see :class:`GeneratedBackend`.
+        load, made: see :class:`GeneratedBackend`.
     """
     own = libraries(target)
-    return *own, GeneratedBackend(target, load), _Plain(own, opaque or {})
+    return *own, GeneratedBackend(target, load, made), _Plain(own, opaque or {})
 
 
 def architectures(target: Target) -> tuple[str, ...]:
@@ -54,46 +59,70 @@ Load = Callable[[Source], driver.Module]
 """Makes kernels that can be launched of a source."""
 
 
-def load_here(source: Source) -> driver.Module:
-    """The kernels of a source on this machine's GPU.
+Made = Mapping[Kernel, tuple[Entry, driver.Module]]
+"""Kernels that are compiled and loaded already."""
+
+
+def architecture() -> str:
+    """What kernels of this machine's GPU are compiled for.
 
     Raises:
-        LoweringError: nvrtc, the driver or a GPU is missing.
+        LoweringError: the driver or a GPU is missing.
     """
     import torch
 
     lacking = driver.missing()
     if lacking:
         raise LoweringError(
-            what="the kernels can't be run here",
+            what="a program for a GPU can't be run here",
             got=lacking,
             expected="a GPU with NVIDIA's driver, and torch with CUDA",
-            hint="a plan can be made and saved here; nothing loads it on a GPU yet",
+            hint="a program can be planned and saved here; load it where the GPU is",
         )
     major, minor = torch.cuda.get_device_capability()
-    return driver.Module(nvrtc.compile_cubin(source.text, f"sm_{major}{minor}"))
+    return f"sm_{major}{minor}"
+
+
+def load_here(source: Source) -> driver.Module:
+    """The kernels of a source on this machine's GPU, compiled once for all processes.
+
+    Raises:
+        LoweringError: nvrtc, the driver or a GPU is missing.
+    """
+    arch = architecture()
+    told = f"{arch} {nvrtc.version()} {source.text}".encode()
+    path = kept.directory("cubins-1") / hashlib.blake2b(told, digest_size=16).hexdigest()
+    cubin = kept.read(path)
+    if cubin is None:
+        cubin = nvrtc.compile_cubin(source.text, arch)
+        kept.write(path, cubin, _KEPT_BYTES)
+    return driver.Module(cubin)
 
 
 class GeneratedBackend:
     """eOperators as CUDA kernels. Implements ``Backend`` of ``extract/kernel.py``.
 
     Attributes:
-        source: of the kernels that were built last.
+        target: the device.
     """
 
     name = CUDA
 
-    def __init__(self, target: Target, load: Load | None = None) -> None:
+    def __init__(
+        self, target: Target, load: Load | None = None, made: Made | None = None
+    ) -> None:
         """
         Args:
             load: None where kernels are made for another machine: what is built refuses to run.
+            made: kernels that needn't be compiled, such as those of a file.
         """
-        self.target, self._load = target, load
-        self.source = Source("", {})
+        self.target, self._load, self._made = target, load, dict(made or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """For a scope, the schedules that its nest is offered at every layout; nothing for other
         terms."""
+        from eqsynth.lower.cuda.spaces import offered
+
         if not isinstance(term, Scope) or not term.type.size:
             return
         by_memory = is_memory_bound(term)
@@ -109,22 +138,32 @@ class GeneratedBackend:
         Raises:
             LoweringError: a kernel has no code, or can't be loaded.
         """
-        distinct = dict.fromkeys(kernel for kernel, _ in kernels)
-        if not distinct:
-            return []
-        names = {kernel: f"eoperator_{n}" for n, kernel in enumerate(distinct)}
-        self.source = source_of(names)
-        if self._load is None:
-            return [_elsewhere for _ in kernels]
-        module, entries = self._load(self.source), self.source.entries
-        return [runner(kernel, entries[kernel], module, packed) for kernel, packed in kernels]
+        wanted = [kernel for kernel, _ in kernels if kernel not in self._made]
+        if wanted:
+            found = source(wanted)
+            if self._load is None:
+                return [_elsewhere for _ in kernels]
+            module = self._load(found)
+            self._made |= {kernel: (entry, module) for kernel, entry in found.entries.items()}
+        return [runner(kernel, *self._made[kernel], packed) for kernel, packed in kernels]
+
+
+def source(kernels: Iterable[Kernel]) -> Source:
+    """The text of kernels.
+
+    Raises:
+        LoweringError: a kernel has no code.
+    """
+    from eqsynth.lower.cuda.source import source_of
+
+    return source_of({k: f"eoperator_{n}" for n, k in enumerate(dict.fromkeys(kernels))})
 
 
 def _elsewhere(*_: torch.Tensor) -> torch.Tensor:
     raise LoweringError(
         what="a kernel for a GPU was called where it was only planned",
         expected="a call on the device that the plan is for",
-        hint="save the plan; nothing loads it on a GPU yet",
+        hint="save the program, and eqsynth.load it there",
     )
 
 

@@ -56,7 +56,7 @@ class Module:
                 what="the kernels can't be run here",
                 got=missing(),
                 expected="a GPU with NVIDIA's driver, and torch with CUDA",
-                hint="a plan can be made and saved here; nothing loads it on a GPU yet",
+                hint="a program can be planned and saved here; load it where the GPU is",
             )
         self._library, self._module = found, ctypes.c_void_p()
         # The driver reads the image when it loads it, and keeps nothing of it.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eqsynth.errors import LoweringError
-from eqsynth.lower.cuda.source import PRELUDE
+from eqsynth.lower.cuda.code import PRELUDE
 
 _FAMILY: Final = "libnvrtc.so"
 _SYSTEM: Final = (f"{_FAMILY}.13", f"{_FAMILY}.12", _FAMILY)

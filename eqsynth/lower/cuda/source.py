@@ -1,51 +1,23 @@
 """From TIR to CUDA: the text of kernels, and how each is launched.
 
 The text needs no header: nvrtc has the vector types and the functions of mathematics, and what is
-left of TVM's own beginning stands in `PRELUDE`. Not here: compiling the text (``nvrtc.py``).
+left of TVM's own beginning stands in `PRELUDE` (``code.py``). Not here: compiling the text
+(``nvrtc.py``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
 from eqsynth.ir.tensor import Scope, args_of
-from eqsynth.lower.cuda.driver import Launch
+from eqsynth.lower.cuda.code import Entry, Source
 from eqsynth.lower.cuda.emitter import thread_func
 from eqsynth.lower.loop_nest import loop_nest
-
-PRELUDE: Final = """\
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long long int64_t;
-typedef unsigned long long uint64_t;
-typedef unsigned int uint;
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-
-// A float of 16 bits in memory; it is computed in 32.
-struct half {
-  unsigned short bits;
-  half() = default;
-  __device__ half(float value) {
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  }
-  __device__ operator float() const {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-  }
-};
-"""
 
 # What TVM puts behind the names of functions that it has split off for the device.
 _SUFFIX: Final = "_kernel"
@@ -53,28 +25,6 @@ _GLOBAL: Final = 'extern "C" __global__'
 _DEFINITION: Final = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{'
 )
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A kernel of a source.
-
-    Attributes:
-        symbol: its name there.
-        arguments: what it is called with: positions of the term's arguments, and -1 for the result.
-    """
-
-    symbol: str
-    launch: Launch
-    arguments: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Kernels as CUDA's text, without :data:`PRELUDE`."""
-
-    text: str
-    entries: Mapping[Kernel, Entry]
 
 
 def source_of(kernels: Mapping[Kernel, str]) -> Source:

@@ -1,0 +1,62 @@
+"""The profile of a device as one file to carry: written where the device is, read elsewhere.
+
+A file that was read is kept under its name, so that ``h100`` means what ``h100.json`` said. Not
+here: times of kernels, which ``Profile.import_from`` takes over.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from eqsynth import kept
+from eqsynth.errors import EqsynthError
+from eqsynth.extract.target import KINDS, Target
+
+
+def write(target: Target, path: str | os.PathLike[str]) -> None:
+    """Writes the file.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    Path(path).write_text(target.to_json() + "\n", encoding="utf-8")
+
+
+def read(name: str | os.PathLike[str]) -> Target:
+    """The target of a file, or of one that was read before, by its name without the ending.
+
+    Raises:
+        EqsynthError: there is none, or it is no target.
+    """
+    path = Path(name)
+    if not path.is_file():
+        known = kept.read(_home() / path.name) if path.name == str(name) else None
+        if known is None:
+            raise EqsynthError(
+                f"optimize: unknown target {os.fspath(name)!r}",
+                got=repr(os.fspath(name)),
+                expected=", ".join(map(repr, KINDS)) + ", the profile of a device, or its name",
+                hint="eqsynth profile --device writes such a file on a machine that has the device",
+            )
+        return _target(known.decode(), path)
+    target = _target(path.read_text(encoding="utf-8", errors="replace"), path)
+    kept.write(_home() / path.stem, target.to_json().encode())
+    return target
+
+
+def _target(text: str, path: Path) -> Target:
+    try:
+        return Target.from_json(text)
+    except ValueError as error:
+        raise EqsynthError(
+            "the file is no profile of a device",
+            where=str(path),
+            got=str(error)[:300],
+            expected="what eqsynth profile --device writes",
+            hint="write it again on the machine that has the device",
+        ) from error
+
+
+def _home() -> Path:
+    return kept.directory("targets-1")

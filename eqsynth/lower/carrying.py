@@ -1,0 +1,151 @@
+"""Programs in files, as far as it depends on the device: the code of generated kernels, what that
+runs on, and the backends that run the rest.
+
+    the host   a shared library for this kind of processor, loaded by TVM's small runtime
+    a GPU      kernels as text, and as a cubin for each kind of GPU (``cuda/carrying.py``)
+
+Not here: the program as data (``program_data.py``), the file (``bundle.py``).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+
+from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.target import Target
+from eqsynth.lower import tvm_backend, tvm_runtime
+from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower.engines.table import ENGINES
+from eqsynth.lower.manifest import text
+from eqsynth.lower.places import Opaque, Place
+from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.vendor import OneDnnBackend
+
+Data = Any
+
+
+@dataclass(frozen=True)
+class Code:
+    """The generated kernels of a file.
+
+    Attributes:
+        machine: what their code runs on.
+        library: the code; empty if there are none.
+        entries: what the library has of a kernel, such as its name there.
+        recompile: build them again for this machine.
+    """
+
+    machine: Sequence[str]
+    library: bytes
+    entries: Mapping[Kernel, Data]
+    recompile: bool = False
+
+
+class Carrier(Protocol):
+    """How the programs of a device are carried.
+
+    Attributes:
+        generated: the name of the backend that makes kernels for their terms.
+    """
+
+    generated: str
+
+    def place(self) -> Place:
+        """Where they run on this machine.
+
+        Raises:
+            LoweringError: it has no such device.
+        """
+        ...
+
+    def machine(self) -> list[str]:
+        """What code that is generated here runs on."""
+        ...
+
+    def export(self, kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, Data]]:
+        """The code of generated kernels, and the entry of each, as plain data.
+
+        Raises:
+            LoweringError: they can't be compiled.
+        """
+        ...
+
+    def backends(self, opaque: Opaque, code: Code) -> tuple[Backend, ...]:
+        """All backends, with the generated kernels of a file.
+
+        Raises:
+            LoweringError: the code is for another machine.
+        """
+        ...
+
+    def check_schedule(self, kernel: Kernel) -> None:
+        """
+        Raises:
+            ValueError: the kernel's schedule isn't one of its loops.
+        """
+        ...
+
+
+def carrier_of(target: Target | None) -> Carrier:
+    """How programs of a device are carried; None for the host."""
+    if target is None:
+        return OnHost()
+    from eqsynth.lower.cuda.carrying import OnGpu
+
+    return OnGpu(target)
+
+
+class OnHost:
+    """Implements :class:`Carrier`."""
+
+    generated = tvm_backend.TvmBackend.name
+
+    def place(self) -> Place:
+        return Place()
+
+    def machine(self) -> list[str]:
+        return [platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()]
+
+    def export(self, kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, Data]]:
+        return tvm_backend.export_library(kernels)
+
+    def backends(self, opaque: Opaque, code: Code) -> tuple[Backend, ...]:
+        if code.library and not code.recompile and list(code.machine) != self.machine():
+            raise LoweringError(
+                what="the kernels of the file are for another kind of machine",
+                got=" ".join(code.machine),
+                expected=" ".join(self.machine()),
+                hint="load(path, recompile=True) builds them here, or optimize the program here",
+            )
+        generated = _recompiling() if code.recompile else _of_library(code)
+        engines = map(RegionBackend, ENGINES.values())
+        return TorchBackend(opaque), OneDnnBackend(), generated, *engines
+
+    def check_schedule(self, kernel: Kernel) -> None:
+        tvm_backend.check_schedule(kernel)
+
+
+def _of_library(code: Code) -> tvm_backend.TvmBackend:
+    functions = {}
+    if code.library:
+        module = tvm_runtime.load_library(code.library)
+        functions = {kernel: module[text(symbol)] for kernel, symbol in code.entries.items()}
+    return tvm_backend.TvmBackend(functions, compiles=False)
+
+
+def _recompiling() -> tvm_backend.TvmBackend:
+    if find_spec("tvm") is None:
+        raise LoweringError(
+            what="TVM isn't installed, which builds kernels",
+            got="recompile=True",
+            expected="the package apache-tvm",
+            hint="install it, or load the program on a machine of the kind that it was saved on",
+        )
+    return tvm_backend.TvmBackend()

@@ -1,0 +1,63 @@
+"""Kernels as CUDA's text, and how each is launched: what running them takes, without TVM.
+
+Not here: how the text is made (``source.py``), compiled (``nvrtc.py``), launched (``driver.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from eqsynth.extract.kernel import Kernel
+from eqsynth.lower.cuda.driver import Launch
+
+PRELUDE: Final = """\
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+
+// A float of 16 bits in memory; it is computed in 32.
+struct half {
+  unsigned short bits;
+  half() = default;
+  __device__ half(float value) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  }
+  __device__ operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel of a source.
+
+    Attributes:
+        symbol: its name there.
+        arguments: what it is called with: positions of the term's arguments, and -1 for the result.
+    """
+
+    symbol: str
+    launch: Launch
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Kernels as CUDA's text, without :data:`PRELUDE`."""
+
+    text: str
+    entries: Mapping[Kernel, Entry]

@@ -1,0 +1,166 @@
+"""Where programs run on a GPU: events for its clock, and a graph for a program's launches.
+
+What touches the GPU here has not run on one yet: :func:`events_s`, :func:`record` and what a broken
+context does. Not here: the kernels (``backend.py``), measuring the device (``measure.py``).
+
+Source: PyTorch, "CUDA semantics", CUDA Graphs; CUDA Runtime API, "Event Management".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+import torch
+
+from eqsynth.extract.target import CUDA, Target
+from eqsynth.extract.timing import Clock
+from eqsynth.lower.other_steps import OtherSteps
+from eqsynth.lower.places import Place, Run
+
+Values = Sequence[torch.Tensor]
+Record = Callable[[Run, Values], tuple[Callable[[], None], list[torch.Tensor]]]
+"""Runs the steps once on tensors that stay, and gives what runs them again on the same tensors,
+and the tensors of the results."""
+
+_WARM_UP: Final = 3
+# Calls by which it is decided whether a recorded program is faster.
+_TRIES: Final = 10
+
+
+def place(target: Target) -> Place:
+    """This machine's GPU, of which a target tells the second cache."""
+    device = torch.device(CUDA, torch.cuda.current_device())
+    return Place(
+        device=device,
+        clock=events_s,
+        recorded=Recorded,
+        others=partial(_others, int(target.levels[0].capacity_bytes), device),
+        after_failure=end_if_broken,
+        alone=False,
+        target=target,
+    )
+
+
+def events_s(call: Callable[[], object], calls: int) -> float:
+    """Seconds a call between two events of the current stream. What the host is slow to launch
+    counts, unless the GPU is still busy with what was launched before."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    end.synchronize()
+    return max(float(begin.elapsed_time(end)), 1e-6) * 1e-3 / calls
+
+
+@lru_cache(maxsize=1)
+def _others(cache_bytes: int, device: torch.device, threads: int, far: int) -> OtherSteps:
+    """Before a call that is timed the second cache is taken: so weights come from memory, and the
+    host launches the kernel while the GPU still works."""
+    large = torch.zeros(cache_bytes // 4, device=device)
+    return OtherSteps(cache_bytes, large, torch.ones(16, 16, device=device))
+
+
+def end_if_broken() -> None:
+    """Ends this process, the measuring worker, if a kernel has broken its context: no other kernel
+    runs in it any more. The next task gets a new process."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(1)
+
+
+def record(run: Run, values: Values) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    """The steps as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            run(*values)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = run(*values)
+    return graph.replay, results
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A recording: the tensors that it reads, what runs it, and those that it writes."""
+
+    inputs: Values
+    replay: Callable[[], None]
+    results: Values
+
+    def takes(self, values: Values) -> bool:
+        """Whether these are of the types of what was recorded. Whatever else they are, the steps
+        themselves say."""
+        return len(values) == len(self.inputs) and all(
+            type(x) is torch.Tensor and x.layout is torch.strided and not x.is_neg()
+            and (x.shape, x.dtype, x.device) == (own.shape, own.dtype, own.device)
+            for x, own in zip(values, self.inputs, strict=True)
+        )  # fmt: skip
+
+    def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        for own, value in zip(self.inputs, values, strict=True):
+            own.copy_(value)
+        self.replay()
+        # The next call writes into the same memory.
+        return [value.clone() for value in self.results]
+
+
+class Recorded:
+    """The steps of a program as one launch, where that is faster, inputs and results copied.
+
+    There is a recording for each stream, so that calls on two streams share no memory; calls on one
+    stream follow each other. What can't be recorded (an operator that waits for the GPU) runs step
+    by step, and so does what is called while somebody else records.
+    """
+
+    def __init__(
+        self, run: Run, record: Record = record, clock: Clock = events_s
+    ) -> None:
+        self._run, self._record, self._clock = run, record, clock
+        self._lock = threading.Lock()
+        self._graphs: dict[int, _Graph | None] = {}
+
+    def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        if recording():
+            return self._run(*values)
+        stream = current_stream()
+        with self._lock:
+            if stream not in self._graphs:
+                results = self._run(*values)  # raises where the inputs aren't right
+                self._graphs[stream] = self._recorded(values)
+                return results
+            graph = self._graphs[stream]
+            if graph is None or not graph.takes(values):
+                return self._run(*values)
+            return graph(*values)
+
+    def _recorded(self, values: Values) -> _Graph | None:
+        inputs = [torch.empty_like(value).copy_(value) for value in values]
+        try:
+            replay, results = self._record(self._run, inputs)
+        except RuntimeError:
+            return None
+        graph = _Graph(inputs, replay, results)
+        if not graph.takes(values):
+            return None
+        whole_s = self._clock(lambda: graph(*values), _TRIES)
+        return graph if whole_s < self._clock(lambda: self._run(*values), _TRIES) else None
+
+
+def recording() -> bool:
+    """Whether the current stream is being recorded by somebody."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def current_stream() -> int:
+    """The number of torch's current stream; 0 without a GPU."""
+    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0
