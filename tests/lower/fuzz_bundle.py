@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,29 +59,35 @@ def mutated(manifest: Any, draw: random.Random) -> Any:
     """A manifest with one to three parts changed."""
     manifest = copy.deepcopy(manifest)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        known = places(manifest)
-        part, key = draw.choice(known)
-        value, kind = part[key], draw.randrange(8)
-        if kind == 0 and isinstance(value, int):
-            part[key] = value + draw.choice((-2, -1, 1, 2, 1 << 32))
-        elif kind == 1 and isinstance(part, list):
-            part.insert(key, copy.deepcopy(value))
-        elif kind == 2:
-            del part[key]
-        elif kind == 3:
-            other, place = draw.choice(known)
-            part[key] = copy.deepcopy(other[place])
-        elif kind == 4 and isinstance(part, list):
-            draw.shuffle(part)
-        elif kind == 5 and isinstance(part, dict):
-            part[draw.choice(("", "x", "version", "steps"))] = part.pop(key)
-        elif kind == 6:
-            for _ in range(draw.choice((1, 3, 400))):
-                value = [value]
-            part[key] = value
-        else:
-            part[key] = copy.deepcopy(draw.choice(ODD))
+        # A part that is nested too deeply to be copied stays.
+        with suppress(RecursionError):
+            _change(manifest, draw)
     return manifest
+
+
+def _change(manifest: Any, draw: random.Random) -> None:
+    known = places(manifest)
+    part, key = draw.choice(known)
+    value, kind = part[key], draw.randrange(8)
+    if kind == 0 and isinstance(value, int):
+        part[key] = value + draw.choice((-2, -1, 1, 2, 1 << 32))
+    elif kind == 1 and isinstance(part, list):
+        part.insert(key, copy.deepcopy(value))
+    elif kind == 2:
+        del part[key]
+    elif kind == 3:
+        other, place = draw.choice(known)
+        part[key] = copy.deepcopy(other[place])
+    elif kind == 4 and isinstance(part, list):
+        draw.shuffle(part)
+    elif kind == 5 and isinstance(part, dict):
+        part[draw.choice(("", "x", "version", "steps"))] = part.pop(key)
+    elif kind == 6:
+        for _ in range(draw.choice((1, 3, 400))):
+            value = [value]
+        part[key] = value
+    else:
+        part[key] = copy.deepcopy(draw.choice(ODD))
 
 
 def members(data: bytes) -> dict[str, bytes]:
