@@ -20,7 +20,7 @@ GPU = Target(
     dispatch_s=5e-6,
     kernel_dispatch_s=3e-6,
     operators=(
-        ("cublas", ("Matmul",)),
+        ("cublas", ("Matmul", "Scope")),
         ("cublasLt", ("FusedMatmul", "FusedMatmulAdd")),
         ("cudnn", ("Conv2d", "FusedConv2d", "FusedConv2dAdd", "ConvTranspose2d")),
         ("cutlass", ("Attention",)),

@@ -1,10 +1,10 @@
 """NVIDIA's libraries through torch's CUDA operators: products, convolutions, attention.
 
-A kernel is named by what it calls: ``cublas`` (products, batched by one stride), ``cublasLt``
-(products with bias and activation), ``cudnn`` (convolutions with bias, activation and residual),
-``cutlass`` (attention). Which of these a device has, for which operators and in which layouts of
-images, its :class:`~eqsynth.extract.target.Target` says. Not here: generated kernels
-(``backend.py``).
+A kernel is named by what it calls: ``cublas`` (products, batched by one stride, and of parts of
+tensors), ``cublasLt`` (products with bias and activation), ``cudnn`` (convolutions with bias,
+activation and residual), ``cutlass`` (attention). Which of these a device has, for which operators
+and in which layouts of images, its :class:`~eqsynth.extract.target.Target` says. Not here:
+generated kernels (``backend.py``), which scopes are products of parts (``strided.py``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from eqsynth.extract.kernel import (
     strides,
 )
 from eqsynth.extract.target import Target
-from eqsynth.ir.tensor import Op, Tensor, args_of
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
 from eqsynth.ir.types import Shape
 from eqsynth.lower.attention import attention
+from eqsynth.lower.cuda import strided
 from eqsynth.lower.torch_backend import lay_out, matmul_layouts, route
 from eqsynth.lower.torch_scalars import apply
 
@@ -87,6 +88,9 @@ class Library:
     target: Target
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        if isinstance(term, Scope) and self.name == "cublas" and self._takes(term):
+            for inputs, output in strided.layouts(term):
+                yield Kernel(term, constants, f"{self.name}.strided", inputs, output)
         if not isinstance(term, Op) or not self._takes(term):
             return
         for part, inputs, output in _OFFERS[self.name](term, self.target):
@@ -96,10 +100,12 @@ class Library:
                 name, distinct = f"{self.name}.{part}", args_of(term)
                 yield Kernel(term, constants, name, tuple(at[arg] for arg in distinct), output)
 
-    def _takes(self, term: Op) -> bool:
+    def _takes(self, term: Op | Scope) -> bool:
         known = self.target.operators_of(self.name)
-        sizes = (term.type.size, *(arg.type.size for arg in term.args))
-        kind = "Attention" if attention(term) is not None else term.name
+        sizes = (term.type.size, *(arg.type.size for arg in args_of(term)))
+        kind = "Scope" if isinstance(term, Scope) else term.name
+        if isinstance(term, Op) and attention(term) is not None:
+            kind = "Attention"
         return kind in known and term.dtype in _FLOATS and 0 not in sizes
 
     def build(self, kernels: Sequence[tuple[Kernel, Mapping[int, Array]]]) -> list[Runner | None]:
@@ -159,6 +165,12 @@ def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
         return torch.bmm(*map(_stacked, operands, given)).view(shape)
 
     return partial(_with_precision, reduced, product)
+
+
+def _strided(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    assert isinstance(kernel.term, Scope)
+    function = strided.function_of(kernel.term, kernel.inputs)
+    return partial(_with_precision, reduced, function)
 
 
 def _stacked(value: Array, at: Matrices | None) -> Array:
@@ -306,6 +318,7 @@ _OFFERS: Final[Mapping[str, Callable[[Op, Target], Iterator[Offer]]]] = {
     "cublas": _products, "cublasLt": _linears, "cudnn": _convolutions, "cutlass": _attentions,
 }  # fmt: skip
 _BUILDERS: Final[Mapping[str, Callable[[Kernel, bool], Callable[..., Any]]]] = {
-    "cublas.matmul": _matmul, "cublas.batched": _batched, "cublasLt.linear": _linear,
+    "cublas.matmul": _matmul, "cublas.batched": _batched,
+    "cublas.strided": _strided, "cublasLt.linear": _linear,
     "cudnn.conv": _conv, "cudnn.conv_transpose": _conv_transpose, "cutlass.attention": _attention,
 }  # fmt: skip
