@@ -53,7 +53,7 @@ class Factorization:
 
     @property
     def size(self) -> int:
-        counts = _primes(self.product).values()
+        counts = primes(self.product).values()
         return math.prod(math.comb(count + self.parts - 1, count) for count in counts)
 
     def values(self) -> Iterator[tuple[int, ...]]:
@@ -61,7 +61,7 @@ class Factorization:
 
     def sample(self, rng: Random) -> tuple[int, ...]:
         factors = [1] * self.parts
-        for prime, count in _primes(self.product).items():
+        for prime, count in primes(self.product).items():
             # Bars among stars: each way of sharing a prime's powers is equally probable.
             bars = sorted(rng.sample(range(count + self.parts - 1), self.parts - 1))
             edges = [-1, *bars, count + self.parts - 1]
@@ -72,7 +72,7 @@ class Factorization:
     def neighbours(self, value: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         found = []
         for source, target in itertools.permutations(range(self.parts), 2):
-            for prime in _primes(value[source]):
+            for prime in primes(value[source]):
                 moved = list(value)
                 moved[source] //= prime
                 moved[target] *= prime
@@ -185,15 +185,15 @@ def smooth(least: int, base: int) -> int:
     288
     """
     times = -(-least // base)
-    while max(_primes(times), default=1) > 7:
+    while max(primes(times), default=1) > 7:
         times += 1
     return times * base
 
 
-def _primes(number: int) -> dict[int, int]:
+def primes(number: int) -> dict[int, int]:
     """How often each prime divides a number.
 
-    >>> _primes(360)
+    >>> primes(360)
     {2: 3, 3: 2, 5: 1}
     """
     found: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Tuners: which point of a space to try next.
 
-``opevo`` is the paper's; the others are what it is held against. Its N-A2C, which learns a policy
-with a network, isn't here.
+``opevo`` is the paper's; the others are what it is held against. N-A2C, which learns a policy with
+a network, is in ``actor_critic.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from eqsynth.tuning.actor_critic import actor_critic
 from eqsynth.tuning.search import TRIES, Search
 from eqsynth.tuning.space import Point
 from eqsynth.tuning.walk import mutated
@@ -124,6 +125,6 @@ TUNERS: Final[Mapping[str, Callable[[Search[Any]], None]]] = {
     "opevo": opevo,
     "random": at_random,
     "g-bfs": best_first,
+    "n-a2c": actor_critic,
     "coordinates": by_coordinates,
 }
-
