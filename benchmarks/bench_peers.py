@@ -36,9 +36,10 @@ from rich.table import Table
 from benchmarks import zoo
 from benchmarks.about import about
 from benchmarks.curve import bars
-from benchmarks.peers import ENGINES, OURS, WITHOUT_ENGINES, Engine
-from benchmarks.side_by_side import PAUSE_S, Row, measure
+from benchmarks.peers import ENGINES, OURS, WITHOUT_ENGINES, Engine, takes
+from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import MEASURED, SUITES, Measured, RealModel
+from eqsynth.side_by_side import PAUSE_S
 
 # What part of the gain by hand a workload should reach.
 _OF_BY_HAND = 0.8
@@ -60,7 +61,7 @@ def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine])
         result += [
             f"{title}: {engine.name}: no times"
             for engine in engines
-            if engine.takes(workload, batch)
+            if takes(engine, workload, batch)
             and engine.name not in row.median_s
             and engine.name not in row.failed
         ]

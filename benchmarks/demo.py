@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 import eqsynth
-from benchmarks.derivation import rules_by_use
 from benchmarks.workloads import WORKLOADS
 from eqsynth.extract.timing import time_interleaved
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.peers import rules_by_use
 
 _NETS = ("resnet18", "linear_attention", "bottleneck", "gcn")
 

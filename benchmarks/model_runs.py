@@ -25,6 +25,9 @@ from eqsynth.lower.rounding import largest_error
 EQUAL: Final = 1e-4
 """The largest difference to eager over the largest value of a tensor that counts as equal."""
 
+TURN_S: Final = 0.1
+"""Of an engine, before the next has its turn."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -39,6 +42,7 @@ class Row:
         warnings: what ``optimize`` warned of, and calling the model doesn't.
         cpu_s, wall_s: of ``optimize``, all processes together.
         median_s: by engine, where times were asked for.
+        untimed: by engine, why there is no time though it was asked for.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Row:
     flops: tuple[int, int] = (0, 0)
     rules: tuple[str, ...] = ()
     median_s: Mapping[str, float] = field(default_factory=dict)
+    untimed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -83,6 +88,7 @@ def tried(name: str, size: str, limit_s: float, objective: str, threads: int, ti
             objective=objective, progress=False,
         )  # fmt: skip
     report = program.report
+    median_s, untimed = _timed(call, program) if times else ({}, {})
     return Row(
         name,
         model.library,
@@ -100,7 +106,8 @@ def tried(name: str, size: str, limit_s: float, objective: str, threads: int, ti
         enodes=report.enodes,
         flops=(report.flops_before, report.flops_after),
         rules=tuple(sorted(report.rules_fired, key=report.rules_fired.__getitem__)[::-1]),
-        median_s=_timed(call, program) if times else {},
+        median_s=median_s,
+        untimed=untimed,
     )
 
 
@@ -158,9 +165,9 @@ def difference(call: Call, program: Callable[..., Any], shuffle: bool) -> float:
     return max((largest_error(one, other) for one, other in pairs if other.numel()), default=0.0)
 
 
-def _timed(call: Call, program: Callable[..., Any]) -> dict[str, float]:
-    """Medians of eager, frozen Inductor and eqsynth, in turns; each call has arguments of its own,
-    whose making isn't counted where nothing in them can change."""
+def _timed(call: Call, program: Callable[..., Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """Medians of eager, frozen Inductor and eqsynth, in turns, and why one has none; each call has
+    arguments of its own, whose making isn't counted where nothing in them can change."""
     from torch._inductor import config
 
     with config.patch(freezing=True), torch.no_grad():
@@ -175,5 +182,12 @@ def _timed(call: Call, program: Callable[..., Any]) -> dict[str, float]:
                 return lambda: _called(function, call)
             return lambda: function(*call.args, **call.kwargs)
 
-        times = time_interleaved({name: turn(f) for name, f in engines.items()}, repeats=9)
-    return {name: timing.median_s for name, timing in times.items()}
+        turns, failed = {name: turn(f) for name, f in engines.items()}, {}
+        for name in engines:
+            try:
+                turns[name]()
+            except Exception as error:  # Inductor may refuse a model
+                failed[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                del turns[name]
+        times = time_interleaved(turns, repeats=9, turn_s=TURN_S)
+    return {name: timing.median_s for name, timing in times.items()}, failed

@@ -1,13 +1,16 @@
 """Models as a user has them through ``optimize``: are they equal, what is opaque, what it takes.
 
     python -m benchmarks.models [--model NAME ...] [--size probe] [--limit-s 20] [--objective flops]
-                                [--times] [--fresh] [--json FILE]
+                                [--times] [--fresh] [--json FILE] [--page docs/models.md]
+                                [--plot docs/models.svg]
 
 The models are those of ``zoo.py``; nothing is downloaded. Each runs in a process of its own with a
 time limit. A model that eqsynth replaces is held against eager on its example inputs and on the
 same ones shuffled, outputs and changed caches alike; with ``--objective flops`` (the default)
 whatever is found is used, so that equality is tested and not speed. ``--times`` times eager, frozen
 Inductor and eqsynth in turns, which a machine that does other things makes worthless.
+
+``--page`` writes the rows into a document, between two comments, and ``--plot`` draws the times.
 
 A journal has one line a model, so a run that was interrupted goes on where it was; after a change
 of code or rules it starts anew. Exit status 1 if a model failed or differs.
@@ -26,7 +29,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import zoo
+from benchmarks import models_page, zoo
 from benchmarks.about import about
 from benchmarks.long_run import JOURNALS, version
 from benchmarks.model_runs import Row, tried
@@ -65,7 +68,9 @@ def line(row: Row) -> str:
     verdict = "equal" if row.equal else f"DIFFERS by {row.differs:.1e}"
     end = f"kept: {row.reason[:200]}" if row.kept else "replaced"
     warned = "".join(f"\n  warns: {text[:200]}" for text in row.warnings)
-    return f"{row.name}: {verdict}, {end}, {row.cpu_s:.1f} s of CPU{warned}"
+    warned += "".join(f"\n  {name} fails: {text}" for name, text in row.untimed.items())
+    times = "".join(f", {name} {s * 1e3:.3f} ms" for name, s in row.median_s.items())
+    return f"{row.name}: {verdict}, {end}, {row.cpu_s:.1f} s of CPU{times}{warned}"
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -129,7 +134,11 @@ def main() -> int:
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="directory of journals")
     parser.add_argument("--fresh", action="store_true", help="forget what the journal has")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--page", type=Path, help="write the table into this document")
+    parser.add_argument("--plot", type=Path, help="draw the times as an SVG file (--times)")
     options = parser.parse_args()
+    if options.plot and not options.times:
+        parser.error("--plot draws what --times measures")
     chosen = (options.size, options.limit_s, options.objective, options.threads, options.times)
     journal = Journal(options.journals / "models.jsonl", {"settings": chosen}, options.fresh)
     console = Console()
@@ -144,6 +153,13 @@ def main() -> int:
         data = {"about": about(zoo.LIBRARIES), "rows": [asdict(row) for row in rows]}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(data, indent=2), encoding="utf-8")
+    if options.page:
+        shown = about(zoo.LIBRARIES)
+        cpu = f"{shown['machine']['cores']} cores of {shown['machine']['name']}"
+        how = (options.size, options.limit_s, options.objective, options.threads)
+        models_page.write(options.page, rows, how, cpu, shown["versions"])
+    if options.plot:
+        options.plot.write_text(models_page.plot(rows), encoding="utf-8")
     return int(equal < len(rows))
 
 

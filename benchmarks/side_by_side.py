@@ -1,41 +1,16 @@
-"""One workload in all engines, in blocks by turns: who is faster, and is it right?
+"""One workload in all engines as a row of the table (``bench_peers.py``).
 
-A round gives every engine one turn: a pause of 50 ms, one call that is not counted, and a block of
-calls. Not call by call: an engine's idle threads go on spinning after a call and slow whoever
-comes next, and the pause lets them sleep. The first place rotates. What an engine is, and how it
-runs in a process of its own, is in ``peers.py``; the table over many workloads in
-``bench_peers.py``.
+How the engines take turns is in ``eqsynth/side_by_side.py``.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
 
-import numpy as np
-import psutil
-
-from benchmarks import peers
-from benchmarks.peers import ENGINES, NATIVE, OURS, Arrays, Engine, Prepared
+from benchmarks.peers import ENGINES, NATIVE, OURS, Engine, building, takes
 from benchmarks.workloads import Measured
-from eqsynth.executor import Worker
-from eqsynth.extract.timing import Timing, turn_order
-from eqsynth.progress import Progress
-
-REFERENCE: Final = "float64 reference"
-PAUSE_S: Final = 0.05
-BLOCK_S: Final = 0.1
-"""About what the calls of a turn take together, if one doesn't take longer."""
-TASK_LIMIT_S: Final = 1800.0
-"""An engine that takes longer to prepare, or for a turn, has failed."""
-_MOST_CALLS: Final = 200
-# A result is wrong if it is further from float64 than this part of the largest value, and also
-# much further than torch eager's: bfloat16 would be off by some 1e-3.
-_SURE_ERROR: Final = 1e-4
-_EAGER_FACTOR: Final = 16.0
+from eqsynth.side_by_side import side_by_side
 
 
 @dataclass(frozen=True)
@@ -45,8 +20,8 @@ class Row:
     Attributes:
         median_s, quartiles_s: by engine, of the samples of all its turns.
         best_peer: the fastest engine that isn't ours.
-        ratio_over_best_peer: its median over ours; None if ours is wrong, nothing could be checked,
-            or an engine has failed that may not be missing.
+        ratio_over_best_peer: its median over ours; None if ours is wrong, or an engine has failed
+            that may not be missing, the reference among them.
         ratio_native: its median over ours without engines (``--native``).
         foreign_share: the part of our program's time that engines take.
         by_hand: what the ratio was when the program was rewritten by hand.
@@ -99,31 +74,18 @@ def measure(
         allow_missing: give the ratio over the peers that ran, where one has failed.
         show: show progress; by default on a terminal.
     """
-    key = (workload.name, batch, reduced)
-    with ExitStack() as stack:
-        bar = stack.enter_context(Progress(show))
-        run = _Run(stack, threads, bar, f"{workload.name} {batch}")
-        expected = run.reference(key)
-        for engine in engines:
-            if engine.takes(workload, batch):
-                run.prepare(engine, key)
-        errors = {
-            name: relative_error(answer.results, expected)
-            for name, answer in run.prepared.items()
-            if expected is not None
-        }
-        for name in wrong(errors):
-            run.fail(name, f"wrong: off by {errors[name]:.1e} of the largest value")
-        run.time(rounds)
-        rules = run.rules()
-    times = {name: Timing.of(samples) for name, samples in run.samples.items()}
-    median = {name: t.median_s for name, t in times.items()}
+    run = side_by_side(
+        f"{workload.name} {batch}",
+        building(workload.name, batch, reduced),
+        [engine for engine in engines if takes(engine, workload, batch)],
+        threads=threads, rounds=rounds, explain=True, show=show,
+    )  # fmt: skip
+    median = {name: t.median_s for name, t in run.times.items()}
     others = (name for name in median if name not in (OURS, NATIVE))
     best = min(others, key=median.__getitem__, default=None)
 
     def ratio(ours: str) -> float | None:
-        # Without a reference nothing is known to be right.
-        comparable = ours in median and ours in errors and (allow_missing or not run.failed)
+        comparable = ours in median and ours in run.errors and (allow_missing or not run.failed)
         return median[best] / median[ours] if best and comparable else None
 
     facts = run.facts
@@ -134,128 +96,19 @@ def measure(
         reduced=reduced,
         seed=workload.seed,
         median_s=median,
-        quartiles_s={name: (t.q1_s, t.q3_s) for name, t in times.items()},
-        samples={name: t.samples for name, t in times.items()},
+        quartiles_s={name: (t.q1_s, t.q3_s) for name, t in run.times.items()},
+        samples={name: t.samples for name, t in run.times.items()},
         best_peer=best,
         ratio_over_best_peer=ratio(OURS),
         ratio_native=ratio(NATIVE),
         foreign_share=facts.get("foreign_share"),
         by_hand=None if reduced else workload.by_hand,
-        error_rel=errors.get(OURS),
-        errors_rel=errors,
+        error_rel=run.errors.get(OURS),
+        errors_rel=run.errors,
         optimize_s=facts.get("optimize_s"),
         flops_before=facts.get("flops_before"),
         flops_after=facts.get("flops_after"),
-        rules=rules,
+        rules=run.rules,
         unexplained=run.unexplained,
         failed=run.failed,
     )
-
-
-class _Run:
-    """The processes of one measurement; one that fails is ended, and its reason kept."""
-
-    def __init__(self, stack: ExitStack, threads: int, bar: Progress, title: str) -> None:
-        self._stack, self._threads, self._bar, self._title = stack, threads, bar, title
-        self._workers: dict[str, Worker] = {}
-        self.prepared: dict[str, Prepared] = {}
-        self.samples: dict[str, list[float]] = {}
-        self.facts: Mapping[str, Any] = {}
-        self.failed: dict[str, str] = {}
-        self.unexplained: str | None = None
-
-    def reference(self, key: tuple[str, int, bool]) -> Arrays | None:
-        """In a process too, with a limit: it may take more memory than there is."""
-        self._bar.stage(f"{self._title}: {REFERENCE}")
-        limit = psutil.virtual_memory().available
-        with Worker(memory_limit=limit, threads=self._threads) as worker:
-            try:
-                return worker.run(peers.reference, *key, timeout_s=TASK_LIMIT_S)
-            except Exception as error:
-                self.failed[REFERENCE] = _reason(error)
-                return None
-
-    def prepare(self, engine: Engine, key: tuple[str, int, bool]) -> None:
-        self._bar.stage(f"{self._title}: {engine.name} prepares")
-        worker = self._stack.enter_context(Worker(threads=self._threads))
-        self._workers[engine.name] = worker
-        try:
-            answer = worker.run(peers.prepare, engine, *key, self._threads, timeout_s=TASK_LIMIT_S)
-        except Exception as error:
-            self.fail(engine.name, _reason(error))
-            return
-        self.prepared[engine.name] = answer
-        if engine.name == OURS:
-            self.facts = answer.facts
-
-    def time(self, rounds: int) -> None:
-        self._bar.stage(f"{self._title}: turns")
-        self._bar.total(rounds)
-        names = tuple(self._workers)
-        for round_ in range(rounds):
-            for name in turn_order(names, round_):
-                if name not in self.failed:
-                    self._take_turn(name)
-            self._bar.advance()
-
-    def _take_turn(self, name: str) -> None:
-        block = max(1, min(_MOST_CALLS, int(BLOCK_S / self.prepared[name].once_s)))
-        time.sleep(PAUSE_S)
-        try:
-            samples = self._workers[name].run(peers.take_turn, block, timeout_s=TASK_LIMIT_S)
-        except Exception as error:
-            self.fail(name, _reason(error))
-            return
-        self.samples.setdefault(name, []).extend(samples)
-
-    def rules(self) -> list[str]:
-        """After the turns: an explanation fills memory."""
-        if OURS not in self.samples:
-            return []
-        self._bar.stage(f"{self._title}: explanation")
-        try:
-            return self._workers[OURS].run(peers.rules, timeout_s=TASK_LIMIT_S)
-        except Exception as error:
-            self.unexplained = _reason(error)
-            return []
-
-    def fail(self, name: str, reason: str) -> None:
-        self.failed[name] = reason
-        self.samples.pop(name, None)
-        self._workers[name].close()
-
-
-def relative_error(got: Arrays, expected: Arrays) -> float:
-    """The largest difference over the largest expected value, of all results; infinite where
-    results are missing, have another shape, or aren't finite.
-
-    >>> relative_error([np.array([1.0, 2.5])], [np.array([1.0, 2.0])])
-    0.25
-    """
-    if [g.shape for g in got] != [e.shape for e in expected]:
-        return float("inf")
-    worst = 0.0
-    for g, e in zip(got, expected, strict=True):
-        difference = float(np.abs(g.astype(np.float64) - e).max(initial=0.0))
-        largest = float(np.abs(e).max(initial=0.0))
-        error = difference / largest if largest else difference
-        # NaN compares as not larger: it would pass unseen.
-        worst = max(worst, error) if np.isfinite(error) else float("inf")
-    return worst
-
-
-def wrong(errors: Mapping[str, float]) -> list[str]:
-    """The engines whose error is more than rounding in float32.
-
-    >>> wrong({"eager": 2e-7, "eqsynth": 3e-3, "openvino": 1e-6})
-    ['eqsynth']
-    """
-    eager = errors.get("eager", 0.0)
-    limit = max(_SURE_ERROR, _EAGER_FACTOR * eager if np.isfinite(eager) else 0.0)
-    return [name for name, error in errors.items() if not error <= limit]
-
-
-def _reason(error: Exception) -> str:
-    """One line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"

@@ -16,8 +16,9 @@ import psutil
 import torch
 
 import eqsynth
-from benchmarks import peers
+from benchmarks.peers import building
 from benchmarks.workloads import MEASURED
+from eqsynth import peers
 
 
 @dataclass
@@ -106,7 +107,7 @@ def compiled(workload: str, reduced: bool, threads: int) -> Spent:
     """The task of a process: frozen Inductor on a workload."""
     (inductor,) = (engine for engine in peers.ENGINES if engine.name == "inductor")
     with spending() as spent:
-        peers.prepare(inductor, workload, 1, reduced, threads)
+        peers.prepare(inductor, building(workload, 1, reduced), threads)
     return spent
 
 

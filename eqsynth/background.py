@@ -61,10 +61,14 @@ class Ambient:
         before = Ambient.now()
         self._set()
         try:
-            with torch.autocast(CPU, self.autocast_dtype, enabled=self.autocast):
+            with self.autocasting():
                 yield
         finally:
             before._set()
+
+    def autocasting(self) -> torch.autocast:
+        """Autocast as it was asked for; other than the rest, it is of one thread."""
+        return torch.autocast(CPU, self.autocast_dtype, enabled=self.autocast)
 
     def _set(self) -> None:
         torch.set_default_dtype(self.default_dtype)

@@ -45,6 +45,7 @@ from eqsynth.errors import (
 from eqsynth.extract.route import Route
 from eqsynth.extract.target import CPU
 from eqsynth.frontend.examples import TENSORS
+from eqsynth.lower import memory_order
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 from eqsynth.race import race
@@ -259,7 +260,8 @@ class _Search:
                 found = background.found_elsewhere(cut.module, cut.given, self._strict, ambient)
                 if isinstance(found, background.Found):
                     self.route[:] = [found.route]
-                made = self._taken(cut, found if isinstance(found, str) else found.program)
+                with ambient.autocasting():
+                    made = self._taken(cut, found if isinstance(found, str) else found.program)
                 if isinstance(made, Program):
                     made.take(kept)
                     made = (self.asked.timed and _slower(made, self.inductor, kept)) or made
@@ -310,7 +312,9 @@ class _Search:
     def _taken(self, cut: _Cut, found: CompiledProgram | str) -> Program | str:
         if isinstance(found, str):
             return found
-        return Program(found, cut.names, cut.held, cut.places, self.inductor)
+        with torch.no_grad():
+            orders = memory_order.changed(found(*cut.given), cut.module(*cut.given))
+        return Program(found, cut.names, cut.held, cut.places, self.inductor, orders)
 
     def _failed(
         self,
@@ -400,6 +404,7 @@ class Program:
         held: the weights themselves.
         places: the positions of what the program is called with.
         inductor: the graph on Inductor, for a reason.
+        orders: the results that the graph gives in another order of axes in memory.
     """
 
     program: CompiledProgram
@@ -407,6 +412,7 @@ class Program:
     held: Mapping[int, torch.Tensor]
     places: tuple[int, ...]
     inductor: _Inductor
+    orders: Mapping[int, memory_order.Order]
     instead: Compiled | None = None
     _seen: list[tuple[int, torch.Tensor, int, int]] = field(init=False, repr=False)
 
@@ -425,7 +431,8 @@ class Program:
         if self.instead is not None:
             return self.instead(*inputs)
         try:
-            return self.program(*(inputs[n] for n in self.places))
+            results = self.program(*(inputs[n] for n in self.places))
+            return memory_order.restored(results, self.orders) if self.orders else results
         except Exception as error:
             # An error of the graph's own is the answer; of what torch takes, there is a result.
             result = self.inductor.plain(*inputs)

@@ -242,6 +242,28 @@ def test_results_that_share_memory_go_on_sharing_it(
     assert type(watched.made[0]).__name__ == kind
 
 
+class Permuted(torch.nn.Module):
+    """Goes on with a result whose axes have another order in memory than its shape says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Bottleneck()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.part(x).permute(0, 2, 1)
+        torch._dynamo.graph_break()
+        return y.stride(), y.transpose(1, 2).view(-1)
+
+
+def test_results_keep_the_order_of_their_axes_in_memory(watched: Watched) -> None:
+    model, x = Permuted().eval(), torch.randn(2, 5, 12)
+    compiled = torch.compile(model, backend=watched, options=FAST)
+    with torch.no_grad():
+        (strides, got), (others, expected) = compiled(x), model(x)
+    assert strides == others == (60, 1, 12) and isinstance(watched.made[0], compile_backend.Program)
+    torch.testing.assert_close(got, expected)
+
+
 def test_graphs_of_other_devices_go_to_inductor() -> None:
     assert not compile_backend._refusal([torch.empty(2)])
     assert compile_backend._refusal([torch.empty(2), torch.empty(2, device="meta")])

@@ -19,15 +19,15 @@ LAYERS = {
     "lowered": 8, "telling": 9, "original": 9, "why_not": 9, "segmented": 9, "differing": 9,
     "checking": 10, "searching": 10, "planned": 10,
     "pipeline": 11, "prove": 11, "testing": 12, "compile_options": 12,
-    "background": 12, "compile_backend": 13, "verify": 13,
+    "background": 12, "peers": 12, "side_by_side": 13, "compile_backend": 13, "verify": 13,
     "generate": 13, "cli": 14,
 }  # fmt: skip
 # The public face: they hand on what lives in the layers, and nothing imports them.
 FACES = {"__init__", "__main__"}
 HOMES = {
     "egglog": {"egraph", "rules"}, "tvm": {"lower"}, "tvm_ffi": {"lower"}, "z3": {"verify"},
-    "onnx": {"frontend", "lower", "testing", "pipeline"}, "onnxruntime": {"lower"},
-    "openvino": {"lower"},
+    "onnx": {"frontend", "lower", "testing", "pipeline"}, "onnxruntime": {"lower", "peers"},
+    "openvino": {"lower", "peers"},
 }  # fmt: skip
 HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx", "onnxruntime", "openvino", "z3")
 # What is trusted imports what it is about and nothing else.

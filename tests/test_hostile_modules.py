@@ -96,6 +96,10 @@ ORIGINALS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]
         lambda: Call(lambda self, x: self.w[:3] + x, w=torch.zeros(1).expand(1 << 40)),
         lambda: (X,), "too large",
     ),
+    "packed sequence": (
+        lambda: nn.LSTM(4, 4, batch_first=True).eval(),
+        lambda: (nn.utils.rnn.pack_sequence([Y, Y[:2]]),), "torch.export",
+    ),
     "scripted": (
         lambda: torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()),
         lambda: (Y,), "torch.export",

@@ -13,17 +13,18 @@ from typing import Annotated
 import typer
 
 from eqsynth.cli import programs, tuning
+from eqsynth.cli.bench import bench
 from eqsynth.cli.error_reference import print_errors
 from eqsynth.cli.rules import rules_app
 
 EXIT_CODES = """
-Exit codes: 0, done; 1, a rule was refused by the checker; 2, a model, file, name or argument can't
-be used; 130, Ctrl-C before there was a result.
+Exit codes: 0, done; 1, a rule was refused by the checker, or bench has no right result of eqsynth;
+2, a model, file, name or argument can't be used; 130, Ctrl-C before there was a result.
 """
 
 app = typer.Typer(no_args_is_help=True, epilog=EXIT_CODES, rich_markup_mode=None)
 app.add_typer(rules_app, name="rules")
-for command in (programs.optimize, programs.run, programs.explain, programs.profile):
+for command in (programs.optimize, programs.run, programs.explain, programs.profile, bench):
     app.command()(command)
 app.command()(tuning.tune)
 app.command("errors")(print_errors)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eqsynth.errors import LoweringError
 
@@ -136,15 +136,24 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
 def zeros_like(tree: Any) -> Callable[[], Any] | None:
     """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them. None
     where a tensor isn't dense: zeros say nothing of such."""
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    leaves, spec = tree_flatten(tree)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(x.layout != torch.strided or x.is_nested or x.is_quantized for x in tensors):
         return None
 
-    def sketch(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    # Not a tree of sketches: a PackedSequence refuses to hold what isn't on the CPU.
+    sketched = [
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        if isinstance(x, torch.Tensor)
+        else x
+        for x in leaves
+    ]
 
-    def zeros(x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(x.shape, dtype=x.dtype)
+    def zeros() -> Any:
+        made = (
+            torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x
+            for x in sketched
+        )
+        return tree_unflatten(made, spec)
 
-    sketched = tree_map_only(torch.Tensor, sketch, tree)
-    return lambda: tree_map_only(torch.Tensor, zeros, sketched)
+    return zeros

@@ -16,9 +16,10 @@ import torch
 from benchmarks import zoo
 from benchmarks.bench_peers import holes, line, main, means, measured_rows, plot, write
 from benchmarks.curve import bars
-from benchmarks.peers import ENGINES, NATIVE, OURS, Engine
-from benchmarks.side_by_side import REFERENCE, Row, measure, relative_error, wrong
+from benchmarks.peers import ENGINES, NATIVE, OURS, PHONES, Engine, takes
+from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS
+from eqsynth.side_by_side import REFERENCE, relative_error, wrong
 
 CHAIN = WORKLOADS["chain"]
 EAGER = next(engine for engine in ENGINES if engine.name == "eager")
@@ -43,23 +44,25 @@ def row() -> Row:
 
 PLANTED = """
 import os
-from benchmarks.peers import Loaded, _arrays
+from eqsynth.peers import Loaded, arrays
 
-def right(module, inputs, threads):
-    return Loaded(lambda: module(*inputs), lambda: _arrays(module(*inputs)))
+def right(given, threads):
+    call = given.caller(given.module)
+    return Loaded(call, lambda: arrays(call()))
 
-def wrong(module, inputs, threads):
-    return Loaded(lambda: module(*inputs), lambda: _arrays(1.001 * module(*inputs)))
+def wrong(given, threads):
+    call = given.caller(given.module)
+    return Loaded(call, lambda: arrays(1.001 * call()))
 
-def refuses(module, inputs, threads):
+def refuses(given, threads):
     raise ValueError("no such operator")
 
-def crashes(module, inputs, threads):
+def crashes(given, threads):
     os.abort()
 
-def crashes_later(module, inputs, threads):
-    calls = iter(range(1, 7))
-    return Loaded(lambda: next(calls, None) or os.abort(), lambda: _arrays(module(*inputs)))
+def crashes_later(given, threads):
+    calls, call = iter(range(1, 7)), given.caller(given.module)
+    return Loaded(lambda: next(calls, None) or os.abort(), lambda: arrays(call()))
 """
 
 
@@ -153,11 +156,10 @@ def test_our_program_without_engines_is_no_peer(planted: Callable[..., Engine]) 
 
 @pytest.mark.rotating
 def test_an_engine_has_no_column_where_it_is_not_made_for_the_workload() -> None:
-    phones = [engine for engine in ENGINES if engine.name in ("ncnn", "mnn")]
-    for engine in phones:
-        assert engine.takes(MEASURED["resnet18"], 1) and not engine.takes(CHAIN, 1)
-        assert not engine.takes(MEASURED["resnet18"], 16)
-    assert small_row(*phones).failed == {}
+    for engine in PHONES:
+        assert takes(engine, MEASURED["resnet18"], 1) and not takes(engine, CHAIN, 1)
+        assert not takes(engine, MEASURED["resnet18"], 16)
+    assert small_row(*PHONES).failed == {}
 
 
 def test_measured_rows_are_kept_for_the_same_tree_and_machine(row: Row, tmp_path: Path) -> None:
@@ -296,4 +298,5 @@ def test_gains_by_hand_have_the_published_mean() -> None:
 
 def test_engines_are_looked_up_by_name_in_their_process() -> None:
     for engine in ENGINES:
-        assert getattr(sys.modules["benchmarks.peers"], engine.load.__name__) is engine.load
+        home = sys.modules[engine.load.__module__]
+        assert getattr(home, engine.load.__name__) is engine.load

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import models
+from benchmarks import models, models_page
 from benchmarks.model_runs import Row, difference, tried
 from benchmarks.models import Journal, line, run
 from benchmarks.zoo import LIBRARIES, MODELS, Call, installed
@@ -78,6 +78,35 @@ def test_what_fails_or_differs_is_not_equal() -> None:
     assert not Row("bert", "transformers", error="x").equal
     assert not Row("bert", "transformers", differs=1e-3).equal
     assert "DIFFERS" in line(Row("bert", "transformers", differs=float("inf")))
+
+
+def test_the_rows_are_written_into_a_document(tmp_path: Path) -> None:
+    page = tmp_path / "models.md"
+    page.write_text(f"# Head\n{models_page.BEGIN}\nold\n{models_page.END}\ntail\n")
+    times = {"eager": 0.004, "inductor": 0.003, "eqsynth": 0.002}
+    rows = [
+        Row("bert", "transformers", differs=2e-7, wall_s=3.25, opaque_share=0.05, median_s=times),
+        Row("bart", "transformers", differs=1e-3, median_s=times),
+        Row("gpt2", "transformers", kept=True, median_s={"eager": 0.004}),
+        Row("opt", "transformers", error="no memory"),
+    ]
+    for _ in range(2):  # written again, it is the same
+        models_page.write(page, rows, ("small", 5.0, "time", 2), "2 cores of a CPU", {"torch": "9"})
+        text = page.read_text()
+        assert text.startswith("# Head\n") and text.endswith("\ntail\n") and "old" not in text
+        assert text.count("| bert |") == 1 and "`--objective time --limit-s 5`, 2 threads" in text
+    assert "| bert | 2e-07 | replaced | 5% | 3.2 | 4.000 | 3.000 | 2.000 | 2.00 | 1.50 |" in text
+    assert "| bart | 1e-03 | replaced | 0% | 0.0 | 4.000 | 3.000 | 2.000 |  |  |" in text
+    assert "2 of 4 are equal to eager. Geometric means: 2.00 over eager (1 models)" in text
+    assert "bert" in models_page.plot(rows) and "opt" not in models_page.plot(rows)
+    page.write_text("# Head\n")
+    with pytest.raises(ValueError, match="models-table"):
+        models_page.write(page, rows, ("small", 5.0, "time", 2), "", {})
+
+
+def test_the_documents_table_has_its_place() -> None:
+    text = (Path(models.__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert 0 < text.index(models_page.BEGIN) < text.index("| bert |") < text.index(models_page.END)
 
 
 def test_a_task_is_found_by_the_process_that_runs_it() -> None:

@@ -160,7 +160,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_every_command_teaches_with_an_example() -> None:
-    for name in ("optimize", "run", "explain", "profile"):
+    for name in ("optimize", "run", "explain", "profile", "bench"):
         assert f"eqsynth {name} " in output(name, "--help").split("Usage")[1].split("\n", 1)[1]
     assert "Exit codes" in output("--help")
 

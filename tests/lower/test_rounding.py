@@ -77,6 +77,15 @@ def test_no_rounding(mine: Function, right: Function, x: Tensor, exact: bool) ->
     assert wrong(mine, right, x, exact)
 
 
+@pytest.mark.parametrize(("off", "fails"), [(9, False), (70, True)])
+def test_below_the_normal_numbers_a_rounding_stays_as_large(off: int, fails: bool) -> None:
+    step = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+    right = step * torch.arange(16.0)  # 6e-7, where float16 counts by 6e-8
+    (mine, right) = (x.half() for x in (right + off * step, right))
+    found = judge([mine], [right], Evidence(lambda _: [right], lambda: [right.double()]))
+    assert (found.wrong is not None) is fails
+
+
 def in_a_row(a: Tensor, b: Tensor) -> Tensor:
     """Products added up one after the other in float32."""
     result = torch.zeros(a.shape[:-1])

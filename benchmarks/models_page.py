@@ -1,0 +1,115 @@
+"""The table of real models as it stands in ``docs/models.md``, and the picture of their times."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.curve import bars
+from benchmarks.model_runs import Row
+from benchmarks.zoo import LIBRARIES, SIZES
+
+BEGIN: Final = "<!-- models-table: begin (python -m benchmarks.models --page docs/models.md) -->"
+END: Final = "<!-- models-table: end -->"
+
+
+def write(
+    path: Path,
+    rows: Sequence[Row],
+    how: tuple[str, float, str, int],
+    machine: str,
+    versions: Mapping[str, str],
+) -> None:
+    """Puts the table in the place of what stands between the two comments of a document.
+
+    Args:
+        how: size, time limit in seconds, objective, threads.
+
+    Raises:
+        ValueError: the document doesn't have the comments.
+    """
+    text = path.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {BEGIN} and {END}")
+    made = f"{head}{BEGIN}\n{said(how, machine, versions)}\n\n{table(rows)}\n{END}{tail}"
+    path.write_text(made, encoding="utf-8")
+
+
+def said(how: tuple[str, float, str, int], machine: str, versions: Mapping[str, str]) -> str:
+    """What the figures are of."""
+    name, limit_s, objective, threads = how
+    size = SIZES[name]
+    with_ = ", ".join(f"{n} {versions[n]}" for n in ("torch", *LIBRARIES) if n in versions)
+    return (
+        f"At the size `{name}` ({size.layers} layers of {size.hidden}, {size.length} tokens, "
+        f"images of {size.image} pixels),\n`--objective {objective} --limit-s {limit_s:g}`, {threads} "
+        f"threads, on {machine}, with {with_}.\nDifference: the largest to eager, over the "
+        "largest value. Opaque: the share of the time in operators that\neqsynth doesn't know, in the "
+        "program that was found. Seconds: of `optimize`, by the clock. Times: medians in ms, by\n"
+        "turns; Inductor with frozen weights."
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line a model, and the geometric means of the ratios."""
+    lines = [
+        "| model | difference | end | opaque | seconds | eager ms | Inductor ms | eqsynth ms | "
+        "over eager | over Inductor |",
+        "|---" * 10 + "|",
+    ]
+    for row in rows:
+        end = f"fails: {row.error[:80]}" if row.error else "kept" if row.kept else "replaced"
+        times = (_ms(row, name) for name in ("eager", "inductor", "eqsynth"))
+        ratios = (_ratio(row, name) for name in ("eager", "inductor"))
+        cells = (
+            row.name, "" if row.error else f"{row.differs:.0e}", end,
+            "" if row.error else f"{row.opaque_share:.0%}", f"{row.wall_s:.1f}", *times,
+            *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    means = [
+        f"{statistics.geometric_mean(ratios):.2f} over {title} ({len(ratios)} models)"
+        for name, title in (("eager", "eager"), ("inductor", "Inductor"))
+        if (ratios := [r for row in rows if (r := _ratio(row, name)) is not None])
+    ]
+    equal = f"{sum(row.equal for row in rows)} of {len(rows)} are equal to eager."
+    lines += ["", equal + (f" Geometric means: {', '.join(means)}." if means else "")]
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: Sequence[Row]) -> str:
+    """An SVG of bars: per model, how many times as fast as eager Inductor and eqsynth are.
+
+    Raises:
+        ValueError: no row has times.
+    """
+    return bars(
+        "torch eager's time over each engine's (more is faster)",
+        {
+            row.name: {
+                name: row.median_s["eager"] / row.median_s[name]
+                for name in ("inductor", "eqsynth")
+                if name in row.median_s
+            }
+            for row in rows
+            if "eager" in row.median_s
+        },
+    )
+
+
+def _ms(row: Row, name: str) -> str:
+    return f"{row.median_s[name] * 1e3:.3f}" if name in row.median_s else ""
+
+
+def _ratio(row: Row, name: str) -> float | None:
+    """The engine's time over ours; None where one is missing, or ours isn't equal."""
+    times = row.median_s
+    if not row.equal or name not in times or "eqsynth" not in times:
+        return None
+    ratio = times[name] / times["eqsynth"]
+    return ratio if math.isfinite(ratio) else None
