@@ -15,6 +15,13 @@ from benchmarks.zoo import LIBRARIES, SIZES
 BEGIN: Final = "<!-- models-table: begin (python -m benchmarks.models --page docs/models.md) -->"
 END: Final = "<!-- models-table: end -->"
 
+_SAID: Final = """\
+At the size `{name}` ({size.layers} layers of {size.hidden}, {size.length} tokens, images of
+{size.image} pixels), `--objective {objective} --limit-s {limit}`, {threads} threads, on {machine},
+with {versions}. Difference: the largest to eager, over the largest value.
+Opaque: the share of the time in operators that eqsynth doesn't know, in the program that was found.
+Seconds: of `optimize`, by the clock. Times: medians in ms, by turns; Inductor with frozen weights."""
+
 
 def write(
     path: Path,
@@ -45,14 +52,10 @@ def said(how: tuple[str, float, str, int], machine: str, versions: Mapping[str, 
     name, limit_s, objective, threads = how
     size = SIZES[name]
     with_ = ", ".join(f"{n} {versions[n]}" for n in ("torch", *LIBRARIES) if n in versions)
-    return (
-        f"At the size `{name}` ({size.layers} layers of {size.hidden}, {size.length} tokens, "
-        f"images of {size.image} pixels),\n`--objective {objective} --limit-s {limit_s:g}`, {threads} "
-        f"threads, on {machine}, with {with_}.\nDifference: the largest to eager, over the "
-        "largest value. Opaque: the share of the time in operators that\neqsynth doesn't know, in the "
-        "program that was found. Seconds: of `optimize`, by the clock. Times: medians in ms, by\n"
-        "turns; Inductor with frozen weights."
-    )
+    return _SAID.format(
+        name=name, size=size, objective=objective, limit=f"{limit_s:g}", threads=threads,
+        machine=machine, versions=with_,
+    )  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:
