@@ -20,7 +20,7 @@ At the size `{name}` ({size.layers} layers of {size.hidden}, {size.length} token
 {size.image} pixels), `--objective {objective} --limit-s {limit}`, {threads} threads, on {machine},
 with {versions}. Difference: the largest to eager, over the largest value.
 Opaque: the share of the time in operators that eqsynth doesn't know, in the program that was found.
-Seconds: of `optimize`, by the clock. Times: medians in ms, by turns; Inductor with frozen weights."""
+Seconds: of `optimize`, by the clock. Times: medians in ms by turns, Inductor frozen."""
 
 
 def write(
