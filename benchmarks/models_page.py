@@ -68,11 +68,11 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         end = f"fails: {row.error[:80]}" if row.error else "kept" if row.kept else "replaced"
         times = (_ms(row, name) for name in ("eager", "inductor", "eqsynth"))
-        ratios = (_ratio(row, name) for name in ("eager", "inductor"))
+        over = (_ratio(row, name) for name in ("eager", "inductor"))
         cells = (
             row.name, "" if row.error else f"{row.differs:.0e}", end,
             "" if row.error else f"{row.opaque_share:.0%}", f"{row.wall_s:.1f}", *times,
-            *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+            *("" if ratio is None else f"{ratio:.2f}" for ratio in over),
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     means = [

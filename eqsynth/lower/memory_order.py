@@ -51,6 +51,4 @@ def changed(got: Sequence[Any], expected: Sequence[Any]) -> dict[int, Order]:
 
 def restored(results: Sequence[Any], orders: Mapping[int, Order]) -> tuple[Any, ...]:
     """Results with those in other orders that :func:`changed` has found."""
-    return tuple(
-        ordered(x, orders[n]) if n in orders else x for n, x in enumerate(results)
-    )
+    return tuple(ordered(x, orders[n]) if n in orders else x for n, x in enumerate(results))
