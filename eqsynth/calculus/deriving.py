@@ -28,6 +28,7 @@ from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
 from eqsynth.calculus.reindex import Reindex, reindex
+from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.calculus.select import (
     Gather,
@@ -66,7 +67,8 @@ class Whole:
 
 Step = (
     Bound | Close | Commute | Correlate | Gather | Inline | Inside | Least | Numbers | Place
-    | Rearrange | Recount | Reindex | Split | Uncount | Ungather | Uninline | Whole
+    | Reach | Rearrange | Recount | Reindex | Restrict | Split | Uncount | Ungather | Uninline
+    | Whole
 )  # fmt: skip
 
 
@@ -118,7 +120,8 @@ def whole(scope: Scope, given: Whole) -> Tensor:
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
     Bound: bound, Close: close, Commute: commute, Correlate: correlate, Gather: gather,
     Inline: inline, Inside: inside, Least: least, Numbers: number,
-    Place: place, Rearrange: rearrange, Recount: recount, Reindex: reindex, Split: split,
+    Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Reindex: reindex,
+    Restrict: restrict, Split: split,
     Uncount: uncount, Ungather: ungather, Uninline: uninline, Whole: whole,
 }  # fmt: skip
 """The law of each class of arguments."""
@@ -167,6 +170,13 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Te
                 found.append((term.args[1], ids))
             case Numbers(numbers=numbers):
                 found += numbers
+            case Reach(guard=guard, peak=peak, mask=mask):
+                asked = guarded(guard)
+                found += [(asked.tensor, peak)] if asked else []
+                found.append((mask.read.tensor, mask.holds))
+            case Restrict(weights=read, softmax=softmax, scores=scores, mask=mask):
+                found += [(read.tensor, softmax), (softmax.args[0], scores)]
+                found.append((mask.read.tensor, mask.holds))
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)

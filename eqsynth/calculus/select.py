@@ -20,12 +20,15 @@ from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, scope
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
+    Call,
     Num,
     Read,
     Scalar,
     Value,
+    dtype_of,
     iterators,
     leaves,
+    rewrite_composites,
     rewrite_leaves,
     substitute,
 )
@@ -147,23 +150,47 @@ def place(whole: Op, given: Place) -> Scope:
 def number(scope: Scope, given: Numbers) -> Scope:
     """``L_x R_y f(t[p]) = L_x R_y f(c)``, p always in t.
 
+    A function of two takes a number in the place of a tensor of any dtype if its other argument is
+    of that dtype and the dtype has the number exactly: ``i % t[] -> i % 2``.
+
     Raises:
-        LawError: ``dtype``: no floats, or the result is of another dtype; ``reads``: nothing of
-            that dtype is read in range.
+        LawError: ``reads``: nothing is read in range that may become a number; ``dtype``: the
+            result is of another dtype.
     """
-    _require(is_float(scope.dtype), condition="dtype", what="a number has no dtype of its own")
     numbers = dict(given.numbers)
 
-    def leaf(part: Scalar) -> Scalar:
+    def of(part: Scalar) -> Num | None:
         if not isinstance(part, Read) or not part.in_range() or part.tensor not in numbers:
-            return part
-        return Num(numbers[part.tensor]) if part.tensor.dtype == scope.dtype else part
+            return None
+        return Num(numbers[part.tensor])
 
-    body = rewrite_leaves(scope.body, leaf)
+    def leaf(part: Scalar) -> Scalar:
+        alike = isinstance(part, Read) and part.tensor.dtype == scope.dtype
+        return (alike and is_float(scope.dtype) and of(part)) or part
+
+    def beside(part: Scalar) -> Scalar:
+        if not isinstance(part, Call) or len(part.args) != 2:
+            return part
+        dtypes = [dtype_of(arg) for arg in part.args]
+        for n, arg in enumerate(part.args):
+            value = of(arg)
+            if value and dtypes[0] == dtypes[1] and _has(dtypes[0], value.value):
+                return Call(part.fn, (value, part.args[1]) if n == 0 else (part.args[0], value))
+        return part
+
+    body = rewrite_composites(rewrite_leaves(scope.body, leaf), beside)
     _require(body != scope.body, condition="reads", what="no such tensor is read in range")
     result = same_scope(scope, body, reduction_iterators(scope))
     _require(result.type == scope.type, condition="dtype", what="the result is of another type")
     return result
+
+
+def _has(dtype: str | None, value: float) -> bool:
+    """Whether a dtype has this number exactly, by the least that its kind has; bools have none."""
+    if dtype is None or dtype == "bool":
+        return False
+    whole = value.is_integer() and 0 <= abs(value) < 128 and (value >= 0 or dtype != "uint8")
+    return whole or (is_float(dtype) and math.isinf(value))
 
 
 def _gathered(table: Scope, ids: Tensor) -> Scope:

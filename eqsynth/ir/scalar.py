@@ -276,6 +276,22 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
     return rewritten(scalar)
 
 
+def rewrite_composites(scalar: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
+    """The expression with ``change`` applied to every sum, product, function and cast, inner ones
+    first."""
+    done: dict[Scalar, Scalar] = {}
+
+    def changed(part: Scalar) -> Scalar:
+        parts = children(part)
+        if parts and part not in done:
+            new = [changed(p) for p in parts]
+            same = part._flat and all(map(operator.is_, new, parts))
+            done[part] = change(part if same else rebuild(part, new))
+        return done.get(part, part)
+
+    return changed(scalar)
+
+
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
     """The expression with every iterator replaced by its image."""
     images = {it: image(it) for it in scalar._iterators}

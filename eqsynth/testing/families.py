@@ -9,6 +9,7 @@ from eqsynth.ir.normal import canonical_term
 from eqsynth.ir.tensor import Tensor
 from eqsynth.testing.algebra_samples import ALGEBRA
 from eqsynth.testing.expansion_samples import EXPANSIONS
+from eqsynth.testing.mask_samples import MASKED
 from eqsynth.testing.scope_samples import (
     any_product,
     any_scope,
@@ -32,7 +33,7 @@ Family = Callable[[World], Tensor]
 FAMILIES: Final[tuple[Family, ...]] = (
     any_product, nested, any_scope, view, elementwise_map, product_of_sum, matrix_product,
     sum_of_products, windows, wide_windows, epilogue, constants, flattened, reduced_twice,
-    *ALGEBRA, *EXPANSIONS,
+    *ALGEBRA, *EXPANSIONS, *MASKED,
 )  # fmt: skip
 
 

@@ -231,12 +231,42 @@ def numbers(_world: World, scope: Scope) -> Numbers:
 @by_turns
 def test_whatever_number_is_read_is_equal(turn: int) -> None:
     families = (*[of_constant] * 8, any_scope, *FAMILIES)
-    never_wrong(number, numbers, families, given_back=30, refused=("reads", "dtype"), examples=500,
+    never_wrong(number, numbers, families, given_back=30, refused=("reads",), examples=500,
                 turn=turn)  # fmt: skip
 
 
-def full(dtype: str = "float32") -> Op:
-    return Op("Full", (), ((3,), 2.0, dtype))
+def full(dtype: str = "float32", value: float = 2.0) -> Op:
+    return Op("Full", (), ((3,), value, dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "stays"),
+    [
+        ("int64", 2.0, False),
+        ("int32", -1.0, False),
+        ("uint8", 127.0, False),
+        ("uint8", -1.0, True),
+        ("int64", 128.0, True),
+        ("float32", 3.0, False),
+        ("float32", -terms.INF, False),
+        ("float32", 0.1, True),
+        ("bool", 1.0, True),
+    ],
+)
+def test_a_function_of_two_takes_a_number_that_its_dtype_has(
+    dtype: str, value: float, stays: bool
+) -> None:
+    tensor, own = full(dtype, value), (it(0, 3),)
+    x = Read(terms.leaf("x", 3, dtype=dtype), own)
+    scope = Scope((3,), (), Call("le", (x, Read(tensor, own))))
+    if stays:
+        with pytest.raises(LawError) as refused:
+            number(scope, Numbers(((tensor, value),)))
+        assert refused.value.condition == "reads"
+        return
+    answer = number(scope, Numbers(((tensor, value),)))
+    assert answer.body == Call("le", (x, Num(value)))
+    assert_one_value(scope, answer)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +274,9 @@ def full(dtype: str = "float32") -> Op:
     [
         ("reads", Read(full(), (it(0, 3) - 1,))),
         ("reads", Prod((Read(full("float64"), (it(0, 3),)), rows_of(it(0, 3), shape=(3,))))),
-        ("dtype", Read(Op("Full", (), ((3,), 2, "int32")), (it(0, 3),))),
+        ("reads", Read(Op("Full", (), ((3,), 2, "int32")), (it(0, 3),))),
+        ("reads", Call("max", tuple(Read(full(t), (it(0, 3),)) for t in ("uint8", "int64")))),
+        ("dtype", Read(full("float64"), (it(0, 3),))),
     ],
 )
 def test_a_number_that_is_none_is_refused(condition: str, body: Scalar) -> None:

@@ -318,6 +318,21 @@ def band_attention(dilation: int = 2, softmax: bool = False) -> Tensor:
     return op("GBMM", weights, v, attrs=(dilation,))
 
 
+def windowed_attention() -> Tensor:
+    """softmax(q k' in a band, else -inf) v, the band as `ones.tril(1).triu(-1)`, and 0 in rows that
+    see nothing: as torch writes out its attention under a mask."""
+    q, k, v = (leaf(name, 8, 3) for name in "qkv")
+    apart = op("Sub", *(op("Iota", attrs=((8, 8), axis, "int64")) for axis in (1, 0)))
+    one, less = (op("Full", attrs=((), number, "int64")) for number in (1.0, -1.0))
+    true, false = (op("Full", attrs=(s, b, "bool")) for s, b in (((8, 8), 1.0), ((), 0.0)))
+    lower = op("Where", op("LessEqual", apart, one), true, false)
+    seen = op("Where", op("GreaterEqual", apart, less), lower, false)
+    low, zero = (op("Full", attrs=((), number, "float32")) for number in (float("-inf"), 0.0))
+    scores = op("Where", seen, op("Matmul", q, op("Permute", k, attrs=((1, 0),))), low)
+    hidden = op("Equal", op("ReduceMax", scores, attrs=((1,), 1)), low)
+    return op("Matmul", op("Where", hidden, zero, op("Softmax", scores, attrs=(1,))), v)
+
+
 def biased_chain() -> Tensor:
     """mean((x @ u + p) @ v + q) over the rows."""
     x = op("Add", op("Matmul", leaf("x", 4, 3), weight("u", 3, 5)), weight("p", 5))
@@ -442,6 +457,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "transposed-conv": lambda: transposed_conv((2, 3)),
     "grouped-transposed-conv": lambda: transposed_conv((2, 1), (1, 2), groups=2),
     "band-attention": band_attention,
+    "windowed-attention": windowed_attention,
     "band-softmax": lambda: band_attention(softmax=True),
     "biased-chain": biased_chain,
     "squared-distances": squared_distances,

@@ -3,6 +3,7 @@ terms. Whatever gets into the e-graph is equal all the same."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
@@ -20,6 +21,7 @@ from eqsynth.calculus.inline import Inline, Uninline
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.recount import Count, Recount, Uncount
 from eqsynth.calculus.reindex import Reindex
+from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
 from eqsynth.calculus.split import Split
@@ -34,7 +36,20 @@ from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, EquivalenceError, LawError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, product, reads, rebuild, total
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    children,
+    composites,
+    product,
+    reads,
+    rebuild,
+    total,
+)
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
 from eqsynth.rules import load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
@@ -46,6 +61,7 @@ LIMITS = Limits(400, 20.0)
 NAMES = (
     "attention", "biased-chain", "padded-maximum", "softmax", "looked-up-rows", "taps-apart",
     "identity-matrix", "residual-block", "squared-distances", "pad-and-crop", "rows-in-reverse",
+    "windowed-attention",
 )  # fmt: skip
 
 
@@ -163,6 +179,27 @@ class Proposals:
         if kind == "inside" and parts:
             return rebuild(body, [self._another(parts[0]), *parts[1:]])
         return body
+
+    def _mask(self, scope: Scope) -> Mask:
+        read = self._read(scope)
+        return Mask(read, self._scope(read.tensor), self.random.choice((0.0, 1.0, -math.inf)))
+
+    def reach(self, scope: Scope) -> Reach:
+        guards = [part for part in composites(scope.body) if guarded(part)]
+        guard = self.random.choice(guards) if guards else scope.body
+        asked = guarded(guard) or self._read(scope)
+        peak = self._scope(asked.tensor)
+        assert isinstance(guard, Call)
+        return Reach(guard, peak, self._mask(peak))
+
+    def restrict(self, scope: Scope) -> Restrict:
+        read = self._read(scope)
+        found = [op for op in self.view.operators(read.tensor) if op.name == "Softmax"]
+        softmax = self.random.choice(found or [Op("Softmax", (read.tensor,), (0,))])
+        scores = self._scope(softmax.args[0])
+        start = self._index(traversal_iterators(scores))
+        step, count = self.random.choice((1, 1, 2)), self.random.choice((1, 2, 3, 5))
+        return Restrict(read, softmax, scores, self._mask(scores), start, step, count)
 
     def recount(self, scope: Scope) -> Recount:
         size, counts = len(scope.extents), list[Count]()

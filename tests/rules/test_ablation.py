@@ -283,6 +283,7 @@ ATTENTION = Winner(known("attention"), "flops", 312)
 CHAIN = Winner(known("biased-chain"), "flops", 26)
 MLP = Winner(known("mlp"), "flops", 636)
 ACROSS, DOWN = ops.reshape(ops.arange(3), (1, 3)), ops.reshape(ops.arange(3), (3, 1))
+WINDOWED = Winner(known("windowed-attention"), "flops", 336)
 EYE = Winner(known("identity-matrix"), "flops", 6)
 LOOKED_UP = Winner(known("looked-up-rows"), "flops", 28)
 BANDS = einnet.CASES["Fig. 14, a chain with relu"]
@@ -351,6 +352,10 @@ ROWS: dict[str, Winner | Equal] = {
     "rfactor": Winner(known("max-pooling"), "flops", 540),
     "part": Winner(expressions(lambda: ops.slice(ops.relu(A @ B), 0, 0, 1)), "flops", 44),
     "extremum": Winner(known("largest"), "flops", 15),
+    "restrict": WINDOWED,
+    "reach": WINDOWED,
+    "where-as-and": WINDOWED,
+    "and-true": WINDOWED,
     # normal
     "canonical-form": Winner(known("weighted-sum"), "flops", 48),
     "derived-form": Winner(known("biased-chain"), "matrices", "Scope Reshape FusedMatmul Reshape"),

@@ -6,13 +6,14 @@ The laws themselves, functions of one scope, stand in ``contraction.py``, ``comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.select import Gather, Place
-from eqsynth.egraph.laws import contraction, linear, maps, merging, selection, splitting
+from eqsynth.egraph.laws import contraction, linear, maps, masks, merging, selection, splitting
 from eqsynth.egraph.laws.common_factor import common_factor
 from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.requests import (
@@ -31,10 +32,12 @@ from eqsynth.egraph.laws.requests import (
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
+    Call,
     Num,
     Read,
     Scalar,
     Sum,
+    composites,
     factors_of,
     reads,
     terms_of,
@@ -350,6 +353,47 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 def extremum(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(maps.extremum(underived(view, row)))
+
+
+def restrict(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    """A sum with weights of a softmax under a mask, over the places that the mask lets through. It
+    needn't be flat: when the mask is known the weights may have been written out already."""
+    scope = underived(view, row)
+    if not conditions.is_product(scope):
+        raise Later
+    for weights in dict.fromkeys(reads(scope.body)):
+        softmaxes = (op for op in view.operators(_class(weights)) if op.name == "Softmax")
+        for softmax in softmaxes:
+            argument = softmax.args[0]
+            assert isinstance(argument, ClassRef)
+            for scores in maps_of(view, argument):
+                for mask in _masks(view, scores):
+                    found = masks.restricted(scope, weights, softmax, scores, mask)
+                    if found is not None:
+                        return [found]
+    raise Later
+
+
+def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    """A map without a guard against a maximum of -inf under a mask that hides no row."""
+    scope = underived(view, row)
+    for guard in composites(scope.body):
+        asked = guarded(guard)
+        if not isinstance(guard, Call):
+            continue
+        for peak in view.scopes(_class(asked)) if asked else ():
+            for mask in _masks(view, peak):
+                found = path(scope, Reach(guard, peak, mask))
+                if found is not None:
+                    return [found]
+    raise Later
+
+
+def _masks(view: View, scope: Scope) -> Iterator[Mask]:
+    """The masks of a scope, its reads of constants whose values are known."""
+    for read in dict.fromkeys(reads(scope.body)):
+        for holds in view.scopes(_class(read)) if read.tensor.constant else ():
+            yield from masks.masks_of(scope, read, holds)
 
 
 def part(view: View, row: Sequence[Any]) -> Iterable[Path]:

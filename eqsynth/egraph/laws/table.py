@@ -381,6 +381,8 @@ LAWS: Final[dict[str, Law]] = {
     "rows-by-place": algebra.rows_by_place,
     "ungather-rows": algebra.ungather_rows,
     "part": algebra.part,
+    "restrict": algebra.restrict,
+    "reach": algebra.reach,
     "extremum": algebra.extremum,
     "sum-split": converging.sum_split,
     "variable-substitution": converging.variable_substitution,
@@ -421,8 +423,8 @@ MEANING: Final = (
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
     "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
-    "term-split", "multiply-out", "fold-terms", "part", "expression-split", "tap-merge",
-    "operand-split", "expand", "expand-cancels", "rows-by-place",
+    "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
+    "tap-merge", "operand-split", "expand", "expand-cancels", "rows-by-place",
 )  # fmt: skip
 # Laws whose answers are ways of computing one thing in more or fewer steps, and the scopes up to
 # which a class takes them, those with small bodies first. Which maps are fused into a map is a

@@ -1,0 +1,338 @@
+"""Restricting: what is computed under a mask is computed in the places that it lets through.
+
+    L_x sum_j softmax(s)[x, j] * g(x, j)
+      =  L_x sum_w softmax({L_{x,w} s[x, m(x) + d*w]})[x, w] * g(x, m(x) + d*w)
+
+where s[x, j] is -inf at each j that is no m(x) + d*w, and at each m(x) + d*w that is no j: by a
+mask that reads nothing, so that its value is known. Attention in a window of 129 of 2,048 places is
+then computed in these places. A row in which nothing is let through is NaN on both sides.
+
+    L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
+
+where the mask lets something through for each x: the guard is against rows of NaN, and there are
+none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+import numpy as np
+
+from eqsynth.calculus import checking
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.scopes import (
+    bare,
+    closed,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    children,
+    composites,
+    factors_of,
+    iterators,
+    leaves,
+    product,
+    reads,
+    rewrite_composites,
+    rewrite_leaves,
+    substitute,
+)
+from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.types import is_float
+
+_require = partial(checking.require, law="restrict")
+
+LARGEST: Final = 1 << 24
+"""Elements of a mask that are looked at: 4,096 queries by as many keys take half a second."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A read that makes a scope -inf where it gives one value.
+
+    Attributes:
+        read: of the scope's body.
+        holds: the scope that its tensor equals (a hypothesis), which reads nothing.
+        hides: the value.
+    """
+
+    read: Read
+    holds: Scope
+    hides: float
+
+
+@dataclass(frozen=True)
+class Restrict:
+    """Which weights, what their scores are, and which places count.
+
+    Attributes:
+        weights: a factor of the body.
+        softmax: the operator that its tensor equals (a hypothesis).
+        scores: the scope that the operator's argument equals (a hypothesis).
+        start: m(x), over the iterators of the scores.
+        step: d.
+        count: how many places w there are.
+    """
+
+    weights: Read
+    softmax: Op
+    scores: Scope
+    mask: Mask
+    start: Index
+    step: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A function that asks whether a maximum is -inf, and why it isn't.
+
+    Attributes:
+        guard: ``where(m[x] = -inf, a, b)``.
+        peak: the scope that m equals (a hypothesis), the maximum of what is under the mask.
+        mask: in the peak's body. Its other elements are all one number.
+    """
+
+    guard: Call
+    peak: Scope
+    mask: Mask
+
+
+def restrict(scope: Scope, given: Restrict) -> Scope:
+    """``L_x sum_j softmax(s)[x, j] g(j) = L_x sum_w softmax({L s[x, m(x) + d w]})[x, w] g(...)``.
+
+    Raises:
+        LawError: ``product``: the body isn't one of finite factors under a sum; ``softmax``: the
+            weights are no factor, or aren't a softmax of these scores along an axis that the
+            scope sums over; ``mask``: the mask isn't read in range at the scores' place along an
+            axis of its own, or reads something itself; ``hides``: where the mask has the value the
+            scores aren't known to be -inf; ``places``: a place that the mask lets through isn't
+            among those that count, or the places have no order.
+    """
+    read, softmax, scores = given.weights, given.softmax, given.scores
+    factors = list(factors_of(scope.body))
+    finite = all(math.isfinite(f.fill) for f in factors if isinstance(f, Read))
+    _require(bool(scope.reduction) and is_product(scope) and finite,
+             condition="product", what="no sum of products of finite factors")  # fmt: skip
+    fits = factors.count(read) == 1 and softmax.name == "Softmax"
+    fits = fits and softmax.type == read.tensor.type and softmax.args[0].type == scores.type
+    _require(fits, condition="softmax", what="no softmax of these scores is a factor")
+    axis = softmax.attrs[0]
+    assert isinstance(axis, int)
+    key = read.index[axis].bare()
+    others = {it for n, index in enumerate(read.index) if n != axis for it in index.iterators()}
+    summed = key in set(reduction_iterators(scope)) - others and read.in_range()
+    _require(summed and not scores.reduction, condition="softmax",
+             what="the sum isn't over the weights of a map")  # fmt: skip
+    assert key is not None
+    own = traversal_iterators(scores)
+    place = own[axis]
+    _require(key.extent == place.extent, condition="softmax", what="a part of the weights is read")
+    _hides(scores, given.mask, place)
+    _require(given.step > 0 and given.count > 0 and place not in given.start.iterators()
+             and set(given.start.iterators()) <= set(own),
+             condition="places", what="the places have no order")  # fmt: skip
+    _require(_counts_all(given, place), condition="places", what="a place is left out")
+    nth = It(len(scores.extents), given.count)
+    inner = _inner(scores, given, place, nth)
+    number = It(len(scope.extents), given.count)
+    index = tuple(bare(number) if n == axis else at for n, at in enumerate(read.index))
+    start = given.start.substitute(lambda it: read.index[it.slot])
+
+    def at_place(it: It) -> Index:
+        return start + bare(number) * given.step if it == key else bare(it)
+
+    factors.remove(read)
+    body = product([Read(Op("Softmax", (inner,), softmax.attrs), index),
+                    *(substitute(factor, at_place) for factor in factors)])  # fmt: skip
+    reduced = [number if it == key else it for it in reduction_iterators(scope)]
+    return scope_over(traversal_iterators(scope), reduced, body)
+
+
+def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
+    """The scores at the places that count, over the number of the place."""
+    own = [nth if it == place else it for it in traversal_iterators(scores)]
+    at = given.start + bare(nth) * given.step
+    mask = given.mask.read
+
+    def moved(leaf: Scalar) -> Scalar:
+        there = substitute(leaf, lambda it: at if it == place else bare(it))
+        if leaf != mask:
+            return there
+        # Beyond the last place the mask hides; by itself it is a constant of the places' size.
+        assert isinstance(there, Read)
+        hidden = Read(there.tensor, there.index, given.mask.hides)
+        return closed(hidden, iterators(hidden), "sum", ())
+
+    return scope_over(own, [], rewrite_leaves(scores.body, moved))
+
+
+def _hides(scores: Scope, mask: Mask, place: It) -> None:
+    """Checks that the scores are -inf where the mask has its value, and beyond its end."""
+    _is_known(scores, mask)
+    read = mask.read
+    at = [n for n, index in enumerate(read.index) if place in index.iterators()]
+    fits = len(at) == 1 and read.index[at[0]].bare() == place
+    fits = fits and read.tensor.shape[at[0]] == place.extent
+    _require(fits, condition="mask", what="the mask isn't read at the place of the weights")
+    known = known_where(scores.body, read, mask.hides)
+    finite = all(math.isfinite(other.fill) for other in reads(scores.body) if other != read)
+    _require(known == -math.inf and finite, condition="hides", what="the scores aren't -inf there")
+
+
+def _is_known(scope: Scope, mask: Mask) -> None:
+    """Checks that a mask of the scope's can be looked at place by place."""
+    read, holds = mask.read, mask.holds
+    fits = read in leaves(scope.body) and holds.type == read.tensor.type and read.in_range()
+    fits = fits and not any(True for _ in reads(holds.body)) and 0 not in holds.extents
+    fits = fits and (is_float(holds.dtype) or (holds.dtype == "bool" and mask.hides in (0, 1)))
+    sizes = math.prod(holds.extents), math.prod(it.extent for it in iterators(read))
+    _require(fits and max(sizes) <= LARGEST, condition="mask",
+             what="what the mask is isn't known place by place")  # fmt: skip
+
+
+def known_where(body: Scalar, read: Read, value: float) -> float | None:
+    """What a body is if one of its reads gives a value; None if that isn't known. What else is read
+    is finite. Numbers on the way are such as every dtype holds: small integers, and infinities.
+
+    >>> from eqsynth.ir.tensor import Input
+    >>> from eqsynth.ir.types import TensorType
+    >>> m, x = (Read(Input(n, TensorType((), t)), ()) for n, t in (("m", "bool"), ("x", "float32")))
+    >>> known_where(Call("where", (m, Num(float("-inf")), x)), m, 1.0)
+    -inf
+    """
+    found = _known(body, read, value)
+    held = found is not None and (math.isinf(found) or (found.is_integer() and abs(found) <= 100))
+    return found if held else None
+
+
+def _known(body: Scalar, read: Read, value: float) -> float | None:
+    match body:
+        case Num(value=number):
+            return number
+        case Read():
+            return value if body == read else None
+        case Call(fn="where", args=(condition, yes, no)):
+            which = known_where(condition, read, value)
+            return None if which is None else known_where(yes if which else no, read, value)
+        case Cast(arg=arg, dtype=dtype):
+            return known_where(arg, read, value) if is_float(dtype) else None
+    known = {part: known_where(part, read, value) for part in children(body)}
+    numbers = [number for number in known.values() if number is not None]
+    if isinstance(body, Sum) and -math.inf in numbers:
+        rest = [part for part, number in known.items() if number is None]
+        return sum(numbers) if all(stays_finite(part, read, value) for part in rest) else None
+    if len(numbers) < len(known) or not known:
+        return None
+    numbers = [float(known[part] or 0) for part in children(body)]
+    if isinstance(body, Call):
+        return float(FUNCTIONS[body.fn].value(*numbers))
+    return math.prod(numbers) if isinstance(body, Prod) else sum(numbers)
+
+
+def stays_finite(body: Scalar, read: Read, value: float) -> bool:
+    """Whether a body is finite where one of its reads gives a value, and all else is finite."""
+    match body:
+        case Num(value=number):
+            return math.isfinite(number)
+        case Read():
+            return math.isfinite(value if body == read else body.fill)
+        case Value():
+            return True
+        case Call(fn="where", args=(condition, yes, no)):
+            which = known_where(condition, read, value)
+            ways = (yes, no) if which is None else (yes if which else no,)
+            return all(stays_finite(way, read, value) for way in ways)
+        case Call(fn="div", args=(over, Num(value=under))):
+            return under != 0 and stays_finite(over, read, value)
+    kept = isinstance(body, Sum | Prod) or (isinstance(body, Call) and body.fn in _BOUNDED)
+    return kept and all(stays_finite(part, read, value) for part in children(body))
+
+
+_BOUNDED: Final = ("neg", "abs", "relu", "tanh", "sigmoid", "max", "min", "sub")
+"""Functions that are finite where their arguments are."""
+
+
+@lru_cache(maxsize=16)
+def value_of(holds: Scope) -> Array:
+    """The elements of a scope that reads nothing."""
+    return evaluate(holds, {})
+
+
+def visible(mask: Mask, its: Sequence[It]) -> tuple[list[Array], Array]:
+    """The values of iterators, those of the mask's read among them, as arrays that broadcast; and
+    where the mask lets through."""
+    grid = np.meshgrid(*(np.arange(it.extent) for it in its), indexing="ij", sparse=True)
+    values = {it.slot: array for it, array in zip(its, grid, strict=True)}
+    places = tuple(index.evaluate(values) for index in mask.read.index)
+    return list(grid), value_of(mask.holds)[places] != mask.hides
+
+
+def _counts_all(given: Restrict, place: It) -> bool:
+    """Whether each place that the mask lets through is one of those that count."""
+    its = sorted({*iterators(given.mask.read), *given.start.iterators()}, key=lambda it: it.slot)
+    if math.prod(it.extent for it in its) > LARGEST:
+        return False
+    grid, shown = visible(given.mask, its)
+    start = given.start.evaluate({it.slot: values for it, values in zip(its, grid, strict=True)})
+    number, rest = np.divmod(grid[its.index(place)] - start, given.step)
+    counts = (rest == 0) & (number >= 0) & (number < given.count)
+    return bool(np.all(counts | ~shown))
+
+
+def reach(scope: Scope, given: Reach) -> Scope:
+    """``L_x f(where({max_j s[x, j]}[x] = -inf, a, b)) = L_x f(b)``.
+
+    Raises:
+        LawError: ``guard``: the body has no such function of that maximum; ``mask``: the mask reads
+            something itself, or isn't read in range; ``finite``: what the mask lets through isn't
+            known to be finite; ``rows``: it lets nothing through in some row.
+    """
+    guard, peak, read = given.guard, given.peak, given.mask.read
+    asked = guarded(guard)
+    fits = asked is not None and guard in composites(scope.body) and asked.in_range()
+    fits = fits and asked is not None and asked.tensor.type == peak.type and peak.reducer == "max"
+    _require(fits and 0 not in peak.extents, condition="guard", what="no question of a maximum")
+    _is_known(peak, given.mask)
+    its = sorted(iterators(read), key=lambda it: it.slot)
+    _, shown = visible(given.mask, its)
+    others = set(np.unique(value_of(given.mask.holds)).tolist()) - {given.mask.hides}
+    finite = len(others) == 1 and all(stays_finite(peak.body, read, float(v)) for v in others)
+    _require(finite, condition="finite", what="what is let through may be infinite")
+    reduced = reduction_iterators(peak)
+    axes = tuple(n for n, it in enumerate(its) if it in reduced)
+    shown = np.broadcast_to(shown, [it.extent for it in its])
+    _require(bool(shown.any(axis=axes).all()), condition="rows", what="a row is hidden")
+    body = rewrite_composites(scope.body, lambda part: guard.args[2] if part == guard else part)
+    result = same_scope(scope, body, reduction_iterators(scope))
+    _require(result.type == scope.type, condition="guard", what="the result is of another type")
+    return result
+
+
+def guarded(guard: Scalar) -> Read | None:
+    """What ``where(m[x] = -inf, a, b)`` asks about: ``m[x]``."""
+    match guard:
+        case Call(fn="where", args=(Call(fn="eq", args=parts), _, _)):
+            found = [part for part in parts if isinstance(part, Read)]
+            return found[0] if len(found) == 1 and Num(-math.inf) in parts else None
+    return None

@@ -1,0 +1,71 @@
+"""Which places of a masked softmax are worth going over (``calculus/restrict.py``).
+
+    |i - j| <= 256, (i - j) % 4 == 0      129 places of 2,048: j = i - 256 + 4*w
+    i // 64 == j // 64                    64 places: j = i // 64 * 64 + w
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from eqsynth.calculus.restrict import LARGEST, Mask, Restrict, known_where, visible
+from eqsynth.calculus.scopes import bare, traversal_iterators
+from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import Read, iterators, reads
+from eqsynth.ir.tensor import Op, Scope
+
+FEWER: Final = 2
+"""At most one place in so many is gone over: reading in a band costs more than reading rows."""
+
+
+def masks_of(scores: Scope, read: Read, holds: Scope) -> Iterator[Mask]:
+    """The read as a mask, with a value that makes the scores -inf, if its tensor reads nothing."""
+    if any(True for _ in reads(holds.body)) or math.prod(holds.extents) > LARGEST:
+        return
+    for value in (0.0, 1.0, -math.inf):
+        if known_where(scores.body, read, value) == -math.inf:
+            yield Mask(read, holds, value)
+
+
+def restricted(scope: Scope, weights: Read, softmax: Op, scores: Scope, mask: Mask) -> Path | None:
+    """The sum over the fewest places; None where these are nearly all."""
+    axis = softmax.attrs[0]
+    assert isinstance(axis, int)
+    place = traversal_iterators(scores)[axis]
+    its = sorted(iterators(mask.read), key=lambda it: it.slot)
+    if place not in its or not mask.read.in_range():
+        return None
+    grid, shown = visible(mask, its)
+    shown = np.broadcast_to(shown, [it.extent for it in its])
+    most = shown.sum(its.index(place)).max()
+    if not 0 < most * FEWER <= place.extent:
+        return None
+    at = [np.broadcast_to(values, shown.shape)[shown] for values in grid]
+    found: list[tuple[int, int, Index]] = []
+    for base in _bases(its, place):
+        from_base = at[its.index(place)] - base.evaluate(
+            {it.slot: values for it, values in zip(its, at, strict=True)}
+        )
+        first, last = int(from_base.min()), int(from_base.max())
+        step = int(np.gcd.reduce(from_base - first)) or 1
+        found.append(((last - first) // step + 1, step, base + first))
+    count, step, start = min(found, key=lambda way: way[0])
+    if count * FEWER > place.extent:
+        return None
+    return path(scope, Restrict(weights, softmax, scores, mask, start, step, count))
+
+
+def _bases(its: list[It], place: It) -> Iterator[Index]:
+    """Where places may be counted from: the first one, the own one, the first one of a block."""
+    yield Index(0)
+    for it in its:
+        if it != place:
+            yield bare(it)
+            for block in range(2, it.extent // FEWER + 1):
+                if it.extent % block == 0:
+                    yield bare(it) // block * block

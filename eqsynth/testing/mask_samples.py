@@ -1,0 +1,72 @@
+"""Random scopes under masks: weights of a softmax, and guards against rows that a mask hides."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from eqsynth.ir.index import It
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.ir.types import is_float
+from eqsynth.testing.choices import Rejected
+from eqsynth.testing.scope_samples import at, iterators, leaf, made_scope
+from eqsynth.testing.world import World
+
+
+def shown(world: World, i: It, j: It) -> Scalar:
+    """Whether row i sees column j: in a band, a band of every second, a block, or at the front."""
+    pick = world.choices.pick
+    apart, width = at(j) - at(i), pick((1, 0, 2))
+    kind = pick(("band", "every second", "before", "block", "front"))
+    if kind == "block":
+        size = pick((2, 3))
+        return Call("eq", (Value(at(i) // size), Value(at(j) // size)))
+    if kind == "front":
+        return Call("le", (Value(at(j)), Num(width)))
+    near = Call("le", (Call("abs", (Value(apart),)), Num(width * (1 + (kind != "band")))))
+    if kind == "band":
+        return near
+    other = Value(apart % 2) if kind == "every second" else Call("max", (Value(apart), Num(0)))
+    return Call("and", (near, Call("eq", (other, Num(0)))))
+
+
+def scores(world: World, i: It, j: It) -> tuple[Scalar, Read]:
+    """Scores of a query and a key, -inf where a mask hides the key; and the mask's read."""
+    pick = world.choices.pick
+    if not is_float(world.dtype):
+        raise Rejected("softmax of floats only")
+    x = Read(leaf(world, (i.extent, j.extent), "x"), (at(i), at(j)))
+    visible, kind = shown(world, i, j), pick(("where", "not", "sum"))
+    mask = Read(
+        made_scope((i.extent, j.extent), (), Call("not", (visible,)) if kind == "not" else visible),
+        (at(i), at(j)),
+    )
+    if kind == "sum":
+        return total([x, Call("where", (mask, Num(0), Num(-math.inf)))]), mask
+    ways = (x, Num(-math.inf)) if kind == "where" else (Num(-math.inf), x)
+    return Call("where", (mask, *ways)), mask
+
+
+def masked_weights(world: World) -> Tensor:
+    """``sum_j softmax(s)[i, j] * v[j, d]``, s -inf where a mask hides j from i."""
+    rows, columns, width = (world.choices.pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
+    i, j = iterators((rows, columns))
+    weights = Op("Softmax", (made_scope((rows, columns), (), scores(world, i, j)[0]),), (1,))
+    own, d, key = iterators((rows, width, columns))
+    values = Read(leaf(world, (columns, width), "v"), (at(key), at(d)))
+    body = product([Read(weights, (at(own), at(key))), values])
+    return made_scope((rows, width), (columns,), body)
+
+
+def guarded_rows(world: World) -> Tensor:
+    """``where(max_j s[i, j] = -inf, 0, x[i])``, s -inf where a mask hides j from i."""
+    rows, columns = world.choices.pick((4, 6, 3)), world.choices.pick((4, 6, 2))
+    i, j = iterators((rows, columns))
+    peak = made_scope((rows,), (columns,), scores(world, i, j)[0], "max")
+    hidden = Call("eq", (Read(peak, (at(i),)), Num(-math.inf)))
+    kept = Read(leaf(world, (rows,), "y"), (at(i),))
+    return made_scope((rows,), (), Call("where", (hidden, Num(0), kept)))
+
+
+MASKED: Final = (masked_weights, guarded_rows)

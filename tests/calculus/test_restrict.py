@@ -1,0 +1,225 @@
+"""Restricting: what a mask hides isn't computed. Directed tests stand at the edges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from eqsynth.calculus.restrict import (
+    Mask,
+    Reach,
+    Restrict,
+    guarded,
+    known_where,
+    reach,
+    restrict,
+    stays_finite,
+)
+from eqsynth.errors import LawError
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, composites, reads
+from eqsynth.ir.tensor import Op, Scope
+from eqsynth.testing.mask_samples import guarded_rows, masked_weights
+from eqsynth.testing.world import World
+from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.terms import INF, it, leaf
+from tests.turns import by_turns
+
+
+def mask_of(world: World, body: Scalar) -> Mask:
+    """Some read of a scope as a mask, mostly one that reads nothing itself."""
+    pick = world.choices.pick
+    found = [read for read in reads(body) if isinstance(read.tensor, Scope)]
+    read = pick(found or list(reads(body)))
+    holds = read.tensor if isinstance(read.tensor, Scope) else Scope(read.tensor.shape, (), Num(0))
+    return Mask(read, holds, pick((0.0, 1.0, 0.0, 1.0, -INF)))
+
+
+def places(world: World, scope: Scope) -> Restrict:
+    """The weights of a scope, and some places."""
+    pick = world.choices.pick
+    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
+    softmax = weights.tensor
+    assert isinstance(softmax, Op) and isinstance(softmax.args[0], Scope)
+    scores = softmax.args[0]
+    row = it(0, scores.traversal[0])
+    start = pick((Index(0), row, row // 2 * 2, row // 3 * 3, -row)) + pick((0, -1, -2, -4, 1))
+    count = pick((1, 2, 3, 5, 9))
+    mask = mask_of(world, scores.body)
+    return Restrict(weights, softmax, scores, mask, start, pick((1, 1, 2)), count)
+
+
+def question(world: World, scope: Scope) -> Reach:
+    (guard,) = (part for part in composites(scope.body) if guarded(part))
+    asked = guarded(guard)
+    assert asked and isinstance(asked.tensor, Scope) and isinstance(guard, Call)
+    return Reach(guard, asked.tensor, mask_of(world, asked.tensor.body))
+
+
+@by_turns
+def test_whatever_is_left_out_counts_for_nothing(turn: int) -> None:
+    never_wrong(restrict, places, (masked_weights,), given_back=20,
+                refused=("hides", "places"), examples=600, turn=turn)  # fmt: skip
+
+
+@by_turns
+def test_a_guard_that_goes_guarded_nothing(turn: int) -> None:
+    never_wrong(reach, question, (guarded_rows,), given_back=20,
+                refused=("rows", "finite"), examples=300, turn=turn)  # fmt: skip
+
+
+# ---- the edges -----------------------------------------------------------------------------------
+
+ROW, KEY = it(0, 6), it(1, 6)
+APART = Value(KEY - ROW)
+NEAR = Call("le", (Call("abs", (APART,)), Num(1)))
+BAND = Scope((6, 6), (), NEAR)
+SEEN = Read(BAND, (ROW, KEY))
+X = Read(leaf("x", 6, 6), (ROW, KEY))
+VALUES = Read(leaf("v", 6), (it(1, 6),))
+
+
+def scores(body: Scalar) -> Scope:
+    return Scope((6, 6), (), body)
+
+
+MASKED = scores(Call("where", (SEEN, X, Num(-INF))))
+
+
+def weighted(inner: Scope, *, at: Index = KEY, values: Scalar = VALUES, axis: int = 1) -> Scope:
+    weights = Op("Softmax", (inner,), (axis,))
+    return Scope((6,), (6,), Prod((Read(weights, (ROW, at)), values)))
+
+
+def given(scope: Scope, **changed: Any) -> Restrict:
+    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
+    softmax = weights.tensor
+    assert isinstance(softmax, Op) and isinstance(softmax.args[0], Scope)
+    inner = softmax.args[0]
+    masks = [read for read in reads(inner.body) if isinstance(read.tensor, Scope)]
+    mask = Mask(masks[0] if masks else SEEN, BAND, 0.0)
+    whole = Restrict(weights, softmax, inner, mask, ROW - 1, 1, 3)
+    return replace(whole, **changed)
+
+
+PLAIN = weighted(MASKED)
+
+
+def test_a_band_is_summed_over_its_places() -> None:
+    answer = restrict(PLAIN, given(PLAIN))
+    assert answer.reduction == (3,)
+    assert_one_value(PLAIN, answer)
+
+
+FINITE = weighted(scores(Call("where", (SEEN, X, Num(-1e30)))))
+FAR = weighted(scores(Sum((Read(leaf("x", 6, 6), (ROW, KEY), INF),
+                           Call("where", (SEEN, Num(0), Num(-INF)))))))  # fmt: skip
+READS = Scope((6, 6), (), Call("lt", (X, Num(0))))
+HALF = Scope((6, 3), (), Call("le", (Value(it(1, 3)), Num(1))))
+HALVES = weighted(scores(Call("where", (Read(HALF, (ROW, KEY // 2)), X, Num(-INF)))))
+
+
+@pytest.mark.parametrize(
+    ("condition", "scope", "arguments"),
+    [
+        ("product", Scope((6,), (6,), PLAIN.body, "max"), given(PLAIN)),
+        ("product", weighted(MASKED, values=Read(leaf("v", 6), (KEY,), INF)),
+         given(weighted(MASKED, values=Read(leaf("v", 6), (KEY,), INF)))),
+        ("softmax", PLAIN, given(PLAIN, weights=X)),
+        ("softmax", PLAIN, given(PLAIN, softmax=Op("Relu", (MASKED,)))),
+        ("softmax", PLAIN, given(PLAIN, scores=Scope((6, 6, 1), (), X))),
+        ("softmax", weighted(MASKED, axis=0), given(weighted(MASKED, axis=0))),
+        ("softmax", weighted(MASKED, at=KEY - 1), given(weighted(MASKED, at=KEY - 1))),
+        ("mask", PLAIN, given(PLAIN, mask=Mask(X, BAND, 0.0))),
+        ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, READS, 0.0))),
+        ("mask", HALVES, given(HALVES, mask=Mask(Read(HALF, (ROW, KEY // 2)), HALF, 0.0))),
+        ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, -INF))),
+        ("hides", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, 1.0))),
+        ("hides", FINITE, given(FINITE)),
+        ("hides", FAR, given(FAR)),
+        ("places", PLAIN, given(PLAIN, step=0)),
+        ("places", PLAIN, given(PLAIN, start=KEY)),
+        ("places", PLAIN, given(PLAIN, start=it(2, 6))),
+        ("places", PLAIN, given(PLAIN, count=2)),
+        ("places", PLAIN, given(PLAIN, start=ROW)),
+        ("places", PLAIN, given(PLAIN, step=2)),
+    ],
+)  # fmt: skip
+def test_a_condition_that_fails_is_named(
+    condition: str, scope: Scope, arguments: Restrict
+) -> None:
+    with pytest.raises(LawError) as refused:
+        restrict(scope, arguments)
+    assert (refused.value.law, refused.value.condition) == ("restrict", condition)
+
+
+# ---- guards --------------------------------------------------------------------------------------
+
+
+def guarding(body: Scalar) -> tuple[Scope, Reach]:
+    peak = Scope((6,), (6,), body, "max")
+    hidden = Call("eq", (Num(-INF), Read(peak, (ROW,))))
+    guard = Call("where", (hidden, Num(0), Read(leaf("y", 6), (ROW,))))
+    masks = [read for read in reads(body) if isinstance(read.tensor, Scope)]
+    mask = masks[0] if masks else SEEN
+    assert isinstance(mask.tensor, Scope)
+    return Scope((6,), (), guard), Reach(guard, peak, Mask(mask, mask.tensor, 0.0))
+
+
+def test_a_guard_goes_where_each_row_sees_something() -> None:
+    scope, arguments = guarding(MASKED.body)
+    answer = reach(scope, arguments)
+    assert isinstance(answer.body, Read)
+    assert_one_value(scope, answer)
+
+
+LATER = Read(Scope((6, 6), (), Call("lt", (Value(KEY), Value(ROW)))), (ROW, KEY))
+UNKNOWN = Read(READS, (ROW, KEY))
+
+
+@pytest.mark.parametrize(
+    ("condition", "body"),
+    [
+        ("rows", Call("where", (LATER, X, Num(-INF)))),
+        ("mask", Call("where", (UNKNOWN, X, Num(-INF)))),
+        ("finite", Call("where", (SEEN, Call("log", (X,)), Num(-INF)))),
+        ("finite", Call("where", (SEEN, Read(leaf("x", 6, 6), (ROW, KEY), -INF), Num(-INF)))),
+    ],
+)
+def test_a_guard_that_is_needed_stays(condition: str, body: Scalar) -> None:
+    with pytest.raises(LawError) as refused:
+        reach(*guarding(body))
+    assert (refused.value.law, refused.value.condition) == ("restrict", condition)
+
+
+def test_a_guard_of_another_maximum_stays() -> None:
+    scope, arguments = guarding(MASKED.body)
+    smallest = Scope((6,), (6,), MASKED.body, "min")
+    with pytest.raises(LawError) as refused:
+        reach(scope, replace(arguments, peak=smallest))
+    assert refused.value.condition == "guard"
+
+
+@pytest.mark.parametrize(
+    ("body", "known", "finite"),
+    [
+        (Call("where", (SEEN, X, Num(-INF))), -INF, False),
+        (Call("where", (Call("not", (SEEN,)), X, Num(-INF))), None, True),
+        (Sum((X, Call("where", (SEEN, Num(0), Num(-INF))))), -INF, False),
+        (Sum((Call("reciprocal", (X,)), Call("where", (SEEN, Num(0), Num(-INF))))), None, False),
+        (Sum((Num(INF), Call("where", (SEEN, Num(0), Num(-INF))))), None, False),
+        (Prod((X, Num(-INF))), None, False),
+        (Call("div", (X, Num(2))), None, True),
+        (Call("div", (X, Num(0))), None, False),
+        (Call("where", (SEEN, X, Num(1000.5))), None, True),
+    ],
+)
+def test_what_a_body_is_where_a_mask_hides(
+    body: Scalar, known: float | None, finite: bool
+) -> None:
+    assert known_where(body, SEEN, 0.0) == known
+    assert stays_finite(body, SEEN, 0.0) == finite
+    assert known is None or math.isinf(known)

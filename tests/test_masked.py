@@ -1,0 +1,96 @@
+"""Attention under a mask that is known goes over the places that the mask lets through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import eqsynth
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.frontend.torch_export import capture
+from eqsynth.numerics import rules_of
+
+RULES = rules_of((), "real", where="test")
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: Callable[[int], Tensor], attend: str = "where") -> None:
+        super().__init__()
+        self.mask, self.attend = mask, attend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        seen = self.mask(q.shape[1])
+        if self.attend == "torch":
+            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if self.attend == "sum":
+            scores = scores + torch.where(seen, 0.0, -math.inf)
+        else:
+            scores = scores.masked_fill(~seen, -math.inf)
+        return torch.softmax(scores, -1) @ v
+
+
+def apart(n: int) -> Tensor:
+    return torch.arange(n)[:, None] - torch.arange(n)[None, :]
+
+
+def band(n: int) -> Tensor:
+    return apart(n).abs() <= 2
+
+
+def every_second(n: int) -> Tensor:
+    return (apart(n).abs() <= 4) & (apart(n) % 2 == 0)
+
+
+def last_few(n: int) -> Tensor:
+    return (apart(n) >= 0) & (apart(n) < 5)
+
+
+def blocks(n: int) -> Tensor:
+    return torch.arange(n)[:, None] // 4 == torch.arange(n)[None, :] // 4
+
+
+def tril_and_triu(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).tril().triu(-3)
+
+
+def causal(n: int) -> Tensor:
+    return apart(n) >= 0
+
+
+def inputs() -> tuple[Tensor, ...]:
+    return tuple(torch.randn(2, 24, 4) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("mask", "attend", "fires"),
+    [
+        (band, "where", True),
+        (band, "sum", True),
+        (band, "torch", True),
+        (every_second, "where", True),
+        (last_few, "torch", True),
+        (blocks, "where", True),
+        (tril_and_triu, "where", True),
+        (causal, "where", False),
+    ],
+)
+def test_a_mask_that_lets_few_places_through_is_seen(
+    mask: Callable[[int], Tensor], attend: str, fires: bool
+) -> None:
+    program = capture(Masked(mask, attend).eval(), inputs()).program
+    graph = saturate_terms(program.outputs, RULES, DEFAULT_PHASES, Limits(), False)
+    assert ("restrict" in graph.matches) == fires and not graph.faults
+
+
+def test_windowed_attention_takes_the_work_of_its_window() -> None:
+    module, given = Masked(band).eval(), inputs()
+    program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)
+    report = program.report
+    assert report.flops_after <= 5 / 24 * 1.05 * report.flops_before
+    torch.testing.assert_close(program(*given), module(*given))
