@@ -53,7 +53,6 @@ from eqsynth.ir.scalar import (
     leaves,
     product,
     reads,
-    rewrite_composites,
     rewrite_leaves,
     substitute,
 )
@@ -323,7 +322,9 @@ def reach(scope: Scope, given: Reach) -> Scope:
     axes = tuple(n for n, it in enumerate(its) if it in reduced)
     shown = np.broadcast_to(shown, [it.extent for it in its])
     _require(bool(shown.any(axis=axes).all()), condition="rows", what="a row is hidden")
-    body = rewrite_composites(scope.body, lambda part: guard.args[2] if part == guard else part)
+    body = rewrite_leaves(
+        scope.body, lambda leaf: leaf, lambda part: guard.args[2] if part == guard else part
+    )
     result = same_scope(scope, body, reduction_iterators(scope))
     _require(result.type == scope.type, condition="guard", what="the result is of another type")
     return result

@@ -28,7 +28,6 @@ from eqsynth.ir.scalar import (
     dtype_of,
     iterators,
     leaves,
-    rewrite_composites,
     rewrite_leaves,
     substitute,
 )
@@ -178,7 +177,7 @@ def number(scope: Scope, given: Numbers) -> Scope:
                 return Call(part.fn, (value, part.args[1]) if n == 0 else (part.args[0], value))
         return part
 
-    body = rewrite_composites(rewrite_leaves(scope.body, leaf), beside)
+    body = rewrite_leaves(scope.body, leaf, beside)
     _require(body != scope.body, condition="reads", what="no such tensor is read in range")
     result = same_scope(scope, body, reduction_iterators(scope))
     _require(result.type == scope.type, condition="dtype", what="the result is of another type")

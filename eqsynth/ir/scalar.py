@@ -259,8 +259,13 @@ def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
     return scalar
 
 
-def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
-    """The expression with ``leaf`` applied to every read, number and value."""
+def rewrite_leaves(
+    scalar: Scalar,
+    leaf: Callable[[Scalar], Scalar],
+    composite: Callable[[Scalar], Scalar] | None = None,
+) -> Scalar:
+    """The expression with ``leaf`` applied to every read, number and value, and ``composite`` to
+    every sum, product, function and cast of what came of its parts."""
     done: dict[Scalar, Scalar] = {}
 
     def rewritten(part: Scalar) -> Scalar:
@@ -270,26 +275,11 @@ def rewrite_leaves(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
         if part not in done:
             new = [rewritten(p) for p in parts]
             same = part._flat and all(map(operator.is_, new, parts))
-            done[part] = part if same else rebuild(part, new)
+            made = part if same else rebuild(part, new)
+            done[part] = composite(made) if composite else made
         return done[part]
 
     return rewritten(scalar)
-
-
-def rewrite_composites(scalar: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
-    """The expression with ``change`` applied to every sum, product, function and cast, inner ones
-    first."""
-    done: dict[Scalar, Scalar] = {}
-
-    def changed(part: Scalar) -> Scalar:
-        parts = children(part)
-        if parts and part not in done:
-            new = [changed(p) for p in parts]
-            same = part._flat and all(map(operator.is_, new, parts))
-            done[part] = change(part if same else rebuild(part, new))
-        return done.get(part, part)
-
-    return changed(scalar)
 
 
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
