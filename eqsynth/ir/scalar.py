@@ -399,16 +399,6 @@ def terms_of(scalar: Scalar) -> tuple[Scalar, ...]:
     return scalar.terms if isinstance(scalar, Sum) else (scalar,)
 
 
-@lru_cache(maxsize=1 << 14)
-def operations(scalar: Scalar) -> int:
-    """Floating-point operations of one evaluation, in which what is shared is computed once; a
-    function counts as one."""
-    return sum(
-        len(children(part)) - 1 if isinstance(part, Prod | Sum) else 1
-        for part in composites(scalar)
-    )
-
-
 def dtype_of(scalar: Scalar) -> str | None:
     """The dtype of the value; None for a number, which takes that of what it meets."""
     return scalar._dtype

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
-from eqsynth.ir.scalar import Read, factors_of, operations
+from eqsynth.ir.scalar import Prod, Read, Scalar, Sum, children, composites, factors_of
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import TensorType
+
+
+@lru_cache(maxsize=1 << 14)
+def operations(scalar: Scalar) -> int:
+    """Floating-point operations of one evaluation, in which what is shared is computed once; a
+    function counts as one."""
+    return sum(
+        len(children(part)) - 1 if isinstance(part, Prod | Sum) else 1
+        for part in composites(scalar)
+    )
 
 
 def _conv(types: Sequence[TensorType], out: TensorType) -> int:

@@ -29,10 +29,9 @@ from eqsynth.extract.schedule import (
     Schedule,
     Tile,
 )
-from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
-from eqsynth.ir.work import flops
+from eqsynth.ir.work import flops, operations
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import LoopNest

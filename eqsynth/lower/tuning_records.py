@@ -18,8 +18,8 @@ from eqsynth.extract.cost import measurement_key
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
-from eqsynth.ir.scalar import operations
 from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.ir.work import operations
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 
 _PREFIX: Final = "tuning-2 "

@@ -31,9 +31,9 @@ from eqsynth.extract.kernel import (
 )
 from eqsynth.extract.schedule import Band, Schedule
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Read, factors_of, leaves, operations
+from eqsynth.ir.scalar import Read, factors_of, leaves
 from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
-from eqsynth.ir.work import by_matrices
+from eqsynth.ir.work import by_matrices, operations
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest, map_after
 from eqsynth.lower.matrices import tiles_of

@@ -31,11 +31,11 @@ from eqsynth.ir.scalar import (
     Scalar,
     Sum,
     Value,
-    operations,
     tree_size,
 )
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import TensorType
+from eqsynth.ir.work import operations
 from eqsynth.testing.strategies import products, scopes
 from tests.terms import INF, it, leaf, op, times
 

@@ -33,12 +33,12 @@ from eqsynth.ir.scalar import (
     indices_of,
     iterators,
     leaves,
-    operations,
     reads,
     rewrite_leaves,
     substitute,
 )
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.work import operations
 
 # Reductions over more iterators than this, and windows of more points, are left as they are.
 MAX_REDUCED = 5
