@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install $(PIP_ARGS) -c constraints.txt torch
 	$(PIP) install $(PIP_ARGS) -c constraints.txt hatchling
-	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev,onnx]'
+	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[dev,onnx,cuda]'
 	@touch $@
 
 peers: $(PEERS)  ## add the engines that `make bench` compares with (250 MB)

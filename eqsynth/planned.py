@@ -74,7 +74,7 @@ def plan(
             "plan: a plan for a device that isn't here is one for a GPU, by its profile",
             got=repr(target and target.device.model),
             expected=f"a Target of the kind {CUDA!r}: peaks, levels of memory, operators, layouts",
-            hint="eqsynth profile --device writes it to a file, on a machine that has the device",
+            hint="eqsynth profile --device cuda, where the device is, writes it to a file",
         )
     begin = time.monotonic()
     settings = Settings(

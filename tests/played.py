@@ -74,7 +74,7 @@ def a_gpu(failed: list[str] | None = None, clock: Clock = wall_s) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "missing", lambda: "")
         patch.setattr(measure, "describe_gpu", lambda: PLAYED.device)
-        patch.setattr(measure, "measure_gpu_target", lambda: PLAYED)
+        patch.setattr(measure, "measure_gpu_target", lambda again=False: PLAYED)
         patch.setattr(place, "place", lambda target: there)
         patch.setattr(backend, "load_here", load_on_cpu)
         patch.setattr(measurer, "borrow", lambda **_: Here())

@@ -219,11 +219,67 @@ def explain(
     say(str(loaded.explain("full" if full else "summary")))
 
 
-def profile(program: Program, inputs: Inputs = None, as_json: AsJson = False) -> None:
+def profile(
+    program: Annotated[
+        Path | None, typer.Argument(help="A file that eqsynth optimize or save has written.")
+    ] = None,
+    inputs: Inputs = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Measure this machine's device instead: cuda or cpu."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where the device's profile is written.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Times each step of a program in its place.
 
     eqsynth profile fast.eqsynth
+
+    With --device: measures the peaks of a device, and writes one file to carry; elsewhere
+    optimize(target=FILE) plans programs for it.
+
+    eqsynth profile --device cuda -o h100.json
     """
+    if (device is None) == (program is None):
+        wrong = "give either a program, whose steps are timed, or --device KIND"
+        fail(EqsynthError("eqsynth profile times one thing", got=str(program), expected=wrong))
+    if program is None:
+        assert device is not None
+        _profile_device(device, out, as_json)
+        return
+    _profile_program(program, inputs, as_json)
+
+
+def _profile_device(kind: str, out: Path | None, as_json: bool) -> None:
+    from eqsynth.extract import carried
+    from eqsynth.extract.target import KINDS
+    from eqsynth.lower.backends import target_here
+
+    if kind not in KINDS:
+        known = ", ".join(KINDS)
+        fail(EqsynthError("there is no such kind of device", got=repr(kind), expected=known))
+    try:
+        target = target_here(kind, again=True)
+        path = out or Path(f"{'-'.join(target.device.model.split())}.json")
+        carried.write(target, path)
+    except EqsynthError as error:
+        fail(error)
+    except OSError as error:
+        fail(EqsynthError("the profile can't be written", where=str(out), got=str(error)))
+    if as_json:
+        say(target.to_json())
+        return
+    levels = ((level.name, level.bandwidth_bytes_per_s) for level in target.levels)
+    rows = [(name, f"{rate / 1e9:,.0f} GB/s") for name, rate in levels]
+    rows += [(dtype, f"{rate / 1e9:,.0f} GFLOPS") for dtype, rate in target.flops_per_s]
+    rows.append(("a call", f"{target.dispatch_s * 1e6:.1f} us"))
+    table((target.device.model, "peak"), rows)
+    say(f"written to {path}")
+
+
+def _profile_program(program: Path, inputs: Path | None, as_json: bool) -> None:
     from eqsynth.lower.step_times import step_times
 
     loaded = _loaded(program)

@@ -37,7 +37,7 @@ def read(name: str | os.PathLike[str]) -> Target:
                 f"optimize: unknown target {os.fspath(name)!r}",
                 got=repr(os.fspath(name)),
                 expected=", ".join(map(repr, KINDS)) + ", the profile of a device, or its name",
-                hint="eqsynth profile --device writes such a file on a machine that has the device",
+                hint="eqsynth profile --device cuda, where the device is, writes such a file",
             )
         return _target(known.decode(), path)
     target = _target(path.read_text(encoding="utf-8", errors="replace"), path)

@@ -76,17 +76,20 @@ def is_here(target: Target) -> bool:
     return not driver.missing() and measure.describe_gpu() == target.device
 
 
-def target_here(kind: str) -> Target:
+def target_here(kind: str, again: bool = False) -> Target:
     """The device of a kind that this machine has, with its peaks, which are measured once.
+
+    Args:
+        again: measure in any case.
 
     Raises:
         LoweringError: there is none.
     """
     if kind == CPU:
-        return measure_cpu_target()
+        return measure_cpu_target(again=again)
     from eqsynth.lower.cuda import measure
 
-    return measure.measure_gpu_target()
+    return measure.measure_gpu_target(again=again)
 
 
 def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:

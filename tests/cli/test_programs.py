@@ -17,7 +17,10 @@ import eqsynth
 from eqsynth.cli import app
 from eqsynth.cli.models import model
 from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.extract import carried
 from eqsynth.frontend.onnx import module_of
+from eqsynth.lower.cuda.driver import missing
+from tests.played import PLAYED, a_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -180,3 +183,16 @@ def test_an_interrupt_keeps_what_was_found(folder: Path) -> None:
     assert process.returncode == 0, err
     assert json.loads(out)["interrupted"]
     assert eqsynth.load(folder / "kept.eqsynth")(torch.randn(1, 16, 32)).shape == (1, 16, 32)
+
+
+def test_a_device_is_measured_into_a_file(tmp_path: Path) -> None:
+    """Of a GPU that is played, and of none; where the file is, ``optimize`` plans by it."""
+    runner, path = CliRunner(), tmp_path / "round.json"
+    with a_gpu():
+        done = runner.invoke(app, ["profile", "--device", "cuda", "-o", str(path)])
+    assert done.exit_code == 0 and "a GPU with round numbers" in done.stdout
+    assert "20,000 GFLOPS" in done.stdout and carried.read(path) == PLAYED
+    wrong = [["profile"], ["profile", "--device", "tpu"], ["profile", "x", "--device", "cuda"]]
+    if missing():
+        wrong.append(["profile", "--device", "cuda"])
+    assert [runner.invoke(app, args).exit_code for args in wrong] == [2] * len(wrong)

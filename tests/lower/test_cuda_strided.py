@@ -49,7 +49,7 @@ NONE = {
     "every other column": scope((5, 6), 7, (70,), (7, 6), (R * 14 + K * 2,), (K, C)),
     "backwards": scope((5, 6), 7, (9, 7), (7, 6), (R * -1 + 8, K), (K, C)),
     "a border": scope((5, 6), 7, (4, 7), (7, 6), (R, K), (K, C)),
-    "overlapping rows": scope((5, 6), 7, (30,), (7, 6), (R + K,), (K, C)),
+    "overlapping rows": scope((5, 6), 7, (50,), (7, 6), (R + K,), (K, C)),
     "a diagonal": scope((5, 6), 7, (9, 9, 2), (7, 6), (R, R, Index(0)), (K, C)),
     "the batch inside": scope((5, 3, 6), 7, (3, 9, 7), (3, 7, 6),
                               (it(1, 3), it(0, 5), D), (it(1, 3), D, N)),

@@ -45,7 +45,7 @@ def describe_gpu() -> Device:
             what="no GPU can be measured here",
             got=lacking,
             expected="a GPU with NVIDIA's driver, and torch with CUDA",
-            hint="eqsynth profile --device on a machine that has one writes a file to carry here",
+            hint="eqsynth profile --device cuda, where one is, writes a file to carry here",
         )
     told = torch.cuda.get_device_properties(torch.cuda.current_device())
     return Device(told.name, told.multi_processor_count, (f"sm_{told.major}{told.minor}",))
