@@ -7,6 +7,7 @@ class but those that the rule changed has one member, and a pair tells exactly w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -61,7 +62,11 @@ def fire(rules: RuleSet, rule: Rule, samples: Sequence[Sample]) -> list[Pair]:
     Raises:
         SaturationError: a class got two shapes or dtypes, or the engine failed.
     """
-    session = Session(rules, log_matches=False)
+    with closing(Session(rules, log_matches=False)) as session:
+        return _fired(session, rule, samples)
+
+
+def _fired(session: Session, rule: Rule, samples: Sequence[Sample]) -> list[Pair]:
     roots = [term for sample in samples for term in sample.tensors]
     loose = [raw for sample in samples for _, raw in sample.raw]
     roots += [tensor for raw in loose for tensor in _tensors_of(raw)]
