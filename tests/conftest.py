@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from zlib import crc32
 
 import psutil
 import pytest
@@ -87,14 +88,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.option.part
     if part == "all":
         return
-    # Counted file by file, so that a part is the same whichever files are run.
-    counts: Counter[Path] = Counter()
+    # Counted file by file, so that a part is the same whichever files are run; the part that a file
+    # begins with goes by its name, or all files with a single such test would be in one part.
+    counts: dict[Path, int] = {}
     left_out = []
     for item in items:
         if item.get_closest_marker("rotating"):
-            if counts[item.path] % PARTS != int(part) % PARTS:
+            count = counts.setdefault(item.path, crc32(item.path.name.encode()))
+            counts[item.path] = count + 1
+            if count % PARTS != int(part) % PARTS:
                 left_out.append(item)
-            counts[item.path] += 1
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
