@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -533,9 +534,15 @@ def saturated(name: str) -> EGraph:
     def made() -> EGraph:
         graph = saturate(PROGRAMS[name]())
         assert_egraph_consistent(graph)
+        once(f"matches-{name}", lambda: Counter(graph.matches))
         return graph
 
     return once(f"saturated-{name}", made)
+
+
+def matches_of(name: str) -> Counter[str]:
+    """How often each rule matched in a program; read without the rest of its e-graph."""
+    return once(f"matches-{name}", lambda: Counter(saturated(name).matches))
 
 
 def least_flops(graph: EGraph) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import once
+
 UNSOUND = Path(__file__).resolve().parents[1] / "rules" / "unsound"
 SOUND = """\
 ;; mine.egg -- rules of a user.
@@ -39,10 +41,13 @@ def pytest_in(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
     """What a run over a folder of rule files prints."""
-    directory = tmp_path_factory.mktemp("folder")
+    return once("plugin-over-a-folder", lambda: checked(tmp_path))
+
+
+def checked(directory: Path) -> str:
     bare = SOUND.replace(";; relu(relu(relu(x))) = relu(x)\n", "").replace("mine", "bare")
     texts = {
         "mine.egg": SOUND,
