@@ -123,6 +123,7 @@ def test_the_plot_has_a_panel_for_layers_for_enodes_and_for_kernels() -> None:
     assert sum(part.tag.endswith("svg") for part in ElementTree.fromstring(alone)) == 1
 
 
+@pytest.mark.rotating
 def test_no_workload_is_begun_past_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     bench_optimize.main(["--only", "chain", "--limit", "0"])
     assert "chain: not begun within 0 minutes" in capsys.readouterr().out

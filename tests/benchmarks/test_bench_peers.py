@@ -20,6 +20,7 @@ from benchmarks.peers import ENGINES, NATIVE, OURS, PHONES, Engine, takes
 from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS
 from eqsynth.side_by_side import REFERENCE, relative_error, wrong
+from tests.shared import once
 
 CHAIN = WORKLOADS["chain"]
 EAGER = next(engine for engine in ENGINES if engine.name == "eager")
@@ -37,9 +38,9 @@ def small_row(*engines: Engine) -> Row:
     return measure(CHAIN, 1, engines, threads=1, rounds=2, reduced=True, show=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def row() -> Row:
-    return small_row(EQSYNTH, EAGER)
+    return once("row-of-two-engines", lambda: small_row(EQSYNTH, EAGER))
 
 
 PLANTED = """

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.onnx_backend import main
 
 
+@pytest.mark.rotating
 @pytest.mark.filterwarnings("ignore")
 def test_it_counts_ends_and_names_what_is_unknown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

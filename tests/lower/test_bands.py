@@ -110,6 +110,7 @@ def schedules_of(scope: Scope) -> list[Schedule]:
     return list(dict.fromkeys([*band(nest, WIDE), *band(nest, NARROW), *taken]))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SIZES)
 def test_kernels_are_right(kind: str, name: str) -> None:

@@ -89,6 +89,7 @@ def check(scope: Scope) -> list[Schedule | str]:
     return [kernel.schedule for kernel in kernels]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("outputs", [2, 4, 6, (2, 4), (4, 2)])
 @pytest.mark.parametrize(
     "size", [(8, 8), (7, 9), (5, 4), (3, 11), (6, 2)], ids=lambda size: "x".join(map(str, size))
@@ -231,6 +232,7 @@ def check_region(region: Region) -> list[Kernel]:
     return kernels
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["bias", "residual", "both", "twice", "shifted"])
 @pytest.mark.parametrize("size", [(8, 8), (7, 9), (2, 3), (5, 2)], ids=str)
 @pytest.mark.parametrize("outputs", [4, (2, 4)])
