@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from eqsynth.ir.tensor import Tensor
@@ -105,6 +106,7 @@ def time_interleaved(
     turn_s: float = math.inf,
     limit_s: float = math.inf,
     clock: Clock = wall_s,
+    enough: Callable[[Mapping[str, Sequence[Sequence[float]]]], bool] = lambda _: False,
 ) -> dict[str, Timing]:
     """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
 
@@ -112,22 +114,25 @@ def time_interleaved(
     of them are made once they have taken ``turn_s``. Engines keep idle threads spinning after a
     call, which slows whoever comes next; the pause lets them sleep. The first place rotates, so
     that no callable always follows the same one. Once ``limit_s`` have passed, no further round is
-    begun, but for the first three.
+    begun, but for the first three; nor when ``enough`` is told the samples of each turn so far, by
+    name, and says so.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
     """
     if repeats < 1 or block < 1:
         raise ValueError(f"repeats and block must be at least 1, got {repeats} and {block}")
-    samples: dict[str, list[float]] = {name: [] for name in callables}
+    turns: dict[str, list[list[float]]] = {name: [] for name in callables}
     begin = time.monotonic()
     for round_ in range(repeats):
         if round_ >= 3 and time.monotonic() - begin > limit_s:
             break
         for name in turn_order(tuple(callables), round_):
             time.sleep(pause_s)
-            samples[name] += take_turn(callables[name], block, turn_s, clock)
-    return {name: Timing.of(seconds) for name, seconds in samples.items()}
+            turns[name].append(take_turn(callables[name], block, turn_s, clock))
+        if enough(turns):
+            break
+    return {name: Timing.of([*chain(*samples)]) for name, samples in turns.items()}
 
 
 def turn_order(names: Sequence[str], round_: int) -> list[str]:

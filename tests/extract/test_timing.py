@@ -2,6 +2,7 @@
 
 import gc
 import time
+from functools import partial
 
 import pytest
 
@@ -98,6 +99,17 @@ def test_a_turn_ends_when_it_has_taken_too_long() -> None:
     assert time_interleaved({"stalling": stalling}, 2, 5, 0.0, turn_s=0.0)["stalling"].samples == 2
     # One that is in time makes all its calls.
     assert time_interleaved({"quick": quick}, 3, 50, 0.0, turn_s=600.0)["quick"].samples == 150
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_no_round_is_begun_after_enough(rounds: int) -> None:
+    calls: list[str] = []
+    found = time_interleaved(
+        {name: partial(calls.append, name) for name in "ab"}, 9, 5, 0.0,
+        enough=lambda turns: len(turns["a"]) == len(turns["b"]) == rounds,
+    )  # fmt: skip
+    assert found["a"].samples == found["b"].samples == 5 * rounds
+    assert len(calls) == 2 * 6 * rounds  # one a turn isn't counted
 
 
 def test_quartiles() -> None:
