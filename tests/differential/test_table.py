@@ -14,7 +14,7 @@ from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import ROWS, without_rows
 
-PARTS = 40
+PARTS = 80
 
 
 def test_every_operator_has_rows() -> None:

@@ -56,6 +56,7 @@ def square(taps: int, size: int = 8) -> Expr:
     return ops.conv2d(x, eqsynth.weight("w", (24, 24, taps, taps)), padding=taps // 2)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("expression", "real", "losing"),
     [

@@ -95,6 +95,7 @@ def test_equal_residual_layers_are_one_segment() -> None:
         assert len(segments) == count and len({segment.key for segment in segments}) == 1
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", CUT)
 def test_a_cut_at_a_residual_sum_adds_no_work(name: str) -> None:
     assert len(cut(capture_expression(CUT[name]).program)) > 1

@@ -136,6 +136,7 @@ def test_products_are_rounded_before_a_steep_function() -> None:
     assert "__fadd_rn" in source_of({kernel_of(NUMBERS[7], Grid(64)): "k"}).text
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["along", "large, transposed", "product"])
 def test_a_barrier_that_is_missing_is_noticed(name: str) -> None:
     case = CASES[name]

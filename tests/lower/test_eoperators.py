@@ -43,7 +43,13 @@ def test_offset_reduce(features: int) -> None:
     assert (Lanes(16) in tried) == (features >= 16)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32", "bfloat16", "uint8",
+        *(pytest.param(d, marks=pytest.mark.rotating) for d in ("float64", "int32", "bool")),
+    ],
+)  # fmt: skip
 def test_reducers_along_and_across_memory(dtype: str) -> None:
     rows, columns = 5, 150
     x = tensor(0, (rows, columns), dtype)

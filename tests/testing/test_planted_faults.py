@@ -106,6 +106,7 @@ def refusal(path: Path) -> tuple[str, EqsynthError]:
     return error.kind, error
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("fault", RULES)
 def test_a_fault_in_a_rule_file_is_caught(fault: str, tmp_path: Path) -> None:
     rule, numerics, said = RULES[fault]
