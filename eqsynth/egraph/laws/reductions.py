@@ -128,12 +128,9 @@ def rfactor(scope: Scope) -> Path | None:
     def pays(indices: Sequence[Index], reduced: Sequence[It]) -> bool:
         return any(_worth(indices, traversal, reduced, each, limit))
 
-    found = [
-        factored
-        for whole in (Path(scope), *splits(scope, pays))
-        for factored in _factored(whole, each, limit)
-    ]
-    best = min(found, key=lambda f: (f.cost, f.path.scope.order), default=None)
+    best: _Factored | None = None
+    for whole in (Path(scope), *splits(scope, pays)):
+        best = _factored(whole, each, limit, best)
     return best.path if best is not None and best.cost < limit else None
 
 
@@ -189,20 +186,24 @@ def _image(r: It, value: Index) -> Callable[[It], Index]:
     return lambda it: value if it == r else bare(it)
 
 
-def _factored(whole: Path, each: int, limit: int) -> Iterator[_Factored]:
-    """The ways to reduce in two parts; those whose points alone are too many aren't built."""
+def _factored(whole: Path, each: int, limit: int, best: _Factored | None) -> _Factored | None:
+    """The best way to reduce in two parts, and ``best`` if there is no better one. Not built are
+    those whose points alone are too many, and those that are known to take more than the best."""
     scope = whole.scope
     reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
     indices = list(dict.fromkeys(indices_of(scope.body)))
     for outer, inner, parts in _worth(indices, traversal, reduced, each, limit):
-        step = _through(scope, parts, inner, outer, each, limit)
+        most = limit if best is None else min(limit, best.cost + 1)
+        step = _through(scope, parts, inner, outer, each, most)
         answer = whole.then(step) if step else None
         if answer is None:
             continue
         read = next(leaf for leaf in leaves(answer.scope.body) if isinstance(leaf, Read))
         assert isinstance(read.tensor, Scope)
         cost = math.prod(read.tensor.extents) * each + math.prod(answer.scope.extents)
-        yield _Factored(answer, cost)
+        if best is None or (cost, answer.scope.order) < (best.cost, best.path.scope.order):
+            best = _Factored(answer, cost)
+    return best
 
 
 def _worth(
