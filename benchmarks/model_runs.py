@@ -71,8 +71,17 @@ class Row:
         return not self.error and self.differs <= EQUAL
 
 
-def tried(name: str, size: str, limit_s: float, objective: str, threads: int, times: bool) -> Row:
-    """The task of a process: one model through ``optimize``."""
+def tried(
+    name: str,
+    size: str,
+    limit_s: float,
+    objective: str,
+    threads: int,
+    times: bool,
+    engines: tuple[str, ...] | None = None,
+) -> Row:
+    """The task of a process: one model through ``optimize``, with these engines or all that are
+    installed."""
     torch.set_num_threads(threads)
     model = MODELS[name]
     call = model.build(size)
@@ -85,7 +94,7 @@ def tried(name: str, size: str, limit_s: float, objective: str, threads: int, ti
         warnings.simplefilter("always")
         program = eqsynth.optimize(
             call.module, call.args, example_kwargs=call.kwargs, time_limit_s=limit_s,
-            objective=objective, progress=False,
+            objective=objective, engines=engines, progress=False,
         )  # fmt: skip
     report = program.report
     median_s, untimed = _timed(call, program) if times else ({}, {})

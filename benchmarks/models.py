@@ -99,7 +99,7 @@ def run(
     journal: Journal,
     timeout_s: float,
     show: Callable[[str], None],
-    settings: tuple[str, float, str, int, bool],
+    settings: tuple[str, float, str, int, bool, tuple[str, ...] | None],
 ) -> list[Row]:
     """The rows of these models; those that the journal doesn't have are made.
 
@@ -130,6 +130,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=20.0, help="time limit of a search")
     parser.add_argument("--objective", choices=("flops", "time"), default="flops")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--engine", nargs="*", help="engines of optimize; by default all there are")
     parser.add_argument("--times", action="store_true", help="time eager and Inductor too")
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="directory of journals")
     parser.add_argument("--fresh", action="store_true", help="forget what the journal has")
@@ -139,7 +140,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.plot and not options.times:
         parser.error("--plot draws what --times measures")
-    chosen = (options.size, options.limit_s, options.objective, options.threads, options.times)
+    engines = None if options.engine is None else tuple(options.engine)
+    chosen = (options.size, options.limit_s, options.objective, options.threads, options.times,
+              engines)  # fmt: skip
     journal = Journal(options.journals / "models.jsonl", {"settings": chosen}, options.fresh)
     console = Console()
     console.width = max(console.width, 140)
@@ -156,8 +159,11 @@ def main() -> int:
     if options.page:
         shown = about(zoo.LIBRARIES)
         cpu = f"{shown['machine']['cores']} cores of {shown['machine']['name']}"
-        how = (options.size, options.limit_s, options.objective, options.threads)
-        models_page.write(options.page, rows, how, cpu, shown["versions"])
+        how = " ".join(f"--{k} {v}" for k, v in (("size", options.size),
+            ("limit-s", f"{options.limit_s:g}"), ("objective", options.objective),
+            ("threads", options.threads)))  # fmt: skip
+        how += "" if engines is None else " --engine " + " ".join(engines)
+        models_page.write(options.page, rows, options.size, how.strip(), cpu, shown["versions"])
     if options.plot:
         options.plot.write_text(models_page.plot(rows), encoding="utf-8")
     return int(equal < len(rows))

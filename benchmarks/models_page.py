@@ -16,9 +16,8 @@ BEGIN: Final = "<!-- models-table: begin (python -m benchmarks.models --page doc
 END: Final = "<!-- models-table: end -->"
 
 _SAID: Final = """\
-At the size `{name}` ({size.layers} layers of {size.hidden}, {size.length} tokens, images of
-{size.image} pixels), `--objective {objective} --limit-s {limit}`, {threads} threads, on {machine},
-with {versions}. Difference: the largest to eager, over the largest value.
+{size.layers} layers of {size.hidden}, {size.length} tokens, images of {size.image} pixels: `{how}`
+on {machine}, with {versions}. Difference: the largest to eager, over the largest value.
 Opaque: the share of the time in operators that eqsynth doesn't know, in the program that was found.
 Seconds: of `optimize`, by the clock. Times: medians in ms by turns, Inductor frozen."""
 
@@ -26,14 +25,15 @@ Seconds: of `optimize`, by the clock. Times: medians in ms by turns, Inductor fr
 def write(
     path: Path,
     rows: Sequence[Row],
-    how: tuple[str, float, str, int],
+    size: str,
+    how: str,
     machine: str,
     versions: Mapping[str, str],
 ) -> None:
     """Puts the table in the place of what stands between the two comments of a document.
 
     Args:
-        how: size, time limit in seconds, objective, threads.
+        how: the options that they were made with.
 
     Raises:
         ValueError: the document doesn't have the comments.
@@ -43,19 +43,14 @@ def write(
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{path} has no lines {BEGIN} and {END}")
-    made = f"{head}{BEGIN}\n{said(how, machine, versions)}\n\n{table(rows)}\n{END}{tail}"
+    made = f"{head}{BEGIN}\n{said(size, how, machine, versions)}\n\n{table(rows)}\n{END}{tail}"
     path.write_text(made, encoding="utf-8")
 
 
-def said(how: tuple[str, float, str, int], machine: str, versions: Mapping[str, str]) -> str:
+def said(size: str, how: str, machine: str, versions: Mapping[str, str]) -> str:
     """What the figures are of."""
-    name, limit_s, objective, threads = how
-    size = SIZES[name]
-    with_ = ", ".join(f"{n} {versions[n]}" for n in ("torch", *LIBRARIES) if n in versions)
-    return _SAID.format(
-        name=name, size=size, objective=objective, limit=f"{limit_s:g}", threads=threads,
-        machine=machine, versions=with_,
-    )  # fmt: skip
+    told = ", ".join(f"{n} {versions[n]}" for n in ("torch", *LIBRARIES) if n in versions)
+    return _SAID.format(size=SIZES[size], how=how, machine=machine, versions=told)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -195,3 +195,14 @@ def test_arguments_by_name_that_do_not_fit_are_refused() -> None:
     with pytest.raises(EqsynthError) as caught:
         optimize(eqsynth.input("x", (3,)), example_kwargs={"y": Y})
     assert caught.value.got == "y"
+
+
+def test_arguments_of_another_structure_are_told_as_a_call() -> None:
+    def forward(self: Any, x: Tensor, parts: Any, *, mask: Any = None) -> Tensor:
+        return x + parts[0] if mask is None else x + parts["y"] * mask
+
+    one = captured(module(forward), X, {"y": Y}, mask=Z)
+    with pytest.raises(EqsynthError) as caught:
+        one.bind(X, [Y, (Y,)], mask=Z)
+    assert caught.value.got == "(_, [_, (_,)], mask=_)"
+    assert caught.value.expected == "(_, {'y': _}, mask=_)"

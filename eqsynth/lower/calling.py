@@ -124,7 +124,32 @@ def leaves_of(tree: Any, spec: TreeSpec, any_order: bool) -> list[Any]:
     if any_order:
         with suppress(ValueError):
             return spec.flatten_up_to(tree)
-    raise _misfit(f"{len(leaves)} values: {own}", f"{spec.num_leaves}: {spec}")
+    raise _misfit(as_call(own), as_call(spec))
+
+
+def as_call(spec: TreeSpec) -> str:
+    """The structure of arguments as a call of it; a value is ``_``.
+
+    >>> _, spec = tree_flatten(((1, [2, 3]), {"mask": 4}))
+    >>> as_call(spec)
+    '(_, [_, _], mask=_)'
+    """
+    placed, named = spec.children()
+    parts = map(_shown, placed.children())
+    names = zip(named.context, named.children(), strict=True)
+    return f"({', '.join([*parts, *(f'{name}={_shown(part)}' for name, part in names)])})"
+
+
+def _shown(spec: TreeSpec) -> str:
+    if spec.is_leaf():
+        return "_"
+    parts = list(map(_shown, spec.children()))
+    if spec.type is dict:
+        named = zip(spec.context, parts, strict=True)
+        return f"{{{', '.join(f'{key!r}: {part}' for key, part in named)}}}"
+    if spec.type in (list, tuple):
+        return f"[{', '.join(parts)}]" if spec.type is list else f"({', '.join(parts)},)"
+    return f"{getattr(spec.type, '__name__', spec.type)}({', '.join(parts)})"
 
 
 @dataclass(frozen=True)

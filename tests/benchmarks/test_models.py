@@ -68,7 +68,7 @@ def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:
     again = Journal(path, {"size": "probe"})
     assert list(again.rows) == ["bert"] and again.rows["bert"].cpu_s == 3.0
     told: list[str] = []
-    (row,) = run(["bert"], again, 1.0, told.append, ("probe", 1.0, "flops", 1, False))
+    (row,) = run(["bert"], again, 1.0, told.append, ("probe", 1.0, "flops", 1, False, None))
     assert row.equal and not told
     assert "equal" in line(row) and models.table([row]).row_count == 1
     assert not Journal(path, {"size": "small"}).rows
@@ -91,17 +91,17 @@ def test_the_rows_are_written_into_a_document(tmp_path: Path) -> None:
         Row("opt", "transformers", error="no memory"),
     ]
     for _ in range(2):  # written again, it is the same
-        models_page.write(page, rows, ("small", 5.0, "time", 2), "2 cores of a CPU", {"torch": "9"})
+        models_page.write(page, rows, "small", "--limit-s 5", "2 cores of a CPU", {"torch": "9"})
         text = page.read_text()
         assert text.startswith("# Head\n") and text.endswith("\ntail\n") and "old" not in text
-        assert text.count("| bert |") == 1 and "`--objective time --limit-s 5`, 2 threads" in text
+        assert text.count("| bert |") == 1 and "4 layers of 256" in text and "`--limit-s 5`" in text
     assert "| bert | 2e-07 | replaced | 5% | 3.2 | 4.000 | 3.000 | 2.000 | 2.00 | 1.50 |" in text
     assert "| bart | 1e-03 | replaced | 0% | 0.0 | 4.000 | 3.000 | 2.000 |  |  |" in text
     assert "2 of 4 are equal to eager. Geometric means: 2.00 over eager (1 models)" in text
     assert "bert" in models_page.plot(rows) and "opt" not in models_page.plot(rows)
     page.write_text("# Head\n")
     with pytest.raises(ValueError, match="models-table"):
-        models_page.write(page, rows, ("small", 5.0, "time", 2), "", {})
+        models_page.write(page, rows, "small", "", "", {})
 
 
 def test_the_documents_table_has_its_place() -> None:
