@@ -64,9 +64,9 @@ def vanishes_outside(
     """True if the scope is ``fill`` wherever traversal iterator ``axis`` leaves its extent, on the
     sides that are asked about.
 
-    A read whose index along some axis is ``a*z + rest`` leaves its tensor as soon as ``z`` leaves
-    [0, extent); in a product one such factor with fill 0 is enough. In another reduction the read
-    stands alone, and its fill is what changes nothing there.
+    A read whose index along some axis is ``a*z + rest``, a of either sign, leaves its tensor as
+    soon as ``z`` leaves [0, extent); in a product one such factor with fill 0 is enough. In another
+    reduction the read stands alone, and its fill is what changes nothing there.
     """
     if not is_view(scope) and fill != neutral_outside(scope):
         return False
@@ -94,8 +94,11 @@ def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, 
             break
         index, size = atom.value, size * atom.divisor
     a = index.coefficient(axis)
-    if a <= 0 or not index.is_affine or extent == 1:
+    if a == 0 or not index.is_affine or extent == 1:
         return False
+    if a < 0:
+        # size - 1 - index is outside [0, size) wherever index is.
+        index, a = -index + (size - 1), -a
     rest = index - Index.iterator(axis, extent) * a
     low, high = rest.range()
     below, above = sides
@@ -121,8 +124,11 @@ def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):
             step = index.coefficient(it.slot)
-            if step <= 0 or not index.is_affine:
+            if step == 0 or not index.is_affine:
                 continue
+            if step < 0:
+                # size - 1 - index is outside [0, size) wherever index is.
+                index, step = -index + (size - 1), -step
             rest = index - Index.iterator(it.slot, it.extent) * step
             rest_low, rest_high = rest.range()
             # step*it + rest in [0, size) for some value of the rest.

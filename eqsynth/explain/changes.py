@@ -34,8 +34,9 @@ LONGEST_CHAIN: Final = 300
 _SPELLING: Final = frozenset({
     "canonical-form", "derived-form", "identity-view", "traversal-merge", "view-merge",
     "traversal-order", "expression-fusion", "reduction-merge", "reduction-unfold",
-    "iterator-merge", "number-is-full", "read-constants", "reshape-of-reshape",
-    "reshape-same", "split-as-reshape", "merge-as-reshape", "match-view", AFFINE_FORM,
+    "iterator-merge", "number-is-full", "read-constants", "derived-constants",
+    "reshape-of-reshape", "reshape-same", "split-as-reshape", "merge-as-reshape", "match-view",
+    AFFINE_FORM,
 })  # fmt: skip
 
 

@@ -6,7 +6,8 @@ bounds of a reduction and its body, one iterator for one iterator. Operands that
 swapped, and so may those few functions of which the same bits come out (``relu(relu(x))``). So what
 is the same is the same in each dtype and to the last bit.
 
-``equal``: as polynomials over a commutative ring, with sums taken apart (``polynomials.py``).
+``equal``: as polynomials over a commutative ring, with sums taken apart (``polynomials.py``), and
+one iteration space related to another (``relating.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import z3
 from eqsynth.ir.functions import COMMUTATIVE, FUNCTIONS
 from eqsynth.verify.integers import Integers
 from eqsynth.verify.polynomials import Term, terms
+from eqsynth.verify.relating import narrowed, pinned
 from eqsynth.verify.values import (
     Call,
     Iterators,
@@ -165,15 +167,25 @@ class Comparison:
 
     def equal(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
         """Whether two values are the same polynomial, sums taken apart."""
-        left = list(terms(a))
-        right = [t.times(Fraction(-1)) for t in terms(b)]
-        rest = [*left, *right]
         if self.whole and not all(n in range(_MOST_WHOLE) for v in (a, b) for n in numbers(v)):
             raise Left("a number that isn't one of each integer dtype")
+        if self._cancels([*terms(a), *(t.times(Fraction(-1)) for t in terms(b))], given):
+            return True
+        # Where a guard parts what is summed, its two parts by themselves, each over its own range.
+        parts = [*terms(a, True), *(t.times(Fraction(-1)) for t in terms(b, True))]
+        if not any(term.conditions and term.iterators for term in parts):
+            return False
+        parts = [t for t in parts if not self._never(t, given)]
+        return self._cancels([pinned(t, self.ints, given) for t in parts], given, related=True)
+
+    def _cancels(
+        self, rest: list[Term], given: tuple[Any, ...], related: bool = False
+    ) -> bool:
+        """Whether terms add up to 0."""
         while rest:
             term = rest.pop()
             for n, other in enumerate(rest):
-                if self._alike(term, other, given):
+                if self._alike(term, other, given, related):
                     rest[n] = other.with_factor(term.factor + other.factor)
                     break
             else:
@@ -187,9 +199,12 @@ class Comparison:
             z3.Not(z3.And(*term.conditions)), (*given, *bounds(term.iterators))
         )
 
-    def _alike(self, a: Term, b: Term, given: tuple[Any, ...]) -> bool:
+    def _alike(self, a: Term, b: Term, given: tuple[Any, ...], related: bool = False) -> bool:
         if a.names != b.names or len(a.iterators) != len(b.iterators):
             return False
+        if related:
+            a = narrowed(b, a, self.ints, given)
+            b = narrowed(a, b, self.ints, given)
         for one, two, ranges in self._aligned(a.iterators, b.iterators, given):
             where, there = (
                 renamed(z3.And(*term.conditions, True), names)

@@ -16,7 +16,7 @@ import z3
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.ir.tensor import Input, Tensor, topological
+from eqsynth.ir.tensor import Input, Tensor, args_of, topological
 from eqsynth.ir.types import DTYPES, TensorType, is_float
 from eqsynth.rules.tree import Tree, Var, is_call
 from eqsynth.rules.values import Unknown, evaluate
@@ -74,12 +74,21 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
         bound |= {n: tuple(inputs[part] for part in parts) for n, parts in lists.items()}
         sides = _typed(form, bound)
         if sides is not None:
-            found.add(_mode({t.dtype for t in topological(sides)}))
+            found.add(_mode(_computed_in(sides)))
     views = all(OPERATORS[h].kind == "view" and h not in ("Cast", "Concat")
                 for h in form.heads if h in OPERATORS)  # fmt: skip
     if not found:
         raise Left("dtypes for which it matches: none were found")
     return frozenset(("views",)) if views else frozenset(found)
+
+
+def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
+    """The dtypes of what is computed from inputs, and of the constants that it reads. Within a
+    constant, what is converted is 0 or 1 (``operators.py``)."""
+    varying = [t for t in topological(sides) if not t.constant]
+    return {t.dtype for t in (*sides, *varying)} | {
+        arg.dtype for t in varying for arg in args_of(t)
+    }
 
 
 def _plain(x: Any, model: Any) -> Any:

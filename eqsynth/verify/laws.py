@@ -23,6 +23,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "canonical-form": ("derive",),
     "correlate": ("correlate",),
     "correlate-losing": ("correlate",),
+    "derived-constants": ("number",),
     "derived-form": ("derive",),
     "distribute": ("inline", "rearrange", "split"),
     "expression-fusion": ("inline",),

@@ -9,68 +9,26 @@ terms exist, and shown of those that it makes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import z3
 
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.verify.integers import Integers, number
-from eqsynth.verify.values import Call, Guard, Number, Read, Reduce, Value, guarded, row_major
+from eqsynth.verify.integers import number
+from eqsynth.verify.symbolic import (
+    Extents,
+    Require,
+    Symbolic,
+    as_value,
+    computed,
+    same,
+    size_of,
+)
+from eqsynth.verify.values import Call, Guard, Number, Read, Reduce, Value, numbers, row_major
 from eqsynth.verify.verdict import Left
-
-Extents: TypeAlias = tuple[Any, ...]
-Element: TypeAlias = Callable[[Extents], Value]
-
-
-class IllTyped(Exception):
-    """Raised where no term is made at these ranks."""
-
-
-@dataclass(frozen=True)
-class Symbolic:
-    """A tensor of symbolic extents.
-
-    Attributes:
-        at: its element at an index that is in range.
-        flat: its element at a row-major position.
-    """
-
-    extents: Extents
-    at: Element
-    flat: Callable[[Any], Value]
-
-    @property
-    def rank(self) -> int:
-        return len(self.extents)
-
-    def read(self, index: Sequence[Any], fill: float = 0.0) -> Value:
-        """The element, or the fill where the index lies outside."""
-        inside = [c for i, e in zip(index, self.extents, strict=True)
-                  for c in (number(i) >= 0, number(i) < e)]  # fmt: skip
-        return guarded(z3.And(*inside) if inside else True, self.at(tuple(index)), Number(fill))
-
-
-Require: TypeAlias = Callable[[Any], None]
-
-
-def leaf(name: str, extents: Extents) -> Symbolic:
-    """A tensor of which nothing is known."""
-    return Symbolic(
-        extents,
-        lambda index: Read(name, tuple(index), extents),
-        lambda position: Read(name, (position,), extents, True),
-    )
-
-
-def _computed(extents: Extents, at: Element) -> Symbolic:
-    def flat(_: Any) -> Value:
-        raise Left("the elements in row-major order of what is computed")
-
-    return Symbolic(extents, at, flat)
+from eqsynth.verify.windows import Windows
 
 
 def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
@@ -81,9 +39,9 @@ def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
         for shape in shapes:
             if len(shape) >= -axis:
                 extent = shape[axis]
-                if _same(joined, extent):
+                if same(joined, extent):
                     continue
-                if _same(joined, 1):
+                if same(joined, 1):
                     joined = extent
                     continue
                 require(z3.Or(number(joined) == extent, number(joined) == 1, number(extent) == 1))
@@ -92,26 +50,18 @@ def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
     return tuple(result)
 
 
-def _same(a: Any, b: Any) -> bool:
-    return bool(number(a).eq(number(b)))
-
-
 def projected(index: Sequence[Any], shape: Extents, result: Extents) -> Extents:
     """Where a tensor that is broadcast to a result is read."""
     own = list(index)[len(index) - len(shape) :]
     there = result[len(result) - len(shape) :]
     return tuple(
-        i if _same(e, r) else z3.If(number(e) == 1, 0, number(i))
+        i if same(e, r) else z3.If(number(e) == 1, 0, number(i))
         for i, e, r in zip(own, shape, there, strict=True)
     )
 
 
-class Operators:
+class Operators(Windows):
     """The operators, for one rule at known ranks."""
-
-    def __init__(self, ints: Integers, require: Require) -> None:
-        self.ints = ints
-        self.require = require
 
     def apply(self, name: str, args: list[Any]) -> Symbolic:
         """An operator of the schema applied to tensors and attributes, in the schema's order.
@@ -130,18 +80,32 @@ class Operators:
             raise Left(f"the operator {name}")
         return method(*args)
 
-    def needs(self, holds: bool) -> None:
-        if not holds:
-            raise IllTyped
-
     def elementwise(self, function: str, args: Sequence[Symbolic]) -> Symbolic:
         shape = broadcast([arg.extents for arg in args], self.require)
 
         def at(index: Extents) -> Value:
-            return Call(function, tuple(
-                arg.at(projected(index, arg.extents, shape)) for arg in args))  # fmt: skip
+            values = tuple(arg.at(projected(index, arg.extents, shape)) for arg in args)
+            return _places_equal(*values) if function == "eq" else Call(function, values)
 
-        return _computed(shape, at)
+        return computed(shape, at)
+
+    def _cast(self, x: Symbolic, dtype: Any) -> Symbolic:
+        """Of what is 0 or 1, which every dtype holds."""
+
+        def at(index: Extents) -> Value:
+            value = x.at(index)
+            if isinstance(value, Guard) and {0.0, 1.0}.issuperset(numbers(value)):
+                return value
+            raise Left(f"what is converted to {dtype}")
+
+        return computed(x.extents, at)
+
+    def _iota(self, shape: Extents, axis: Any, dtype: Any) -> Symbolic:
+        if dtype != "int64":
+            raise Left("places that a small integer holds")
+        self.require(z3.And(*(number(e) >= 0 for e in shape), True))
+        self.needs(isinstance(axis, int) and 0 <= axis < len(shape))
+        return computed(shape, lambda index: as_value(index[axis]))
 
     # ---- views ------------------------------------------------------------------------
 
@@ -151,7 +115,7 @@ class Operators:
                             number(step) >= 1))  # fmt: skip
         length = -self.ints.floor(-(number(stop) - start), number(step))[0]
         shape = (*x.extents[:axis], length, *x.extents[axis + 1 :])
-        return _computed(shape, lambda i: x.at(
+        return computed(shape, lambda i: x.at(
             (*i[:axis], number(i[axis]) * step + start, *i[axis + 1 :])))  # fmt: skip
 
     def _stride(self, x: Symbolic, axis: Any, step: Any) -> Symbolic:
@@ -160,9 +124,9 @@ class Operators:
         q, r = self.ints.floor(n, step)
         self.require(r == 0)
         shape = (*x.extents[:axis], q, *x.extents[axis + 1 :])
-        if _same(number(step), 1):
+        if same(number(step), 1):
             shape = x.extents
-        return _computed(
+        return computed(
             shape, lambda i: x.at((*i[:axis], number(i[axis]) * step, *i[axis + 1 :]))
         )
 
@@ -174,14 +138,14 @@ class Operators:
             place = (number(i[axis]) + amount) % n
             return x.at((*i[:axis], place, *i[axis + 1 :]))
 
-        return _computed(x.extents, at)
+        return computed(x.extents, at)
 
     def _unfold(self, x: Symbolic, axis: Any, size: Any) -> Symbolic:
         self._axis(x, axis)
         self.require(number(size) >= 1)
         half = self.ints.floor(size, 2)[0]
         shape = (*x.extents[: axis + 1], size, *x.extents[axis + 1 :])
-        return _computed(shape, lambda i: x.read(
+        return computed(shape, lambda i: x.read(
             (*i[:axis], number(i[axis]) + i[axis + 1] - half, *i[axis + 2 :])))  # fmt: skip
 
     def _split(self, x: Symbolic, axis: Any, block: Any) -> Symbolic:
@@ -209,20 +173,28 @@ class Operators:
 
     def _reshape(self, x: Symbolic, shape: Extents) -> Symbolic:
         self.require(z3.And(*(number(e) >= 0 for e in shape), True))
-        self.require(_size(shape) == _size(x.extents))
+        self.require(size_of(shape) == size_of(x.extents))
+        long, own = ([n for n, e in enumerate(s) if not same(e, 1)] for s in (shape, x.extents))
+        if len(long) == len(own) and all(
+            same(shape[a], x.extents[b]) for a, b in zip(long, own, strict=True)
+        ):
+            # Axes of extent 1 that come and go.
+            place = dict(zip(own, long, strict=True))
+            return Symbolic(shape, lambda i: x.at(tuple(
+                i[place[b]] if b in place else 0 for b in range(x.rank))), x.flat)  # fmt: skip
         return Symbolic(shape, lambda i: x.flat(row_major(i, shape)), x.flat)
 
     def _expand(self, x: Symbolic, shape: Extents) -> Symbolic:
         self.needs(x.rank <= len(shape))
         joined = broadcast([x.extents, shape], self.require)
         self.require(z3.And(*(number(a) == b for a, b in zip(joined, shape, strict=True)), True))
-        return _computed(shape, lambda i: x.at(projected(i, x.extents, shape)))
+        return computed(shape, lambda i: x.at(projected(i, x.extents, shape)))
 
     def _permute(self, x: Symbolic, order: Extents) -> Symbolic:
         self.needs(sorted(order) == list(range(x.rank)))
         place = {axis: n for n, axis in enumerate(order)}
         shape = tuple(x.extents[axis] for axis in order)
-        return _computed(shape, lambda i: x.at(tuple(i[place[a]] for a in range(x.rank))))
+        return computed(shape, lambda i: x.at(tuple(i[place[a]] for a in range(x.rank))))
 
     def _pad(self, x: Symbolic, before: Extents, after: Extents, value: Any) -> Symbolic:
         self.needs(len(before) == len(after) == x.rank)
@@ -235,7 +207,7 @@ class Operators:
             return Guard(found.condition, found.inside, Number(value)) if isinstance(
                 found, Guard) else found  # fmt: skip
 
-        return _computed(shape, at)
+        return computed(shape, at)
 
     def _concat(self, parts: Sequence[Symbolic], axis: Any) -> Symbolic:
         self.needs(bool(parts) and all(p.rank == parts[0].rank for p in parts))
@@ -261,7 +233,7 @@ class Operators:
                 found = Guard(number(i[axis]) < stop, own, found)
             return found
 
-        return _computed(shape, at)
+        return computed(shape, at)
 
     # ---- reductions and contractions -------------------------------------------------
 
@@ -282,7 +254,7 @@ class Operators:
                 return body
             return Reduce(reducer, tuple((bound[a], x.extents[a]) for a in gone), body)
 
-        return _computed(shape, at)
+        return computed(shape, at)
 
     def _reducesum(self, x: Symbolic, axes: Extents, keep: Any) -> Symbolic:
         return self.reduce(x, axes, keep, "sum")
@@ -308,67 +280,7 @@ class Operators:
             right = b.at((*projected(n, b.extents[:-2], batch), k, j))
             return Reduce("sum", ((k, a.extents[-1]),), Call("mul", (left, right)))
 
-        return _computed((*batch, a.extents[-2], b.extents[-1]), at)
-
-    def _windows(self, x: Symbolic, kernel: Extents, stride: Extents, padding: Extents,
-                 dilation: Extents) -> Extents:  # fmt: skip
-        """Extents of the result of a sliding window on the last two axes."""
-        self.needs(x.rank == 4 and all(len(v) == 2 for v in (kernel, stride, padding, dilation)))
-        result = []
-        for n, k, s, p, d in zip(x.extents[2:], kernel, stride, padding, dilation, strict=True):
-            self.require(z3.And(number(k) >= 1, number(s) >= 1, number(p) >= 0, number(d) >= 1))
-            span = number(n) + 2 * number(p) - number(d) * (number(k) - 1) - 1
-            count = self.ints.floor(span, s)[0] + 1
-            self.require(count >= 1)
-            result.append(count)
-        return tuple(result)
-
-    def _taps(self, i: Extents, k: Sequence[Any], stride: Extents, padding: Extents,
-              dilation: Extents) -> Extents:  # fmt: skip
-        axes = zip(stride, i, dilation, k, padding, strict=True)
-        return tuple(number(s) * at + number(d) * tap - p for s, at, d, tap, p in axes)
-
-    def _conv2d(self, x: Symbolic, w: Symbolic, stride: Extents, padding: Extents,
-                dilation: Extents, groups: Any) -> Symbolic:  # fmt: skip
-        self.needs(w.rank == 4)
-        if not _same(number(groups), 1):
-            raise Left("a convolution in groups")
-        self.require(number(x.extents[1] if x.rank == 4 else -1) == w.extents[1])
-        spatial = self._windows(x, w.extents[2:], stride, padding, dilation)
-
-        def at(index: Extents) -> Value:
-            n, f, *i = index
-            c, *k = (z3.FreshInt("k") for _ in range(3))
-            taps = self._taps(tuple(i), k, stride, padding, dilation)
-            body = Call("mul", (x.read((n, c, *taps)), w.at((f, c, *k))))
-            bound = tuple(zip((c, *k), w.extents[1:], strict=True))
-            return Reduce("sum", bound, body)
-
-        return _computed((x.extents[0], w.extents[0], *spatial), at)
-
-    def _pool(
-        self, x: Symbolic, fill: float, kernel: Extents, stride: Extents, padding: Extents,
-        dilation: Extents,
-    ) -> tuple[Extents, Callable[[Extents], Reduce]]:  # fmt: skip
-        spatial = self._windows(x, kernel, stride, padding, dilation)
-
-        def at(index: Extents) -> Reduce:
-            n, c, *i = index
-            k = [z3.FreshInt("k") for _ in range(2)]
-            taps = self._taps(tuple(i), k, stride, padding, dilation)
-            bound = tuple(zip(k, kernel, strict=True))
-            return Reduce("max" if fill else "sum", bound, x.read((n, c, *taps), fill))
-
-        return (*x.extents[:2], *spatial), at
-
-    def _maxpool2d(self, x: Symbolic, *window: Extents) -> Symbolic:
-        shape, at = self._pool(x, -math.inf, *window)
-        return _computed(shape, at)
-
-    def _avgpool2d(self, x: Symbolic, *window: Extents) -> Symbolic:
-        shape, at = self._pool(x, 0.0, *window)
-        count = Call("points", tuple(_as_value(k) for k in window[0]))
-        return _computed(shape, lambda index: Call("mul", (count, at(index))))
+        return computed((*batch, a.extents[-2], b.extents[-1]), at)
 
     def _layernorm(self, x: Symbolic, g: Symbolic, h: Symbolic, axes: Any, eps: Any) -> Symbolic:
         """Some function of the row that is normalized, the scale, the shift and the place."""
@@ -386,13 +298,13 @@ class Operators:
 
         def at(i: Extents) -> Value:
             parts = (row(x, i[:keep]), row(g, ()), row(h, ()), Number(eps))
-            return Call("layer_norm", (*parts, *map(_as_value, i[keep:])))
+            return Call("layer_norm", (*parts, *map(as_value, i[keep:])))
 
-        return _computed(x.extents, at)
+        return computed(x.extents, at)
 
     def _full(self, shape: Extents, fill: Any, _dtype: Any) -> Symbolic:
         self.require(z3.And(*(number(e) >= 0 for e in shape), True))
-        value = Number(fill)
+        value = fill if isinstance(fill, Call) else Number(fill)
         return Symbolic(shape, lambda _: value, lambda _: value)
 
     def _axis(self, x: Symbolic, axis: Any) -> Any:
@@ -402,23 +314,19 @@ class Operators:
         return number(x.extents[axis])
 
 
-def _size(extents: Extents) -> Any:
-    size: Any = z3.IntVal(1)
-    for extent in extents:
-        size = size * extent
-    return size
-
-
-def _as_value(x: Any) -> Value:
-    """An integer as an argument of a function."""
-    return Read("integer", (number(x),), (x,), True)
+def _places_equal(a: Value, b: Value) -> Value:
+    """1 where two places are one, else 0."""
+    if not all(isinstance(side, Read) and side.name == "integer" for side in (a, b)):
+        return Call("eq", (a, b))
+    assert isinstance(a, Read) and isinstance(b, Read)
+    return Guard(number(a.index[0]) == b.index[0], Number(1.0), Number(0.0))
 
 
 SPECTATORS: Final = frozenset({
     *(name for name, row in OPERATORS.items() if row.kind == "elementwise" and
       row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
     "Slice", "Stride", "Shift", "Unfold", "Split", "Merge", "Concat", "LayerNorm", "Matmul",
-    "Conv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
+    "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
     "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd",
 })  # fmt: skip
 """Operators that treat axes that they don't name alike, and apart from each other."""

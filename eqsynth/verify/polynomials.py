@@ -61,8 +61,12 @@ class Term:
         ))  # fmt: skip
 
 
-def terms(value: Value) -> Iterator[Term]:
+def terms(value: Value, apart: bool = False) -> Iterator[Term]:
     """A value as a sum of terms.
+
+    Args:
+        apart: of a guard ``[c] f + [not c] g``, and not ``[c] f + g - [c] g``, which has the same
+            terms whatever c is.
 
     Raises:
         Left: a number or a function that may not be finite.
@@ -71,22 +75,25 @@ def terms(value: Value) -> Iterator[Term]:
         case Number(value=float() as n) if math.isfinite(n):
             yield Term(Fraction(n))
         case Guard():
-            yield from (_with(t, value.condition) for t in terms(value.inside))
-            for term in terms(value.outside):
-                yield term
-                yield _with(term.times(Fraction(-1)), value.condition)
+            yield from (_with(t, value.condition) for t in terms(value.inside, apart))
+            for term in terms(value.outside, apart):
+                if apart:
+                    yield _with(term, z3.Not(value.condition))
+                else:
+                    yield term
+                    yield _with(term.times(Fraction(-1)), value.condition)
         case Call(name="add" | "sub"):
-            yield from terms(value.args[0])
+            yield from terms(value.args[0], apart)
             sign = Fraction(1 if value.name == "add" else -1)
-            yield from (term.times(sign) for term in terms(value.args[1]))
+            yield from (term.times(sign) for term in terms(value.args[1], apart))
         case Call(name="neg"):
-            yield from (term.times(Fraction(-1)) for term in terms(value.args[0]))
+            yield from (term.times(Fraction(-1)) for term in terms(value.args[0], apart))
         case Call(name="mul"):
-            for one in terms(value.args[0]):
-                for two in terms(value.args[1]):
+            for one in terms(value.args[0], apart):
+                for two in terms(value.args[1], apart):
                     yield _product(one, two)
         case Reduce(reducer="sum"):
-            for term in terms(value.body):
+            for term in terms(value.body, apart):
                 yield Term(term.factor, (*value.iterators, *term.iterators), term.conditions,
                             term.atoms)  # fmt: skip
         case _ if not _finite(value):

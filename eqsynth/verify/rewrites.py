@@ -37,7 +37,8 @@ from eqsynth.verify.dtypes import modes as modes_of
 from eqsynth.verify.facts import COMPARISONS, comparison, integer
 from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import Integers, number
-from eqsynth.verify.operators import IllTyped, Operators, Symbolic, leaf
+from eqsynth.verify.operators import Operators
+from eqsynth.verify.symbolic import IllTyped, Symbolic, leaf, reciprocal
 from eqsynth.verify.verdict import Left
 
 
@@ -84,6 +85,8 @@ class _Case:
 
     def __post_init__(self) -> None:
         self.operators = Operators(self.ints, self._require)
+        computed = {fact[1].name for fact in self.form.facts if fact[0] == "=" and
+                    isinstance(fact[1], Var) and is_call(fact[2])}  # fmt: skip
         for name, sort in self.form.sorts.items():
             chosen: Any = self.choice.get(name)
             kind = self.form.kinds.get(name, "")
@@ -100,7 +103,7 @@ class _Case:
                 self.bound[name] = chosen
             elif kind and sort == "i64":
                 self.bound[name] = self.ints.fresh(name)
-            elif kind and sort in ("f64", "String"):
+            elif kind and sort in ("f64", "String") and name not in computed:
                 self.bound[name] = Unsaid(name)
 
     def _extents(self, name: str, rank: int) -> tuple[Any, ...]:
@@ -180,6 +183,10 @@ class _Case:
         if head in ("+", "-", "*", "/", "%", "min", "max", "abs"):
             if all(_is_integer(self.of(arg)) for arg in args):
                 return integer(tree, self.ints, self.of)
+            if head == "/" and args[0] == 1.0 and is_call(args[1]) and args[1][0] == "to-f64":
+                count = self.of(args[1][1])
+                if self.ints.holds(number(count) >= 1):
+                    return reciprocal(count)
             return Unsaid(render(tree))
         if head == "dtype":
             return Unsaid(render(tree))

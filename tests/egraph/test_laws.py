@@ -136,7 +136,7 @@ BIAS = x(Index(0), shape=(1,), name="bias")
         Call("exp", (X4,)),
         x(it(0, 4), shape=(5,)),
         x(it(0, 4), shape=(4,), fill=-INF),
-        x(Index(3) - it(0, 4), shape=(4,)),
+        x(Index(2) - it(0, 4), shape=(4,)),
         Prod((x(it(0, 4) % 4, shape=(4,)), BIAS)),
     ],
     ids=["bias", "max", "exp", "larger", "fill", "reversed", "modulo"],
@@ -183,6 +183,19 @@ def test_rows_of_a_flattened_axis_end_where_it_does() -> None:
     assert vanishes_outside(Scope((12,), (), x(z // 4, z % 4, shape=(3, 4))), 0, 0.0)
     for index, size in ((z % 4, 4), (z // 4 - 1, 3), (z // 4, 4), (z // 5, 3)):
         assert not vanishes_outside(Scope((12,), (), x(index, shape=(size,))), 0, 0.0)
+
+
+def test_a_mirrored_axis_ends_where_it_does() -> None:
+    """x[3 - z] is outside where z is, on either side; x[2 - z] is x[3] at z = -1."""
+    z = it(0, 4)
+    for index, size in ((3 - z, 4), (3 - z, 3), (6 - 2 * z, 7)):
+        inner = Scope((4,), (), x(index, shape=(size,)))
+        outer, read, _ = shifted(inner)
+        merged = merge(outer, read, inner)
+        assert merged is not None
+        assert_equal(outer, merged)
+    for index, size in ((2 - z, 4), (4 - z, 4), (6 - 2 * z, 9)):
+        assert not vanishes_outside(Scope((4,), (), x(index, shape=(size,))), 0, 0.0)
 
 
 def test_zero_times_infinity_is_no_zero() -> None:
@@ -456,7 +469,11 @@ def test_only_what_is_zero_is_cut_off(scope: Scope) -> None:
 
 
 def test_what_is_zero_is_cut_off() -> None:
-    for scope in (Scope((6,), (), PADDED), Scope((), (6,), Prod((PADDED, BIAS)))):
+    mirrored = x(3 - it(0, 6), shape=(3,))
+    for scope in (
+        Scope((6,), (), PADDED), Scope((), (6,), Prod((PADDED, BIAS))),
+        Scope((), (6,), Prod((mirrored, BIAS))),
+    ):  # fmt: skip
         tightened = end(derivation.tighten(scope))
         assert tightened is not None
         assert_equal(scope, tightened)

@@ -167,6 +167,7 @@ def terms(*made: Tensor) -> Program:
 X, Y, Z = (eqsynth.input(n, s) for n, s in (("x", (3, 4)), ("y", (12,)), ("z", (64, 64))))
 A, B = eqsynth.input("a", (3, 5)), eqsynth.input("b", (5, 4))
 IMAGE = eqsynth.input("image", (1, 8, 4, 5))
+ONE_CHANNEL = eqsynth.input("one", (1, 1, 4, 5))
 Q, KEYS, V = (eqsynth.input(n, (2, 6, 3)) for n in "qkv")
 
 
@@ -369,6 +370,11 @@ ROWS: dict[str, Winner | Equal] = {
     ),
     "expression-fusion": MLP,
     "read-constants": ATTENTION,
+    "derived-constants": Equal(
+        expressions(lambda: ops.conv2d(
+            ONE_CHANNEL, ops.pad(ops.full((1, 1, 1, 1), 1.0), (1, 1, 1, 1)), padding=1)),
+        expressions(lambda: ONE_CHANNEL),
+    ),
     "like-terms": Equal(
         expressions(lambda: einnet.pooled(einnet.U) + einnet.pooled(einnet.U)),
         expressions(lambda: einnet.depthwise(ops.full((2, 1, 3, 3), 2 / 9))),

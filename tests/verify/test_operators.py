@@ -16,7 +16,8 @@ from eqsynth.ir.types import TensorType
 z3 = pytest.importorskip("z3")
 
 from eqsynth.verify.integers import Integers  # noqa: E402
-from eqsynth.verify.operators import SPECTATORS, Operators, Symbolic, leaf  # noqa: E402
+from eqsynth.verify.operators import SPECTATORS, Operators  # noqa: E402
+from eqsynth.verify.symbolic import Symbolic, leaf  # noqa: E402
 from eqsynth.verify.values import Call, Guard, Number, Read, Reduce, Value  # noqa: E402
 
 
@@ -88,6 +89,11 @@ CASES: list[tuple[str, list[tuple[int, ...]], tuple[Any, ...]]] = [
     ("ReduceMin", [(2, 3)], ((0,), 0)), ("ReduceProd", [(2, 3)], ((), 0)),
     ("Matmul", [(2, 1, 2, 3), (3, 3, 2)], ()), ("Matmul", [(2, 3), (3, 1)], ()),
     ("Conv2d", [(1, 2, 4, 5), (2, 2, 2, 3)], ((2, 1), (1, 0), (1, 2), 1)),
+    ("Conv2d", [(1, 4, 3, 3), (6, 2, 2, 1)], ((1, 2), (0, 1), (1, 1), 2)),
+    ("Conv2d", [(1, 3, 3, 3), (3, 1, 2, 2)], ((1, 1), (0, 1), (1, 1), 3)),
+    ("FusedConv2d", [(1, 2, 3, 4), (3, 2, 2, 2), (3,)], ((1, 2), (0, 1), (1, 1), 1, "relu")),
+    ("FusedConv2d", [(1, 2, 3, 4), (3, 2, 2, 2), (3,)], ((1, 2), (0, 1), (1, 1), 1, "none")),
+    ("Iota", [], ((2, 3), 1, "int64")), ("Reshape", [(1, 3, 1)], ((3, 1, 1, 1),)),
     ("MaxPool2d", [(1, 2, 4, 5)], ((2, 3), (2, 1), (1, 1), (1, 1))),
     ("AvgPool2d", [(1, 1, 4, 5)], ((2, 3), (2, 1), (1, 1), (2, 1))),
     ("Full", [], ((2, 3), 2.5, "float64")),
@@ -112,6 +118,15 @@ def test_an_operator_is_what_the_interpreter_says(
         position = int(np.ravel_multi_index(place, expected.shape)) if place else 0
         if name in ("Reshape", "Split", "Merge", "Full"):
             assert number_of(found.flat(z3.IntVal(position)), env) == expected[place]
+
+
+def test_an_identity_matrix_is_one_on_its_diagonal() -> None:
+    found = Operators(Plain(), required)
+    rows, columns = (found.apply("Iota", [(3, 3), axis, "int64"]) for axis in (0, 1))
+    one = found.apply("Cast", [found.apply("Equal", [rows, columns]), "float32"])
+    values = [[number_of(one.at((z3.IntVal(i), z3.IntVal(j))), {}) for j in range(3)]
+              for i in range(3)]  # fmt: skip
+    assert np.array_equal(values, np.eye(3))
 
 
 def test_every_operator_whose_ranks_are_argued_is_held() -> None:

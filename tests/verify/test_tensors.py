@@ -121,6 +121,35 @@ def test_a_definition_is_none_to_prove() -> None:
          ":when ((= (shape x) (shape y)) (= (dtype x) (dtype y)))", "real"),
         # Broadcasting may enlarge.
         ("(rewrite (Maximum x x) (Maximum x y) :when ((= (dtype x) (dtype y)))", "real"),
+        # The last rows of z and w are left out, or summed twice.
+        ("(rewrite (Matmul (Concat (vec-of x z) 1) (Concat (vec-of y w) 0)) (Matmul x y) "
+         ':when ((= 2 (vec-length (shape x))) (= 2 (vec-length (shape y))) '
+         '(= 2 (vec-length (shape z))) (= 2 (vec-length (shape w))) '
+         '(= (vec-get (shape x) 1) (vec-get (shape y) 0)) (= (dtype x) "float32") '
+         '(= (dtype y) "float32") (= (dtype z) "float32") (= (dtype w) "float32"))', "real"),
+        # Without the condition the parts meet elsewhere.
+        ("(rewrite (Matmul (Concat (vec-of x z) 1) (Concat (vec-of y w) 0)) "
+         "(Add (Matmul x y) (Matmul z w)) "
+         ':when ((= 2 (vec-length (shape x))) (= 2 (vec-length (shape y))) '
+         '(= 2 (vec-length (shape z))) (= 2 (vec-length (shape w))) '
+         '(= (dtype x) "float32") (= (dtype y) "float32") '
+         '(= (dtype z) "float32") (= (dtype w) "float32"))', "real"),
+        # The diagonal is longer than x has columns: no product; of a wider one columns are cut.
+        ('(rewrite (Matmul x (Cast (Equal (Iota (vec-of n m) 0 "int64") '
+         '(Iota (vec-of n m) 1 "int64")) "float32")) (Slice x 1 0 m 1) '
+         ':when ((= 2 (vec-length (shape x))) (= n (vec-get (shape x) 1)) (= m (+ n 1)) '
+         '(= (dtype x) "float32"))', "real"),
+        # The kernel's one is beside its middle.
+        ('(rewrite (Conv2d x (Pad (Reshape (Cast (Equal (Iota (vec-of n n) 0 "int64") '
+         '(Iota (vec-of n n) 1 "int64")) "float32") (vec-of n n 1 1)) (vec-of 0 0 a b) '
+         '(vec-of 0 0 c b) 0.0) (vec-of 1 1) p (vec-of 1 1) 1) x '
+         ':when ((= 4 (vec-length (shape x))) (= n (vec-get (shape x) 1)) '
+         '(= a (+ 1 (vec-get p 0))) (= c (- (vec-get p 0) 1)) (= b (vec-get p 1)) '
+         '(= (dtype x) "float32"))', "real"),
+        # A sum over a window is no mean.
+        ('(rewrite (AvgPool2d x k s p d) (Conv2d x (Full (vec-of c 1 m n) 1.0 "float32") s p d c) '
+         ':when ((= 4 (vec-length (shape x))) (= c (vec-get (shape x) 1)) (= m (vec-get k 0)) '
+         '(= n (vec-get k 1)) (>= c 1) (= (dtype x) "float32"))', "real"),
         # Number 2.5 is 2 in integers.
         ("(rewrite (Mul x (Full (vec-empty) 2.5 (dtype x))) "
          "(Add (Mul x (Full (vec-empty) 1.5 (dtype x))) x)", "real"),

@@ -304,7 +304,17 @@ def _open_one(view: View, scope: Scope) -> Inline | None:
 
 
 def read_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = underived(view, row)
+    return _with_numbers(view, underived(view, row))
+
+
+def derived_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    scope = settled(view, row)
+    if scope is None or scope not in view.derived:
+        raise Later
+    return _with_numbers(view, scope)
+
+
+def _with_numbers(view: View, scope: Scope) -> Iterable[Path]:
     known = without_constants(view, scope)
     if known is None and any(read.tensor.constant for read in reads(scope.body)):
         raise Later  # a constant that is put together may turn out to be one number

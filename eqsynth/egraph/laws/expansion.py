@@ -22,7 +22,17 @@ from fractions import Fraction
 from typing import Final
 
 from eqsynth.calculus.scopes import bare, closed, scope_over
-from eqsynth.egraph.laws.pieces import Box, Cut, Interval, holds, in_range, intervals, local, simple
+from eqsynth.egraph.laws.pieces import (
+    Box,
+    Cut,
+    Interval,
+    holds,
+    in_range,
+    intervals,
+    local,
+    same_border,
+    simple,
+)
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, It, Mod
 from eqsynth.ir.normal import sort_operands
@@ -144,15 +154,18 @@ class _Pieces:
             if part.tensor.dtype != self._scope.dtype:
                 raise _TooLarge
             where = in_range(part, box)
-            if where is None:
-                return part
-            if not where:
+            if where is False:
                 return Num(part.fill)
-            inside = Read(part.tensor, part.index)
+            inside = Read(part.tensor, part.index) if where else part
             inner = None if part.tensor in within else self._map_of(part.tensor)
             if inner is None or _types(inner.body) != {part.tensor.dtype}:
                 return inside
             at = substitute(inner.body, lambda it: part.index[it.slot])
+            if where is None:
+                moved = same_border(part, at, box)
+                if moved is None:
+                    return part
+                return self.written_out(moved, box, within | {part.tensor})
             return self.written_out(at, box, within | {part.tensor})
 
         found = rewritten(body)

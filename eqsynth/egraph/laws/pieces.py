@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, terms_of
 
 Interval = tuple[int, int]
 """The values low to high - 1 of an iterator."""
@@ -64,6 +64,34 @@ def in_range(read: Read, box: Box) -> bool | None:
             if at is not None:
                 raise Cut(it.slot, at)
     return None if partly else True
+
+
+def _borders(read: Read, box: Box) -> set[tuple[Index, int]]:
+    """The indices that leave their axes somewhere in the piece, counted from where it begins, with
+    the axes' extents."""
+    here = [index.substitute(local(box)) for index in read.index]
+    return {
+        (index, size)
+        for index, size in zip(here, read.tensor.shape, strict=True)
+        if index.range()[0] < 0 or index.range()[1] >= size
+    }
+
+
+def same_border(read: Read, body: Scalar, box: Box) -> Read | None:
+    """``{cat(x, y)}[i, k - 1]`` with any fill is ``x[i, k - 1]`` with it, where i is in x: of the
+    reads that are added up in the body one is in the piece at all, and it leaves its tensor where
+    the read left the body's.
+
+    Raises:
+        Cut: another read is in a part of the piece.
+    """
+    parts = [part for part in terms_of(body)
+             if not (isinstance(part, Read) and part.fill == 0 and in_range(part, box) is False)]
+    part = parts[0] if len(parts) == 1 else None
+    if not isinstance(part, Read):
+        return None
+    same = _borders(read, box) == _borders(part, box)
+    return Read(part.tensor, part.index, read.fill) if same else None
 
 
 def simple(index: Index, box: Box, traversed: int) -> Index:

@@ -109,8 +109,18 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
-    # What a view reads may be a view back.
-    return sorted(found, key=conditions.is_view)
+    # What a view reads may be a view back: a matrix of a reshape, beside the matrix's diagonal.
+    return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
+
+
+def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
+    """Whether a scope is a view of a class that is a view of ``ref``."""
+    return conditions.is_view(scope) and any(
+        conditions.is_view(back) and next(iter(reads(back.body))).tensor == ref
+        for read in reads(scope.body)
+        if isinstance(read.tensor, ClassRef)
+        for back in view.scopes(read.tensor)
+    )
 
 
 def is_gate(scope: Scope) -> bool:

@@ -189,8 +189,12 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     for read in reads(scope.body):
         assert isinstance(read.tensor, ClassRef)
         for inner in view.scopes(read.tensor):
-            if inner not in view.derived or any(r.tensor == read.tensor for r in reads(inner.body)):
+            if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
+            if inner not in view.derived and not (
+                conditions.is_view(scope) and conditions.is_view(inner)
+            ):
+                continue  # what isn't derived is read by what isn't
             if conditions.is_view(inner) or merging.is_permutation(scope):
                 merged = merging.merge(scope, read, inner)
                 if merged is not None and merged != scope:
@@ -377,6 +381,7 @@ LAWS: Final[dict[str, Law]] = {
     "invariants": algebra.invariants,
     "multiply-out": algebra.multiply_out,
     "read-constants": algebra.read_constants,
+    "derived-constants": algebra.derived_constants,
     "gather-rows": algebra.gather_rows,
     "rows-by-place": algebra.rows_by_place,
     "ungather-rows": algebra.ungather_rows,
@@ -416,8 +421,8 @@ COMPUTED: Final = frozenset({
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
-    "traversal-merge", "read-constants", "like-terms", "expand", "expand-cancels",
-    "rows-by-place",
+    "traversal-merge", "read-constants", "derived-constants", "like-terms", "expand",
+    "expand-cancels", "rows-by-place",
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (

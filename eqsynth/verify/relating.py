@@ -1,0 +1,87 @@
+"""Two sums over other iterators that are one sum: a relation between their iteration spaces.
+
+    sum_{k<n} [k == e] f(k)              =  [0 <= e < n] f(e)                        ``pinned``
+    sum_{k<n} [low <= k < low + m] f(k)  =  sum_{j<m} [0 <= low + j < n] f(low + j)  ``narrowed``
+
+Each is a bijection of the places where the conditions hold: the first of one place, the second a
+shift. Which e and low there are is read off the conditions (where one of them turns from true to
+false); that the conditions hold nowhere else is asked of Z3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import z3
+
+from eqsynth.verify.integers import Integers, number
+from eqsynth.verify.polynomials import Term
+from eqsynth.verify.values import bounds, renamed, substituted
+
+_MOST_PLACES = 8
+
+
+def pinned(term: Term, ints: Integers, given: Sequence[Any]) -> Term:
+    """The term without the iterators that its conditions say the value of."""
+    for k, extent in term.iterators:
+        for place in (z3.IntVal(0), *_turns(term, k)):
+            if _follows(term, k == place, ints, given):
+                inside = (number(place) >= 0, number(place) < extent)
+                return pinned(_replaced(term, k, place, None, inside), ints, given)
+    return term
+
+
+def narrowed(a: Term, b: Term, ints: Integers, given: Sequence[Any]) -> Term:
+    """``b`` over fewer places: iterators of the extents of ``a``, where its conditions allow it."""
+    for wanted in [e for _, e in a.iterators if not _has(b, e, ints, given)]:
+        for k, extent in [(k, e) for k, e in b.iterators if not _has(a, e, ints, given)]:
+            if not ints.holds(number(wanted) <= extent, given):
+                continue
+            for least in (z3.IntVal(0), *_turns(b, k)):
+                if _follows(b, z3.And(k >= least, k < least + wanted), ints, given):
+                    j = z3.FreshInt("k")
+                    place = z3.simplify(least + j)
+                    inside = (place >= 0, place < extent)
+                    return narrowed(a, _replaced(b, k, place, (j, wanted), inside), ints, given)
+    return b
+
+
+def _has(term: Term, extent: Any, ints: Integers, given: Sequence[Any]) -> bool:
+    return any(ints.holds(number(e) == extent, given) for _, e in term.iterators)
+
+
+def _follows(term: Term, goal: Any, ints: Integers, given: Sequence[Any]) -> bool:
+    return ints.holds(goal, (*given, *bounds(term.iterators), *term.conditions))
+
+
+def _replaced(term: Term, k: Any, place: Any, by: Any, inside: tuple[Any, ...]) -> Term:
+    names = [(k, place)]
+    iterators = [(i, renamed(e, names)) for i, e in term.iterators if not i.eq(k)]
+    return Term(
+        term.factor,
+        tuple([*iterators, *([by] if by else [])]),
+        (*(renamed(c, names) for c in term.conditions), *inside),
+        tuple(substituted(atom, names) for atom in term.atoms),
+    )
+
+
+def _turns(term: Term, k: Any) -> list[Any]:
+    """Values of an iterator at which a condition turns: of ``k - e < 0`` e and its neighbours."""
+    found: dict[str, Any] = {}
+    waiting = list(term.conditions)
+    while waiting and len(found) < _MOST_PLACES:
+        part = waiting.pop(0)
+        if not z3.is_arith(part.arg(0)) if part.num_args() else True:
+            waiting += part.children()
+            continue
+        at = [z3.substitute(part.arg(0) - part.arg(1), (k, z3.IntVal(n))) for n in range(3)]
+        steps = [z3.simplify(at[n + 1] - at[n], som=True) for n in range(2)]
+        if all(z3.is_int_value(s) for s in steps) and steps[0].eq(steps[1]):
+            slope = steps[0].as_long()
+            if abs(slope) == 1:
+                root = at[0] * -slope
+                for place in (root, root + 1, root - 1):
+                    place = z3.simplify(place, som=True)
+                    found.setdefault(place.sexpr(), place)
+    return list(found.values())
