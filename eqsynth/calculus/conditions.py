@@ -86,7 +86,7 @@ def leaves_with(read: Read, it: It, sides: tuple[bool, bool] = BOTH) -> bool:
 def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, bool]) -> bool:
     """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent).
 
-    ``x // d`` is outside where x is outside of [0, d * size).
+    ``x // d`` is outside where x is outside of [0, d * size), and ``size - 1 - x`` where x is.
     """
     while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv):
         (atom, c), *_ = index.terms
@@ -96,9 +96,7 @@ def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, 
     a = index.coefficient(axis)
     if a == 0 or not index.is_affine or extent == 1:
         return False
-    if a < 0:
-        # size - 1 - index is outside [0, size) wherever index is.
-        index, a = -index + (size - 1), -a
+    index, a = (index, a) if a > 0 else (-index + (size - 1), -a)
     rest = index - Index.iterator(axis, extent) * a
     low, high = rest.range()
     below, above = sides
@@ -126,9 +124,7 @@ def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
             step = index.coefficient(it.slot)
             if step == 0 or not index.is_affine:
                 continue
-            if step < 0:
-                # size - 1 - index is outside [0, size) wherever index is.
-                index, step = -index + (size - 1), -step
+            index, step = (index, step) if step > 0 else (-index + (size - 1), -step)
             rest = index - Index.iterator(it.slot, it.extent) * step
             rest_low, rest_high = rest.range()
             # step*it + rest in [0, size) for some value of the rest.
