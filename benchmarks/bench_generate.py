@@ -23,17 +23,18 @@ from typing import Any
 
 from benchmarks.about import about
 from eqsynth.generate import World, enumerate_graphs, reduced, worlds_of
+from eqsynth.tasks import NAMES, Executor, executor
 
 EVERY_S = 10.0
 
 
-def timed(world: World, operators: int, processes: int) -> dict[str, Any]:
+def timed(world: World, operators: int, executor: Executor) -> dict[str, Any]:
     """One world: terms, counts, and seconds of each part."""
-    found = enumerate_graphs(world, operators, processes=processes, told=_rate())
+    found = enumerate_graphs(world, operators, executor=executor, told=_rate())
     begin = time.monotonic()
     candidates, counts = reduced(found)
     return {
-        "world": world.name, "operators": operators, "processes": processes,
+        "world": world.name, "operators": operators, "processes": executor.processes,
         "terms": found.evaluated, "left_out": found.left_out,
         "chunks_from_cache": found.from_cache, "enumerating_s": round(found.seconds, 2),
         "terms_per_s": round(sum(found.evaluated) / max(found.seconds, 1e-9)),
@@ -57,9 +58,10 @@ def _rate() -> Callable[[str, int], None]:
     return tell
 
 
-def rows(operators: int, inputs: int, processes: int) -> Iterator[dict[str, Any]]:
-    for world in worlds_of(inputs):
-        yield timed(world, operators, processes)
+def rows(operators: int, inputs: int, executor: Executor) -> Iterator[dict[str, Any]]:
+    with executor:
+        for world in worlds_of(inputs):
+            yield timed(world, operators, executor)
 
 
 def main() -> None:
@@ -67,10 +69,11 @@ def main() -> None:
     parser.add_argument("--operators", type=int, default=3)
     parser.add_argument("--inputs", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--executor", choices=NAMES, default="local")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     found = []
-    for row in rows(asked.operators, asked.inputs, asked.processes):
+    for row in rows(asked.operators, asked.inputs, executor(asked.executor, asked.processes)):
         found.append(row)
         print(
             f"{row['world']}: {sum(row['terms']):,} terms in {row['enumerating_s']} s "

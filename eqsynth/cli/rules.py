@@ -214,6 +214,8 @@ def generate(
     derive: Annotated[int, typer.Option(
         min=-1, help="Candidates, smallest first, that saturation is asked about; -1: all.")] = 200,
     processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
+    executor: Annotated[str, typer.Option(
+        help="local: processes of this machine; ray: the machines of a Ray cluster.")] = "local",
     limit_s: Annotated[float, typer.Option(
         min=0, help="Seconds that the search for one derivation may take.")] = 20.0,
     as_json: AsJson = False,
@@ -226,9 +228,9 @@ def generate(
     from eqsynth.egraph.defined import operators_of
     from eqsynth.generate import derive as derived
     from eqsynth.generate import enumerate_graphs, reduced, with_own, worlds_of
+    from eqsynth.tasks import executor as executor_of
     from eqsynth.testing.rule_files import processes_to_use
 
-    processes = processes or processes_to_use()
     rules, _ = _load(files or [])
     worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
     chosen = [w for w in worlds if world in (w.name, "all")]
@@ -237,7 +239,11 @@ def generate(
         raise typer.BadParameter(f"{world} is no world: there are {names} and all")
     told: list[dict[str, Any]] = []
     refuted, interrupted = False, False
-    with _progress() as progress:
+    try:
+        tasks = executor_of(executor, processes or processes_to_use())
+    except EqsynthError as error:
+        fail(error)
+    with tasks, _progress() as progress:
         task = progress.add_task("generating", total=None)
 
         def show(stage: str, done: int, total: int = 0) -> None:
@@ -245,7 +251,7 @@ def generate(
 
         try:
             for own in chosen:
-                found = enumerate_graphs(own, operators, processes=processes, told=show)
+                found = enumerate_graphs(own, operators, executor=tasks, told=show)
                 candidates, counts = reduced(found, partial(show, f"{own.name}, pruning"))
                 asked = candidates if derive < 0 else candidates[:derive]
                 told.append({
@@ -254,7 +260,7 @@ def generate(
                     **vars(counts), "asked": len(asked), "outcomes": Counter(), "remainder": [],
                 })  # fmt: skip
                 for at, one in enumerate(
-                    derived(asked, files or [], processes=processes, limit_s=limit_s)
+                    derived(asked, files or [], executor=tasks, limit_s=limit_s)
                 ):
                     show(f"{own.name}, deriving", at + 1, len(asked))
                     told[-1]["outcomes"][one.outcome] += 1

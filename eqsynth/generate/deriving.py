@@ -8,30 +8,33 @@ the rules and eqsynth's code; those that a deadline ended are not.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from threading import local
 from typing import Final, Literal
 
 from eqsynth import kept
 from eqsynth.egraph.proving import meet
 from eqsynth.egraph.schedule import Limits
-from eqsynth.executor import Worker, borrow, give_back
 from eqsynth.generate.candidates import Candidate
 from eqsynth.ir.normal import canonical_term
 from eqsynth.ir.tensor import Tensor
 from eqsynth.numerics import rules_of
 from eqsynth.rules import RuleSet
 from eqsynth.serving import WorkerError
+from eqsynth.tasks import Executor, LocalExecutor
 from eqsynth.testing.judging import Sides
 
 Outcome = Literal["same", "derived", "not derived", "refuted"]
 
 OUTCOMES: Final[tuple[Outcome, ...]] = ("same", "derived", "not derived", "refuted")
+
+_Found = tuple[Outcome, str, bool, float]
 
 ENODES: Final = 5_000
 LIMIT_S: Final = 20.0
@@ -61,47 +64,49 @@ def derive(
     candidates: Sequence[Candidate],
     files: Sequence[str | Path] = (),
     *,
-    processes: int = 1,
+    executor: Executor | None = None,
     limit_s: float = LIMIT_S,
 ) -> Iterator[Derived]:
     """Looks for a derivation of each candidate by eqsynth's rules and those of files, in order.
+
+    Args:
+        executor: where the searches run, by default one process of this machine.
 
     Raises:
         RuleError: a file can't be used.
     """
     paths = tuple(map(str, files))
     key = _key_of(_rules(paths))
-    own, workers = local(), list[Worker]()
+    waiting: deque[tuple[Candidate, Path, _Found | Future[_Found]]] = deque()
 
-    def one(candidate: Candidate) -> Derived:
-        left, right = candidate.terms
-        name = blake2b(key.encode(), digest_size=16)
-        for term in (*left, *right):
-            name.update(term.digest)
-        path = kept.directory("derived") / name.hexdigest()
-        found = kept.load(path, {})
-        if found is None:
-            worker = getattr(own, "worker", None)
-            if worker is None:
-                worker = own.worker = borrow(memory_limit=_MEMORY, threads=1)
-                workers.append(worker)
-            try:
-                found = worker.run(
-                    decide, left, right, paths, ENODES, limit_s, timeout_s=limit_s + 30
-                )
-            except WorkerError as error:
-                found = ("not derived", f"worker {error.reason}", False, limit_s)
-            if found[1] not in ("deadline",) and not found[1].startswith("worker"):
-                kept.keep(path, found, _MAX_BYTES)
+    def first() -> Derived:
+        candidate, path, there = waiting.popleft()
+        if not isinstance(there, Future):
+            return Derived(candidate, *there)
+        try:
+            found = there.result()
+        except WorkerError as error:
+            found = ("not derived", f"worker {error.reason}", False, limit_s)
+        if found[1] not in ("deadline",) and not found[1].startswith("worker"):
+            kept.keep(path, found, _MAX_BYTES)
         return Derived(candidate, *found)
 
-    with ThreadPoolExecutor(processes) as pool:
-        try:
-            yield from pool.map(one, candidates)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            for worker in workers:
-                give_back(worker)
+    with nullcontext(executor) if executor else LocalExecutor() as tasks:
+        for candidate in candidates:
+            left, right = candidate.terms
+            name = blake2b(key.encode(), digest_size=16)
+            for term in (*left, *right):
+                name.update(term.digest)
+            path = kept.directory("derived") / name.hexdigest()
+            found = kept.load(path, {}) or tasks.submit(
+                decide, left, right, paths, ENODES, limit_s,
+                memory_limit=_MEMORY, timeout_s=limit_s + 30,
+            )  # fmt: skip
+            waiting.append((candidate, path, found))
+            while len(waiting) > 2 * tasks.processes:
+                yield first()
+        while waiting:
+            yield first()
 
 
 @lru_cache(maxsize=2)

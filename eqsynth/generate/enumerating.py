@@ -9,21 +9,21 @@ so that what was killed goes on where it was.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice, product
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from eqsynth import kept
-from eqsynth.executor import Worker, borrow, give_back
 from eqsynth.generate.numbers import (
     ASSIGNMENTS,
     Inexact,
@@ -37,6 +37,7 @@ from eqsynth.generate.table import Row, Table
 from eqsynth.ir.arithmetic import Array, computing_in
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Input, Tensor
+from eqsynth.tasks import Executor, LocalExecutor
 
 CHUNK: Final = 4096
 """Terms that one task evaluates: a third of a second of matrices, a second of images."""
@@ -78,26 +79,26 @@ def enumerate_graphs(
     world: World,
     operators: int,
     *,
-    processes: int = 1,
+    executor: Executor | None = None,
     told: Callable[[str, int], None] = lambda _stage, _done: None,
 ) -> Enumerated:
     """All terms of up to so many operators, and which of them have the values of an earlier one.
 
     Args:
-        processes: that evaluate; each is a worker with a memory limit.
+        executor: where terms are evaluated, by default one process of this machine.
         told: called with the stage and how many terms of it are evaluated.
     """
     begin = time.monotonic()
     found = Enumerated(Table(world), operators)
     for name, leaf in world.leaves.items():
         found.table.add_leaf(name, fingerprint(leaf, found.denominator))
-    with _Evaluators(processes) as evaluators:
+    with nullcontext(executor) if executor else LocalExecutor() as tasks:
         for level in range(1, operators + 1):
             chunks, hashes = [], []
             stage = f"{world.name}, {level} operators"
             done = 0
             state = _State.of(found.table, found.denominator)
-            for rows, own in evaluators.run(state, _rows(found.table, level), found):
+            for rows, own in _evaluated(tasks, state, _rows(found.table, level), found):
                 chunks.append(rows)
                 hashes.append(own)
                 done += len(rows)
@@ -242,63 +243,51 @@ class _State:
         return tuple(template.term for template in self.table.templates)
 
 
-class _Evaluators:
-    """Workers that evaluate chunks, a thread each; what they found comes in order."""
+def _evaluated(
+    tasks: Executor, state: _State, rows: Iterator[Row], found: Enumerated
+) -> Iterator[tuple[list[Row], Hashes]]:
+    """The chunks of the rows, each with the fingerprints, in order; 0 for what isn't exact."""
+    waiting: deque[tuple[list[Row], Path, bytes | Future[bytes]]] = deque()
 
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._pool = ThreadPoolExecutor(processes)
-        self._idle: list[Worker] = []
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> _Evaluators:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for worker in self._idle:
-            give_back(worker)
-
-    def run(
-        self, state: _State, rows: Iterator[Row], found: Enumerated
-    ) -> Iterator[tuple[list[Row], Hashes]]:
-        """The chunks of the rows, each with the fingerprints; 0 for what isn't exact."""
-        waiting: list[tuple[list[Row], Any]] = []
-        for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
-            waiting.append((chunk, self._pool.submit(self._chunk, state, chunk, found)))
-            while len(waiting) > 2 * self._processes or (waiting and waiting[0][1].done()):
-                own, future = waiting.pop(0)
-                yield own, future.result()
-        for own, future in waiting:
-            yield own, future.result()
-
-    def _chunk(self, state: _State, chunk: list[Row], found: Enumerated) -> Hashes:
-        rows = np.full((len(chunk), 1 + _ARGUMENTS), -1, np.int32)
-        for at, (template, args) in enumerate(chunk):
-            rows[at, 0] = template
-            rows[at, 1 : 1 + len(args)] = args
-        terms = state.terms()
-        name = blake2b(state.digest.encode() + rows.tobytes(), digest_size=12)
-        for template in np.unique(rows[:, 0]):
-            name.update(terms[template].digest)
-        path = kept.directory("generated") / f"{name.hexdigest()}.chunk"
-        data = kept.read(path)
-        if data is None or len(data) != 8 * len(chunk):
-            with self._lock:
-                worker = self._idle.pop() if self._idle else None
-            worker = worker or borrow(memory_limit=_MEMORY, threads=1)
-            try:
-                data = worker.run(
-                    evaluate_rows, state.digest, state.table.leaves, terms, state.known, rows,
-                    state.denominator,
-                )  # fmt: skip
-            finally:
-                with self._lock:
-                    self._idle.append(worker)
+    def first() -> tuple[list[Row], Hashes]:
+        chunk, path, data = waiting.popleft()
+        if isinstance(data, Future):
+            data = data.result()
             kept.write(path, data, MAX_BYTES)
         else:
             found.from_cache += 1
-        return np.frombuffer(data, np.int64)
+        return chunk, np.frombuffer(data, np.int64)
+
+    for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
+        path, numbers = _named(state, chunk)
+        data: bytes | Future[bytes] | None = kept.read(path)
+        if data is None or (isinstance(data, bytes) and len(data) != 8 * len(chunk)):
+            data = tasks.submit(
+                evaluate_rows, state.digest, state.table.leaves, state.terms(), state.known,
+                numbers, state.denominator, memory_limit=_MEMORY,
+            )  # fmt: skip
+        waiting.append((chunk, path, data))
+        while len(waiting) > 2 * tasks.processes or (waiting and _is_there(waiting[0][2])):
+            yield first()
+    while waiting:
+        yield first()
+
+
+def _is_there(data: bytes | Future[bytes]) -> bool:
+    return data.done() if isinstance(data, Future) else True
+
+
+def _named(state: _State, chunk: list[Row]) -> tuple[Path, npt.NDArray[np.int32]]:
+    """Where a chunk's fingerprints are kept, and its rows as numbers."""
+    rows = np.full((len(chunk), 1 + _ARGUMENTS), -1, np.int32)
+    for at, (template, args) in enumerate(chunk):
+        rows[at, 0] = template
+        rows[at, 1 : 1 + len(args)] = args
+    terms = state.terms()
+    name = blake2b(state.digest.encode() + rows.tobytes(), digest_size=12)
+    for template in np.unique(rows[:, 0]):
+        name.update(terms[template].digest)
+    return kept.directory("generated") / f"{name.hexdigest()}.chunk", rows
 
 
 _values: Final[dict[str, dict[int, tuple[Array, ...] | None]]] = {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.bench_generate import rows
+from eqsynth.tasks import LocalExecutor
 
 
 def test_counts_of_one_operator() -> None:
-    found = {row["world"]: row for row in rows(1, 2, 1)}
+    found = {row["world"]: row for row in rows(1, 2, LocalExecutor(1))}
     assert found.keys() == {"matrices", "images"}
     for row in found.values():
         counts = [row[name] for name in ("graphs", "initial", "renamed", "common", "subsumed")]

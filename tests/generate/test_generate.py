@@ -24,6 +24,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Input, Op
 from eqsynth.ir.types import TensorType
 from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.tasks import LocalExecutor
 from eqsynth.testing.judging import Sides
 
 MATRICES, IMAGES = worlds_of(2)
@@ -124,7 +125,7 @@ def test_a_level_that_was_ended_goes_on_where_it_was(
     chunks = sorted(kept.directory("generated").iterdir())
     assert len(chunks) >= 3
     chunks[0].write_bytes(chunks[0].read_bytes()[:-1])
-    again = enumerate_graphs(MATRICES, 2, processes=2)
+    again = enumerate_graphs(MATRICES, 2, executor=LocalExecutor(2))
     assert again.from_cache >= len(chunks) - 1
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "fresh"))
     fresh = enumerate_graphs(MATRICES, 2)
@@ -181,6 +182,6 @@ def test_what_is_derived_what_is_not_and_what_is_wrong(found: Enumerated) -> Non
 @pytest.mark.slow
 def test_graphs_of_two_outputs_share_work() -> None:
     """Two products with one matrix are one product and a split [TASO, Fig. 2b]."""
-    found = enumerate_graphs(MATRICES, 3, processes=2)
+    found = enumerate_graphs(MATRICES, 3, executor=LocalExecutor(2))
     said = {str(candidate) for candidate in reduced(found)[0]}
     assert [text for text in said if text.count("split") == 2 and text.count("matmul") == 4]

@@ -1,0 +1,170 @@
+"""Where independent tasks run: in processes of this machine, or on the machines of a Ray cluster.
+
+    with executor("local", processes=2) as tasks:
+        futures = [tasks.submit(pow, 2, n) for n in range(10)]
+
+A task is what a worker takes (``executor.py``): a module-level function with picklable arguments
+and result. On each machine it runs in such a worker, with a memory limit and a deadline, so that
+what it does to its process is the same on both. Not here: what is run, and in which order.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.executor import borrowed
+
+NAMES: Final = ("local", "ray")
+
+
+class Executor(Protocol):
+    """Runs tasks beside each other.
+
+    Attributes:
+        processes: how many at a time; whoever submits many more at once holds their arguments.
+    """
+
+    processes: int
+
+    def submit(
+        self,
+        task: Callable[..., Any],
+        *args: Any,
+        memory_limit: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[Any]:
+        """The future result of ``task(*args)``; it raises what the task raises, or a WorkerError.
+
+        Args:
+            memory_limit: bytes of address space of the process that it runs in.
+            timeout_s: from when it begins to run.
+        """
+
+    def __enter__(self) -> Executor: ...
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None: ...
+
+
+def executor(name: str = "local", processes: int = 1) -> Executor:
+    """The executor of a name: ``local``, or ``ray``.
+
+    Args:
+        processes: of this machine; on a cluster each processor that Ray knows of takes a task.
+
+    Raises:
+        UnsupportedOperatorError: there is no such executor, or ray isn't installed.
+    """
+    if name == "local":
+        return LocalExecutor(processes)
+    if name == "ray":
+        return RayExecutor(processes)
+    raise UnsupportedOperatorError(
+        what="there is no such executor", got=name, expected=" or ".join(NAMES), hint="--executor"
+    )
+
+
+class LocalExecutor:
+    """Workers of this machine, a thread for each."""
+
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
+        self._pool = ThreadPoolExecutor(processes)
+
+    def submit(
+        self,
+        task: Callable[..., Any],
+        *args: Any,
+        memory_limit: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[Any]:
+        return self._pool.submit(_in_a_worker, task, args, memory_limit, timeout_s)
+
+    def __enter__(self) -> LocalExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class RayExecutor:
+    """Tasks on a Ray cluster: the one that RAY_ADDRESS names, else one of this machine alone.
+
+    eqsynth has to be installed where tasks run, in this version.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise UnsupportedOperatorError(
+                what="tasks can't be run on a cluster without Ray",
+                got="no module ray",
+                expected="the package ray",
+                hint="pip install 'eqsynth[cluster]', or pip install ray",
+            )
+        self._ray: Any = importlib.import_module("ray")
+        self._is_own = not self._ray.is_initialized()
+        if self._is_own:
+            size = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": processes}
+            self._ray.init(include_dashboard=False, log_to_driver=False, **size)
+        self.processes = max(1, int(self._ray.cluster_resources().get("CPU", processes)))
+        # A task that fails isn't repeated: it says why, and so does the worker that ran it.
+        self._run: Any = self._ray.remote(max_retries=0)(_said)
+
+    def submit(
+        self,
+        task: Callable[..., Any],
+        *args: Any,
+        memory_limit: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[Any]:
+        result: Future[Any] = Future()
+        reference = self._run.remote(task, args, memory_limit, timeout_s)
+
+        def arrived(said: Future[Any]) -> None:
+            try:
+                value, error = said.result()
+            except BaseException as lost:  # the node, or Ray itself
+                value, error = None, lost
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+        reference.future().add_done_callback(arrived)
+        return result
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_own:
+            self._ray.shutdown()
+
+
+def _in_a_worker(
+    task: Callable[..., Any],
+    args: tuple[Any, ...],
+    memory_limit: int | None,
+    timeout_s: float | None,
+) -> Any:
+    with borrowed(memory_limit=memory_limit, threads=1) as worker:
+        return worker.run(task, *args, timeout_s=timeout_s)
+
+
+def _said(*asked: Any) -> tuple[Any, BaseException | None]:
+    """What a task gives, and what it raises: Ray would wrap the error in one of its own."""
+    try:
+        return _in_a_worker(*asked), None
+    except Exception as error:
+        return None, error
