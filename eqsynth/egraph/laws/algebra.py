@@ -308,8 +308,7 @@ def read_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def derived_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = settled(view, row)
-    if scope is None or scope not in view.derived:
+    if (scope := settled(view, row)) is None or scope not in view.derived:
         raise Later
     return _with_numbers(view, scope)
 
