@@ -1,37 +1,84 @@
-"""The comparison of tuners: what it prints and writes. No time is asserted."""
+"""The comparison of tuners: what it stores, that a killed run goes on, and its tables."""
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.bench_tune import KERNELS, kernel_of, main
+from benchmarks import bench_tune, tuning_tables
+from benchmarks.bench_tune import PAPER, SWEEP, read
+from benchmarks.tuning_kernels import KERNELS, kernel_of
 from eqsynth.lower.kernel_tuning import space_for
+from eqsynth.tuning.tuners import TUNERS
+
+
+def test_kernels_have_spaces() -> None:
+    assert set(PAPER) <= KERNELS.keys() and len(SWEEP) == 9
+    for name, made in KERNELS.items():
+        kernel = kernel_of(made())
+        space = space_for(kernel)
+        assert kernel.schedule == space.made(space.starts[0]), name
+        assert space.size > 2 * len(space.starts), name
 
 
 @pytest.mark.slow
-def test_a_run_and_its_repetition(
+def test_a_run_that_was_ended_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As if killed after some lines, in the middle of the last."""
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
-    arguments = ["--kernel", "column_sum", "--tuner", "opevo", "coordinates", "--trials", "9"]
-    main([*arguments, "--json", str(tmp_path / "first.json")])
-    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
-    main([*arguments, "--json", str(tmp_path / "second.json")])
-    printed = capsys.readouterr().out
-    assert printed.count("best after 8: ") == 4 and "trials to 2 %" in printed
-    first, second = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("first", "second"))
-    assert {"machine", "versions", "commit"} <= first.keys()
-    for one, other in zip(first["runs"], second["runs"], strict=True):
-        assert one["stop"] == "trials" and len(one["best_so_far_s"]) == len(one["elapsed_s"]) == 9
-        # What was measured is kept.
-        assert one["best_so_far_s"] == other["best_so_far_s"]
-        assert one["default_s"] > 0 and one["found_s"] > 0
+    file = tmp_path / "tune.jsonl"
+    arguments = [str(file), "--kernel", "column_sum", "--seeds", "1", "--trials", "20"]
+    bench_tune.main([*arguments, "--tuner", "opevo", "random"])
+    whole = read(file)
+    assert len(whole) == 40 and {row["tuner"] for row in whole} == {"opevo", "random"}
+    # Turns: 16 trials of each, then the rest.
+    assert [row["tuner"] for row in whole[::4]] == [*["opevo"] * 4, *["random"] * 4, "opevo",
+                                                    "random"]  # fmt: skip
+    lines = file.read_text().splitlines(keepends=True)
+    cut = "".join(lines[:12]) + lines[12][:20]
+    file.write_text(cut)
+    bench_tune.main([*arguments, "--tuner", "opevo", "random"])
+    again = read(file)
+    assert again[:11] == whole[:11] and len(again) == 40
+    assert {json.dumps(row["schedule"]) for row in again if row["tuner"] == "random"} == {
+        json.dumps(row["schedule"]) for row in whole if row["tuner"] == "random"
+    }
+    bench_tune.main([*arguments, "--tuner", "opevo", "random"])
+    assert read(file) == again
+    tuning_tables.main([str(file), "--svg", str(tmp_path / "tune.svg")])
+    assert "at 20 trials" in capsys.readouterr().out
+    assert (tmp_path / "tune.svg").read_text().startswith("<svg")
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_has_a_space(name: str) -> None:
-    kernel = kernel_of(KERNELS[name]())
-    space = space_for(kernel)
-    assert kernel.schedule in {space.made(point) for point in space.starts}
-    assert space.size > 2 * len(space.starts)
+def row(tuner: str, seed: int, time_s: float | None, at: float) -> dict[str, Any]:
+    return {"kernel": "k", "tuner": tuner, "seed": seed, "schedule": [], "time_s": time_s,
+            "outside_s": at / 4, "measuring_s": at * 3 / 4, "giga": 1.0, "unit": "GFLOP/s",
+            "share": 0.1}  # fmt: skip
+
+
+def test_tables_compare_at_what_all_searches_have_had() -> None:
+    rows = [
+        row("a", 0, 0.5, 1.0), row("a", 0, 0.25, 2.0), row("a", 0, 0.01, 9.0),
+        row("a", 1, None, 2.0), row("a", 1, 0.5, 3.0),
+        row("b", 0, 0.1, 4.0), row("b", 0, 0.2, 5.0), row("b", 1, 0.1, 1.0), row("b", 1, 0.1, 4.0),
+        # A seed that the other tuner hasn't begun is left out.
+        row("b", 2, 0.001, 1.0),
+    ]  # fmt: skip
+    (searches,) = tuning_tables.by_kernel(rows).values()
+    head, first, second = tuning_tables.table(searches)
+    assert head == ("tuner", "GFLOP/s at 2 trials", "at 3.0 s", "trials to 2 %", "outside")
+    assert first == ("a", "3.00 ± 1.00", "3.00 ± 1.00", "3 (1/2)", "25.0%")
+    assert second == ("b", "10.00 ± 0.00", "5.00 ± 5.00", "- (0/2)", "25.0%")
+    told = tuning_tables.text(rows)
+    assert told.startswith("**k**, 2 seeds\n\n| tuner |") and told.count("\n") == 6
+    assert tuning_tables.text([]) == "nothing was measured\n"
+    plot = tuning_tables.picture(rows)
+    assert plot.count("<polyline") == 8 and "trials" in plot and "seconds" in plot
+
+
+def test_every_tuner_is_compared() -> None:
+    assert {"opevo", "random", "g-bfs", "n-a2c", "coordinates"} == TUNERS.keys()

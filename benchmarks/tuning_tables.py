@@ -1,0 +1,149 @@
+"""Tables and a picture of what ``bench_tune`` has measured.
+
+    python -m benchmarks.tuning_tables FILE [--svg docs/tuning.svg]
+
+For each kernel: the best after as many trials, and after as many seconds, as every search has had,
+in GFLOP/s or GB/s (mean and standard deviation over the seeds, as OpEvo's Tables 1 to 3), trials
+until within 2 % of the best known, and the share of the seconds that wasn't spent in measuring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.bench_tune import Row, read
+from benchmarks.curve import below_each_other, svg
+
+Searches = Mapping[str, Mapping[int, Sequence[Row]]]
+"""The measurements of a kernel by tuner and seed."""
+
+NEAR = 1.02
+
+
+def by_kernel(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, list[Row]]]]:
+    found: dict[str, dict[str, dict[int, list[Row]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        found[row["kernel"]][row["tuner"]].setdefault(row["seed"], []).append(row)
+    return found
+
+
+def seconds(row: Row) -> float:
+    return float(row["measuring_s"] + row["outside_s"])
+
+
+def best(rows: Sequence[Row]) -> float:
+    """The highest rate; 0 where nothing worked."""
+    return max((row["giga"] / row["time_s"] for row in rows if row["time_s"]), default=0.0)
+
+
+def even(searches: Searches) -> Searches:
+    """The seeds that every tuner has."""
+    common = set.intersection(*(set(seeds) for seeds in searches.values()))
+    return {tuner: {s: seeds[s] for s in sorted(common)} for tuner, seeds in searches.items()}
+
+
+def table(searches: Searches) -> list[tuple[str, ...]]:
+    """A row for each tuner, and above them what they are compared at."""
+    searches = even(searches)
+    every = [rows for seeds in searches.values() for rows in seeds.values()]
+    if not every:
+        return []
+    trials, limit_s = min(map(len, every)), min(seconds(rows[-1]) for rows in every)
+    known, unit = max(map(best, every)), every[0][0]["unit"]
+    found: list[tuple[str, ...]] = [
+        ("tuner", f"{unit} at {trials} trials", f"at {limit_s:.1f} s", "trials to 2 %", "outside")
+    ]
+    for tuner, seeds in searches.items():
+        by_trials = [best(rows[:trials]) for rows in seeds.values()]
+        by_s = [best([row for row in rows if seconds(row) <= limit_s]) for rows in seeds.values()]
+        near = [_trials_until(rows, known / NEAR) for rows in seeds.values()]
+        reached = [n for n in near if n is not None]
+        told = f"{statistics.fmean(reached):.0f}" if reached else "-"
+        outside = sum(rows[-1]["outside_s"] for rows in seeds.values())
+        whole = sum(seconds(rows[-1]) for rows in seeds.values())
+        found.append((
+            tuner, _spread(by_trials), _spread(by_s), f"{told} ({len(reached)}/{len(near)})",
+            f"{outside / max(whole, 1e-9):.1%}",
+        ))  # fmt: skip
+    return found
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.2f} ± {statistics.pstdev(values):.2f}"
+
+
+def _trials_until(rows: Sequence[Row], rate: float) -> int | None:
+    return next((n + 1 for n in range(len(rows)) if best(rows[n : n + 1]) >= rate), None)
+
+
+def text(rows: Sequence[Row]) -> str:
+    """All tables, as Markdown."""
+    parts = []
+    for kernel, searches in by_kernel(rows).items():
+        lines = table(searches)
+        if lines:
+            head, *body = (" | ".join(cells) for cells in lines)
+            rule = " | ".join("---" for _ in lines[0])
+            seeds = len(next(iter(even(searches).values())))
+            parts.append(f"**{kernel}**, {seeds} seeds\n\n| " + " |\n| ".join([head, rule, *body]))
+    return " |\n\n".join(parts) + " |\n" if parts else "nothing was measured\n"
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """The best so far over the best known: means over kernels and seeds, with their spread, against
+    trials and against seconds."""
+    kernels = {name: even(searches) for name, searches in by_kernel(rows).items()}
+    whole = {
+        name: max(best(rows) for seeds in searches.values() for rows in seeds.values())
+        for name, searches in kernels.items() if any(searches.values())
+    }  # fmt: skip
+    plots = []
+    for axis in ("trials", "seconds"):
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for tuner in dict.fromkeys(t for searches in kernels.values() for t in searches):
+            runs = [
+                (rows, whole[name]) for name, searches in kernels.items() if whole.get(name)
+                for rows in searches.get(tuner, {}).values()
+            ]  # fmt: skip
+            for at in _places(axis, [rows for rows, _ in runs]):
+                shares = [best(_until(rows, axis, at)) / most for rows, most in runs]
+                mean, spread = statistics.fmean(shares), statistics.pstdev(shares)
+                curves.setdefault(tuner, []).append((at, mean))
+                curves.setdefault(f"{tuner} - std", []).append((at, max(0.0, mean - spread)))
+        plots.append(svg("best so far over the best known", axis, "share", curves))
+    return below_each_other(plots)
+
+
+def _until(rows: Sequence[Row], axis: str, at: float) -> Sequence[Row]:
+    if axis == "trials":
+        return rows[: round(at)]
+    return [row for row in rows if seconds(row) <= at]
+
+
+def _places(axis: str, runs: Sequence[Sequence[Row]]) -> list[float]:
+    """Powers of two up to what every search has had."""
+    ends = [float(len(rows)) if axis == "trials" else seconds(rows[-1]) for rows in runs]
+    most = max(1.0, min(ends, default=1.0))
+    return [2.0**n for n in range(int(math.log2(most)) + 1)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--svg", type=Path)
+    options = parser.parse_args(arguments)
+    rows = read(options.file)
+    print(text(rows), end="")
+    if options.svg:
+        options.svg.write_text(picture(rows))
+
+
+if __name__ == "__main__":
+    main()
