@@ -18,15 +18,19 @@ against the interpreter.
     bound      L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]               f is neutral elsewhere
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
+    define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
+    match      L_{i,j} sum_k a[i, k] * b[k, j]  =  matmul(a, b)      what opens to the scope
 
 What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments,
 which whoever unites applies. It can't be unsound, whatever it proposes. Laws that haven't been
 moved here yet compute and choose in one function there.
 
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
-its members. The law holds under it; who proposes it says where it is from (``hypotheses``).
+its members, or that an operator is what a rule file defines it as. The law holds under it; who
+proposes it says where it is from (``hypotheses``).
 
-``bilinear.py`` says whether the matrices of a bilinear algorithm are right.
+``notation.py`` reads comprehensions, the text of definitions; ``views.py`` says what views,
+reductions and fused operators are. ``bilinear.py`` says whether the matrices of a bilinear algorithm are right.
 ``deriving.py`` applies laws in a row; ``scopes.py`` makes scopes of parts,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing

@@ -24,6 +24,7 @@ from eqsynth.calculus.bound import Bound, bound
 from eqsynth.calculus.close import Close, close
 from eqsynth.calculus.commute import Commute, commute
 from eqsynth.calculus.correlate import Correlate, correlate
+from eqsynth.calculus.define import Comprehension, Define, Meanings, define, sides
 from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
@@ -56,6 +57,22 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class Match:
+    """A term that is the scope, opened.
+
+    Attributes:
+        term: of operators and scopes.
+        meanings: what operators in it are defined as, and what tensors that the scope reads are
+            besides (hypotheses).
+        steps: from the scope that the term opens to.
+    """
+
+    term: Tensor
+    meanings: Meanings = ()
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
 class Least:
     """Indices get their least form."""
 
@@ -66,8 +83,9 @@ class Whole:
 
 
 Step = (
-    Bound | Close | Commute | Correlate | Gather | Inline | Inside | Least | Numbers | Place
-    | Reach | Rearrange | Recount | Reindex | Restrict | Split | Uncount | Ungather | Uninline
+    Bound | Close | Commute | Correlate | Define | Gather | Inline | Inside | Least | Match
+    | Numbers | Place | Reach | Rearrange | Recount | Reindex | Restrict | Split | Uncount
+    | Ungather | Uninline
     | Whole
 )  # fmt: skip
 
@@ -102,6 +120,20 @@ def inside(scope: Scope, given: Inside) -> Scope:
     return same_scope(scope, body, reduction_iterators(scope))
 
 
+def match(tensor: Tensor, given: Match) -> Tensor:
+    """``L_x sum_k a[x, k] * b[k] = matmul(a, b)``: whatever term opens to the scope.
+
+    Raises:
+        LawError: ``match``: it opens to another scope; ``operator``, or what ``inline`` says, if it
+            can't be opened; what the steps' laws say.
+    """
+    found, wanted = sides(given.term, tensor, given.meanings)
+    end = derive(found, given.steps)
+    same = isinstance(end, Scope) and least_form(end) == wanted
+    checking.require(same, "match", condition="match", what="the term is another scope")
+    return given.term
+
+
 def whole(scope: Scope, given: Whole) -> Tensor:
     """``L_x t[x] = t``.
 
@@ -118,8 +150,8 @@ def whole(scope: Scope, given: Whole) -> Tensor:
 
 
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Bound: bound, Close: close, Commute: commute, Correlate: correlate, Gather: gather,
-    Inline: inline, Inside: inside, Least: least, Numbers: number,
+    Bound: bound, Close: close, Commute: commute, Correlate: correlate, Define: define,
+    Gather: gather, Inline: inline, Inside: inside, Least: least, Match: match, Numbers: number,
     Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Reindex: reindex,
     Restrict: restrict, Split: split,
     Uncount: uncount, Ungather: ungather, Uninline: uninline, Whole: whole,
@@ -134,9 +166,9 @@ def apply(term: Tensor, step: Step) -> Tensor:
     Raises:
         LawError: it refuses them, or is no law of such a term.
     """
-    starts = Op if isinstance(step, Gather | Place) else Scope
-    checking.require(isinstance(term, starts), type(step).__name__.lower(), condition="type",
-                     what="no law of such a term")  # fmt: skip
+    of_any, of_op = isinstance(step, Define | Match), isinstance(step, Gather | Place)
+    fits = of_any or isinstance(term, Op if of_op else Scope)
+    checking.require(fits, type(step).__name__.lower(), "type", "no law of such a term")
     result = LAWS[type(step)](term, step)
     checking.require(result.type == term.type, type(step).__name__.lower(), condition="type",
                      what="the result is of another type")  # fmt: skip
@@ -147,17 +179,24 @@ def derive(term: Tensor, steps: Sequence[Step]) -> Tensor:
     """Where the steps lead from a term, in canonical form.
 
     Raises:
-        LawError: one of the laws refuses its arguments.
+        LawError: one of the laws refuses its arguments; ``first``: what is said of an operator or a
+            class is said of another than the one given.
     """
-    for step in steps:
+    for n, step in enumerate(steps):
+        # What an operator or a class is said to be is known of the one that was asked about.
+        checking.require(n == 0 or not isinstance(step, Define | Gather | Place),
+                         type(step).__name__.lower(), "first", "no first step")  # fmt: skip
         term = apply(term, step)
     return canonical(term) if isinstance(term, Scope) else term
 
 
-def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Tensor | float]]:
+Equal = Tensor | float | Comprehension
+
+
+def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Equal]]:
     """What the steps rest on: tensors, and what each of them equals. What equals itself is left
-    out. Of an operator only the first step can be about its arguments: it gives a scope."""
-    found: list[tuple[Tensor, Tensor | float]] = []
+    out. Of an operator or a class only the first step can be about it: it gives a scope."""
+    found: list[tuple[Tensor, Equal]] = []
     for step in steps:
         match step:
             case Inline(read=read, inner=inner):
@@ -177,6 +216,11 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Te
             case Restrict(weights=read, softmax=softmax, scores=scores, mask=mask):
                 found += [(read.tensor, softmax), (softmax.args[0], scores)]
                 found.append((mask.read.tensor, mask.holds))
+            case Define(by=by):
+                found.append((term, by))
+            case Match(term=by, meanings=meanings, steps=further):
+                found += meanings
+                found += hypotheses(by, further)
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from eqsynth.calculus.checking import require
-from eqsynth.calculus.deriving import derive, hypotheses
+from eqsynth.calculus.define import Comprehension
+from eqsynth.calculus.deriving import Equal, derive, hypotheses
+from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.encode import encode_tensor
 from eqsynth.egraph.laws.paths import Path
 from eqsynth.egraph.laws.requests import Said, Using, number_of, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
+
+# Laws that are asked what a class is, and not about one of its scopes.
+OF_CLASSES: Final = ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds")
 
 
 def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
@@ -77,14 +82,25 @@ def applied(
         return steps if isinstance(steps, Using) else Using(steps, {})
     term, members = asked(law, row), dict[Tensor, Tensor]()
     for tensor, equal in hypotheses(term, steps):
-        require(_is_known(view, tensor, equal), law, "hypothesis", "the e-graph doesn't say so")
+        said_so = _is_known(view, tensor, equal) or (law, *row) == _requested(tensor, equal)
+        require(said_so, law, "hypothesis", "the e-graph doesn't say so")
         if isinstance(equal, Tensor):
             members[tensor] = equal
     return Using(derive(term, steps), members)
 
 
-def _is_known(view: View, tensor: Tensor, equal: Tensor | float) -> bool:
-    """Whether the class has this member, or is this number everywhere."""
+def _requested(tensor: Tensor, equal: Equal) -> tuple[Any, ...]:
+    """The request by which a rule file says what a tensor is."""
+    if not isinstance(equal, Comprehension):
+        return ()
+    return ("definition", tensor, equal.tensors, equal.numbers, equal.text)
+
+
+def _is_known(view: View, tensor: Tensor, equal: Equal) -> bool:
+    """Whether the class has this member, or is this number everywhere, or a rule file defines the
+    operator so."""
+    if isinstance(equal, Comprehension):
+        return isinstance(tensor, Op) and comprehension(tensor, view.meanings) == equal
     if not isinstance(tensor, ClassRef):
         return False
     if isinstance(equal, Tensor):
@@ -96,13 +112,16 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
     """The term that a request is about."""
     if law in ("gather-rows", "rows-by-place"):
         return Op("Embedding", tuple(row[1:]))
+    if law in OF_CLASSES:
+        whole: Tensor = row[0]
+        return whole
     return scope_of(row)
 
 
 def left_side(answer: Answer, e: Handle) -> Any:
     """The left side of a law's equality: the scope that was asked about, reading the members that
     the law looked into; for definitions the class itself."""
-    if answer.law in ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds"):
+    if answer.law in OF_CLASSES:
         return e
     def encoded(term: Tensor) -> Any:
         parts: dict[Tensor, Any] = {

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
+from eqsynth.calculus.define import Comprehension as Defining
+from eqsynth.calculus.notation import instantiate
 from eqsynth.egraph.encode import decode_tensor
-from eqsynth.egraph.laws.notation import instantiate
 from eqsynth.errors import EqsynthError, ShapeError, UnsupportedOperatorError
 from eqsynth.ir.operators import Attr, AttrKind, Operator
 from eqsynth.ir.scalar import digest_of
-from eqsynth.ir.tensor import Input, Tensor
+from eqsynth.ir.tensor import Input, Op, Tensor
 from eqsynth.ir.types import Shape, TensorType
 from eqsynth.rules.definitions import Case, Comprehension, Definition, how_to_define
 from eqsynth.rules.tree import Tree, Var
@@ -184,9 +186,33 @@ def _type_of(
     return meaning.expand(args, attrs).type
 
 
-def _bound(case: Case, values: Sequence[Any]) -> dict[str, Any] | None:
+def comprehension(op: Op, meanings: Mapping[str, tuple[Case, ...]]) -> Defining | None:
+    """The definition of an operator of eqsynth's own, written out for its arguments; None if no
+    comprehension defines it.
+
+    Args:
+        meanings: those of a `RuleSet`.
+    """
+    values = (*op.args, *op.attrs)
+    for case in meanings.get(op.name, ()):
+        if len(case.arguments) != len(values) or not isinstance(case.value, Comprehension):
+            continue
+        bound = _bound(case, values, {case.root: op})
+        if bound is not None:
+            try:
+                tensors = tuple(evaluate(case.value.tensors, bound))
+                numbers = tuple(evaluate(case.value.numbers, bound))
+            except Unknown:
+                return None  # over tensors that are made of the arguments
+            return Defining(case.value.text, tensors, numbers)
+    return None
+
+
+def _bound(
+    case: Case, values: Sequence[Any], known: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any] | None:
     """The values of a case's variables; None if the case isn't for these arguments."""
-    bound: dict[str, Any] = {}
+    bound = dict(known)
     for part, value in zip(case.arguments, values, strict=True):
         if isinstance(part, Var):
             bound[part.name] = value

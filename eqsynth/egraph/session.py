@@ -125,7 +125,7 @@ class Session:
                 handles = {**snapshot.handles, **{h: c for c, h in new.items()}}
                 snapshot = Snapshot(snapshot.classes, snapshot.rows, handles)
             refs = self._references(snapshot)
-            self._view = View(snapshot, refs, self._decoded, self.defined)
+            self._view = View(snapshot, refs, self._decoded, self.defined, self.rules.meanings)
             self._view_changes = self.engine.changes
         return self._view
 

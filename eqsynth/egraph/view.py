@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 from eqsynth.egraph.encode import (
@@ -29,6 +30,7 @@ from eqsynth.ir.outline import Outline, Places, outline
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, over
+from eqsynth.rules.definitions import Case
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
 State = tuple[bytes, int, int]
@@ -65,13 +67,19 @@ def _classes_in(args: tuple[Any, ...]) -> Iterator[EClass]:
 
 
 class View:
-    """Read access to a snapshot in which every Tensor class has a handle and a type."""
+    """Read access to a snapshot in which every Tensor class has a handle and a type.
+
+    Attributes:
+        meanings: the comprehensions by which rule files define our operators, by name.
+    """
 
     def __init__(
         self, snapshot: Snapshot, refs: Mapping[EClass, ClassRef], decoded: Decoded,
         defined: Mapping[str, Operator] = NONE_DEFINED,
+        meanings: Mapping[str, tuple[Case, ...]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.snapshot = snapshot
+        self.meanings = meanings
         self._decode_tensor = partial(decode_tensor, defined=defined)
         self.refs = refs
         self._decoded = decoded

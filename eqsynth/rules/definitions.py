@@ -30,7 +30,8 @@ _NO_OPERATORS = frozenset({"Scope", "Input", "Weight", "Tok"})
 
 @dataclass(frozen=True)
 class Comprehension:
-    """The right side of a definition as a text over tensors and integers (``laws/notation.py``)."""
+    """The right side of a definition: a text over tensors and integers
+    (``calculus/notation.py``)."""
 
     tensors: Tree
     numbers: Tree
@@ -46,12 +47,14 @@ class Case:
         arguments: a variable, or the literal that an argument must be, for each argument.
         facts: what must hold, and what other variables are.
         value: a term, a comprehension, or a shape.
+        root: the variable that stands for the operator itself; empty where no fact may ask for it.
     """
 
     rule: str
     arguments: tuple[Tree, ...]
     facts: tuple[Tree, ...]
     value: Tree | Comprehension
+    root: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,25 @@ def defines(
     return replace(operator, cases=(*operator.cases, case))
 
 
+def comprehends(raw: RawRule, kind: Kind, status: str) -> tuple[str, Case] | None:
+    """An operator of eqsynth's own, and the comprehension that a rule defines it by.
+
+    Returns:
+        None of other rules, and of those for operators of certain operators.
+    """
+    found = _left(raw.body, OPERATORS) if kind == "law-request" else None
+    if found is None or status != "definition":
+        return None
+    root, pattern, facts = found
+    bound = {name for fact in raw.body for name in variables(fact)}
+    value = _value(root, write_out_lets(raw.head, bound), kind)
+    if not isinstance(value, Comprehension) or any(map(is_call, pattern[1:])):
+        return None
+    return pattern[0], Case(raw.name, tuple(pattern[1:]), facts, value, root.name)
+
+
 def _left(
-    body: Iterable[Tree], operators: Mapping[str, Definition]
+    body: Iterable[Tree], operators: Mapping[str, object]
 ) -> tuple[Var, Tree, tuple[Tree, ...]] | None:
     """The fact `(= root (Operator …))`: root and pattern, and the other facts."""
     facts = tuple(body)

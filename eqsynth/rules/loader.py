@@ -19,7 +19,7 @@ from egglog import bindings as egg
 from eqsynth.errors import RuleError
 from eqsynth.rules.ask import HEAD as ASK
 from eqsynth.rules.ask import expand_ask
-from eqsynth.rules.definitions import Definition, declared, defines
+from eqsynth.rules.definitions import Case, Definition, comprehends, declared, defines
 from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_forms
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
@@ -81,6 +81,7 @@ class Loader:
     requests: dict[str, Form] = field(default_factory=dict)
     variables: dict[str, Form] = field(default_factory=dict)
     definitions: dict[str, Definition] = field(default_factory=dict)
+    meanings: dict[str, tuple[Case, ...]] = field(default_factory=dict)
     engine: egg.EGraph = field(default_factory=egg.EGraph)
     header: Mapping[str, str] = field(default_factory=dict)
     panicked: bool = False
@@ -98,6 +99,7 @@ class Loader:
             requests={**self.requests},
             variables={**self.variables},
             definitions={**self.definitions},
+            meanings={**self.meanings},
         )
 
     def load(self, text: str, file: str) -> None:
@@ -126,6 +128,7 @@ class Loader:
             tuple(self.rulesets),
             tuple(self.rules.values()),
             {**self.definitions},
+            {**self.meanings},
         )
 
     def _form(self, form: Form) -> None:
@@ -366,6 +369,10 @@ class Loader:
             raise form.error(what, hint=hint) from None
         if own is not None:
             self.definitions[own.name] = own
+        meaning = comprehends(raw, phased.kind, status)
+        if meaning is not None:
+            name, case = meaning
+            self.meanings[name] = (*self.meanings.get(name, ()), case)
         source = _SOURCE.search(form.comment)
         self.rules[raw.name] = Rule(
             name=raw.name,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eqsynth.errors import RuleError
-from eqsynth.rules.definitions import Definition
+from eqsynth.rules.definitions import Case, Definition
 from eqsynth.rules.forms import nearest
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.sorts import Declarations
@@ -19,6 +19,7 @@ class RuleSet:
 
     Attributes:
         definitions: the operators that files of users declare, by name, defined or not.
+        meanings: the comprehensions by which eqsynth's own files define its operators, by name.
     """
 
     declarations: tuple[str, ...]
@@ -26,6 +27,7 @@ class RuleSet:
     rulesets: tuple[str, ...]
     rules: tuple[Rule, ...]
     definitions: Mapping[str, Definition] = field(default_factory=dict)
+    meanings: Mapping[str, tuple[Case, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Rule:
         for rule in self.rules:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eqsynth.egraph.laws.notation import Parts, index_of, parts_of
+from eqsynth.calculus.notation import Parts, index_of, parts_of
 from eqsynth.errors import RuleError
 from eqsynth.ir.index import Index
 from eqsynth.ir.types import Shape, TensorType

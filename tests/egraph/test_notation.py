@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.calculus.notation import instantiate
 from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.ir.operators import Attr
 from eqsynth.ir.tensor import Op

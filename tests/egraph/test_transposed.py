@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.calculus.notation import instantiate
 from eqsynth.egraph.laws.phases import phase_select
 from eqsynth.egraph.laws.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of

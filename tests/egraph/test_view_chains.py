@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
+from eqsynth.calculus.views import index_map
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.laws import view_chains
 from eqsynth.egraph.laws.merging import merge
 from eqsynth.egraph.laws.view_chains import view_chain
-from eqsynth.egraph.laws.views import index_map
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.index import Index

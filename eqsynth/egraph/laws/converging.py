@@ -11,10 +11,12 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.scopes import traversal_iterators
 from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
+from eqsynth.egraph.laws.opening import definitions, matched
 from eqsynth.egraph.laws.paths import Path
-from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled
+from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled, some
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
@@ -200,7 +202,7 @@ def _is_leaf(view: View, tensor: Tensor) -> bool:
     return any(isinstance(member, Input | Weight) for member in view.members(tensor))
 
 
-def matched(
+def matching(
     match: Callable[[Scope], Tensor | None], *, banded: bool = False, phased: bool = False
 ) -> Law:
     """The law of matching one operator.
@@ -210,7 +212,7 @@ def matched(
         phased: its output is read by quotient and remainder.
     """
 
-    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    def law(view: View, row: Sequence[Any]) -> Iterable[Steps | Tensor]:
         scope = settled(view, row)
         if scope is None or (not phased and _has_first(scope)):
             return []
@@ -218,6 +220,8 @@ def matched(
             # Gathering for an index that a substitution makes bare would only copy more.
             return []
         found = match(scope)
-        return [] if found is None else [found]
+        if found is None or phased:
+            return some(found)
+        return matched(scope, found, definitions(view, found))
 
     return law

@@ -16,8 +16,8 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 Nodes = Callable[[Tensor], Sequence[Op]]
 
 
-def match_epilogue(scope: Scope, nodes: Nodes) -> Iterator[Tensor]:
-    """Fused operators that a map over a product is equal to.
+def match_epilogue(scope: Scope, nodes: Nodes) -> Iterator[tuple[Tensor, Op]]:
+    """Fused operators that a map over a product is equal to, and the product.
 
     ``nodes`` gives the operators among the e-nodes of what is read.
     """
@@ -31,7 +31,8 @@ def match_epilogue(scope: Scope, nodes: Nodes) -> Iterator[Tensor]:
         if isinstance(term, Read) and is_whole(term, scope):
             rest = [t for n, t in enumerate(terms) if n != at]
             for op in nodes(term.tensor):
-                yield from _fused(scope, op, rest, post)
+                for fused in _fused(scope, op, rest, post):
+                    yield fused, op
 
 
 def _fused(scope: Scope, op: Op, rest: list[Scalar], post: str) -> Iterator[Tensor]:

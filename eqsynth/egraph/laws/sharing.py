@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from eqsynth.calculus.deriving import Steps
+from eqsynth.egraph.laws.opening import definitions, matched
 from eqsynth.egraph.laws.requests import Law
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor
@@ -43,9 +45,9 @@ def merged(product: Op, peers: Sequence[Op], axis: int) -> Tensor | None:
 def merging(name: str, axis: int) -> Law:
     """The law of merging products of one operator; ``axis`` of the result is sliced."""
 
-    def law(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+    def law(view: View, row: Sequence[Any]) -> Iterable[Steps]:
         e, x, w = row
-        found: list[Tensor] = []
+        found: list[Steps] = []
         for own in view.operators(e):
             if own.name != name or own.args != (x, w) or _is_merged(view, own):
                 continue
@@ -58,7 +60,8 @@ def merging(name: str, axis: int) -> Law:
                 and not _is_merged(view, peer)
             ]
             whole = merged(own, peers, axis % len(own.shape))
-            found += [] if whole is None else [whole]
+            if whole is not None:
+                found += matched(e, whole, ((e, own), *definitions(view, own, whole)))
         return found
 
     return law

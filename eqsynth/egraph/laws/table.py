@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.define import Comprehension, Define, Meanings
 from eqsynth.calculus.deriving import Steps, Whole
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.laws import (
@@ -31,7 +32,7 @@ from eqsynth.egraph.laws import (
     transposed,
     windows,
 )
-from eqsynth.egraph.laws.notation import instantiate
+from eqsynth.egraph.laws.opening import matched
 from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.laws.requests import (
     Later,
@@ -47,19 +48,13 @@ from eqsynth.egraph.laws.requests import (
     without_constants,
 )
 from eqsynth.egraph.laws.view_chains import view_chain
-from eqsynth.egraph.laws.views import defining_scope
 from eqsynth.egraph.view import View
-from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.outline import outline
 from eqsynth.ir.scalar import (
-    Cast,
-    Num,
     Read,
-    Scalar,
     Sum,
-    product,
     reads,
     terms_of,
 )
@@ -70,42 +65,35 @@ from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topolo
 MAX_TERMS_APART = 4
 
 
-def _definition(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _definition(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, tensors, numbers, text = row
     if view.eclass(e) in view.instantiated or e in tensors:
         return []  # what is defined by itself needs no definition
-    return [instantiate(text, tensors, numbers, e.shape)]
+    return [(Define(Comprehension(text, tensors, numbers)),)]
 
 
-def _view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _view(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, name, args = row
     if view.eclass(e) in view.instantiated:
         return []
-    ops = [op for op in view.operators(e) if op.name == name and op.args == args]
-    return [defining_scope(op) for op in ops]
+    return _operators(view, e, name, args)
 
 
-def _reduction(_view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _reduction(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, x, axes, keepdim, reducer = row
-    at: list[Index] = []
-    place, rank = 0, len(e.shape)
-    for axis, extent in enumerate(x.shape):
-        if axis in axes:
-            at.append(Index.iterator(rank + axes.index(axis), extent))
-            place += bool(keepdim)
-        else:
-            at.append(Index.iterator(place, extent))
-            place += 1
-    extents = tuple(x.shape[axis] for axis in axes)
-    body: Scalar = Read(x, tuple(at))
-    if x.dtype != e.dtype and not (x.dtype == "bool" and extents):
-        # Integers are summed in int64; a scope that sums bools counts them by itself.
-        body = Cast(e.dtype, body)
-    if reducer == "mean":
-        count = max(1, x.type.size // max(e.type.size, 1))
-        return [canonical(Scope(e.shape, extents, product([Num(1 / count), body])))]
-    assert reducer in REDUCERS
-    return [canonical(Scope(e.shape, extents, body, reducer))]
+    name = f"Reduce{reducer.capitalize()}"
+    return _operators(view, e, name, (x,), (axes, keepdim))
+
+
+def _operators(
+    view: View, e: ClassRef, name: str, args: Sequence[Tensor], *attrs: tuple[Any, ...]
+) -> list[Steps]:
+    """What a class is, by operators of this name in it."""
+    return [
+        (Define(op),)
+        for op in view.operators(e)
+        if op.name == name and op.args == args and (not attrs or op.attrs == attrs[0])
+    ]
 
 
 def _canonical_form(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -295,7 +283,7 @@ def _traversal_order(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return [] if ordered is None else [ordered]
 
 
-def _match_view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _match_view(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     scope = settled(view, row)
     if scope is None or not conditions.is_view(scope):
         return []
@@ -307,7 +295,7 @@ def _match_view(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
     chain = view_chain(scope)
     if chain is None or (scope in view.derived and not _moves_nothing(chain)):
         return []
-    return [chain]
+    return matched(scope, chain)
 
 
 def _moves_nothing(chain: Tensor) -> bool:
@@ -316,10 +304,12 @@ def _moves_nothing(chain: Tensor) -> bool:
     return names <= {"Permute", "Reshape", "Split", "Merge"}
 
 
-def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     scope = settled(view, row)
     if scope is None:
         return []
+
+    known: dict[Op, Meanings] = {}
 
     def nodes(tensor: Tensor) -> list[Op]:
         """Products in a class, also behind a reshape."""
@@ -327,28 +317,29 @@ def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
         found: list[Op] = []
         for op in view.operators(tensor):
             if op.name == "Reshape":
-                inner = op.args[0]
+                (inner,) = op.args
                 assert isinstance(inner, ClassRef)
-                found += [
-                    Op("Reshape", (o,), op.attrs)
-                    for o in view.operators(inner)
-                    if o.row.kind == "contraction"
-                ]
+                for o in view.operators(inner):
+                    if o.row.kind == "contraction":
+                        found.append(Op("Reshape", (o,), op.attrs))
+                        known[found[-1]] = (tensor, op), (inner, o)
             else:
                 found.append(op)
+                known[op] = ((tensor, op),)
         return found
 
     found = list(epilogue.match_epilogue(scope, nodes))
     if not found:
         raise Later
-    return found
+    return [steps for fused, op in found for steps in matched(scope, fused, known[op])]
 
 
-def _stack(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _stack(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     if row[0].constant:
         return []
     scope = flat(view, row)
-    return stacking.stacked(scope, view.places_of(outline(scope)[0]))
+    parts = stacking.stacked(scope, view.places_of(outline(scope)[0]))
+    return [steps for part in parts for steps in matched(scope, part)]
 
 
 LAWS: Final[dict[str, Law]] = {
@@ -398,11 +389,11 @@ LAWS: Final[dict[str, Law]] = {
     "iterator-split": converging.iterator_split,
     "operand-split": converging.operand_split,
     "window-split": converging.window_split,
-    "match-matmul": converging.matched(matching.match_matmul),
-    "match-conv2d": converging.matched(windows.match_conv2d),
-    "match-conv-transpose2d": converging.matched(transposed.match_conv_transpose2d, phased=True),
-    "match-g2bmm": converging.matched(windows.match_g2bmm, banded=True),
-    "match-gbmm": converging.matched(windows.match_gbmm),
+    "match-matmul": converging.matching(matching.match_matmul),
+    "match-conv2d": converging.matching(windows.match_conv2d),
+    "match-conv-transpose2d": converging.matching(transposed.match_conv_transpose2d, phased=True),
+    "match-g2bmm": converging.matching(windows.match_g2bmm, banded=True),
+    "match-gbmm": converging.matching(windows.match_gbmm),
     "match-view": _match_view,
     "stack": _stack,
     "merge-matmuls": sharing.merging("Matmul", -1),
@@ -413,10 +404,8 @@ LAWS: Final[dict[str, Law]] = {
 # Laws that still compute their answers themselves: what they say is taken as it is. All others say
 # steps of the calculus, which whoever unites applies (``answers.py``).
 COMPUTED: Final = frozenset({
-    "definition", "view", "reduction", "phase-select", "expand", "expand-cancels", "common-factor",
-    "expression-split", "tap-merge", "invariants", "stack", "merge-matmuls", "merge-conv2ds",
-    "match-matmul", "match-conv2d", "match-conv-transpose2d", "match-g2bmm", "match-gbmm",
-    "match-view", "match-epilogue",
+    "phase-select", "expand", "expand-cancels", "common-factor", "expression-split", "tap-merge",
+    "invariants", "match-conv-transpose2d",
 })  # fmt: skip
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (

@@ -1,43 +1,82 @@
-"""Views as scopes: the index map of each view (Syno Table 1, and Permute, Pad, Slice, Concat).
+"""Views, reductions and fused operators as scopes.
 
-A view is ``L_x . t[map(x)]``; concatenation is a sum of shifted reads that are zero outside.
+A view is ``L_x . t[map(x)]``, with the index map of each (Syno Table 1, and Permute, Pad, Slice);
+concatenation is a sum of shifted reads that are zero outside. A fused operator is a map over the
+product that it is fused with: ``L_x post(product[x] + bias[channel] + residual[x])``.
 """
 
 from __future__ import annotations
 
 from eqsynth.errors import UnsupportedOperatorError
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, row_major
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import Attr
-from eqsynth.ir.scalar import Cast, Read, Scalar, total
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, product, total
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import Shape
 
 
-def defining_scope(view: Op) -> Scope:
-    """The scope that a view is equal to, or a conversion, which changes elements in their place.
+def defining_scope(op: Op) -> Scope | None:
+    """The scope that a view, a conversion, a reduction or a fused operator is equal to; None of
+    other operators, whose definitions are comprehensions (``notation.py``)."""
+    at = [Index.iterator(slot, extent) for slot, extent in enumerate(op.shape)]
+    match op.name, op.attrs:
+        case "Cast", _:
+            body: Scalar = Cast(op.dtype, Read(op.args[0], tuple(at)))
+        case "Concat", (int() as axis,):
+            body = _concat(op, axis, at)
+        case "FusedMatmul" | "FusedMatmulAdd", (*attrs, str() as post):
+            body = _fused(op, Op("Matmul", op.args[:2], tuple(attrs)), at, -1, post)
+        case "FusedConv2d" | "FusedConv2dAdd", (*attrs, str() as post):
+            body = _fused(op, Op("Conv2d", op.args[:2], tuple(attrs)), at, 1, post)
+        case name, (tuple() as axes, int() as keepdim) if name.startswith("Reduce"):
+            return _reduction(op, name.removeprefix("Reduce").lower(), axes, bool(keepdim))
+        case _ if op.row.kind == "view":
+            index, fill = index_map(op.name, op.attrs, at, op.args[0].shape)
+            body = Read(op.args[0], tuple(index), fill)
+        case _:
+            return None
+    return canonical(Scope(op.shape, (), body))
 
-    Raises:
-        UnsupportedOperatorError: the operator is no view.
-    """
-    at = [Index.iterator(slot, extent) for slot, extent in enumerate(view.shape)]
-    if view.name == "Cast":
-        return canonical(Scope(view.shape, (), Cast(view.dtype, Read(view.args[0], tuple(at)))))
-    if view.name == "Concat":
-        return canonical(Scope(view.shape, (), _concat(view, at)))
-    index, fill = index_map(view.name, view.attrs, at, view.args[0].shape)
-    return canonical(Scope(view.shape, (), Read(view.args[0], tuple(index), fill)))
 
-
-def _concat(view: Op, at: list[Index]) -> Scalar:
-    (axis,) = view.attrs
-    assert isinstance(axis, int)
+def _concat(op: Op, axis: int, at: list[Index]) -> Scalar:
     parts, start = [], 0
-    for arg in view.args:
+    for arg in op.args:
         index = (*at[:axis], at[axis] - start, *at[axis + 1 :])
         parts.append(Read(arg, index))
         start += arg.shape[axis]
     return total(parts)
+
+
+def _fused(op: Op, inner: Op, at: list[Index], channel: int, post: str) -> Scalar:
+    _, _, bias, *residual = op.args
+    terms = [Read(inner, tuple(at)), Read(bias, (at[channel],))]
+    sums = total([*terms, *(Read(tensor, tuple(at)) for tensor in residual)])
+    return sums if post == "none" else Call(post, (sums,))
+
+
+def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Scope:
+    (x,) = op.args
+    index: list[Index] = []
+    place, rank = 0, len(op.shape)
+    for axis, extent in enumerate(x.shape):
+        if axis in axes:
+            index.append(Index.iterator(rank + axes.index(axis), extent))
+            place += keepdim
+        else:
+            index.append(Index.iterator(place, extent))
+            place += 1
+    extents = tuple(x.shape[axis] for axis in axes)
+    body: Scalar = Read(x, tuple(index))
+    if x.dtype != op.dtype and not (x.dtype == "bool" and extents):
+        # Integers are summed in int64; a scope that sums bools counts them by itself.
+        body = Cast(op.dtype, body)
+    if reducer == "mean":
+        count = max(1, x.type.size // max(op.type.size, 1))
+        return canonical(Scope(op.shape, extents, product([Num(1 / count), body])))
+    assert reducer in REDUCERS
+    return canonical(Scope(op.shape, extents, body, reducer))
 
 
 def index_map(
