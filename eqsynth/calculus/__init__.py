@@ -30,7 +30,8 @@ its members, or that an operator is what a rule file defines it as. The law hold
 proposes it says where it is from (``hypotheses``).
 
 ``notation.py`` reads comprehensions, the text of definitions; ``views.py`` says what views,
-reductions and fused operators are. ``bilinear.py`` says whether the matrices of a bilinear algorithm are right.
+reductions and fused operators are. ``bilinear.py`` says whether the matrices of a bilinear
+algorithm are right.
 ``deriving.py`` applies laws in a row; ``scopes.py`` makes scopes of parts,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing
