@@ -162,21 +162,27 @@ def defines(
     return replace(operator, cases=(*operator.cases, case))
 
 
-def comprehends(raw: RawRule, kind: Kind, status: str) -> tuple[str, Case] | None:
-    """An operator of eqsynth's own, and the comprehension that a rule defines it by.
+def comprehends(
+    raw: RawRule, kind: Kind, status: str, before: Mapping[str, tuple[Case, ...]]
+) -> dict[str, tuple[Case, ...]]:
+    """An operator of eqsynth's own, by name, with the comprehensions that it is defined by.
+
+    Args:
+        before: those of earlier rules.
 
     Returns:
-        None of other rules, and of those for operators of certain operators.
+        Nothing of other rules, and of those for operators of certain operators.
     """
     found = _left(raw.body, OPERATORS) if kind == "law-request" else None
     if found is None or status != "definition":
-        return None
+        return {}
     root, pattern, facts = found
     bound = {name for fact in raw.body for name in variables(fact)}
     value = _value(root, write_out_lets(raw.head, bound), kind)
     if not isinstance(value, Comprehension) or any(map(is_call, pattern[1:])):
-        return None
-    return pattern[0], Case(raw.name, tuple(pattern[1:]), facts, value, root.name)
+        return {}
+    case = Case(raw.name, tuple(pattern[1:]), facts, value, root.name)
+    return {pattern[0]: (*before.get(pattern[0], ()), case)}
 
 
 def _left(

@@ -127,8 +127,7 @@ class Loader:
             self.known,
             tuple(self.rulesets),
             tuple(self.rules.values()),
-            {**self.definitions},
-            {**self.meanings},
+            *({**self.definitions}, {**self.meanings}),
         )
 
     def _form(self, form: Form) -> None:
@@ -369,10 +368,7 @@ class Loader:
             raise form.error(what, hint=hint) from None
         if own is not None:
             self.definitions[own.name] = own
-        meaning = comprehends(raw, phased.kind, status)
-        if meaning is not None:
-            name, case = meaning
-            self.meanings[name] = (*self.meanings.get(name, ()), case)
+        self.meanings |= comprehends(raw, phased.kind, status, self.meanings)
         source = _SOURCE.search(form.comment)
         self.rules[raw.name] = Rule(
             name=raw.name,
