@@ -45,9 +45,10 @@ def test_list_prints_every_rule() -> None:
 
 def test_a_part_of_the_rules_is_checked() -> None:
     found = data("check", ROOT / "rules" / "simplify.egg", "--samples", "2", "--part", "2/8")
-    assert [rule["rule"] for rule in found["rules"]] == ["reshape-same"]
-    (rule,) = found["rules"]
-    assert not rule["timed_out"] and rule["known"].endswith(f"{rule['accepted']} samples")
+    names = [rule.name for rule in RULES.rules if rule.file.endswith("simplify.egg")]
+    assert [rule["rule"] for rule in found["rules"]] == names[1::8]
+    for rule in found["rules"]:
+        assert not rule["timed_out"] and rule["known"].endswith(f"{rule['accepted']} samples")
     run("check", ROOT / "rules" / "simplify.egg", "--part", "9/8", code=2)
 
 

@@ -220,7 +220,7 @@ K = it(1, 5)
     [
         taps(read("w", K, extra=1)),
         taps(read("w", K, fill=1.0, extra=-1)),
-        taps(read("w", 4 - K)),
+        taps(read("w", 4 - K, extra=1)),
         taps(read("w", K % 5)),
         taps(read("w", K), "max"),
         taps(read("w", K), "prod"),
