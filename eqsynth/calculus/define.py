@@ -81,11 +81,11 @@ def opened(term: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> S
     assert scope is not None
     for _ in range(MAX_OPENED):
         _require(tree_size(scope.body) <= MAX_OPENED, condition="large", what="too large")
-        scope = least_form(_with_numbers(scope))
+        scope = _with_numbers(scope)
         found = ((read, _meaning(read.tensor, meanings)) for read in reads(scope.body))
         read, inner = next((pair for pair in found if pair[1] is not None), (None, None))
         if read is None or inner is None:
-            return scope
+            return least_form(scope)
         scope = inline(scope, Inline(read, inner))
     raise LawError("the term has no end", law="define", condition="large")
 
@@ -135,5 +135,8 @@ def _with_numbers(scope: Scope) -> Scope:
                 return Num(value)
         return part
 
-    result = same_scope(scope, rewrite_leaves(scope.body, leaf), reduction_iterators(scope))
+    body = rewrite_leaves(scope.body, leaf)
+    if body == scope.body:
+        return scope
+    result = same_scope(scope, body, reduction_iterators(scope))
     return result if result.type == scope.type else scope
