@@ -88,6 +88,13 @@ def test_a_mask_that_lets_few_places_through_is_seen(
     assert ("restrict" in graph.matches) == fires and not graph.faults
 
 
+def test_a_wide_band_of_many_places_is_seen() -> None:
+    module = Masked(lambda n: (apart(n).abs() <= 300) & (apart(n) % 4 == 0)).eval()
+    program = capture(module, tuple(torch.randn(1, 1024, 2) for _ in range(3))).program
+    graph = saturate_terms(program.outputs, RULES, DEFAULT_PHASES, Limits(), False)
+    assert "restrict" in graph.matches and not graph.faults
+
+
 def test_windowed_attention_takes_the_work_of_its_window() -> None:
     module, given = Masked(band).eval(), inputs()
     program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)

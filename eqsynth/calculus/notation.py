@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eqsynth.calculus.scopes import closed
 from eqsynth.errors import RuleError, ShapeError
@@ -29,7 +30,7 @@ from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
-from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.ir.tensor import Input, Scope, Tensor, over
 from eqsynth.ir.types import Shape
 
 _FORM = re.compile(
@@ -115,6 +116,18 @@ def instantiate(
         RuleError: the text isn't a comprehension over these arguments.
         ShapeError: the shape is to be found, and the tensors don't fit together.
     """
+    parts = parts_of(text)
+    if parts is None or parts.local:  # whose axes have the order that goes by the tensors
+        return canonical(_written(text, tuple(tensors), tuple(numbers), shape))
+    names = tuple(Input(f"#{n}", tensor.type) for n, tensor in enumerate(tensors))
+    written = _over_names(text, names, tuple(numbers), shape)
+    return canonical(over(written, dict(zip(names, tensors, strict=True))))
+
+
+def _written(
+    text: str, tensors: tuple[Tensor, ...], numbers: tuple[int, ...], shape: Shape | None
+) -> Scope:
+    """The scope as it is read, in no form."""
     scope, parts = _Scope(text, {}, {}, {}, {}, {}), parts_of(text)
     if parts is None:
         raise scope.wrong("no (names) [head] = body")
@@ -137,7 +150,11 @@ def instantiate(
     for j, (name, extent) in enumerate(zip(reduced, extents, strict=True)):
         scope.iterators[name] = Index.iterator(len(shape) + j, extent)
     value, reducer = _reduced(scope, parts.reducer, body, extents)
-    return canonical(Scope(shape, tuple(extents), value, reducer))
+    return Scope(shape, tuple(extents), value, reducer)
+
+
+# Over names of its tensors: a definition is read once for tensors of the same types.
+_over_names = lru_cache(maxsize=1 << 12)(_written)
 
 
 def _result_shape(scope: _Scope, parts: Parts) -> Shape:

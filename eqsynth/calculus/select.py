@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.inline import Inline, inline
@@ -185,11 +186,18 @@ def number(scope: Scope, given: Numbers) -> Scope:
 
 
 def _has(dtype: str | None, value: float) -> bool:
-    """Whether a dtype has this number exactly, by the least that its kind has; bools have none."""
-    if dtype is None or dtype == "bool":
-        return False
-    whole = value.is_integer() and 0 <= abs(value) < 128 and (value >= 0 or dtype != "uint8")
-    return whole or (is_float(dtype) and math.isinf(value))
+    """Whether a dtype has this number exactly. Bools have none: a number beside them is no bool."""
+    if math.isinf(value) or not value.is_integer():
+        return math.isinf(value) and dtype in _WHOLE and is_float(dtype)
+    return dtype in _WHOLE and _WHOLE[dtype][0] <= value <= _WHOLE[dtype][1]
+
+
+_WHOLE: Final = {
+    "uint8": (0, 2**8 - 1), "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**53), 2**53), "float16": (-(2**11), 2**11),
+    "bfloat16": (-(2**8), 2**8), "float32": (-(2**24), 2**24), "float64": (-(2**53), 2**53),
+}  # fmt: skip
+"""Whole numbers that a dtype and a float of Python both have."""
 
 
 def _gathered(table: Scope, ids: Tensor) -> Scope:

@@ -244,9 +244,11 @@ def full(dtype: str = "float32", value: float = 2.0) -> Op:
     [
         ("int64", 2.0, False),
         ("int32", -1.0, False),
-        ("uint8", 127.0, False),
+        ("uint8", 255.0, False),
+        ("uint8", 256.0, True),
         ("uint8", -1.0, True),
-        ("int64", 128.0, True),
+        ("int64", 2.0**40, False),
+        ("float32", 2.0**24 + 1, True),
         ("float32", 3.0, False),
         ("float32", -terms.INF, False),
         ("float32", 0.1, True),
