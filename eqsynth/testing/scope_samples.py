@@ -311,8 +311,8 @@ def windows(world: World) -> Tensor:
 def wide_windows(world: World) -> Tensor:
     """A 3 by 3 convolution of so many channels that fewer products are worth more additions."""
     pick = world.choices.pick
-    # In tiles of two by two, and of four by four.
-    wide, sizes = pick(((14, (2, 2, 3)), (10, (4, 4, 3))))
+    # In tiles of two by two, of four by four, and of so many channels that roundings count little.
+    wide, sizes = pick(((14, (2, 2, 3)), (10, (4, 4, 3)), (17, (4, 4, 2))))
     filters, channels, positions = wide, wide - pick((0, 1)), [pick(sizes) for _ in range(2)]
     padding, dilation = pick((0, 1)), pick((1, 1, 2))
     outer, reduced = (1, filters, *positions), (channels, 3, 3)
