@@ -65,7 +65,9 @@ def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) 
     assert program.report.backend == "inductor" and not program.report.engine_refused
     for mine, wanted in zip(program(X), NET(X), strict=True):
         torch.testing.assert_close(mine, wanted)
-    assert "Linear" not in str(program.explain()) and program.explain().rules  # it has a proof
+    # Times decide which terms the engine gets, so it has a proof or needs none.
+    told = program.explain()
+    assert "Linear" not in str(told) and (told.rules or "no operator was changed" in str(told))
     assert "Region" in repr(program)
 
 
