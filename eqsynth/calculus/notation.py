@@ -120,8 +120,10 @@ def instantiate(
     if parts is None or parts.local:  # whose axes have the order that goes by the tensors
         return canonical(_written(text, tuple(tensors), tuple(numbers), shape))
     names = tuple(Input(f"#{n}", tensor.type) for n, tensor in enumerate(tensors))
-    written = _over_names(text, names, tuple(numbers), shape)
-    return canonical(over(written, dict(zip(names, tensors, strict=True))))
+    images = dict[Tensor, Tensor](zip(names, tensors, strict=True))
+    written = over(_over_names(text, names, tuple(numbers), shape), images)
+    assert isinstance(written, Scope)
+    return canonical(written)
 
 
 def _written(
