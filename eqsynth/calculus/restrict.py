@@ -268,7 +268,7 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
     return kept and all(stays_finite(part, read, value) for part in children(body))
 
 
-_BOUNDED: Final = ("neg", "abs", "relu", "tanh", "sigmoid", "max", "min", "sub")
+_BOUNDED: Final = ("abs", "relu", "tanh", "sigmoid", "max", "min")
 """Functions that are finite where their arguments are."""
 
 
