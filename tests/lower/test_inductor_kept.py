@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import config, cpu_vec_isa
+from torch._inductor.exc import CppCompileError, InductorError
 
 from eqsynth import kept
 from eqsynth.ir.tensor import Input, Op, Region
@@ -107,3 +110,60 @@ def test_what_gives_other_values_is_not_kept(
         inductor_kept.load(LAYER, weights)
     inductor_kept.keep(LAYER, weights, tape, [x], inductor_kept._called_with(found, weights)([x]))
     inductor_kept.load(LAYER, weights)
+
+
+@pytest.mark.parametrize(
+    ("fault", "compilations"),
+    [
+        (None, [True]),
+        (CppCompileError(["g++"], "unknown option -mavx512"), [True, None]),
+        (OSError("undefined symbol"), [True, None]),
+        (NotImplementedError("an operator"), [True]),
+    ],
+)
+def test_instructions_are_tried_where_the_compiler_has_failed(
+    fault: Exception | None, compilations: list[bool | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """True: Inductor takes what the processor has; None: it tries each set of instructions."""
+    forgotten: list[bool | None] = []
+    made: list[bool | None] = []
+
+    def compile_fx(*_: Any, **__: Any) -> Any:
+        made.append(config.cpp.vec_isa_ok)
+        try:
+            if fault is not None and config.cpp.vec_isa_ok:
+                raise fault
+        except Exception:  # as Inductor does it
+            raise InductorError(fault, None) from None
+        return lambda *_: (torch.zeros(4, 160),)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    monkeypatch.setattr(inductor_kept, "forget_instructions", lambda: forgotten.append(None))
+    weights = {1: torch.randn(200, 160), 2: torch.zeros(160)}
+    if isinstance(fault, NotImplementedError):
+        with pytest.raises(InductorError):
+            inductor._fresh(LAYER, weights)
+    else:
+        inductor._fresh(LAYER, weights)
+    assert made == compilations
+    assert len(forgotten) == len(compilations) - 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="nothing is tried on other processors")
+def test_forgotten_instructions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = True
+
+    def check_build(_isa: Any, _code: str) -> bool:
+        return works
+
+    monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", check_build)
+    inductor_kept.forget_instructions()
+    try:
+        with config.patch({"cpp.vec_isa_ok": True}):
+            assert cpu_vec_isa.valid_vec_isa_list()
+        works = False
+        assert cpu_vec_isa.valid_vec_isa_list()
+        inductor_kept.forget_instructions()
+        assert not cpu_vec_isa.valid_vec_isa_list()
+    finally:
+        inductor_kept.forget_instructions()

@@ -55,14 +55,42 @@ def _compiled(region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
 
 
 def _fresh(region: Region, constants: Mapping[int, torch.Tensor]) -> Callable[..., Any]:
+    """Compiles a region for the vector instructions that the processor has.
+
+    Before it writes any code Inductor compiles and loads a test for each set of instructions (up to
+    seven processes, which take longer than the kernels of a small region). What it has compiled is
+    such a test as well, so that these are only run when compiling or loading a kernel has failed:
+    an old compiler may not know what a new processor can do.
+    """
+    try:
+        return _compiled_now(region, constants, {"cpp.vec_isa_ok": True})
+    except Exception as error:
+        if not _is_of_compiler(error):
+            raise
+    inductor_kept.forget_instructions()
+    return _compiled_now(region, constants, {})
+
+
+def _is_of_compiler(error: BaseException | None) -> bool:
+    """Whether an error comes from the C++ compiler, or from loading what it has made."""
+    from torch._inductor.exc import CppCompileError
+
+    while error is not None and not isinstance(error, CppCompileError | OSError | ImportError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _compiled_now(
+    region: Region, constants: Mapping[int, torch.Tensor], settings: Mapping[str, object]
+) -> Callable[..., Any]:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     graph, examples = _graph(region, constants)
     tape = inductor_kept.Tape(constants)
     # One compiling thread: a pool of processes would outlive the compilation.
-    settings = config.patch(freezing=True, compile_threads=1)
-    with torch.no_grad(), settings, tape.running():
+    patched = config.patch({"freezing": True, "compile_threads": 1, **settings})
+    with torch.no_grad(), patched, tape.running():
         made = compile_fx(graph, examples, inner_compile=tape.inner)
         compiled = cast(Callable[..., Any], made)
     results = compiled(*examples)  # Inductor compiles at the first call

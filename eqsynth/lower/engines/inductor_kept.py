@@ -157,6 +157,17 @@ def _instructions() -> str:
     return str(pick_vec_isa())
 
 
+def forget_instructions() -> None:
+    """Has Inductor try anew which vector instructions work here."""
+    from torch._inductor import cpu_vec_isa
+
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    kinds = {kind for isa in cpu_vec_isa.supported_vec_isa_list for kind in type(isa).__mro__}
+    for kind in kinds:
+        for remembered in vars(kind).values():
+            getattr(remembered, "cache_clear", lambda: None)()
+
+
 # ---- how constants are made --------------------------------------------------------------------
 
 
