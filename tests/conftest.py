@@ -90,13 +90,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     # Counted file by file, so that a part is the same whichever files are run; the part that a file
     # begins with goes by its name, or all files with a single such test would be in one part.
+    # Tests that share what is dear to make, `rotating(together="row")`, are in one part.
     counts: dict[Path, int] = {}
+    groups: dict[tuple[Path, str], int] = {}
     left_out = []
     for item in items:
-        if item.get_closest_marker("rotating"):
+        if (mark := item.get_closest_marker("rotating")) is not None:
             count = counts.setdefault(item.path, crc32(item.path.name.encode()))
-            counts[item.path] = count + 1
-            if count % PARTS != int(part) % PARTS:
+            group = item.path, mark.kwargs.get("together", item.nodeid)
+            turn = groups.setdefault(group, count)
+            counts[item.path] = count + (turn == count)
+            if turn % PARTS != int(part) % PARTS:
                 left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -44,6 +44,7 @@ class Held:
         self.go.set()
 
 
+@pytest.mark.rotating
 def test_inductors_program_runs_until_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     watched, model, x = Watched(), Bottleneck().eval(), torch.randn(5, 12)
     search = background.found_elsewhere
@@ -192,6 +193,7 @@ def runs(script: str) -> tuple[int, str, list[psutil.Process]]:
     return process.returncode, out, left()
 
 
+@pytest.mark.rotating
 def test_the_exit_of_the_interpreter_gives_searches_up() -> None:
     """In the middle of one, with another that waits."""
     status, out, left = runs("""

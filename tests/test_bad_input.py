@@ -240,6 +240,7 @@ def test_a_module_that_draws_random_numbers_stays_the_original() -> None:
 # ---- values ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_weights_that_are_no_numbers(value: float) -> None:
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 4)).eval()
@@ -269,6 +270,7 @@ def test_a_sum_that_cancels_is_no_difference() -> None:
         quick(model, (x,))
 
 
+@pytest.mark.rotating
 def test_ties_are_no_difference() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).eval()
@@ -316,6 +318,7 @@ def test_a_module_without_inputs() -> None:
 # ---- limits ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["resnet18", "linear_attention"])
 def test_a_time_limit_of_one_second(name: str) -> None:
     model, inputs = WORKLOADS[name].reduced()
@@ -339,6 +342,7 @@ def test_without_time_for_a_round_no_worker_is_started() -> None:
     agrees(program, mlp(), torch.ones(7, 4))
 
 
+@pytest.mark.rotating
 @pytest.mark.usefixtures("nothing_kept")
 def test_a_deadline_in_the_middle_of_saturation_is_told() -> None:
     model, inputs = WORKLOADS["resnet18"].reduced()
@@ -440,6 +444,7 @@ def workers_die(patch: pytest.MonkeyPatch, times: int, hands_over: bool) -> list
 _NO_LIMIT = 3600.0
 
 
+@pytest.mark.rotating
 @pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize("hands_over", [False, True])
 def test_a_saturation_worker_that_is_killed_in_the_middle(
@@ -472,6 +477,7 @@ def test_saturation_workers_that_are_killed_each_time(
     agrees(program, model, *inputs)
 
 
+@pytest.mark.rotating
 def test_a_measuring_worker_that_is_killed() -> None:
     model = mlp()
     x = torch.ones(5, 4)  # a size of its own: its kernels are in no profile
@@ -528,6 +534,7 @@ def counting(self: Any, x: Tensor) -> Tensor:
     return x * self.n  # type: ignore[no-any-return]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("objective", ["flops", "time"])
 def test_a_buffer_that_the_module_changes(objective: str) -> None:
     mine, theirs = (module(counting, n=torch.zeros(4)) for _ in range(2))
@@ -602,6 +609,7 @@ def test_results_in_tuples_and_dicts() -> None:
 # ---- dtypes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
 def test_integers(dtype: torch.dtype) -> None:
     model = module(lambda self, x: (x * 2 + x // 3, x % 2 == 0, x - x.amax(), x.float() / 3))
@@ -614,6 +622,7 @@ def test_bools() -> None:
     agrees(quick(model, (X > 0,)), model, X > 0)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_floats(dtype: torch.dtype) -> None:
     model, x = mlp(dtype), X.to(dtype)

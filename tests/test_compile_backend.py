@@ -63,6 +63,7 @@ def sized(watched: Watched) -> sizes.BySize:
     return found
 
 
+@pytest.mark.rotating
 def test_a_size_that_comes_again_is_optimized_up_to_a_limit(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_size_that_comes_again_is_optimized_up_to_a_limit(
     assert len(watched.made) == 2 and "symbolic sizes" in caplog.text
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("how", ["dynamic", "marked"])
 def test_sizes_that_are_symbolic_from_the_beginning(watched: Watched, how: str) -> None:
     model = Bottleneck().eval()
@@ -219,6 +221,7 @@ class Apart(torch.nn.Module):
         return read * h
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("first", "kind"),
     [
@@ -276,6 +279,7 @@ class Faulty(float):
         raise RuntimeError("a fault")
 
 
+@pytest.mark.rotating
 def test_a_fault_in_eqsynth_costs_the_graph_only_and_leaves_a_script(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +301,7 @@ def test_a_fault_in_eqsynth_costs_the_graph_only_and_leaves_a_script(
         torch.testing.assert_close(names["program"](x)[0], model(x))
 
 
+@pytest.mark.rotating
 def test_the_faster_of_the_program_and_inductors_is_taken(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,6 +318,7 @@ def test_the_faster_of_the_program_and_inductors_is_taken(
     assert isinstance(watched.made[0], compile_backend.Program) == (ours < theirs)
 
 
+@pytest.mark.rotating
 def test_programs_know_autocast(watched: Watched) -> None:
     model, x = Bottleneck().eval(), torch.randn(5, 12)
     compiled = torch.compile(model, backend=watched, options=FAST)
@@ -324,6 +330,7 @@ def test_programs_know_autocast(watched: Watched) -> None:
         torch.testing.assert_close(compiled(x), model(x))
 
 
+@pytest.mark.rotating
 def test_generation_with_a_growing_cache_takes_few_graphs(watched: Watched) -> None:
     class Cache:
         def __init__(self) -> None:
@@ -353,6 +360,7 @@ def test_generation_with_a_growing_cache_takes_few_graphs(watched: Watched) -> N
     assert kinds[:2] == [True, True] and len(kinds) <= 4
 
 
+@pytest.mark.rotating
 def test_training_mode_without_gradients(watched: Watched) -> None:
     norm, twin = (torch.nn.BatchNorm1d(12).train() for _ in range(2))
     compiled, x = torch.compile(norm, backend=watched, options=FAST), torch.randn(5, 12)

@@ -116,6 +116,7 @@ def test_published_einsums_cost_no_more_than_the_optimal_path(name: str) -> None
         assert_egraph_consistent(graph)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("equation", OTHERS)
 def test_other_kinds_of_einsum_cost_no_more_either(equation: str) -> None:
     letters = sorted(set(equation) - set(",->"))
@@ -137,6 +138,7 @@ SIX = [(6, seed) for seed in range(3)]
 LONG = [(6, seed) for seed in range(3, 8)] + [(n, seed) for n in (7, 8) for seed in range(4)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("count", "seed"), [*SIX, *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
 )

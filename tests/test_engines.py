@@ -58,6 +58,7 @@ def _set_times(directory: Path, seconds: float, engine: str = "inductor") -> Non
         )
 
 
+@pytest.mark.rotating
 def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
     monkeypatch.setattr("eqsynth.race.Race.won", True)

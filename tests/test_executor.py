@@ -315,6 +315,7 @@ def test_who_borrows_at_the_same_time_gets_another_worker() -> None:
     assert {_borrowed_pid(), _borrowed_pid()} <= pids
 
 
+@pytest.mark.rotating
 def test_answers_of_threads_do_not_cross() -> None:
     def powers(base: int) -> tuple[list[int], set[int]]:
         found, pids = [], set()
@@ -331,6 +332,7 @@ def test_answers_of_threads_do_not_cross() -> None:
     assert len(set.union(*(pids for _, pids in results))) <= 3  # as many as were busy at a time
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("change", ["limit", "threads", "environment", "directory", "processors"])
 def test_a_worker_that_was_started_otherwise_is_another_one(
     change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -443,6 +445,7 @@ def test_a_worker_that_holds_much_memory_is_not_kept(monkeypatch: pytest.MonkeyP
     assert not _is_running(first)
 
 
+@pytest.mark.rotating
 def test_half_of_the_address_space_is_free_for_the_next_task() -> None:
     with borrowed(1 << 30) as worker:
         first = worker.run(os.getpid)
@@ -453,6 +456,7 @@ def test_half_of_the_address_space_is_free_for_the_next_task() -> None:
     assert _borrowed_pid(1 << 30) != first
 
 
+@pytest.mark.rotating
 def test_what_earlier_tasks_hold_is_not_counted_against_a_task() -> None:
     with borrowed(memory_limit=1 << 30) as worker:
         worker.run(exec, "import sys; sys.kept = bytearray(600 << 20)")
@@ -495,6 +499,7 @@ for worker in workers[:2]:
 """
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1 / 0", "input()"])
 def test_the_programs_exit_ends_its_workers(end: str) -> None:
     """Those that are idle, and one that is never given back; also if the program is killed."""

@@ -67,6 +67,7 @@ def inputs() -> tuple[Tensor, ...]:
     return tuple(torch.randn(2, 24, 4) for _ in range(3))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("mask", "attend", "fires"),
     [
@@ -88,6 +89,7 @@ def test_a_mask_that_lets_few_places_through_is_seen(
     assert ("restrict" in graph.matches) == fires and not graph.faults
 
 
+@pytest.mark.rotating
 def test_a_wide_band_of_many_places_is_seen() -> None:
     module = Masked(lambda n: (apart(n).abs() <= 300) & (apart(n) % 4 == 0)).eval()
     program = capture(module, tuple(torch.randn(1, 1024, 2) for _ in range(3))).program

@@ -50,6 +50,7 @@ def found(gpu: None, given: tuple[Layer, torch.Tensor]) -> CompiledProgram:
     return eqsynth.optimize(module, (x,), target=CUDA, objective="flops", time_limit_s=20)
 
 
+@pytest.mark.rotating
 def test_the_pipeline_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch.Tensor]) -> None:
     """Captured on the host, run with kernels of the GPU, checked against the module there."""
     module, x = given

@@ -49,6 +49,7 @@ def asked(output: Expr) -> list[tuple[int | str | float, ...]]:
     return [part.attrs for part in demanded(last, graph).values()]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("whole", "part"),
     [

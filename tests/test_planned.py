@@ -126,6 +126,7 @@ def test_a_bundle_carries_all_that_it_needs(planned: CompiledProgram, bundle: Pa
     assert manifest["program"]["kernels"]["device"] == json.loads(GPU.to_json())
 
 
+@pytest.mark.rotating
 def test_a_bundle_is_loaded_where_the_gpu_is(
     given: tuple[torch.nn.Module, torch.Tensor], bundle: Path, planned: CompiledProgram,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,6 +165,7 @@ def test_a_bundle_without_the_gpu(bundle: Path) -> None:
     assert caught.value.got == driver.missing() and caught.value.where == str(bundle)
 
 
+@pytest.mark.rotating
 def test_loading_a_bundle_takes_torch_and_the_driver(bundle: Path) -> None:
     """And neither TVM nor nvrtc: they are forbidden in the process, where no driver is played
     either, so that it ends at the missing GPU, after all that is imported."""
@@ -187,6 +189,7 @@ print(load({str(bundle)!r}))
     assert "cublasLt.linear" in done.stdout
 
 
+@pytest.mark.rotating
 def test_what_is_planned_for_another_machine_refuses_to_run(
     given: tuple[torch.nn.Module, torch.Tensor], tmp_path: Path
 ) -> None:

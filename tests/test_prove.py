@@ -83,6 +83,7 @@ def einnet() -> Proof:
     return prove_equal(conv, offset_reduce, time_limit_s=60)
 
 
+@pytest.mark.rotating
 def test_a_convolution_is_a_product_and_an_offset_reduce(einnet: Proof) -> None:
     assert einnet and einnet.stop == "proved"
     assert einnet.seconds > 0 and einnet.meeting is not None
@@ -156,6 +157,7 @@ def test_several_outputs_are_proved_together() -> None:
 # ---- what is not ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -175,6 +177,7 @@ def test_other_programs_are_not_proved(left: Any, right: Any) -> None:
     assert proof.stop in str(explanation) and explanation.steps == ()
 
 
+@pytest.mark.rotating
 def test_programs_that_differ_are_told_with_small_data() -> None:
     table, rows = eqsynth.input("table", (5, 2)), eqsynth.input("rows", (3,), "int64")
     twice = prove_equal(ops.embedding(table, rows), ops.embedding(table * 2.0, rows))
@@ -189,6 +192,7 @@ def test_programs_that_differ_are_told_with_small_data() -> None:
     assert second is not None and second.output == 1
 
 
+@pytest.mark.rotating
 def test_programs_that_are_equal_on_samples_are_told_so() -> None:
     squares = ops.sin(A) * ops.sin(A) + ops.cos(A) * ops.cos(A)
     proof = prove_equal(squares, A * 0.0 + 1.0)

@@ -39,6 +39,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.rotating
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

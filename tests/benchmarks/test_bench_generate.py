@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.bench_generate import rows
 from eqsynth.tasks import LocalExecutor
 
 
+@pytest.mark.rotating
 def test_counts_of_one_operator() -> None:
     found = {row["world"]: row for row in rows(1, 2, LocalExecutor(1))}
     assert found.keys() == {"matrices", "images"}

@@ -16,6 +16,7 @@ from benchmarks import bench_optimize
 from benchmarks.spending import Run, Spent, spending
 
 
+@pytest.mark.rotating
 def test_what_children_spend_counts_also_when_they_have_ended() -> None:
     """A child takes two tenths of a second of CPU, and half a gigabyte, which it writes to."""
     code = "import time; x = b'1' * (1 << 29)\nwhile time.process_time() < 0.2: pass"

@@ -32,6 +32,8 @@ FIELDS = {
     "error_rel", "optimize_s", "flops_before", "flops_after", "rules",
     "machine", "versions", "commit", "seed", "threads",
 }  # fmt: skip
+# The row that these tests ask about takes ten seconds to measure.
+TOGETHER = pytest.mark.rotating(together="row")
 
 
 def small_row(*engines: Engine) -> Row:
@@ -80,6 +82,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
 # ---- rows ---------------------------------------------------------------------------------------
 
 
+@TOGETHER
 def test_a_row_of_two_engines(row: Row) -> None:
     assert not row.failed
     assert set(row.median_s) == set(row.quartiles_s) == set(row.errors_rel) == {OURS, "eager"}
@@ -98,6 +101,7 @@ def test_a_row_of_two_engines(row: Row) -> None:
     assert holes([row], [(CHAIN, 1)], [EQSYNTH, EAGER]) == []
 
 
+@TOGETHER
 def test_both_times_stand_beside_a_ratio(row: Row) -> None:
     text = line(row)
     for name, median in row.median_s.items():
@@ -137,6 +141,7 @@ def test_no_ratio_where_ours_is_wrong(planted: Callable[..., Engine]) -> None:
     assert means([row]) == "no ratios"
 
 
+@TOGETHER
 def test_a_table_with_holes_is_refused(row: Row) -> None:
     cases = [(CHAIN, 1), (CHAIN, 16), (WORKLOADS["gnn"], 1)]
     found = holes([row], cases, [EQSYNTH, EAGER, OPENVINO])
@@ -163,6 +168,7 @@ def test_an_engine_has_no_column_where_it_is_not_made_for_the_workload() -> None
     assert small_row(*PHONES).failed == {}
 
 
+@TOGETHER
 def test_measured_rows_are_kept_for_the_same_tree_and_machine(row: Row, tmp_path: Path) -> None:
     file, origin = tmp_path / "rows.json", {"commit": "a", "threads": 1}
     assert measured_rows(file, origin) == []
@@ -175,6 +181,7 @@ def test_measured_rows_are_kept_for_the_same_tree_and_machine(row: Row, tmp_path
         measured_rows(file, origin)
 
 
+@TOGETHER
 def test_rows_are_drawn(row: Row) -> None:
     text = plot([row])
     assert "chain, 1" in text and OURS in text

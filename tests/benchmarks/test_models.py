@@ -109,6 +109,7 @@ def test_the_documents_table_has_its_place() -> None:
     assert 0 < text.index(models_page.BEGIN) < text.index("| bert |") < text.index(models_page.END)
 
 
+@pytest.mark.rotating
 def test_a_task_is_found_by_the_process_that_runs_it() -> None:
     with Worker() as worker, pytest.raises(KeyError) as caught:
         worker.run(tried, "no such model", "probe", 1.0, "flops", 1, False)

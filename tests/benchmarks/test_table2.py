@@ -20,6 +20,7 @@ def test_there_are_43_and_each_holds_on_data() -> None:
             assert pair.verdict("normal", "cancels") is None, (name, sizes)
 
 
+@pytest.mark.rotating
 def test_what_is_written_as_a_rewrite_is_of_the_table_and_proved() -> None:
     rules = load_rules([*DEFAULT_FILES, FILE])
     own = [rule for rule in rules.rules if rule.file == str(FILE)]
@@ -33,6 +34,7 @@ def test_what_is_written_as_a_rewrite_is_of_the_table_and_proved() -> None:
     assert outcomes == dict.fromkeys(quick, "proved")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["matmul-associative", "conv-identity"])
 def test_a_property_is_derived(name: str) -> None:
     assert all(proved for proved, _ in derived(name))

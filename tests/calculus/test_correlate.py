@@ -153,6 +153,7 @@ ERRORS = [(a, n) for a in CHOSEN.values() for n in (1, 2)]
 ERRORS_IDS = [f"F{size} {n}" for size in CHOSEN for n in (1, 2)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_the_error_is_within_its_bound_on_any_data(algorithm: Algorithm, axes: int) -> None:
     """Operations that a term passes: of each transform (the filter's rounds once), and of the sum
@@ -169,6 +170,7 @@ def test_the_error_is_within_its_bound_on_any_data(algorithm: Algorithm, axes: i
     assert found >= bound / 3000, "a bound that says nothing"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_roundings_grow_as_the_matrices_say(algorithm: Algorithm, axes: int) -> None:
     """Root mean square of the errors at the worst output of a tile, over that of a sum over the
@@ -185,6 +187,7 @@ def test_roundings_grow_as_the_matrices_say(algorithm: Algorithm, axes: int) -> 
     assert 0.7 <= error / typical / (own * growth(algorithm) ** axes) <= 1.7
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_what_is_real_is_off_by_what_the_check_lets_pass(algorithm: Algorithm, axes: int) -> None:
     """Of random data the largest error in roundings of a typical result: within the check's bound

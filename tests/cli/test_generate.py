@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from eqsynth.cli import app
@@ -16,6 +17,7 @@ def run(*args: str, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.rotating
 def test_what_saturation_does_not_derive_is_the_remainder() -> None:
     asked = ("-n", "1", "--world", "matrices", "--inputs", "2", "--processes", "1")
     (own,) = json.loads(run(*asked, "--json"))["worlds"]

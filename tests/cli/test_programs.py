@@ -79,6 +79,7 @@ def output(*args: str | Path, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.rotating
 def test_what_is_written_is_the_program(optimized: Path, folder: Path) -> None:
     q, k, v = (torch.randn(64, 4) for _ in range(3))
     program = eqsynth.load(optimized)

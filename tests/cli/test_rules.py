@@ -52,6 +52,7 @@ def test_a_part_of_the_rules_is_checked() -> None:
     run("check", ROOT / "rules" / "simplify.egg", "--part", "9/8", code=2)
 
 
+@pytest.mark.rotating
 def test_what_is_piped_is_whole() -> None:
     """Without a terminal nothing is cut: names, classes, statements."""
     result = CliRunner().invoke(app, ["rules", "list"], env={"COLUMNS": "40"})
@@ -106,6 +107,7 @@ def rules_file() -> str:
     return str(Path(RULES["concat-of-one"].file))
 
 
+@pytest.mark.rotating
 def test_check_fails_on_a_wrong_rule() -> None:
     file = UNSOUND / "truncating-division.egg"
     (found,) = data("check", file, code=1)["rules"]
@@ -143,6 +145,7 @@ def test_check_fails_on_what_the_linter_finds(tmp_path: Path) -> None:
     assert "lax.egg:10:1" in text and "1 rules, 0 refused" in text
 
 
+@pytest.mark.rotating
 def test_an_interrupt_ends_it_with_what_was_found() -> None:
     """Ctrl-C: no traceback, of no process, and what is known so far. So many samples would take
     days: it is in the middle of them whenever the interrupt comes."""

@@ -47,6 +47,7 @@ def output(*args: str, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.rotating
 def test_what_can_not_be_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
     assert "there is nothing to tune" in output("profile", code=2)

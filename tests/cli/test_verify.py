@@ -53,6 +53,7 @@ def test_one_rule_by_name() -> None:
     assert "mod-of-small" in run(RULES / "index.egg", "--name", "mod-of-smal", code=2)
 
 
+@pytest.mark.rotating
 def test_without_z3_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['z3'] = None\n"

@@ -26,6 +26,7 @@ def test_an_operator_without_rows_is_found() -> None:
     assert {"aten::relu", "ops.relu"} <= set(without_rows(rows))
 
 
+@pytest.mark.rotating
 def test_parts_are_the_whole_table() -> None:
     parts = [{case.name for case in cases_of(ROWS, part, PARTS)} for part in range(PARTS)]
     names = [case.name for case in cases_of(ROWS)]

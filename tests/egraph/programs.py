@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -23,7 +22,6 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.work import flops
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
-from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.shared import once
 from tests.terms import INF, it, leaf, op
 
@@ -529,20 +527,8 @@ def saturate(root: Tensor, rules: RuleSet = RULES, limits: Limits = LIMITS) -> E
 
 @cache
 def saturated(name: str) -> EGraph:
-    """The e-graph of a program with the default rules; all its members agree."""
-
-    def made() -> EGraph:
-        graph = saturate(PROGRAMS[name]())
-        assert_egraph_consistent(graph)
-        once(f"matches-{name}", lambda: Counter(graph.matches))
-        return graph
-
-    return once(f"saturated-{name}", made)
-
-
-def matches_of(name: str) -> Counter[str]:
-    """How often each rule matched in a program; read without the rest of its e-graph."""
-    return once(f"matches-{name}", lambda: Counter(saturated(name).matches))
+    """The e-graph of a program with the default rules (``test_programs.py``: all members agree)."""
+    return once(f"saturated-{name}", lambda: saturate(PROGRAMS[name]()))
 
 
 def least_flops(graph: EGraph) -> int:

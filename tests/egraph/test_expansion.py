@@ -22,6 +22,7 @@ def map_of(tensor: Tensor) -> Scope | None:
     return tensor if isinstance(tensor, Scope) and not tensor.reduction else None
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("cancels", [False, True])
 @pytest.mark.parametrize("family", EXPANSIONS)
 def test_random_scopes_are_equal_to_their_forms(family: object, cancels: bool) -> None:

@@ -386,6 +386,7 @@ def test_terms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(door.taken) == {"Define"}
 
 
+@pytest.mark.rotating
 def test_a_hypothesis_has_to_stand_in_the_e_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: without it a wrong answer gets in, and is seen."""
     monkeypatch.setattr(answers, "_is_known", lambda _view, _tensor, _equal: True)

@@ -709,6 +709,7 @@ def test_matching_epilogues() -> None:
 # ---- definitions and views ---------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_is_its_scope(name: str) -> None:
     counts: Counter[str] = Counter()

@@ -202,6 +202,7 @@ def first_rows(t: Any) -> Expr:
     return ops.slice(t, 0, 0, 2)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("program", "target"),
     [

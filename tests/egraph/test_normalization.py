@@ -63,6 +63,7 @@ def test_rows_are_normalized_one_by_one() -> None:
     assert proved(ops.permute(NORM, (1, 0, 2)), ops.layer_norm(turned, (8,), G, H))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -103,6 +104,7 @@ ONE_PASS = """;; lossy.egg -- a normalization by the mean of squares.
 """
 
 
+@pytest.mark.rotating
 def test_a_variance_that_loses_digits_is_refused(tmp_path: Path) -> None:
     """The planted fault: over the reals it is the same, in float32 it isn't."""
     path = tmp_path / "lossy.egg"
@@ -130,6 +132,7 @@ TINY = """;; tiny.egg -- a rule that adds {amount} of a value.
 """
 
 
+@pytest.mark.rotating
 def test_rows_that_sum_up_to_nothing_are_one_value() -> None:
     """What is left of the sum of a normalized row is rounding."""
     norm = ops.layer_norm(X, (8,))

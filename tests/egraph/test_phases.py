@@ -38,6 +38,7 @@ def indices(scope: Scope, name: str) -> list[str]:
     return [str(read.index[1]) for read in reads if read.tensor.label == name]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("s", "p", "d", "taps"),
     list(itertools.product((2, 3, 4, 6), (0, 1, 2), (1, 2, 3), (2, 3, 4, 7))),

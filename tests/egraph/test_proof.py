@@ -257,6 +257,7 @@ def test_no_whole_term_is_visited_twice(start: int, walk: list[int]) -> None:
     assert len(set(visited)) == len(visited) and visited[-1] == wholes[-1]
 
 
+@pytest.mark.rotating
 def test_a_long_chain() -> None:
     forest = ProofForest()
     count = 5_000
@@ -268,6 +269,7 @@ def test_a_long_chain() -> None:
     assert rules(explained(forest, above[0], above[-1])) == [f"r{i}" for i in range(count)]
 
 
+@pytest.mark.rotating
 def test_a_deep_term() -> None:
     forest = ProofForest()
     a, b = forest.add("a"), forest.add("b")
@@ -336,6 +338,7 @@ def recurrence(depth: int) -> tuple[ProofForest, Term, Term]:
     return forest, left, right
 
 
+@pytest.mark.rotating
 def test_lemmas_are_linear_where_the_chain_is_exponential() -> None:
     steps, lemmas = [], []
     for depth in (2, 3, 4):

@@ -63,6 +63,7 @@ def windowed(
     return canonical(Scope(tuple(traversal), tuple(windows), body, reducer))
 
 
+@pytest.mark.rotating
 def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
     answered: Counter[str] = Counter()
 
@@ -82,6 +83,7 @@ def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
     assert min(answered[reducer] for reducer in IDENTITY) >= 5, answered
 
 
+@pytest.mark.rotating
 def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """rfactor builds those splits only that may pay: with all of them built it finds the same."""
     every, built = reductions.splits, Counter[str]()
@@ -105,6 +107,7 @@ def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPat
     assert 0 < built["some"] < built["all"]
 
 
+@pytest.mark.rotating
 def test_what_was_split_is_merged_again() -> None:
     """An iterator as two digits, wherever it occurs, and back."""
     answered: Counter[str] = Counter()
@@ -187,6 +190,7 @@ def test_rfactor_is_proved(outer_blocks: bool) -> None:
     assert not eqsynth.prove_equal(figure_4(*case), wrong, time_limit_s=5)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("h", "k", "s"), [(24, 3, 4), (64, 5, 4), (60, 3, 5), (36, 7, 2)])
 @pytest.mark.parametrize("outer_blocks", [True, False])
 def test_rfactor_takes_the_flops_that_figure_4_says(
@@ -257,6 +261,7 @@ def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
 # ---- reductions other than sums --------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_the_strictest_boundary_of_a_reduction_is_that_of_its_identity() -> None:
     answered: Counter[str] = Counter()
 
@@ -372,6 +377,7 @@ def test_other_reductions_of_reductions_are_two(
     assert merge(scope, read, whole) is None
 
 
+@pytest.mark.rotating
 def test_three_small_poolings_are_one_large_one() -> None:
     """In one e-graph; the large one is then computed in parts again."""
     x = eqsynth.input("x", (1, 2, 9, 8))

@@ -56,6 +56,7 @@ def scope(traversal: tuple[int, ...], reduction: tuple[int, ...], body: Scalar,
     return canonical(Scope(traversal, reduction, body, reducer))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rule", RULES, ids=[r.text[:30] for r in RULES])
 def test_an_answer_is_equal_to_what_it_is_an_answer_to(rule: object) -> None:
     assert not isinstance(rule, str)
@@ -168,6 +169,7 @@ def test_of_several_answers_the_first_may_be_chosen() -> None:
     assert_equal(given, answer)
 
 
+@pytest.mark.rotating
 def test_many_ways_to_match_are_bounded() -> None:
     """2^12 ways to share out the factors, 2^5 the iterators, and 120 to name three of them."""
     rule = parse("[*x] = sum(a, b, c, *y, *z) F(a) * G(b) * H(c)  =>  [*x] = sum(a, b, c, *y, *z) "

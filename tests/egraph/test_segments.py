@@ -238,6 +238,7 @@ def test_attention_is_not_cut() -> None:
 # ---- where the cuts are ----------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("model", "shape", "count"),
     [
@@ -295,6 +296,7 @@ def test_a_large_segment_is_cut_where_little_is_lost() -> None:
     assert rebuilt(graph) == program.outputs
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "fsrcnn", "lstm", "bert64"])
 def test_segments_follow_each_other(name: str) -> None:
     model, inputs = WORKLOADS[name].reduced()
@@ -337,6 +339,7 @@ def rebuilt(graph: EGraph) -> tuple[Tensor, ...]:
     return tuple(terms[root] for root in graph.roots)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "lstm", "transition"])
 def test_stitched_segments_are_the_program(name: str) -> None:
     model, inputs = WORKLOADS[name].reduced()

@@ -90,6 +90,7 @@ def products(outputs: list[Expr]) -> set[tuple[str, tuple[int, ...]]]:
     return {(m.name, m.shape) for m in members if isinstance(m, Op)}
 
 
+@pytest.mark.rotating
 def test_gates_of_all_time_steps_are_one_product() -> None:
     """Six steps of two gates, and the state of each step depends on the one before."""
     w, v, u = (eqsynth.weight(name, (8, 8)) for name in "wvu")

@@ -66,6 +66,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("s", "p", "o", "d", "groups", "kernel"), CASES)
 def test_its_attributes_are_those_of_the_equation(
     s: Pair, p: Pair, o: Pair, d: Pair, groups: int, kernel: Pair
@@ -198,6 +199,7 @@ def test_what_no_equation_holds_for_is_not_matched(over: Index, at: Index, weigh
     assert not operators(found)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("s", "p", "d", "kernel", "size"),
     [

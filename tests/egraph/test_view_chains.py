@@ -224,6 +224,7 @@ def test_composed_views_are_taken_apart_again(turn: int) -> None:
 # ---- in the e-graph ---------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["blocks", "merged", "shifted", "windows", "strided", "padded"])
 def test_the_rules_find_the_view(name: str) -> None:
     traversal, shape, index, expected = CHAINS[name]
@@ -234,6 +235,7 @@ def test_the_rules_find_the_view(name: str) -> None:
     assert graph.matches["match-view"] == 1
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mode", ["circular", "reflect", "replicate", "nearest"])
 def test_reads_of_an_element_again_are_scopes_among_others(mode: str) -> None:
     """Borders that repeat and nearest neighbours, between a map and a convolution."""
@@ -303,6 +305,7 @@ def together(*roots: Tensor) -> EGraph:
     return saturate_terms(roots, RULES, PROVE_PHASES, LIMITS, False)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", EQUAL)
 def test_what_syno_calls_equal_is_found(name: str) -> None:
     left, right = EQUAL[name]

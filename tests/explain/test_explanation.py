@@ -144,6 +144,7 @@ class Recurrent(nn.Module):
         return self.cell(x)[0]
 
 
+@pytest.mark.rotating
 def test_a_chain_that_is_too_long_is_told_as_lemmas(tmp_path: Path) -> None:
     """A step of a recurrence takes the one before apart: the chain of 2 has 396 steps, that of 3
     has 1,771, that of 6 has 69,221."""
@@ -179,6 +180,7 @@ def test_an_expression_is_explained_too() -> None:
     assert agree(explanation_of(program)) > 1
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("function", ["tanh", ""])
 def test_a_body_takes_the_time_of_what_it_shares(function: str) -> None:
     """x = x*x + x forty times over, perhaps under a function: a tree of 3^40 leaves, or of 2^40."""

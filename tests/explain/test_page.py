@@ -61,6 +61,10 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.texts.get(panel, [])).split())
 
 
+# The page that these tests read takes five seconds to make.
+TOGETHER = pytest.mark.rotating(together="page")
+
+
 @pytest.fixture(scope="module")
 def drawn() -> tuple[Reader, str]:
     report = Report(
@@ -72,6 +76,7 @@ def drawn() -> tuple[Reader, str]:
     return Reader(text), text
 
 
+@TOGETHER
 def test_there_are_three_panels_and_the_figures(drawn: tuple[Reader, str]) -> None:
     reader, _ = drawn
     assert reader.panels[:3] == ["program", "derivation", "plan"]
@@ -80,12 +85,14 @@ def test_there_are_three_panels_and_the_figures(drawn: tuple[Reader, str]) -> No
     assert "match-epilogue" in reader.text("derivation")
 
 
+@TOGETHER
 def test_the_page_needs_nothing_else(drawn: tuple[Reader, str]) -> None:
     reader, text = drawn
     assert reader.outside == []
     assert not re.search(r"https?:|@import|url\(", text)
 
 
+@TOGETHER
 def test_each_region_is_linked_to_both_programs(drawn: tuple[Reader, str]) -> None:
     """Each place of each region lights up lines on both sides; so does what didn't change."""
     reader, _ = drawn
@@ -98,6 +105,7 @@ def test_each_region_is_linked_to_both_programs(drawn: tuple[Reader, str]) -> No
     assert sum(marks <= same for marks in reader.marks["program"]) == len(same)
 
 
+@TOGETHER
 def test_bars_are_as_long_as_times(drawn: tuple[Reader, str]) -> None:
     _, text = drawn
     widths = [float(w) for w in re.findall(r"width:([\d.]+)%", text)]
@@ -108,6 +116,7 @@ def test_bars_are_as_long_as_times(drawn: tuple[Reader, str]) -> None:
     assert re.findall(r"width:([\d.]+)%", growth) == ["25.0", "100.0"]
 
 
+@TOGETHER
 def test_what_was_cut_is_said(drawn: tuple[Reader, str]) -> None:
     said = drawn[0].text("cuts")
     assert "node_limit" in said and "distribute" in said and "a < b & c" in said

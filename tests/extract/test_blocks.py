@@ -68,6 +68,7 @@ def as_joint(asked: Problem, ways: Mapping[int, Way]) -> Joint:
     return Joint(ways, {s: ways[s // 2].state for s in needed if ways[s // 2].state != s})
 
 
+@pytest.mark.rotating
 @given(problems(), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_a_choice_by_blocks_is_valid_and_no_dearer(

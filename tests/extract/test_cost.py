@@ -350,6 +350,7 @@ def test_without_any_time_cautious_estimates_choose(profile: Profile) -> None:
     assert (found.timed, found.estimated, found.complete) == (0, 2, False)
 
 
+@pytest.mark.rotating
 def test_without_any_time_the_originals_operators_have_a_plan() -> None:
     """However large the graph is: candidates and choices of all of it are not waited for."""
     x = ref(0, (64, 64))

@@ -88,6 +88,7 @@ def test_a_plan_has_the_map_in_the_kernel_of_the_matrices(costs: CostModel) -> N
     torch.testing.assert_close(known[made.outputs[0]], expected.relu(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotating
 def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     _, graph = layer()
     own = extracted(graph, costs)
@@ -108,6 +109,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     assert chosen.recall(path, graph, costs, ()) is None
 
 
+@pytest.mark.rotating
 def test_a_route_knows_it_at_another_size() -> None:
     """The forms of such kernels are equal at two sizes whose tiles are whole, and differ by what
     the map computes."""
@@ -120,6 +122,7 @@ def test_a_route_knows_it_at_another_size() -> None:
     assert len(forms(12) & forms(16)) > 1
 
 
+@pytest.mark.rotating
 def test_an_engine_is_given_the_terms_inside(costs: CostModel) -> None:
     _, graph = layer()
     own = extracted(graph, costs)

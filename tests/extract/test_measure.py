@@ -19,6 +19,7 @@ def target(path: Path) -> Target:
     return measure.measure_cpu_target(path)
 
 
+@pytest.mark.rotating
 def test_measured_target_is_sound(target: Target) -> None:
     import torch
 
@@ -37,6 +38,7 @@ def test_measured_once(target: Target, path: Path) -> None:
     assert measure.measure_cpu_target(path) == target
 
 
+@pytest.mark.rotating
 def test_a_damaged_text_is_measured_anew(target: Target, tmp_path: Path) -> None:
     path = tmp_path / "profile.sqlite"
     Profile(target.key(), path=path).store_document("target", "{}")

@@ -161,6 +161,7 @@ def write_many(path: Path, start: int, count: int) -> None:
         profile.record(numbered(number), TIMING, 1e-6)
 
 
+@pytest.mark.rotating
 def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many, args=(path, 100 * i, 100)) for i in range(4)]

@@ -108,6 +108,7 @@ def test_the_results_of_a_program_end_one_span(costs: CostModel) -> None:
 # ---- the choice ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("outputs", [mlp, two_results], ids=["one result", "two results"])
 def test_a_faster_engine_takes_the_whole_program(
     outputs: Callable[[], Expr | list[Expr]], costs: CostModel

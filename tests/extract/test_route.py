@@ -50,6 +50,7 @@ def same(program: CompiledProgram, other: CompiledProgram, expression: Expr) -> 
     torch.testing.assert_close(program(*given), other(*given))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("make", "sizes"), [(attention, (32, 48)), (attention, (64, 24))])
 def test_the_plan_of_one_size_is_followed_at_another(
     make: object, sizes: tuple[int, int], tmp_path: Path
@@ -76,6 +77,7 @@ def test_the_plan_of_one_size_is_followed_at_another(
     assert again.report.followed
 
 
+@pytest.mark.rotating
 def test_by_time_nothing_is_timed() -> None:
     known = found(folded(20), objective="time")
     program = found(folded(28), known, objective="time")

@@ -119,6 +119,7 @@ def recover(path: Path, number: int) -> None:
         Profile("t", path=path).record(key, TIMING, 1e-6)
 
 
+@pytest.mark.rotating
 def test_processes_that_meet_a_broken_file_end_with_one_good_file(path: Path) -> None:
     path.write_bytes(b"no database at all, only text\n" * 100)
     context = multiprocessing.get_context("spawn")
@@ -274,6 +275,7 @@ def multiplied(number: int) -> MeasurementKey:
     return MeasurementKey("torch.mul", ((number,),), ((1,),), ("float32",))
 
 
+@pytest.mark.rotating
 def test_what_was_measured_outlives_processes_that_are_killed(path: Path) -> None:
     """Two at a time write into one profile, until each is killed at some moment."""
     said: list[int] = []

@@ -234,6 +234,7 @@ def test_origins_name_the_place_in_the_model() -> None:
 # -- composite and opaque operators --------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "layer",
     [nn.LSTM(4, 5, batch_first=True), nn.GRU(4, 5, 2), nn.RNN(4, 5), nn.MultiheadAttention(4, 2)],
@@ -287,6 +288,7 @@ OPAQUE: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", OPAQUE)
 def test_an_unknown_operator_stays_opaque_and_runs_through_torch(name: str, run: Run) -> None:
     state = {"c": torch.tensor([1 + 2j, 3 - 1j, 1j, 2 + 0j]), "w": torch.ones(2, 1, 2, 2, 1)}
@@ -442,6 +444,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_captured_is_a_capture_error(name: str) -> None:
     function, what = REFUSED[name]

@@ -116,6 +116,7 @@ def is_view(term: Term) -> bool:
     return isinstance(term, Input) or (isinstance(term, Op) and operator(term.name).kind == "view")
 
 
+@pytest.mark.rotating
 def test_torchs_views_are_captured_as_views(run: Callable[..., Any]) -> None:
     """The whole table in one module: each capture by itself takes longer than its operators."""
     captured = capture(Applied(lambda x: [view(x) for view in TORCH.values()]).eval(), (IMAGE,))

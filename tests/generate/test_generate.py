@@ -107,6 +107,7 @@ def test_candidates_are_the_most_general(found: Enumerated) -> None:
     assert not [text for text in said if "transpose(transpose(relu" in text]
 
 
+@pytest.mark.rotating
 def test_a_level_that_was_ended_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_level_that_was_ended_goes_on_where_it_was(
     assert (again.equal, again.table.rows) == (fresh.equal, fresh.table.rows)
 
 
+@pytest.mark.rotating
 def test_an_operator_of_a_rule_file_is_enumerated(tmp_path: Path) -> None:
     path = tmp_path / "own.egg"
     path.write_text(OWN, encoding="utf-8")

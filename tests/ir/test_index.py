@@ -55,6 +55,7 @@ def at(index: Index, point: tuple[int, ...]) -> int:
     return int(index.evaluate(values))
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(4))
 @given(indices())
 def test_arithmetic_is_pythons(case: tuple[Index, Meaning]) -> None:
@@ -63,6 +64,7 @@ def test_arithmetic_is_pythons(case: tuple[Index, Meaning]) -> None:
     assert [at(index, p) for p in POINTS] == [meaning(p) for p in POINTS]
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(4))
 @given(indices())
 def test_ranges_hold_every_value(case: tuple[Index, Meaning]) -> None:

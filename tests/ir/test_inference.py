@@ -23,6 +23,7 @@ from tests.terms import leaf, op, times
 DTYPES = ("float32", "float16", "int64", "int32", "uint8", "bool")
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(6))
 @given(operator_programs(steps=4, dtypes=DTYPES, empty=True))
 def test_inference_agrees_with_the_interpreter(root: Tensor) -> None:

@@ -147,6 +147,7 @@ def test_chunks_make_no_difference(scope: Scope, chunk: int) -> None:
     np.testing.assert_array_equal(pieces, whole)
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(2))
 @given(scopes(), st.data())
 def test_sampled_points_are_points_of_the_whole(scope: Scope, data: st.DataObject) -> None:
@@ -166,6 +167,7 @@ def test_an_array_of_another_shape_is_refused() -> None:
     assert (caught.value.got, caught.value.expected) == ("(4,)", str(TensorType((3,), "float32")))
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(2))
 @given(products(traversal=(1, 2), reduction=(0, 3), factors=(3, 5)))
 def test_a_long_product_is_what_its_points_say(scope: Scope) -> None:

@@ -51,12 +51,14 @@ def shuffled(scope: Scope, draw: Any) -> Scope:
     return Scope(scope.traversal, reduction, turn(substitute(scope.body, rename)), scope.reducer)
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(3))
 @given(scopes())
 def test_it_keeps_type_and_value(scope: Scope) -> None:
     assert_equal(scope, canonical(scope))
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(3))
 @given(scopes())
 def test_it_is_idempotent(scope: Scope) -> None:
@@ -65,6 +67,7 @@ def test_it_is_idempotent(scope: Scope) -> None:
     assert canonical(form) == form
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(3))
 @given(st.data(), st.one_of(scopes(), products(factors=(2, 4), reduction=(2, 3))))
 def test_it_forgets_the_order_of_reductions_and_operands(data: st.DataObject, scope: Scope) -> None:
@@ -133,6 +136,7 @@ def test_canonical_term_works_from_the_inside_out() -> None:
     assert canonical_term(outer[0]) == canonical_term(outer[1])
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(3))
 @given(st.data(), nested_scopes(st.one_of(products(reduction=(1, 2)), scopes())))
 def test_a_term_has_one_form_whatever_its_names(

@@ -69,6 +69,7 @@ def search(start: State, primary: frozenset[str] = frozenset(), names: Sequence[
 SMALL = [s for n in range(4) for s in itertools.combinations_with_replacement((2, 3, 4, 6, 8), n)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("shape", SMALL, ids=str)
 def test_it_is_the_search_on_all_small_shapes(shape: tuple[int, ...]) -> None:
     start = as_state(shape)
@@ -96,6 +97,7 @@ DIMS = (H, W, K, S, H / S, W * S, H * K, S * K)
 WANTED = [s for n in range(3) for s in itertools.combinations_with_replacement(DIMS, n)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("shape", [s for s in WANTED if s], ids=lambda s: " ".join(map(str, s)))
 def test_it_is_the_search_on_small_shapes_of_variables(shape: State) -> None:
     found = search(as_state(shape), PRIMARY, ("H", "W", "k", "s"), depth=3)

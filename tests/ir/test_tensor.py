@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from eqsynth.ir.scalar import Call, Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Terms
 from eqsynth.ir.types import TensorType
@@ -24,6 +26,7 @@ def test_a_region_that_is_deeper_than_pickle_goes_is_pickled() -> None:
     assert again.args == region.args and again.outputs == region.outputs
 
 
+@pytest.mark.rotating
 def test_terms_that_are_deeper_than_pickle_goes_are_pickled() -> None:
     deep: Tensor = Input("x", TensorType((2,), "float32"))
     for _ in range(4_000):

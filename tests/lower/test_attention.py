@@ -78,6 +78,7 @@ def members(expr: Expr) -> list[Op]:
     return [m for c in graph.classes.values() for m in c if isinstance(m, Op) and m.name in ROWS]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", FOUND)
 def test_attention_is_found(name: str) -> None:
     found = members(FOUND[name]())
@@ -89,6 +90,7 @@ def test_attention_is_found(name: str) -> None:
             check_kernel(TorchBackend(), kernel, arguments(term))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_only_looks_like_attention(name: str) -> None:
     assert members(OTHERS[name]()) == []

@@ -105,6 +105,7 @@ def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
     assert all(measurer([kernel(rows)]).values())
 
 
+@pytest.mark.rotating
 def test_a_worker_that_has_loaded_is_kept_and_one_that_still_loads_is_ended() -> None:
     """It would go on loading while others are timed."""
     end_idle_workers()
@@ -194,6 +195,7 @@ def test_a_kernel_that_was_prepared_is_not_built_again(monkeypatch: pytest.Monke
     assert built == [other, prepared]
 
 
+@pytest.mark.rotating
 def test_no_kernel_is_begun_past_the_deadline(measurer: Measurer) -> None:
     assert measurer([kernel(relu(10))], until=time.monotonic()) == {}
     fresh = Measurer(threads=1)
@@ -211,6 +213,7 @@ def test_the_worker_looks_at_the_clock_itself() -> None:
     assert [n for n, timing in time_kernels(many, 1) if timing is not None] == [0, 1, 2]
 
 
+@pytest.mark.rotating
 def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
     made = Measurer(threads=1)
     try:

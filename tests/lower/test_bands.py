@@ -123,6 +123,7 @@ def test_kernels_are_right(kind: str, name: str) -> None:
     check_kernels([kernel(scope, s) for s in schedules], *values, tolerance=8.0)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_outside_of_the_band_is_not_touched(kind: str) -> None:
     """NaN in a row of the operand that moves reaches those results that read it, and no others."""
@@ -138,6 +139,7 @@ def test_what_is_outside_of_the_band_is_not_touched(kind: str) -> None:
         assert np.array_equal(np.isnan(array(run(*values))), np.isnan(expected))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", KINDS)
 def test_nan_beside_what_is_outside_of_the_tensor(kind: str) -> None:
     """A fill of 0 times NaN is NaN, as it is where the zeros stand in memory."""
@@ -152,6 +154,7 @@ def test_nan_beside_what_is_outside_of_the_tensor(kind: str) -> None:
         assert np.array_equal(np.isnan(array(run(*values))), np.isnan(expected))
 
 
+@pytest.mark.rotating
 def test_axes_in_other_orders_and_several_in_front() -> None:
     """Rows outside of the heads, an operand that all heads share, the band read from behind."""
     shape, heads, n, k, size = (3, 2, 26), 2, 26, 16, 9
@@ -212,6 +215,7 @@ def test_a_panel_is_no_larger_than_the_cache() -> None:
             assert cut(product, schedule).packed * 64 * 4 <= machine.cached_bytes
 
 
+@pytest.mark.rotating
 def test_the_backend_offers_them_where_arithmetic_is_the_bound() -> None:
     scope = across(Sizes(2, 256, 64, 32, 2))
     offered = list(TvmBackend().kernels(scope, (False, False)))
@@ -237,6 +241,7 @@ class Gathered(torch.nn.Module):
         return (torch.relu(scores)[:, :, None, :] @ rows)[:, :, 0]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("reach", "step"), [(4, 1), (6, 3), (20, 5)])
 def test_rows_at_computed_positions_are_band_products(reach: int, step: int) -> None:
     """The rules find both products in torch code that gathers: with the dilation, and no other."""

@@ -60,6 +60,7 @@ print(*sys.modules)
     return set(done.stdout.split())
 
 
+@pytest.mark.rotating
 def test_a_program_of_torch_and_onednn(tmp_path: Path) -> None:
     program, reference = convolutions(row=ROW, report="a report", explanation=lambda: "steps")
     save(program, tmp_path / "program.eqs")
@@ -86,6 +87,7 @@ def test_a_constant_of_one_element_may_have_any_strides(tmp_path: Path) -> None:
     assert digest(odd) == digest(odd.clone(memory_format=torch.contiguous_format))
 
 
+@pytest.mark.rotating
 def test_a_program_with_generated_kernels(tmp_path: Path) -> None:
     kind = Input("0", TensorType((4, 6), "float32"))
     other = Input("1", TensorType((6,), "float32"))

@@ -30,6 +30,7 @@ def kernel_of(scope: Scope, schedule: Schedule) -> Kernel:
     return Kernel(scope, (False,) * len(inputs), "cuda", inputs, output, schedule)
 
 
+@pytest.mark.rotating
 def test_the_offered_kernels_are_right() -> None:
     check_on_cpu({
         case.kernel(schedule): case.tolerance
@@ -57,6 +58,7 @@ CORNERS: dict[str, list[Schedule]] = {
 }
 
 
+@pytest.mark.rotating
 def test_a_schedule_of_each_kind_with_all_that_it_may_have() -> None:
     check_on_cpu({
         CASES[name].kernel(schedule): CASES[name].tolerance

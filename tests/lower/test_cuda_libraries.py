@@ -209,6 +209,7 @@ def test_a_kernel_is_launched_through_the_driver() -> None:
         torch.testing.assert_close(got, value.sum(1), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.rotating
 def test_vectors_begin_where_they_may() -> None:
     kernel = CASES["map"].kernel(Grid(256, vector=4))
     backend = GeneratedBackend(GPU, load_on_cpu)

@@ -59,6 +59,7 @@ def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
     return {t.untyped_storage().data_ptr() for t in tensors}
 
 
+@pytest.mark.rotating
 def test_a_region_computes_what_its_terms_say(engine: Engine) -> None:
     h = _linear()
     region = _region(Op("Relu", (h,)), Op("Tanh", (h,)), args=3)
@@ -188,6 +189,7 @@ def test_dtypes_that_openvino_changes_are_refused() -> None:
     assert not taken(Op("ReduceSum", (masks[0],), ((0,), 0)))
 
 
+@pytest.mark.rotating
 def test_an_engine_that_is_not_installed_offers_nothing_and_loads_nothing() -> None:
     """In a process in which no such package is found, whatever is installed here."""
     code = """

@@ -37,6 +37,7 @@ def shifts(height: int, width: int, features: int, fill: float = 0.0) -> Read:
     return Read(source, (h + r - 1, w + s - 1, r, s, f), fill)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("features", [1, 3, 16, 40, 70])
 def test_offset_reduce(features: int) -> None:
     tried = check(Scope((6, 7, features), (3, 3), shifts(6, 7, features)))
@@ -81,6 +82,7 @@ def test_reducers_keep_nan(reducer: str) -> None:
     check(Scope((64,), (4,), Read(x, (it(1, 4), it(0, 64))), reducer), values)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
 def test_padded_max_pool_of_negative_numbers(dtype: str) -> None:
     n, c, height, width = 2, 16, 7, 9
@@ -92,6 +94,7 @@ def test_padded_max_pool_of_negative_numbers(dtype: str) -> None:
     check(Scope((n, c, 4, 5), (3, 3), body, "max"), values)
 
 
+@pytest.mark.rotating
 def test_numbers_as_fills_and_negative_indices() -> None:
     x = tensor(0, (5,), "float32")
     i = it(0, 16)
@@ -115,6 +118,7 @@ def test_sixteen_bit_floats_accumulate_in_float32() -> None:
         check(Scope((2,), (4096,), Read(x, (it(0, 2), it(1, 4096)))), ones)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (1, 5)])
 def test_extents_of_nothing_and_of_one(shape: tuple[int, int]) -> None:
     x = tensor(0, shape)
@@ -200,6 +204,7 @@ def test_batches_of_contractions_in_blocks(dtype: str, turned: str) -> None:
     check(product(19, 40, 30, 3, dtype, turned), tolerance=4)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("reducer", ["sum", "prod", "max", "min"])
 def test_other_contractions_in_blocks(reducer: str) -> None:
     """A function of two operands, and an iterator as a number; in parallel."""
@@ -258,6 +263,7 @@ def test_layouts() -> None:
     torch.testing.assert_close(got, torch.relu(value + b.view(5, 1, 1)))
 
 
+@pytest.mark.rotating
 def test_results_in_the_order_of_what_is_read() -> None:
     """Nothing is transposed then; a copy in that order would be the operand itself."""
     x, y = tensor(0, (5, 1, 40, 3)), tensor(1, (5, 40))
@@ -281,6 +287,7 @@ def test_results_in_the_order_of_what_is_read() -> None:
     check(maxima)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("shape", [(2, 33, 5, 7), (1, 16, 17, 32)])
 def test_permutes(shape: tuple[int, ...]) -> None:
     scopes = {}
@@ -315,6 +322,7 @@ def test_elementwise_axes_are_one_loop_and_guards_keep_theirs() -> None:
     assert [loop.extent for loop in padded.traversal] == [3, 4, 5]
 
 
+@pytest.mark.rotating
 def test_large_enough_to_run_in_parallel() -> None:
     x = tensor(0, (70, 33, 64))
     i, j, k = it(0, 70), it(1, 33), it(2, 64)

@@ -45,6 +45,7 @@ def net() -> tuple[Net, eqsynth.CompiledProgram]:
     return module, optimized(module, image, name=torch.tensor([1, 4]), scale=2.0)
 
 
+@pytest.mark.rotating
 def test_a_net(net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path) -> None:
     module, program = net
     made = program.to_exported()
@@ -97,6 +98,7 @@ class Counting(torch.nn.Module):
         return x * 2 + self.calls
 
 
+@pytest.mark.rotating
 def test_what_cant_be_exported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoweringError) as caught:
         optimized(Counting(), torch.randn(3)).to_exported()

@@ -18,6 +18,7 @@ from eqsynth.lower.bundle import dumps, loads
 from eqsynth.lower.calling import SavedCalling
 
 
+@pytest.mark.rotating
 def test_hundreds_of_damaged_files() -> None:
     found = run(300, seed=0)
     assert found.escaped == []

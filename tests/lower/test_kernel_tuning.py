@@ -161,6 +161,7 @@ def test_what_was_found_is_offered(profile: Profile) -> None:
         assert offered() == before
 
 
+@pytest.mark.rotating
 @pytest.mark.usefixtures("profile")
 def test_the_heaviest_kernels_of_a_plan(target: Target) -> None:
     weights = {transposed(): 3e-5, transposed(48, 48): 1e-5}

@@ -99,6 +99,7 @@ def test_tiles_of_data_and_of_results(outputs: Outputs, size: tuple[int, int]) -
         assert Matrices(16) in check(scope)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "options",
     [
@@ -113,6 +114,7 @@ def test_windows_of_all_kinds(outputs: int, options: dict[str, int]) -> None:
         assert Matrices(16) in check(scope)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("channels", [1, 3, 8, 17])
 def test_few_neighbours(channels: int) -> None:
     for scope in scopes(2, (6, 6), channels, filters=channels):

@@ -153,6 +153,7 @@ def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     assert {"onnx", "onnx-scopes"} <= set(outcome.computed)
 
 
+@pytest.mark.rotating
 def test_functions_that_are_composed() -> None:
     """All pairs of edge values: NaN, infinities, the least integer by -1, zero divisors."""
     unary = ("expm1", "log1p", "sign", "trunc", "relu")

@@ -107,6 +107,7 @@ def test_exp_from_zero_to_infinity() -> None:
     assert ((got - expected).abs()[expected <= smallest] < 2e-44).all()
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts(source: str) -> None:
     x, values = Read(tensor(0, (40,), source), (it(0, 40),)), sample((40,), source)

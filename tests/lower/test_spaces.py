@@ -174,6 +174,7 @@ CORNERS = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", CORNERS)
 def test_corners(name: str) -> None:
     case = CASES[name]
@@ -222,6 +223,7 @@ def test_what_is_offered_is_where_a_search_begins(name: str, machine: Machine) -
     assert all(point in space for point in space.starts)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", CASES)
 def test_a_schedule_has_a_place_in_its_space(name: str) -> None:
     case, rng = CASES[name], Random(0)

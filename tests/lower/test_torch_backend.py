@@ -60,6 +60,7 @@ _FUNCTIONS = (
 _INTEGERS = ("int64", "uint8", "int32", "int8", "bool", "float32")
 
 
+@pytest.mark.rotating
 @settings(max_examples=300)
 @given(any_scopes(dtypes=_INTEGERS, functions=_FUNCTIONS))
 def test_integers_are_computed_as_the_interpreter_does(scope: Scope) -> None:

@@ -69,6 +69,7 @@ def traced(function: Callable[..., Any], **state: Tensor) -> torch.export.Export
         return torch.export.export(module(function, **state), (X,))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "function",
     [
@@ -88,6 +89,7 @@ def test_a_graph_of_functions_is_what_a_second_trace_makes_of_it(
         assert written(exported.graph) == written(exported.run_decompositions({}).graph)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "function",
     [
@@ -139,6 +141,7 @@ def test_an_original_is_saved_with_its_operators_whole() -> None:
     assert torch.equal(loaded(image), net(image))
 
 
+@pytest.mark.rotating
 def test_operators_that_torch_runs_are_saved(tmp_path: Path) -> None:
     original = module(opaque, **STATE)
     program = eqsynth.optimize(original, (X,), **QUICK)
@@ -168,6 +171,7 @@ def test_constants_of_opaque_operators_do_not_run_at_each_call() -> None:
     equal(program(X), original(X))
 
 
+@pytest.mark.rotating
 def test_a_subgraph_is_no_plain_data(tmp_path: Path) -> None:
     original = module(
         lambda self, x: torch.cond(x.sum() > 0, lambda x: (x * 2,), lambda x: (x - 1,), (x,))[0]

@@ -139,6 +139,7 @@ def test_pickles() -> None:
     assert torch.equal(torch.load(file, weights_only=False)["model"](X), program(X))
 
 
+@pytest.mark.rotating
 @BOTH
 def test_torch_compile_calls_a_program_as_it_is(make: Make) -> None:
     program = make()

@@ -51,6 +51,7 @@ def test_a_scope_in_pieces_is_the_same(scope: Scope) -> None:
         assert_equal(scope, run(scope, values), values)
 
 
+@pytest.mark.rotating
 def test_pieces_bound_the_memory() -> None:
     # As one piece, the differences of all pairs would be 4096 x 4096 x 4 floats: 256 MB.
     x, y = tensor(0, 4096, 4), tensor(1, 4096, 4)
@@ -136,6 +137,7 @@ SMOOTH = """
 """.split()
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradients_flow_through_operators(name: str) -> None:
     term = examples(name)[0]

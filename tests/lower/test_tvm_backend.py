@@ -157,6 +157,7 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.rotating
 def test_exported_library_runs_here_and_without_the_compiler(tmp_path: Path) -> None:
     kernels = [relu_kernel(40000), relu_kernel(3)]
     data, names = export_library(kernels)
@@ -171,6 +172,7 @@ def test_exported_library_runs_here_and_without_the_compiler(tmp_path: Path) -> 
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.rotating
 def test_without_a_c_compiler_tvm_has_its_own_threads(tmp_path: Path) -> None:
     data, names = export_library([relu_kernel(40000)])
     path = tmp_path / "kernels.so"
@@ -182,6 +184,7 @@ def test_without_a_c_compiler_tvm_has_its_own_threads(tmp_path: Path) -> None:
     assert done.stderr.count("RuntimeWarning: TVM kernels run on TVM's own threads") == 1
 
 
+@pytest.mark.rotating
 def test_a_team_smaller_than_asked_for_does_all_the_work(tmp_path: Path) -> None:
     data, names = export_library([relu_kernel(40000)])
     path = tmp_path / "kernels.so"
@@ -197,6 +200,7 @@ def test_a_library_that_is_none_is_refused() -> None:
     assert error.value.hint
 
 
+@pytest.mark.rotating
 def test_kernels_run_on_the_threads_of_torch() -> None:
     code = """
 import os, torch

@@ -63,6 +63,7 @@ def test_other_threads_have_other_code(
     assert compiled == [KERNELS[0]] * 2
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("harm", ["gone", "damaged", "no library", "other symbols"])
 def test_a_library_that_is_no_good_is_compiled_again(
     compiled: list[Kernel], tmp_path: Path, harm: str

@@ -82,6 +82,7 @@ def live(module: nn.Module) -> frozenset[int]:
 # ---- who owns what ---------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_a_program_owns_its_constants(made: Made) -> None:
     program, module = made[True]
     assert memory(program) and not memory(program) & live(module)
@@ -290,6 +291,7 @@ def test_buffers_that_the_program_changes_are_the_new_modules() -> None:
     assert caught.value.where
 
 
+@pytest.mark.rotating
 def test_recurrent_layers_take_new_weights() -> None:
     layer, x = nn.RNN(3, 4).eval(), torch.randn(2, 1, 3)
     program = eqsynth.optimize(layer, (x,), **QUICK)

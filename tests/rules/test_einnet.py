@@ -381,6 +381,7 @@ def test_it_is_proved(case: str) -> None:
     assert agree(explanation) == len(explanation.steps) + 1
 
 
+@pytest.mark.rotating
 def test_conv5x5_holds_conv3x3_with_four_times_the_channels() -> None:
     """Fig. 6, without knowing the target; in the phases of proofs."""
     roots = program_of(ops.conv2d(LARGE, WIDE, padding=2))[0].outputs
@@ -447,6 +448,7 @@ MEMBERS: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[object, ...]]] 
 ]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("program", "operator", "shapes", "attrs"), MEMBERS)
 def test_it_is_in_the_e_graph(
     program: str, operator: str, shapes: tuple[tuple[int, ...], ...], attrs: tuple[object, ...]

@@ -131,6 +131,7 @@ def test_optimize_is_right_or_says_which_rule_is_not(path: Path) -> None:
         assert error.what and error.hint
 
 
+@pytest.mark.rotating
 def test_a_worker_that_dies_costs_its_segment_only() -> None:
     path = Path(__file__).parent / "hostile" / "strings-double.egg"
     report = optimized(path, HANG_S).report
@@ -146,6 +147,7 @@ def test_a_wrong_result_names_the_rule() -> None:
     assert "hostile" in caught.value.hint
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("file", "outcome"),
     [
@@ -295,6 +297,7 @@ def test_changed_forms_load_or_are_refused(random: mutation.Choices) -> None:
         assert error.what and error.hint and error.file == "fuzz.egg"
 
 
+@pytest.mark.rotating
 @given(st.text(max_size=200))
 def test_any_text_loads_or_is_refused(text: str) -> None:
     try:

@@ -103,6 +103,7 @@ SMALL = expressions(2)
 STEP = 250
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("first", range(0, len(SMALL), STEP))
 def test_every_small_expression_keeps_its_value(first: int) -> None:
     part = SMALL[first : first + STEP]
@@ -159,6 +160,7 @@ def large(draw: st.DrawFn) -> tuple[list[Index], tuple[int, ...]]:
     return [one(draw(st.integers(1, 4))) for _ in range(2)], extents
 
 
+@pytest.mark.rotating
 @settings(max_examples=times(0.4))
 @given(large())
 def test_large_expressions_keep_their_value(case: tuple[list[Index], tuple[int, ...]]) -> None:

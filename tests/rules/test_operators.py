@@ -224,6 +224,7 @@ def test_definitions_are_sampled_like_our_own(name: str) -> None:
     assert found.accepted >= 40 and found.method == "exact"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["Blend", "RowProduct", "WindowMax"])
 def test_samples_are_of_all_dtypes_ranks_and_extents(name: str) -> None:
     patterns = {"Blend": "(Blend a b t)", "RowProduct": "(RowProduct a b)",

@@ -65,6 +65,7 @@ def test_excerpts_are_what_the_files_say() -> None:
         assert text in (rules_dir() / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.rotating
 def test_the_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in of("file") + of("unsound"):
         (tmp_path / file_name(text)).write_text(text, encoding="utf-8")

@@ -47,6 +47,7 @@ def anew(text: str, file: str) -> RuleSet:
     return loader.finish()
 
 
+@pytest.mark.rotating
 def test_a_file_is_loaded_as_if_it_were_the_first() -> None:
     """After others that declare the same names, and after errors in the middle of a file."""
     expected = anew(GOOD, "good.egg")
@@ -81,6 +82,7 @@ def test_rules_are_cached_by_the_text_of_their_files(tmp_path: Path) -> None:
     assert {r.file for r in load_rules([*DEFAULT_FILES, other]).rules} >= {str(other)}
 
 
+@pytest.mark.rotating
 def test_what_was_loaded_is_of_no_other_file(tmp_path: Path) -> None:
     """Declarations of one file are unknown to the next, though the files before are shared."""
     load_text(GOOD, after=DEFAULT_FILES)
@@ -89,6 +91,7 @@ def test_what_was_loaded_is_of_no_other_file(tmp_path: Path) -> None:
     assert "Colour" not in load_rules().known.sorts
 
 
+@pytest.mark.rotating
 def test_each_thread_has_e_graphs_of_its_own() -> None:
     """egglog's may be touched by the thread that made them only."""
     found: list[RuleSet] = []

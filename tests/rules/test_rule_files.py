@@ -102,6 +102,7 @@ def test_every_file_is_here() -> None:
     assert set(LOST) == set(DEFAULT_FILES)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("file", DEFAULT_FILES)
 def test_with_all_files_it_holds(file: str) -> None:
     assert LOST[file](load_rules().select(numerics=NUMERICS))

@@ -96,6 +96,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_has_its_place(wrong: str) -> None:
     marked, got, says = WRONG[wrong]
@@ -202,6 +203,7 @@ TRUE = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", TRUE)
 def test_true_rules_are_sampled_and_sound(name: str) -> None:
     rules = load(rule_of(TRUE[name]), HEADER.replace("(ruleset mine)\n\n", ""))

@@ -33,6 +33,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert Journal(path).distinct() == 0
 
 
+@pytest.mark.rotating
 def test_a_batch_depends_on_its_number_only() -> None:
     drawn = random_programs.PROGRAMS.of
     assert drawn(3) == drawn(3) != drawn(4)
@@ -66,6 +67,7 @@ def test_a_failure_is_shrunk_and_told(tmp_path: Path) -> None:
     assert Journal(journal.path).distinct() == 0, "a journal belongs to its rules"
 
 
+@pytest.mark.rotating
 def test_a_module_that_fails_is_shrunk_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ ROWS_OF_A_PRODUCT = ModuleCase(
 )
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", [ROW_OF_ONE, ROWS_OF_A_PRODUCT])
 def test_what_random_modules_found(case: ModuleCase) -> None:
     """Positions were drawn outside of a table; a law made an embedding of a table of one axis."""
@@ -127,6 +128,7 @@ def takes_anything(module: torch.nn.Module, program: CompiledProgram) -> None:
     program.forward = lambda x: plain(x.float().reshape(2, 3))  # type: ignore[method-assign]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("fault", "where"),
     [

@@ -262,6 +262,7 @@ PROGRAMS: dict[str, tuple[Callable[[Path], None], type[EqsynthError], str]] = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("fault", PROGRAMS)
 def test_a_fault_in_an_e_graph_or_a_program_is_caught(fault: str, tmp_path: Path) -> None:
     run, error, said = PROGRAMS[fault]

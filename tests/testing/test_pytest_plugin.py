@@ -62,6 +62,7 @@ def checked(directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.rotating
 def test_every_rule_of_a_folder_is_a_test(folder: str) -> None:
     for item in ("lint", "neg-three-times", "relu-three-times"):
         assert f"mine.egg::{item} PASSED" in folder

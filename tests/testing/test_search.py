@@ -68,6 +68,7 @@ FOUND = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", FOUND)
 def test_what_random_search_found_stays_right(name: str) -> None:
     assert_search_sound(FOUND[name], phases=PROVE_PHASES)

@@ -57,6 +57,7 @@ def check(rule: str, numerics: str = "bitwise", samples: int = 20) -> Checked:
 # ---- what is accepted, and how faults are told ---------------------------------------
 
 
+@pytest.mark.rotating
 def test_a_counterexample_is_made_small() -> None:
     error = check('(rewrite (Relu x) x :ruleset planted :name "planted")').error
     assert error is not None and error.kind == "value" and error.counterexample is not None
@@ -65,6 +66,7 @@ def test_a_counterexample_is_made_small() -> None:
     assert float(found.left.sum()) != float(found.right.sum())
 
 
+@pytest.mark.rotating
 def test_a_rule_may_round_lose_digits_or_approximate_if_it_says_so() -> None:
     rule = '(rewrite (Add (Add x y) z) (Add x (Add y z)) :ruleset planted :name "planted")'
     conditions = "(= (shape x) (shape z)) (= (dtype x) (dtype y)) (= (dtype x) (dtype z))"
@@ -132,6 +134,7 @@ def test_an_element_of_a_vector_is_found_before_it_is_used() -> None:
     assert facts.index("(vec-get v 0)") < facts.index("(vec-get (shape x) a)")
 
 
+@pytest.mark.rotating
 def test_what_overflows_on_larger_data_is_told() -> None:
     """|x| = sqrt(x * x): 300 of float16 is 90000 in between."""
     found = check('(rewrite (Abs x) (Sqrt (Mul x x)) :when ((!= (dtype x) "float32") '
@@ -311,6 +314,7 @@ def test_indices_are_compared_over_the_whole_range() -> None:
 # ---- files and names -----------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_rules_of_ours_are_sound() -> None:
     found = assert_rule_sound("simplify.egg", samples=4)
     assert [c.rule.name for c in found][0] == "reshape-of-reshape"
@@ -351,6 +355,7 @@ def test_parts_of_the_rules_are_all_of_them() -> None:
     assert sorted(sum(parts, [])) == sorted(whole) and len(set(map(len, parts))) <= 2
 
 
+@pytest.mark.rotating
 def test_a_verdict_crosses_processes() -> None:
     rules = planted('(rewrite (Relu x) x :ruleset planted :name "planted")')
     names = ["planted", "relu-of-relu", "neg-of-neg", "concat-of-one"]

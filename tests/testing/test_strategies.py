@@ -267,6 +267,7 @@ def test_indices_are_of_the_kinds_asked_for() -> None:
         assert index.bare() in iterators
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays_are_of_their_type(dtype: str) -> None:
     for array in drawn(strategies.arrays(TensorType((2, 3), dtype)), 60):

@@ -140,6 +140,7 @@ def _numbers(values: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(values.values())
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", TUNERS)
 def test_an_exhausted_space_ends_the_search(name: str) -> None:
     recorder = Recorder()
@@ -182,6 +183,7 @@ def test_what_never_works() -> None:
         assert found.best_so_far() == [math.inf] * 40
 
 
+@pytest.mark.rotating
 def test_topologies_find_the_best_sooner_than_luck() -> None:
     """Trials until the best point of a space where near points do about as well."""
 

@@ -30,6 +30,7 @@ def verified(tmp_path: Path):  # type: ignore[no-untyped-def]
     return one
 
 
+@pytest.mark.rotating
 def test_every_rule_of_indices_is_proved() -> None:
     names = [rule.name for rule in OURS.rules if rule.file.endswith("index.egg")]
     found = list(verify_rules(OURS, names))
@@ -133,6 +134,7 @@ def proved_mutants(
     return found
 
 
+@pytest.mark.rotating
 def test_no_mutant_is_proved_that_the_checker_refuses(tmp_path: Path) -> None:
     found = proved_mutants("index.egg", "bitwise", tmp_path, ("mod-of-small",))
     # Stricter conditions.

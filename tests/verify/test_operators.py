@@ -100,6 +100,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], tuple[Any, ...]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("name", "shapes", "attrs"), CASES)
 def test_an_operator_is_what_the_interpreter_says(
     name: str, shapes: list[tuple[int, ...]], attrs: tuple[Any, ...]

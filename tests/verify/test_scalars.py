@@ -23,6 +23,7 @@ def test_rules_of_scalars_are_proved() -> None:
     assert {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "rule",
     [

@@ -98,6 +98,7 @@ def test_a_definition_is_none_to_prove() -> None:
     assert (verdict.outcome, verdict.why) == ("not proved", "left to show: the law tap-merge")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("rule", "numerics"),
     [

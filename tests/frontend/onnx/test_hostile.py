@@ -99,6 +99,7 @@ def test_a_function_that_calls_itself() -> None:
     assert isinstance(refused(proto), CaptureError)
 
 
+@pytest.mark.rotating
 def test_functions_that_double() -> None:
     """Twenty lines that stand for a million operators."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -114,6 +115,7 @@ def test_functions_that_double() -> None:
     assert time.process_time() - begin < 60
 
 
+@pytest.mark.rotating
 def test_a_loop_without_end() -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -139,6 +141,7 @@ def test_an_input_that_no_machine_holds() -> None:
     assert isinstance(error, ShapeError) and error.where == "x"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("nodes", [
     [node("ConstantOfShape", "huge", "y")],
     [node("Expand", "x huge", "e"), node("Neg", "e", "y")],

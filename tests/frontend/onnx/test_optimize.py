@@ -63,6 +63,7 @@ def test_a_net_from_a_file(tmp_path: Path) -> None:
         program(x[:1])
 
 
+@pytest.mark.rotating
 def test_a_block_with_a_function_of_its_own_and_no_inputs_given() -> None:
     proto = transformer()
     program = eqsynth.optimize(proto.SerializeToString(), **LIMITS)
@@ -118,6 +119,7 @@ def test_a_condition_on_a_shape_is_captured_and_one_on_data_runs() -> None:
         close(program(value), expected(data, value)[0])
 
 
+@pytest.mark.rotating
 def test_a_loop_that_is_counted_is_unrolled() -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -138,6 +140,7 @@ def test_a_loop_that_is_counted_is_unrolled() -> None:
     torch.testing.assert_close(rows, torch.stack([x * w ** (i + 1) + i for i in range(4)]))
 
 
+@pytest.mark.rotating
 def test_a_foreign_operator_stays_as_it_is_and_is_saved(tmp_path: Path) -> None:
     """A binarizer of ``ai.onnx.ml``, between operators that are known."""
     nodes = [
@@ -192,6 +195,7 @@ def test_inputs_are_held_against_the_model() -> None:
     assert names.value.where == "b" and "n = 3" in names.value.expected
 
 
+@pytest.mark.rotating
 def test_without_onnx_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['onnx'] = None\n"
@@ -208,6 +212,7 @@ def test_a_path_without_a_file() -> None:
     assert error.value.where == "nowhere.onnx"
 
 
+@pytest.mark.rotating
 def test_what_onnx_defines_by_others_is_captured() -> None:
     """``Attention`` has no entry: its definition computes shapes, and casts constants like data."""
     attend = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
