@@ -10,8 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from eqsynth.ir.operators import OPERATORS
 from eqsynth.rules import RuleSet
 from eqsynth.rules.catalogue import Entry, entry
+from eqsynth.rules.define import sorts_of
 
 _HEAD: Final = """\
 # Rules
@@ -37,11 +39,23 @@ def reference(rules: RuleSet) -> str:
         entry(rules, name) for name in names
         if not (name.endswith(_ANSWER) and name.removesuffix(_ANSWER) in known)
     ]  # fmt: skip
-    parts = [_HEAD]
+    parts = [_HEAD, *_operators()]
     for file, entries in groupby(found, lambda e: Path(e.place.rpartition(":")[0]).name):
         columns = "| rule | says | numerics | status | source |"
         parts += [f"## {file}", "", columns, "|---" * 5 + "|", *map(_row, entries), ""]
     return "\n".join([*parts, f"{len(found)} rules."]) + "\n"
+
+
+def _operators() -> list[str]:
+    """The operators of the table, with their attributes, as rules write them."""
+    rows = [
+        f"| `{row.name}` | {' '.join(sorts_of(row)) or 'none'} | {names} | {row.kind} |"
+        for row in OPERATORS.values()
+        for names in [", ".join(name for name, _ in row.attrs)]
+    ]
+    about = "As rules write them: tensors, then attributes. What they are, is said below."
+    columns = ["| operator | arguments | attributes | kind |", "|---" * 4 + "|"]
+    return ["## Operators", "", about, "", *columns, *rows, ""]
 
 
 def _row(e: Entry) -> str:

@@ -1,13 +1,12 @@
 """What the operators that a rule file declares are: their definitions, read from its rules as data.
 
-    (constructor Blend (Tensor Tensor f64) Tensor)
-    ;; blend(a, b, t) = a + (b - a) * t                                    (status: definition)
-    (rewrite (Blend a b t) (Add a (Mul (Sub b a) (Full (vec-empty) t (dtype a)))) …)
+    (define (Blend a b (t f64)) (Add a (Mul (Sub b a) (Full (vec-empty) t (dtype a)))))
 
-A definition is a rule of the status `definition` whose left side is the operator, its arguments as
-variables. Its right side is a term of operators that are known before, or a request of the law
-`definition` with a comprehension. What such an operator is worth on arrays, and what type it has,
-``eqsynth/egraph/defined.py`` computes from it.
+A definition comes here as the rule that ``define.py`` writes for such a form: of the status
+`definition`, with the operator on its left side, its arguments as variables. Its right side is a
+term of operators that are known before, or a request of the law `definition` with a comprehension.
+What such an operator is worth on arrays, and what type it has, ``eqsynth/egraph/defined.py``
+computes from it.
 """
 
 from __future__ import annotations
@@ -113,12 +112,11 @@ def undefined(trees: Iterable[Tree], operators: Mapping[str, Definition]) -> Def
 
 def how_to_define(operator: Definition) -> str:
     """What to write so that an operator has a definition."""
-    names = "abcdefgh"[: len(operator.sorts)] if len(operator.sorts) <= 8 else ""
+    names = "abcdfghi"[: len(operator.sorts)] if len(operator.sorts) <= 8 else ""
     left = f"({' '.join([operator.name, *names])})" if names else f"({operator.name} ...)"
     return (
-        f"Say in {operator.file} what it is, under ';; (status: definition)': "
-        f'(rewrite {left} ... :ruleset define :name "..."), or a comprehension: '
-        "rules/README.md, Operators of your own."
+        f'Say in {operator.file} what it is: (define {left} "<comprehension>"), or a term in the '
+        "place of the text: rules/README.md, Operators of your own."
     )
 
 
@@ -237,8 +235,7 @@ def _usable(
     if any(map(is_call, case.arguments)) or len(set(own)) < len(own):
         raise Unusable(
             f"a definition of {name} for some arguments only",
-            "Write each argument as a variable; a fact may say what it must be. A rule that is no "
-            "definition stands behind an empty line: without one it shares the comment above.",
+            "Write each argument as a variable; a fact in :when may say what it must be.",
         )
     comprehension = isinstance(case.value, Comprehension)
     parts = (case.value.tensors, case.value.numbers) if comprehension else (case.value,)
@@ -258,8 +255,7 @@ def _usable(
         if name in wrong:
             raise Unusable(
                 f"{name} is defined by itself",
-                "Define it by operators that are known before; leave (status: definition) out "
-                "of what else is true of it.",
+                "Define it by operators that are known before; what else is true of it is a rule.",
             )
         if wrong:
             raise Unusable(

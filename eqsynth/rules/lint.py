@@ -13,6 +13,8 @@ from pathlib import Path
 
 from eqsynth.errors import RuleError
 from eqsynth.rules.ask import HEAD as ASK
+from eqsynth.rules.define import FUNCTIONS_HEAD
+from eqsynth.rules.define import HEAD as DEFINE
 from eqsynth.rules.definitions import how_to_define
 from eqsynth.rules.forms import Form, header_fields, own_fields, read_text, split_forms
 from eqsynth.rules.load import load_rules
@@ -175,7 +177,10 @@ def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleE
     if rule.scopes is not None:
         # Its text is mathematics.
         mathematics = rule.scopes.text
-    if form.head in (ASK, SCOPES):
+    if form.head in (DEFINE, FUNCTIONS_HEAD):
+        # So is a comprehension.
+        mathematics, given["status"] = rule.comment, rule.status
+    if form.head in (ASK, SCOPES, DEFINE):
         given |= dict(re.findall(r":(numerics)\s+(\S+)", form.text))
     if not re.search(r"\w", mathematics):
         yield form.error(

@@ -17,32 +17,28 @@ from typing import Any
 from egglog import bindings as egg
 
 from eqsynth.errors import RuleError
-from eqsynth.rules.ask import HEAD as ASK
-from eqsynth.rules.ask import expand_ask
-from eqsynth.rules.definitions import Case, Definition, comprehends, declared, defines
+from eqsynth.rules.definitions import (
+    Case,
+    Definition,
+    comprehends,
+    declared,
+    defines,
+    how_to_define,
+)
+from eqsynth.rules.expanding import HEADS, TABLES, Expanded, expanded
 from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_forms
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
-from eqsynth.rules.scope_rules.expansion import HEAD, expand
-from eqsynth.rules.scope_rules.syntax import ScopeRule
 from eqsynth.rules.sorts import PRIMITIVES, Declarations, Signature
 from eqsynth.rules.tree import Tree, Var
 
 STATUSES = ("definition", "proved", "validated", "unproved")
 NUMERICS = ("bitwise", "real", "cancels", "approx", "proof", "proof-cancels")
 _ALLOWED = (
-    "sort",
-    "constructor",
-    "function",
-    "relation",
-    "rewrite",
-    "birewrite",
-    "rule",
-    "ruleset",
-    HEAD,
-    ASK,
-)
+    "sort", "constructor", "function", "relation", "rewrite", "birewrite", "rule", "ruleset",
+    *HEADS, *TABLES,
+)  # fmt: skip
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
 _DECLARED = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
@@ -131,13 +127,12 @@ class Loader:
         )
 
     def _form(self, form: Form) -> None:
-        if form.head == HEAD:
-            expanded = expand(form)
-            self._in_place(form, expanded.forms, expanded.numerics, expanded.rule)
+        if form.head in HEADS:
+            self._in_place(form)
             return
-        if form.head == ASK:
-            numerics, forms = expand_ask(form, self.known)
-            self._in_place(form, forms, numerics)
+        if form.head in TABLES:
+            for own in TABLES[form.head](form):
+                self._form(own)
             return
         command = self._parse(form)
         if isinstance(command, egg.AddRuleset):
@@ -157,20 +152,19 @@ class Loader:
                 hint="Put a space behind the first word.",
             )
 
-    def _in_place(
-        self, form: Form, forms: Sequence[Form], numerics: str, scopes: ScopeRule | None = None
-    ) -> None:
+    def _in_place(self, form: Form) -> None:
         """Loads the forms that another one stands for."""
-        request = next(own for own in forms if own.head == "rule")
+        said = expanded(form, self.known)
+        request = said.named
         named = re.search(r':name "([^"]*)"', request.text)
         ruleset = re.search(r":ruleset ([^\s()\"]+)", request.text)
         name = self._rule_name(named[1] if named else "", ruleset[1] if ruleset else "", request)
         self._new(name, form, self.rules, "rule")
-        for own in forms:
+        for own in said.forms:
             command = self._parse(own)
             if isinstance(command, egg.RuleCommand):
                 for raw in self._raw_rules(command, own):
-                    self._rule(raw, own, scopes, numerics)
+                    self._rule(raw, own, said)
             else:
                 self._form(own)
 
@@ -336,9 +330,7 @@ class Loader:
             )
         return name
 
-    def _rule(
-        self, raw: RawRule, form: Form, scopes: ScopeRule | None = None, numerics: str = ""
-    ) -> None:
+    def _rule(self, raw: RawRule, form: Form, said: Expanded | None = None) -> None:
         self._new(raw.name, form, self.rules, "rule")
         try:
             phased = two_phase(raw, self.known)
@@ -352,8 +344,8 @@ class Loader:
         if phased.kind == "law-request":
             self.requests[phased.relation] = form
         fields = {**self.header, **own_fields(form)}
-        status = fields.get("status", "unproved").strip()
-        numerics = (numerics or fields.get("numerics", "real")).strip()
+        status = (said and said.status) or fields.get("status", "unproved").strip()
+        numerics = ((said and said.numerics) or fields.get("numerics", "real")).strip()
         for word, allowed in ((status, STATUSES), (numerics.split()[0], NUMERICS)):
             if word not in allowed:
                 raise form.error(
@@ -367,6 +359,9 @@ class Loader:
             what, hint = unusable.args
             raise form.error(what, hint=hint) from None
         if own is not None:
+            if phased.kind != "analysis" and said is None:
+                raise form.error(f"{own.name} is defined by a rule", expected="(define ...)",
+                                 hint=how_to_define(own))  # fmt: skip
             self.definitions[own.name] = own
         self.meanings |= comprehends(raw, phased.kind, status, self.meanings)
         source = _SOURCE.search(form.comment)
@@ -379,7 +374,7 @@ class Loader:
             source=source.group(1) if source else "",
             numerics=numerics,
             status=status,
-            scopes=scopes,
+            scopes=said.scopes if said else None,
             **vars(phased),
         )
 

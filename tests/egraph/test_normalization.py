@@ -95,12 +95,11 @@ ONE_PASS = """;; lossy.egg -- a normalization by the mean of squares.
 ;; Status     definition
 
 ;; LayerNorm by E[x^2] - E[x]^2
-(rule ((= e (LayerNorm x (Full s 1.0 d) (Full s 0.0 d) a eps)))
-      ((definition-request e (vec-of x (Full (vec-empty) eps d)) (vec-of a)
-        "(x, eps; a) [*n, *m:a] = (x[*n, *m] - u[*n]) * rsqrt(q[*n] - u[*n] * u[*n] + eps[])
-         where u[*n] = mean(*m) x[*n, *m]
-         where q[*n] = mean(*m) x[*n, *m] * x[*n, *m]"))
-      :ruleset define :name "layer-norm-by-squares")
+(define (LayerNorm x (Full s 1.0 d) (Full s 0.0 d) a eps)
+  "(x, eps; a) [*n, *m:a] = (x[*n, *m] - u[*n]) * rsqrt(q[*n] - u[*n] * u[*n] + eps[])
+   where u[*n] = mean(*m) x[*n, *m]
+   where q[*n] = mean(*m) x[*n, *m] * x[*n, *m]"
+  :tensors (vec-of x (Full (vec-empty) eps d)) :name "layer-norm-by-squares")
 """
 
 

@@ -155,11 +155,9 @@ OWN = """\
 ;; Status     definition
 
 (ruleset own)
-(constructor Midpoint (Tensor Tensor) Tensor)
 
 ;; midpoint(a, b) = (a + b) / 2
-(rewrite (Midpoint a b) (Mul (Add a b) (Full (vec-empty) 0.5 (dtype a)))
-         :ruleset own :name "midpoint-definition")
+(define (Midpoint a b) (Mul (Add a b) (Full (vec-empty) 0.5 (dtype a))) :ruleset own)
 """
 
 

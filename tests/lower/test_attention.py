@@ -157,11 +157,9 @@ def test_what_is_broadcast_is_left_to_products() -> None:
 def test_an_operator_of_the_same_name_is_another() -> None:
     files = [file for file in DEFAULT_FILES if file != "attention.egg"]
     text = """
-(constructor Attention (Tensor Tensor Tensor f64) Tensor)
-
-;; the scores by themselves                                          (status: definition)
-(rewrite (Attention q t v c) (Matmul (Matmul q t) (Mul v (Full (vec-empty) c (dtype q))))
-         :ruleset define :name "attention-definition")
+;; the scores by themselves
+(define (Attention q t v (c f64))
+  (Matmul (Matmul q t) (Mul v (Full (vec-empty) c (dtype q)))))
 """
     rows = operators_of(load_text(text, "own.egg", after=files).definitions)
     shapes = ((5, 4), (4, 7), (7, 6))
