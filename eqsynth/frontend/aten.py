@@ -14,13 +14,11 @@ from eqsynth.frontend import aten_entries as entries
 from eqsynth.frontend import ops
 from eqsynth.frontend.aten_entries import Entry
 from eqsynth.frontend.ops import views
+from eqsynth.ir.functions import FUNCTIONS
 
 # Entries whose arguments are those of the function in ``ops`` with the same name.
 _SAME: Final = (
-    "relu relu6 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal abs sign floor ceil "
-    "trunc sin cos tanh erf sigmoid silu neg logical_not logical_and logical_or logical_xor "
-    "maximum minimum "
-    "eq ne lt le gt ge add sub rsub mul pow square where masked_fill clamp hardtanh "
+    "relu6 neg logical_xor add sub rsub mul pow square where masked_fill clamp hardtanh "
     "hardsigmoid hardswish gelu leaky_relu prelu elu softplus "
     "mish threshold addcmul addcdiv lerp isnan isinf "
     "matmul linear addmm conv1d conv2d conv_transpose1d conv_transpose2d "
@@ -45,6 +43,8 @@ _ALIASES: Final = {
 _IDENTITIES: Final = "clone contiguous detach alias lift lift_fresh lift_fresh_copy".split()
 
 TABLE: Final[dict[str, Entry]] = {
+    **{f"aten::{f.aten}": getattr(ops, f.aten) for f in FUNCTIONS.values()
+       if f.torch and f.aten not in ("gelu", "pow", "true_divide")},
     **{f"aten::{name}": getattr(ops, name) for name in _SAME},
     # Matrix products.
     **{f"aten::{name}": ops.matmul for name in ("mm", "bmm", "mv", "dot")},

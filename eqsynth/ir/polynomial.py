@@ -26,6 +26,7 @@ from fractions import Fraction
 from itertools import product as pairs
 from typing import Final
 
+from eqsynth.ir.made import written_out
 from eqsynth.ir.scalar import (
     Call,
     Num,
@@ -181,7 +182,7 @@ class _Expansion:
             "reciprocal": self._reciprocal, "div": self._div, "pow": self._pow,
             "sqrt": self._sqrt, "rsqrt": self._rsqrt, "exp": self._exp, "log": self._log,
             "relu": self._relu, "abs": self._abs, "max": self._max, "min": self._min,
-            "silu": self._silu, "sigmoid": self._sigmoid, "tanh": self._tanh,
+            "sigmoid": self._sigmoid, "tanh": self._tanh,
         }  # fmt: skip
 
     def polynomial(self, scalar: Scalar) -> dict[Monomial, Fraction]:
@@ -204,6 +205,8 @@ class _Expansion:
                 same = all(dtype_of(arg) in (None, self._dtype) for arg in args)
                 if same and fn in self._taken_apart:
                     return self._taken_apart[fn](*map(self.polynomial, args))
+                if same and (written := written_out(scalar)) is not None:
+                    return self.polynomial(written)
                 if fn == "where":
                     return self._where(*args)
                 return self._function(fn, [self._inside(arg) for arg in args])
@@ -367,9 +370,6 @@ class _Expansion:
     ) -> dict[Monomial, Fraction]:
         negative = (_scaled(one, Fraction(-1)) for one in (x, y))
         return _scaled(self._max(*negative), Fraction(-1))
-
-    def _silu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
-        return self._product([x, self._sigmoid(x)])
 
     def _sigmoid(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
         """``sigmoid(-x)`` is ``exp(x)**-1 * sigmoid(x)``, and ``1 - sigmoid(x)``, which loses the

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
 from eqsynth.lower.rounding import MOVE, RERUNS, SUMS
@@ -122,9 +123,9 @@ class Reference:
 # reorders, or carries out as x * (1 / y) where it says x / y. What moves or chooses elements, or
 # cuts them off, is exact in every implementation.
 _ROUNDS: Final = frozenset({
-    "add", "sub", "rsub", "mul", "div", "reciprocal", "addcmul", "addcdiv", "lerp", "pow", "sqrt",
-    "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh",
-    "sigmoid", "erf", "gelu", "silu", "softplus", "elu", "mish", "hardswish", "hardsigmoid",
+    *(f.aten for f in FUNCTIONS.values() if f.result == "float" and f.torch),
+    "add", "sub", "rsub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow", "tan",
+    "softplus", "elu", "mish", "hardswish", "hardsigmoid",
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear",
     "convolution", "_convolution", "mkldnn_convolution", "sum", "nansum", "mean", "cumsum",
     "logsumexp", "norm", "linalg_vector_norm", "native_layer_norm", "native_group_norm",

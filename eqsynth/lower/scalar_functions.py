@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from tvm import tirx
 
-from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.functions import FUNCTIONS, Made
 from eqsynth.ir.types import ITEMSIZE, is_float
 
 Expr = Any
@@ -389,7 +389,6 @@ FLOAT: Final[dict[str, Callable[..., Expr]]] = {
         for name in ("log2", "log10", "log1p")
     },
     "sqrt": lambda code, dtype, x: tirx.sqrt(x),
-    "rsqrt": lambda code, dtype, x: number(1, dtype) / tirx.sqrt(x),
     "reciprocal": lambda code, dtype, x: number(1, dtype) / x,
     "abs": lambda code, dtype, x: tirx.abs(x),
     "floor": lambda code, dtype, x: tirx.floor(x),
@@ -400,7 +399,6 @@ FLOAT: Final[dict[str, Callable[..., Expr]]] = {
     "tanh": _tanh,
     "erf": _erf,
     "sigmoid": _sigmoid,
-    "silu": lambda code, dtype, x: x * _sigmoid(code, dtype, x),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "div": lambda code, dtype, x, y: x / y,
@@ -424,5 +422,19 @@ INTEGER: Final[dict[str, Callable[..., Expr]]] = {
     "mod": _integer_division(tirx.floormod, lambda zero, x: zero),
     "pow": _integer_power,
 }
+
+
+def _of_others(made: Made) -> Callable[..., Expr]:
+    def emit(code: Code, dtype: str, x: Expr) -> Expr:
+        # What a function is of, it may say twice.
+        return made.of(
+            x, lambda name, part: FLOAT[name](code, dtype, part if part is x else code.bind(part)),
+            lambda value: number(value, dtype),
+        )  # fmt: skip
+
+    return emit
+
+
+FLOAT.update({n: _of_others(f.made) for n, f in FUNCTIONS.items() if f.made is not None})
 
 assert set(FUNCTIONS) == {*FLOAT, *COMPARE, *LOGIC, "where"}, "a scalar function has no code"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import torch
@@ -94,47 +95,13 @@ def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 SCALAR_FUNCTIONS: Final[dict[str, Function]] = {
-    "relu": torch.relu,
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "expm1": torch.expm1,
-    "log": torch.log,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal,
-    "abs": torch.abs,
-    "sign": torch.sign,
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "trunc": torch.trunc,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tanh": torch.tanh,
-    "erf": torch.erf,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "gelu": F.gelu,
+    **{f.name: attrgetter(f.torch)(torch) for f in FUNCTIONS.values() if f.torch},
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "not": torch.logical_not,
-    "div": torch.true_divide,
-    "pow": torch.pow,
     "floordiv": _floor_divide,
     "mod": _remainder,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-    "and": torch.logical_and,
-    "or": torch.logical_or,
     "where": lambda c, x, y: torch.where(c.bool(), x, y),
 }
+assert set(FUNCTIONS) == set(SCALAR_FUNCTIONS), "a scalar function that torch hasn't"
 
 
 def as_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ import mpmath
 import numpy as np
 
 from eqsynth.ir.arithmetic import Arithmetic, Array
+from eqsynth.ir.functions import FUNCTIONS, Made
 from eqsynth.ir.types import is_float, numpy_dtype
 
 PRIMES: Final = (2**61 - 1, 2**89 - 1, 2**107 - 1)
@@ -148,7 +149,6 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "log10": lambda x: _log(x) / _context.ln(10),
     "log1p": lambda x: _context.log1p(x) if x > -1 else _log(1 + x),
     "sqrt": lambda x: _context.sqrt(x) if x >= 0 else _context.nan,
-    "rsqrt": lambda x: _divided(_context.one, _context.sqrt(x)) if x >= 0 else _context.nan,
     "reciprocal": lambda x: _divided(_context.one, x),
     "abs": abs,
     "sign": lambda x: _context.zero if x != x else _context.sign(x),
@@ -160,7 +160,6 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "tanh": _context.tanh,
     "erf": _context.erf,
     "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: x * (1 + _context.erf(x / _context.sqrt(2))) / 2,
     "gelu_tanh": _gelu_tanh,
     "div": _divided,
@@ -170,6 +169,20 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "max": lambda x, y: x if x >= y or x != x else y,
     "min": lambda x, y: x if x <= y or x != x else y,
 }
+
+
+def _of_others(
+    functions: dict[str, Callable[..., Any]], number: Callable[[float], Any]
+) -> dict[str, Callable[..., Any]]:
+    """The functions that are made of others, of elements."""
+
+    def element(made: Made) -> Callable[..., Any]:
+        return lambda x: made.of(x, lambda name, part: functions[name](part), number)
+
+    return {name: element(f.made) for name, f in FUNCTIONS.items() if f.made is not None}
+
+
+_REAL_FUNCTIONS.update(_of_others(_REAL_FUNCTIONS, _real))
 _TESTS: Final[dict[str, Callable[..., Any]]] = {
     "not": lambda x: not x,
     "eq": lambda x, y: x == y,
@@ -306,11 +319,11 @@ class Field:
         functions |= {
             "div": lambda x, y: x / y,
             "reciprocal": lambda x: 1 / x,
-            "rsqrt": lambda x: 1 / self._uninterpreted("sqrt", x),
             "pow": self._power,
             "max": lambda x, y: x if x >= y else y,
             "min": lambda x, y: x if x <= y else y,
         }
+        functions |= _of_others(functions, self._converted)
         convert = _convert(self._converted)
         return Arithmetic(
             f"field of {self.prime}", np.dtype(object), convert, _apply(convert, functions),

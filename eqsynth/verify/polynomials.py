@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import z3
 
-from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.verify.values import (
     Call,
     Guard,
@@ -29,10 +29,7 @@ from eqsynth.verify.verdict import Left
 
 _RING: Final = frozenset({"add", "sub", "mul", "neg"})
 
-FINITE: Final = frozenset({
-    "points", "relu", "exp", "abs", "sign", "floor", "ceil", "trunc", "sin", "cos", "tanh", "erf",
-    "sigmoid", "silu", "gelu", "gelu_tanh", "max", "min", "expm1", "exp2",
-})  # fmt: skip
+FINITE: Final = frozenset({"points", *(f.name for f in FUNCTIONS.values() if f.finite)})
 """Functions that are finite on all finite numbers, as real numbers; of the points of a window
 there is at least one."""
 

@@ -8,7 +8,10 @@ promotion, negative axes, broadcasting. Composite operators are built from those
 else, are in ``ops.syno``.
 """
 
-from eqsynth.frontend.ops import syno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from eqsynth.frontend.ops import pointwise, syno
 from eqsynth.frontend.ops.contraction import (
     addmm,
     conv1d,
@@ -285,3 +288,9 @@ __all__ = [
     "var_mean",
     "where",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Any]:
+        """Scalar functions of the table that are in no list above, by their names in torch."""
+        return pointwise.mapped(name)

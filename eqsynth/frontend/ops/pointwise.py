@@ -9,42 +9,60 @@ from typing import Any
 from eqsynth.frontend import expr
 from eqsynth.frontend.expr import Elementwise, Expr, IndexExpr, Operand, ScalarExpr, pointwise
 from eqsynth.frontend.promotion import Number, common_dtype
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.operators import OPERATORS, Operator
 from eqsynth.ir.types import INTEGERS, TensorType, is_float
 
 
-def _unary(operator: str, name: str) -> Callable[[Elementwise], Elementwise]:
+def mapped(name: str) -> Callable[[Elementwise], Elementwise]:
+    """A scalar function of one argument, mapped over a tensor, by its name in torch.
+
+    Raises:
+        AttributeError: the table has no such function.
+    """
+    operators = [row.name for row in OPERATORS.values() if _name_in_torch(row) == name != ""]
+    if not operators:
+        raise AttributeError(f"eqsynth.ops has no {name}")
+
     def apply(input: Elementwise) -> Elementwise:
-        return pointwise(operator, input)  # type: ignore[no-any-return]
+        return pointwise(operators[0], input)  # type: ignore[no-any-return]
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"torch.{name}, elementwise."
     return apply
 
 
-relu = _unary("Relu", "relu")
-exp = _unary("Exp", "exp")
-exp2 = _unary("Exp2", "exp2")
-expm1 = _unary("Expm1", "expm1")
-log = _unary("Log", "log")
-log2 = _unary("Log2", "log2")
-log10 = _unary("Log10", "log10")
-log1p = _unary("Log1p", "log1p")
-sqrt = _unary("Sqrt", "sqrt")
-rsqrt = _unary("Rsqrt", "rsqrt")
-reciprocal = _unary("Reciprocal", "reciprocal")
-abs = _unary("Abs", "abs")
-sign = _unary("Sign", "sign")
-floor = _unary("Floor", "floor")
-ceil = _unary("Ceil", "ceil")
-trunc = _unary("Trunc", "trunc")
-sin = _unary("Sin", "sin")
-cos = _unary("Cos", "cos")
-tanh = _unary("Tanh", "tanh")
-erf = _unary("Erf", "erf")
-sigmoid = _unary("Sigmoid", "sigmoid")
-silu = _unary("Silu", "silu")
-neg = _unary("Neg", "neg")
-logical_not = _unary("LogicalNot", "logical_not")
+def _name_in_torch(row: Operator) -> str:
+    function = FUNCTIONS.get(row.function)
+    if function is None:
+        return "neg" if row.name == "Neg" else ""
+    return function.aten if function.arity == 1 else ""
+
+
+relu = mapped("relu")
+exp = mapped("exp")
+exp2 = mapped("exp2")
+expm1 = mapped("expm1")
+log = mapped("log")
+log2 = mapped("log2")
+log10 = mapped("log10")
+log1p = mapped("log1p")
+sqrt = mapped("sqrt")
+rsqrt = mapped("rsqrt")
+reciprocal = mapped("reciprocal")
+abs = mapped("abs")
+sign = mapped("sign")
+floor = mapped("floor")
+ceil = mapped("ceil")
+trunc = mapped("trunc")
+sin = mapped("sin")
+cos = mapped("cos")
+tanh = mapped("tanh")
+erf = mapped("erf")
+sigmoid = mapped("sigmoid")
+silu = mapped("silu")
+neg = mapped("neg")
+logical_not = mapped("logical_not")
 
 
 def _binary(operator: str, name: str) -> Callable[[Any, Any], Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
@@ -52,7 +53,29 @@ def _made(graph: Graph, function: str, args: Sequence[Value], floats: bool) -> V
         return graph.map(_DIRECT[function], *args)
     if function in _COMPARISONS:
         return graph.map(_COMPARISONS[function], *args, dtype="bool")
+    made = FUNCTIONS[function].made
+    if made is not None and function not in _COMPOSED:
+        part = made.of(
+            _Part(graph, args[0]),
+            lambda name, inner: _Part(graph, _made(graph, name, [inner.value], floats)),
+            lambda value: _Part(graph, _number(graph, args[0], value)),
+        )
+        return part.value  # type: ignore[no-any-return]
     return _COMPOSED[function](graph, *args)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a function that is made of others."""
+
+    graph: Graph
+    value: Value
+
+    def __add__(self, other: _Part) -> _Part:
+        return _Part(self.graph, self.graph.map("Add", self.value, other.value))
+
+    def __mul__(self, other: _Part) -> _Part:
+        return _Part(self.graph, self.graph.map("Mul", self.value, other.value))
 
 
 _DIRECT: Final = {
@@ -186,12 +209,10 @@ _COMPOSED: Final[dict[str, Composed]] = {
     "log2": _scaled("Log", 1 / math.log(2.0)),
     "log10": _scaled("Log", 1 / math.log(10.0)),
     "log1p": _log1p,
-    "rsqrt": lambda g, x: g.map("Reciprocal", g.map("Sqrt", x)),
     "sign": _sign,
     "floor": lambda g, x: g.map("Floor", x),
     "ceil": lambda g, x: g.map("Ceil", x),
     "trunc": _trunc,
-    "silu": lambda g, x: g.map("Mul", x, g.map("Sigmoid", x)),
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
     "mod": _remainder,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.types import FLOATS, INTEGERS
 from eqsynth.testing.differential.row import ALL, LARGE, NUMBERS, Operand, Row
 
@@ -33,14 +34,15 @@ _DIVIDEND: Final = Operand(change=above_least)
 
 # ---- one tensor -----------------------------------------------------------------------------
 
-# Operators without attributes, with the dtypes that they are tried with.
+# Operators without attributes, with the dtypes that they are tried with; and each scalar function
+# that torch has by itself, which as a part of ``nn.functional`` is of floats.
 _UNARY: Final = {
-    ALL: "exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh erf sigmoid exp2 log2 log10 abs "
-    "neg sign sgn relu floor ceil trunc fix square logical_not bitwise_not isnan isinf absolute "
-    "negative",
-    FLOATS: "silu mish log_sigmoid hardswish hardsigmoid relu6",
+    ALL: "neg sgn fix square bitwise_not isnan isinf absolute negative "
+    + " ".join(f.torch for f in FUNCTIONS.values() if f.arity == 1 and f.torch == f.aten != ""),
+    FLOATS: "mish log_sigmoid hardswish hardsigmoid relu6 "
+    + " ".join(f.aten for f in FUNCTIONS.values() if f.arity == 1 and f.torch != f.aten != "gelu"),
     INTEGERS: "relu6",
-}  # fmt: skip
+}
 
 # Operators that torch decomposes or runs as they are: no entry, one column.
 _WITHOUT_ENTRY: Final = (
