@@ -31,11 +31,11 @@ import torch
 import eqsynth
 from benchmarks.about import about
 from eqsynth import ops
-from eqsynth.egraph.laws.converging import GUIDED
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.segments import cut
 from eqsynth.egraph.session import Session
+from eqsynth.egraph.tactics.converging import GUIDED
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import contiguous

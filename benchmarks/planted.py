@@ -64,11 +64,11 @@ FAULTS: Final = (
     ),
     Fault(
         "law: a bound that cuts off one element too many",
-        "eqsynth/egraph/laws/derivation.py",
+        "eqsynth/egraph/tactics/derivation.py",
         "narrow = {it: b for it, b in bounds.items() if b != (0, it.extent) and b[0] < b[1]}",
         "narrow = {it: (b[0], b[1] - 1) for it, b in bounds.items()\n"
         "              if b != (0, it.extent) and b[0] + 1 < b[1]}",
-        ("tests/egraph/test_laws.py", "tests/egraph/test_reductions.py"),
+        ("tests/egraph/test_derivation.py", "tests/egraph/test_reductions.py"),
     ),
     Fault(
         "rule: a reshape to any shape does nothing",

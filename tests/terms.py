@@ -7,7 +7,7 @@ from typing import overload
 import numpy as np
 from hypothesis import settings
 
-from eqsynth.egraph.laws.paths import Path
+from eqsynth.egraph.tactics.paths import Path
 from eqsynth.ir.data import sample_all
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate

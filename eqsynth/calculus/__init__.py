@@ -21,9 +21,9 @@ against the interpreter.
     define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
     match      L_{i,j} sum_k a[i, k] * b[k, j]  =  matmul(a, b)      what opens to the scope
 
-What is worth doing stands in ``egraph/laws``: a tactic looks at the e-graph and proposes arguments,
-which whoever unites applies. It can't be unsound, whatever it proposes. Laws that haven't been
-moved here yet compute and choose in one function there.
+What is worth doing stands in ``egraph/tactics``: a tactic looks at the e-graph and proposes
+arguments, which whoever unites applies. It can't be unsound, whatever it proposes. Laws that
+haven't been moved here yet compute and choose in one function there.
 
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
 its members, or that an operator is what a rule file defines it as. The law holds under it; who

@@ -11,9 +11,9 @@ from eqsynth.calculus.define import Comprehension
 from eqsynth.calculus.deriving import Equal, derive, hypotheses
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.encode import encode_tensor
-from eqsynth.egraph.laws.paths import Path
-from eqsynth.egraph.laws.requests import Said, Using, number_of, scope_of
 from eqsynth.egraph.snapshot import EClass, Handle
+from eqsynth.egraph.tactics.paths import Path
+from eqsynth.egraph.tactics.requests import Said, Using, number_of, scope_of
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
 

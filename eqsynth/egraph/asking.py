@@ -2,7 +2,7 @@
 
 A request is a row that a rule has filed. It is asked once, and again when its body reads smaller
 or, if it waits, when a class that it reads has got new members. What laws look at, and what they
-may say, is ``laws/requests.py``'s.
+may say, is ``tactics/requests.py``'s.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from typing import Any
 from eqsynth.calculus.checking import require
 from eqsynth.egraph.answers import Answer, applied
 from eqsynth.egraph.blame import is_own
-from eqsynth.egraph.laws.requests import Later, Said, Using, is_gate
-from eqsynth.egraph.laws.table import ASKED_AGAIN, COMPUTED, GATE_VARIANTS, LAWS, MEANING, VARIANTS
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
+from eqsynth.egraph.tactics.requests import Later, Said, Using, is_gate
+from eqsynth.egraph.tactics.table import (
+    ASKED_AGAIN,
+    COMPUTED,
+    GATE_VARIANTS,
+    LAWS,
+    MEANING,
+    VARIANTS,
+)
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
@@ -196,7 +203,7 @@ class Requests:
                 column=1,
                 got=unknown[0].law,
                 expected=", ".join(sorted(LAWS)),
-                hint="a rule file can request the laws of eqsynth/egraph/laws/table.py only",
+                hint="a rule file can request the laws of eqsynth/egraph/tactics/table.py only",
             )
 
     def answers(

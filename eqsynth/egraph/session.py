@@ -18,9 +18,9 @@ from eqsynth.egraph.defined import operators_of
 from eqsynth.egraph.encode import encode_scalar, encode_tensor
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
-from eqsynth.egraph.laws import caches
-from eqsynth.egraph.laws.table import MAKES_OPERATORS
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot
+from eqsynth.egraph.tactics import caches
+from eqsynth.egraph.tactics.table import MAKES_OPERATORS
 from eqsynth.egraph.view import Decoded, View
 from eqsynth.errors import SaturationError
 from eqsynth.ir.scalar import digest_of

@@ -15,7 +15,7 @@ What is in no way equal over the floats stands behind ``cancels``: a product of 
 positive terms doesn't: it is no less exact than its operands.
 
 Not here: the order of iterators (``normal.py``), reads that leave their tensor, and reductions
-(``egraph/laws/expansion.py``).
+(``egraph/tactics/expansion.py``).
 """
 
 from __future__ import annotations

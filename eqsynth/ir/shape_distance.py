@@ -1,6 +1,6 @@
 """Shape distance: how many of Syno's primitives lie at least between two shapes.
 
-It guides the search for chains of views (``egraph/laws/view_chains.py``), and later synthesis.
+It guides the search for chains of views (``egraph/tactics/view_chains.py``), and later synthesis.
 
 **Definition** (Syno §7.1, Appendix A). From the extents of a result, as a multiset, to those of a
 tensor that it is read from, the least number of these moves:

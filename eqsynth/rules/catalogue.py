@@ -77,7 +77,7 @@ def _entry(rule: Rule) -> Entry:
         left, right = " ".join(sides[0].split()), " ".join(sides[2].split())
     elif rule.kind == "law-request":
         left = "\n".join(map(text, rule.body))
-        right = f"what the law {rule.law} computes (eqsynth/egraph/laws/table.py)"
+        right = f"what the law {rule.law} computes (eqsynth/egraph/tactics/table.py)"
     elif rule.kind == "law-apply":
         left, right = "\n".join(map(text, rule.body)), f"the answer of the law {rule.law}"
     conditions = rule.conditions if rule.kind == "rewrite" else ()

@@ -1,16 +1,16 @@
 """Laws of the e-graph whose answers the calculus gives: which of its functions stand behind each.
 
-A rule that requests such a law states no equality of its own. The law's function in ``egraph/laws``
-is a tactic, which says steps of the calculus; whoever unites applies them (``egraph/answers.py``),
-so that no term of a tactic's own gets into an e-graph. The functions' equalities are argued in
-their modules' docstrings; the obligation, that whatever isn't refused is equal, is tested with
-arguments at random (``tests/calculus``), and with tactics that say steps at random
-(``tests/egraph/test_hostile_tactics.py``). That is neither a proof by Z3 nor a sample of the rule,
-and is told as what it is: ``by law``.
+A rule that requests such a law states no equality of its own. The law's function is a tactic
+(``egraph/tactics``), which says steps of the calculus; whoever unites applies them
+(``egraph/answers.py``), so that no term of a tactic's own gets into an e-graph. The functions'
+equalities are argued in their modules' docstrings; the obligation, that whatever isn't refused is
+equal, is tested with arguments at random (``tests/calculus``), and with tactics that say steps at
+random (``tests/egraph/test_hostile_tactics.py``). That is neither a proof by Z3 nor a sample of the
+rule, and is told as what it is: ``by law``.
 
 ``tests/verify/test_laws.py`` watches saturations: each step of a law below has to be of a function
 that is named beside it. A law that isn't here computes its answers itself (``COMPUTED`` of
-``egraph/laws/table.py``).
+``egraph/tactics/table.py``).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import sympy
 
 from eqsynth.calculus.bilinear import Algorithm, is_exact
 from eqsynth.calculus.correlate import Correlate, Window, correlate
-from eqsynth.egraph.laws.correlating import GROWN
-from eqsynth.egraph.laws.toom_cook import correlation, growth, toom_cook, worst_growth
+from eqsynth.egraph.tactics.correlating import GROWN
+from eqsynth.egraph.tactics.toom_cook import correlation, growth, toom_cook, worst_growth
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar

@@ -7,10 +7,10 @@ import pytest
 import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.laws.correlating import GROWN
-from eqsynth.egraph.laws.toom_cook import correlation, growth, sizes
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.tactics.correlating import GROWN
+from eqsynth.egraph.tactics.toom_cook import correlation, growth, sizes
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.tensor import Op, is_literal

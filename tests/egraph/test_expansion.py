@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.egraph.laws.expansion import MAX_PIECES, expanded
+from eqsynth.egraph.tactics.expansion import MAX_PIECES, expanded
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_term

@@ -29,12 +29,12 @@ from eqsynth.calculus.split import Split
 from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
 from eqsynth.egraph.defined import comprehension
-from eqsynth.egraph.laws.paths import Path
-from eqsynth.egraph.laws.requests import Using
-from eqsynth.egraph.laws.table import COMPUTED, LAWS
-from eqsynth.egraph.laws.toom_cook import correlation
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.tactics.paths import Path
+from eqsynth.egraph.tactics.requests import Using
+from eqsynth.egraph.tactics.table import COMPUTED, LAWS
+from eqsynth.egraph.tactics.toom_cook import correlation
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, EquivalenceError, LawError
 from eqsynth.ir.index import Index, It

@@ -1,5 +1,5 @@
 """Laws of sums, of what broadcasts, of diagonals and of rows by data, as properties and at their
-edges (``test_laws.py`` says how)."""
+edges (``properties.py`` says how)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.select import Gather, Place
-from eqsynth.egraph.laws import linear, selection
-from eqsynth.egraph.laws.common_factor import common_factor
-from eqsynth.egraph.laws.paths import path
 from eqsynth.egraph.scope_rules.building import answers
+from eqsynth.egraph.tactics import linear, selection
+from eqsynth.egraph.tactics.common_factor import common_factor
+from eqsynth.egraph.tactics.paths import path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
-from tests.egraph.test_laws import holds, some, stated, x
+from tests.egraph.properties import holds, some, stated, x
 from tests.terms import INF, assert_equal, end, it, leaf, op
 from tests.turns import by_turns
 

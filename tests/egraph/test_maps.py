@@ -1,4 +1,4 @@
-"""Laws of parts and of monotone functions, as properties and at their edges (``test_laws.py`` says
+"""Laws of parts and of monotone functions, as properties and at their edges (``properties.py`` says
 how), and what programs win by them."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
-from eqsynth.egraph.laws import maps
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES
+from eqsynth.egraph.tactics import maps
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
@@ -22,7 +22,7 @@ from eqsynth.ir.tensor import Scope
 from eqsynth.testing.strategies import EXTENTS
 from eqsynth.testing.strategies import reads as random_reads
 from tests.egraph.programs import LIMITS, RULES
-from tests.egraph.test_laws import holds, some, x
+from tests.egraph.properties import holds, some, x
 from tests.terms import INF, assert_equal, end, it, leaf, op
 from tests.turns import by_turns
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from eqsynth.egraph.laws.phases import phase_select
+from eqsynth.egraph.tactics.phases import phase_select
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Prod, Read, Sum

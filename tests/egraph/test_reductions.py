@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
-from eqsynth.egraph.laws import derivation, reductions
-from eqsynth.egraph.laws.merging import merge
-from eqsynth.egraph.laws.paths import Path
+from eqsynth.egraph.tactics import derivation, reductions
+from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.paths import Path
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.laws.table import GATE_VARIANTS, LAWS, VARIANTS
 from eqsynth.egraph.saturation import saturate_in_worker, saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.egraph.schedule import saturate as run
 from eqsynth.egraph.session import Session
+from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS
 from eqsynth.errors import EquivalenceError, RuleError, SaturationError
 from eqsynth.executor import Worker
 from eqsynth.ir.index import Index
@@ -401,7 +401,7 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
 PLANTED = """
 import os
 from eqsynth.egraph import saturation
-from eqsynth.egraph.laws.table import GATE_VARIANTS, LAWS, VARIANTS
+from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS
 saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
 LAWS["match-epilogue"] = lambda view, row: os._exit(3)
 """

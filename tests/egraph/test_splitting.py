@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.egraph.laws import linear
-from eqsynth.egraph.laws.splitting import expression_split, piece, tap_merge
+from eqsynth.egraph.tactics import linear
+from eqsynth.egraph.tactics.splitting import expression_split, piece, tap_merge
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import eqsynth
 from eqsynth import ops
-from eqsynth.egraph.laws.stacking import stacked
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.tactics.stacking import stacked
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import strategies as st
 
 from eqsynth.calculus.scopes import reduction_iterators
-from eqsynth.egraph.laws import derivation, substitution
+from eqsynth.egraph.tactics import derivation, substitution
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Prod, Read, Sum, reads
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.testing.strategies import WINDOWS, products, scopes
-from tests.egraph.test_laws import holds, some
+from tests.egraph.properties import holds, some
 from tests.terms import INF, assert_equal, end, it, leaf
 from tests.turns import by_turns
 

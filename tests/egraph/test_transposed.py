@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from eqsynth.calculus.notation import instantiate
-from eqsynth.egraph.laws.phases import phase_select
-from eqsynth.egraph.laws.transposed import match_conv_transpose2d
+from eqsynth.egraph.tactics.phases import phase_select
+from eqsynth.egraph.tactics.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
 from eqsynth.ir.indices import rebuilt

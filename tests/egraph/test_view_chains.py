@@ -13,11 +13,11 @@ import eqsynth
 from eqsynth import ops
 from eqsynth.calculus.views import index_map
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.laws import view_chains
-from eqsynth.egraph.laws.merging import merge
-from eqsynth.egraph.laws.view_chains import view_chain
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import PROVE_PHASES
+from eqsynth.egraph.tactics import view_chains
+from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.view_chains import view_chain
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.operators import operator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.egraph.laws.matching import dense_axes
-from eqsynth.egraph.laws.windows import match_conv2d, match_g2bmm, match_gbmm
+from eqsynth.egraph.tactics.matching import dense_axes
+from eqsynth.egraph.tactics.windows import match_conv2d, match_g2bmm, match_gbmm
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological

@@ -10,7 +10,7 @@ import torch
 from lower_cases import laid_out
 
 from eqsynth.calculus.correlate import Correlate, Window, correlate, literal
-from eqsynth.egraph.laws.toom_cook import correlation
+from eqsynth.egraph.tactics.toom_cook import correlation
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.schedule import Matrices, Schedule
 from eqsynth.ir import tensor

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.engine import Engine
-from eqsynth.egraph.laws.table import LAWS
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
+from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.errors import SaturationError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.reference import Array

@@ -12,10 +12,10 @@ import pytest
 from eqsynth.calculus.deriving import LAWS as CALCULUS
 from eqsynth.calculus.deriving import derive
 from eqsynth.egraph import asking
-from eqsynth.egraph.laws.paths import Path
-from eqsynth.egraph.laws.table import COMPUTED, LAWS
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Phase
+from eqsynth.egraph.tactics.paths import Path
+from eqsynth.egraph.tactics.table import COMPUTED, LAWS
 from eqsynth.verify.laws import WRITTEN, behind
 from tests.egraph.programs import LIMITS, PROGRAMS, RULES
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.egraph.laws.requests import Later, Law, inlinable, underived
 from eqsynth.egraph.scope_rules.building import answers
+from eqsynth.egraph.tactics.requests import Later, Law, inlinable, underived
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import RuleSet

@@ -20,7 +20,7 @@ from eqsynth.calculus.scopes import (
     traversal_iterators,
 )
 from eqsynth.calculus.split import Split
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.indices import with_indices
 from eqsynth.ir.normal import canonical

@@ -6,7 +6,7 @@ import math
 
 from eqsynth.calculus.conditions import is_view, vanishes_outside
 from eqsynth.calculus.inline import Inline
-from eqsynth.egraph.laws.paths import path
+from eqsynth.egraph.tactics.paths import path
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Num, Read, factors_of, reads, tree_size

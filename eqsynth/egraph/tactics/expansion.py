@@ -22,7 +22,7 @@ from fractions import Fraction
 from typing import Final
 
 from eqsynth.calculus.scopes import bare, closed, scope_over
-from eqsynth.egraph.laws.pieces import (
+from eqsynth.egraph.tactics.pieces import (
     Box,
     Cut,
     Interval,

@@ -20,7 +20,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import merge
+from eqsynth.egraph.tactics.merging import merge
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.egraph.laws import expansion
-from eqsynth.egraph.laws.algebra import maps_of, reaches
-from eqsynth.egraph.laws.requests import Later, Using, underived
+from eqsynth.egraph.tactics import expansion
+from eqsynth.egraph.tactics.algebra import maps_of, reaches
+from eqsynth.egraph.tactics.requests import Later, Using, underived
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import reads, tree_size

@@ -14,7 +14,7 @@ import numpy as np
 
 from eqsynth.calculus.restrict import LARGEST, Mask, Restrict, known_where, visible
 from eqsynth.calculus.scopes import bare, traversal_iterators
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, iterators, reads
 from eqsynth.ir.tensor import Op, Scope

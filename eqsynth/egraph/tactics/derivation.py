@@ -18,8 +18,8 @@ from eqsynth.calculus.scopes import (
     reduction_iterators,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.paths import Path, path
-from eqsynth.egraph.laws.substitution import mixes, reduction_split
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.substitution import mixes, reduction_split
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from eqsynth.calculus.conditions import leaves_with
 from eqsynth.calculus.scopes import bare, reduction_iterators
-from eqsynth.egraph.laws.matching import (
+from eqsynth.egraph.tactics.matching import (
     Groups,
     arranged,
     gathered,

@@ -10,7 +10,7 @@ from eqsynth.calculus.select import (
     Numbers,
     Ungather,
 )
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
 from eqsynth.ir.tensor import Op, Scope, Tensor

@@ -15,7 +15,7 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Comprehension, Define, Meanings
 from eqsynth.calculus.deriving import Steps, Whole
 from eqsynth.calculus.inline import Inline
-from eqsynth.egraph.laws import (
+from eqsynth.egraph.tactics import (
     algebra,
     converging,
     correlating,
@@ -32,9 +32,9 @@ from eqsynth.egraph.laws import (
     transposed,
     windows,
 )
-from eqsynth.egraph.laws.opening import matched
-from eqsynth.egraph.laws.paths import Path, path
-from eqsynth.egraph.laws.requests import (
+from eqsynth.egraph.tactics.opening import matched
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.requests import (
     Later,
     Law,
     flat,
@@ -47,7 +47,7 @@ from eqsynth.egraph.laws.requests import (
     underived,
     without_constants,
 )
-from eqsynth.egraph.laws.view_chains import view_chain
+from eqsynth.egraph.tactics.view_chains import view_chain
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from eqsynth.calculus.deriving import Steps
-from eqsynth.egraph.laws.opening import definitions, matched
-from eqsynth.egraph.laws.requests import Law
+from eqsynth.egraph.tactics.opening import definitions, matched
+from eqsynth.egraph.tactics.requests import Law
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor
 

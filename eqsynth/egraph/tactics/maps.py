@@ -14,7 +14,7 @@ from eqsynth.calculus.conditions import is_finite
 from eqsynth.calculus.deriving import Inside
 from eqsynth.calculus.inline import Inline, Uninline
 from eqsynth.calculus.scopes import read_all, scope_over, traversal_iterators
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, iterators, reads
 from eqsynth.ir.tensor import Scope

@@ -14,9 +14,9 @@ from typing import Any, Final
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.correlate import Correlate, Window
 from eqsynth.calculus.scopes import reduction_iterators, traversal_iterators
-from eqsynth.egraph.laws.paths import Path, path
-from eqsynth.egraph.laws.requests import Law, flat
-from eqsynth.egraph.laws.toom_cook import correlation, growth, sizes
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.requests import Law, flat
+from eqsynth.egraph.tactics.toom_cook import correlation, growth, sizes
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators

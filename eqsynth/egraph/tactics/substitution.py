@@ -23,8 +23,8 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.merging import merge
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import expressions, rebuilt, substituted, with_indices
 from eqsynth.ir.normal import canonical_order, remembered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eqsynth.egraph.encode import scope_as
-from eqsynth.egraph.laws import view_chains
+from eqsynth.egraph.tactics import view_chains
 from eqsynth.ir import normal
 
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from eqsynth.calculus import conditions
 from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.scopes import traversal_iterators
-from eqsynth.egraph.laws import contraction, derivation, merging, substitution, windows
-from eqsynth.egraph.laws.opening import definitions, matched
-from eqsynth.egraph.laws.paths import Path
-from eqsynth.egraph.laws.requests import Later, Law, inlinable, settled, some
+from eqsynth.egraph.tactics import contraction, derivation, merging, substitution, windows
+from eqsynth.egraph.tactics.opening import definitions, matched
+from eqsynth.egraph.tactics.paths import Path
+from eqsynth.egraph.tactics.requests import Later, Law, inlinable, settled, some
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered

@@ -23,7 +23,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.egraph.laws.paths import Path, path
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (

@@ -13,10 +13,10 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.select import Gather, Place
-from eqsynth.egraph.laws import contraction, linear, maps, masks, merging, selection, splitting
-from eqsynth.egraph.laws.common_factor import common_factor
-from eqsynth.egraph.laws.paths import Path, path
-from eqsynth.egraph.laws.requests import (
+from eqsynth.egraph.tactics import contraction, linear, maps, masks, merging, selection, splitting
+from eqsynth.egraph.tactics.common_factor import common_factor
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.requests import (
     Later,
     Using,
     flat,

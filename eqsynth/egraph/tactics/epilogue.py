@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from eqsynth.calculus.scopes import is_whole, scope_over, traversal_iterators
-from eqsynth.egraph.laws.matching import reshape
+from eqsynth.egraph.tactics.matching import reshape
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, iterators, leaves, terms_of, total
 from eqsynth.ir.tensor import Op, Scope, Tensor

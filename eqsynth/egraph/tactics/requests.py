@@ -14,9 +14,9 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.encode import scope_as
-from eqsynth.egraph.laws import merging, phases, reductions, selection, substitution
-from eqsynth.egraph.laws.paths import Path, path
 from eqsynth.egraph.scope_rules.matching import is_selected
+from eqsynth.egraph.tactics import merging, phases, reductions, selection, substitution
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads

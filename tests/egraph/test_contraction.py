@@ -1,0 +1,191 @@
+"""Products and sums of products: factoring, folding, hoisting, common factors, distribution."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import strategies as st
+
+from eqsynth.calculus.conditions import is_product
+from eqsynth.egraph.scope_rules.building import answers
+from eqsynth.egraph.tactics import contraction, derivation
+from eqsynth.egraph.tactics.common_factor import common_factor
+from eqsynth.ir.index import It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, reads, total
+from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.testing.strategies import (
+    BARE,
+    EXTENTS,
+    WINDOWS,
+    products,
+    scopes,
+)
+from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.properties import BIAS, holds, some, stated, x
+from tests.terms import assert_equal, end, it, leaf
+from tests.turns import by_turns
+
+HOIST = stated("hoist")
+
+
+@by_turns
+def test_factoring(turn: int) -> None:
+    wide = products(factors=(2, 4), reduction=(1, 3), kinds=BARE)
+    holds(turn, contraction.factor, st.one_of(wide, products(factors=(2, 3))), accepted=7)
+
+
+@by_turns
+def test_folding_constants(turn: int) -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        return some(end(contraction.fold_constants(scope)))
+
+    holds(turn, law, products(factors=(2, 4), kinds=BARE), accepted=1)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_folding_keeps_reductions_that_the_body_does_not_use(dtype: str) -> None:
+    """``sum[k<6] 0.5 * w * x`` is three times w * x; of integers the 0.5 makes it a float, and 3
+    wouldn't, so the canonical form keeps the sum (found by ``eqsynth rules check``)."""
+    a, w = leaf("a", 1, dtype=dtype), leaf("w", 1, dtype=dtype, constant=True)
+    body = product([Num(0.5), Read(a, (it(0, 1),)), Read(w, (it(0, 1),))])
+    scope = canonical(Scope((1,), (6,), body))
+    folded = end(contraction.fold_constants(scope))
+    assert folded is not None
+    assert_equal(scope, folded)
+
+
+@by_turns
+def test_hoisting(turn: int) -> None:
+    holds(turn, partial(answers, HOIST), scopes(), accepted=1)
+
+
+@pytest.mark.parametrize("reducer", ["prod", "sum"])
+@pytest.mark.parametrize("extent", [0, 3])
+def test_hoisting_keeps_reductions_that_the_body_does_not_use(reducer: str, extent: int) -> None:
+    """The product of a thrice is its cube; the sum of nothing is zero."""
+    scope = canonical(Scope((2, 2), (extent,), x(it(0, 2), shape=(2,)), reducer))
+    hoisted = answers(HOIST, scope)
+    for answer in hoisted:
+        assert_equal(scope, answer)
+    assert hoisted or reducer == "sum"
+
+
+def test_nothing_is_factored_out_of_an_empty_sum() -> None:
+    a, b = x(it(0, 2), shape=(2,)), x(it(0, 2), it(1, 2), shape=(2, 2), name="y")
+    scope = canonical(Scope((2, 2), (0,), Prod((a, b))))
+    assert list(contraction.factor(scope)) == [] and not is_product(scope)
+    assert end(derivation.tighten(scope)) is None
+
+
+@st.composite
+def sums_of_products(draw: st.DrawFn) -> Scope:
+    """``L {sum a*b}[x] + {sum a*c}[x] + …``, the parts of their own reduction order."""
+    rows = draw(EXTENTS)
+    columns, inner = draw(EXTENTS), draw(EXTENTS)
+    i, j, k, m = It(0, rows), It(1, columns), It(2, inner), It(3, 2)
+    shared = draw(random_reads([i, k], kinds=BARE if draw(st.booleans()) else WINDOWS))
+    terms: list[Scalar] = []
+    for name in "bcd"[: draw(st.integers(2, 3))]:
+        at = (it(2, inner), it(1, columns)) if draw(st.booleans()) else (it(1, columns),)
+        parts: list[Scalar] = [shared, x(*at, shape=tuple(e.range()[1] + 1 for e in at), name=name)]
+        if draw(st.integers(0, 2)) == 0:
+            parts.append(draw(random_reads([j, m])))
+        if draw(st.integers(0, 3)) == 0:
+            parts = [draw(random_reads([i, j])), *parts[1:]]
+        scope = canonical(Scope((rows, columns), (inner, 2), product(parts)))
+        read: Scalar = Read(scope, (it(0, rows), it(1, columns)))
+        if draw(st.integers(0, 4)) == 0:
+            read = product([read, read])
+        terms.append(product([Num(draw(st.sampled_from([1.0, 1.0, -1.0]))), read]))
+    return Scope((rows, columns), (), total(terms))
+
+
+def flats_of(read: Read) -> list[Scope]:
+    return [read.tensor] if isinstance(read.tensor, Scope) and is_product(read.tensor) else []
+
+
+@by_turns
+def test_common_factors(turn: int) -> None:
+    def law(scope: Scope) -> list[Scope]:
+        return list(common_factor(scope, flats_of))
+
+    holds(turn, law, sums_of_products(), accepted=5)
+
+
+def test_a_square_is_no_term_of_a_common_factor() -> None:
+    """y*y + a@c with y = a@b: one object read twice is still a square."""
+    i, j, k = it(0, 2), it(1, 2), it(2, 3)
+    a = x(i, k, shape=(2, 3), name="a")
+    left, right = (Scope((2, 2), (3,), Prod((a, x(k, j, shape=(3, 2), name=n)))) for n in "bc")
+    y, z = Read(left, (i, j)), Read(right, (i, j))
+    scope = Scope((2, 2), (), Sum((Prod((y, y)), z)))
+    assert list(common_factor(scope, flats_of)) == []
+    plain = Scope((2, 2), (), Sum((y, z)))
+    (joined,) = common_factor(plain, flats_of)
+    assert_equal(plain, joined)
+
+
+def test_common_factors_are_over_the_same_iterators() -> None:
+    """a[2k, k, l] and a[2k, l, k] differ, though each index looks like one of the other's."""
+    i, k, m = it(0, 2), it(1, 3), it(2, 3)
+    other = [x(i, k, shape=(2, 3), name=n) for n in "bc"]
+    one = x(2 * k, k, m, shape=(5, 3, 3), name="a")
+    two = x(2 * k, m, k, shape=(5, 3, 3), name="a")
+    pairs = zip((one, two), other, strict=True)
+    terms = [Read(Scope((2,), (3, 3), Prod(pair)), (i,)) for pair in pairs]
+    scope = Scope((2,), (), Sum(tuple(terms)))
+    for joined in common_factor(scope, flats_of):
+        assert_equal(scope, joined)
+
+
+@st.composite
+def products_of_sums(draw: st.DrawFn) -> Scope:
+    """``sum_y a * {b + c}[p]``: pieces of a concatenation, or broadcasts."""
+    rows, columns, size = draw(EXTENTS), draw(EXTENTS), draw(st.integers(2, 5))
+    cut = draw(st.integers(1, size - 1))
+    i, k = it(0, rows), it(1, size)
+    pieces: list[Scalar] = [
+        x(i, k, shape=(rows, cut), name="p"),
+        x(i, k - cut, shape=(rows, size - cut), name="q"),
+    ]
+    kind = draw(st.sampled_from(["concat", "broadcast", "mixed", "number"]))
+    if kind == "broadcast":
+        pieces = [x(i, shape=(rows,), name="p"), x(k, shape=(size,), name="q")]
+    elif kind == "mixed":
+        pieces[1] = draw(random_reads([It(0, rows), It(1, size)]))
+    elif kind == "number":
+        pieces[1] = Num(2.0)
+    inner = canonical(Scope((rows, size), (), Sum(tuple(pieces))))
+    read = Read(inner, (it(0, rows), it(2, size)))
+    others: list[Scalar] = [
+        draw(random_reads([It(1, columns), It(2, size)], kinds=BARE))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    return Scope((rows, columns), (size,), product([read, *others]))
+
+
+@by_turns
+def test_distribution(turn: int) -> None:
+    def law(scope: Scope) -> list[Tensor]:
+        found = [r for r in reads(scope.body) if isinstance(r.tensor, Scope)]
+        return [
+            answer
+            for read in found
+            if isinstance(read.tensor, Scope)
+            for answer in some(end(contraction.distribute(scope, read, read.tensor)))
+        ]
+
+    holds(turn, law, products_of_sums(), accepted=7)
+
+
+def test_a_sum_under_a_maximum_is_not_distributed() -> None:
+    inner = Scope((3,), (), Sum((x(it(0, 3), shape=(1,)), x(it(0, 3) - 1, shape=(2,), name="y"))))
+    read = Read(inner, (it(0, 3),))
+    assert end(contraction.distribute(Scope((), (3,), read), read, inner)) is not None
+    assert end(contraction.distribute(Scope((), (3,), read, "max"), read, inner)) is None
+    padded = Read(inner, (it(0, 4) - 1,))
+    assert end(contraction.distribute(Scope((), (4,), padded), padded, inner)) is None
+    mapped = Scope((3,), (), Sum((Call("exp", (x(it(0, 3), shape=(3,)),)), BIAS)))
+    assert end(contraction.distribute(Scope((), (3,), read), read, mapped)) is None

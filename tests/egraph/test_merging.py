@@ -1,0 +1,199 @@
+"""Scopes that are read, taken into the scope that reads them: never where a fill or a dtype would
+be lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from eqsynth.calculus.conditions import is_product, vanishes_outside
+from eqsynth.egraph.tactics.merging import merge
+from eqsynth.ir.index import Index
+from eqsynth.ir.normal import CANONICAL, canonical
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, reads
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.strategies import (
+    BARE,
+    nested_scopes,
+    products,
+    scopes,
+)
+from tests.egraph.properties import BIAS, x
+from tests.terms import INF, assert_equal, it, leaf, times
+from tests.turns import by_turns
+
+_INNERS = st.one_of(
+    products(reduction=(0, 0)),
+    products(reduction=(1, 2), fills=(0.0, 0.0, 0.0, -INF)),
+    products(reduction=(1, 2), kinds=BARE),
+    products(reduction=(0, 0), factors=(1, 1), fills=(0.0, -INF, 1.5)),
+    scopes(),
+)
+
+
+@by_turns
+def test_merging(turn: int) -> None:
+    counts: Counter[str] = Counter()
+
+    @seed(turn)
+    @settings(max_examples=times(6))
+    @given(nested_scopes(_INNERS))
+    def check(case: tuple[Scope, Read, Scope]) -> None:
+        outer, read, drawn = case
+        inner = canonical(drawn)
+        merged = merge(outer, read, inner)
+        padded = not read.in_range()
+        kind = "merged" if merged is not None else "refused"
+        counts[kind, "padded" if padded else "inside"] += 1
+        counts[kind, "reduced" if inner.reduction else "mapped"] += 1
+        if merged is not None:
+            assert_equal(outer, merged)
+
+    check()
+    for kind in ("inside", "padded", "reduced", "mapped"):
+        assert min(counts["merged", kind], counts["refused", kind]) >= 1, counts
+
+
+def shifted(inner: Scope, fill: float = 0.0) -> tuple[Scope, Read, Scope]:
+    """A read that reaches one element beyond each end of a scope of one axis."""
+    extent = inner.traversal[0] + 2
+    read = Read(inner, (it(0, extent) - 1,), fill)
+    return Scope((extent,), (), read), read, inner
+
+
+X4 = x(it(0, 4), shape=(4,))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Sum((X4, BIAS)),
+        Call("max", (X4, BIAS)),
+        Call("exp", (X4,)),
+        x(it(0, 4), shape=(5,)),
+        x(it(0, 4), shape=(4,), fill=-INF),
+        x(Index(2) - it(0, 4), shape=(4,)),
+        Prod((x(it(0, 4) % 4, shape=(4,)), BIAS)),
+    ],
+    ids=["bias", "max", "exp", "larger", "fill", "reversed", "modulo"],
+)
+def test_a_padded_read_is_not_merged_into_what_is_not_zero_outside(body: Scalar) -> None:
+    inner = Scope((4,), (), body)
+    assert merge(*shifted(inner)) is None
+    inside = Scope((4,), (), Read(inner, (it(0, 4),)))
+    merged = merge(inside, next(reads(inside.body)), inner)
+    assert merged is not None
+    assert_equal(inside, merged)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Scope((4,), (), X4),
+        Scope((4,), (), Prod((X4, BIAS))),
+        Scope((4,), (2,), Prod((X4, x(it(1, 2), shape=(2,), name="w")))),
+        Scope((4,), (), x(2 * it(0, 4), shape=(7,))),
+    ],
+    ids=["view", "product", "sum", "strided"],
+)
+def test_a_padded_read_is_merged_into_what_is_zero_outside(inner: Scope) -> None:
+    outer, read, _ = shifted(inner)
+    merged = merge(outer, read, inner)
+    assert merged is not None
+    assert_equal(outer, merged)
+
+
+def test_a_fill_is_kept_by_the_same_fill_alone() -> None:
+    view = Scope((4,), (), x(it(0, 4), shape=(4,), fill=-INF))
+    assert vanishes_outside(view, 0, -INF) and not vanishes_outside(view, 0, 0.0)
+    merged = merge(*shifted(view, -INF))
+    assert merged is not None
+    assert_equal(shifted(view, -INF)[0], merged)
+    twice = Scope((4,), (), Prod((Num(2), X4)))
+    assert merge(*shifted(twice, 1.5)) is None
+
+
+def test_rows_of_a_flattened_axis_end_where_it_does() -> None:
+    """x[z // 4, z % 4] is outside where z is; the remainder alone never is."""
+    z = it(0, 12)
+    assert vanishes_outside(Scope((12,), (), x(z // 4, z % 4, shape=(3, 4))), 0, 0.0)
+    for index, size in ((z % 4, 4), (z // 4 - 1, 3), (z // 4, 4), (z // 5, 3)):
+        assert not vanishes_outside(Scope((12,), (), x(index, shape=(size,))), 0, 0.0)
+
+
+def test_a_mirrored_axis_ends_where_it_does() -> None:
+    """x[3 - z] is outside where z is, on either side; x[2 - z] is x[3] at z = -1."""
+    z = it(0, 4)
+    for index, size in ((3 - z, 4), (3 - z, 3), (6 - 2 * z, 7)):
+        inner = Scope((4,), (), x(index, shape=(size,)))
+        outer, read, _ = shifted(inner)
+        merged = merge(outer, read, inner)
+        assert merged is not None
+        assert_equal(outer, merged)
+    for index, size in ((2 - z, 4), (4 - z, 4), (6 - 2 * z, 9)):
+        assert not vanishes_outside(Scope((4,), (), x(index, shape=(size,))), 0, 0.0)
+
+
+def test_zero_times_infinity_is_no_zero() -> None:
+    """x[z] is 0 outside, but the other factor is -inf there."""
+    body = Prod((X4, x(it(0, 4), shape=(3,), name="y", fill=-INF)))
+    assert not is_product(Scope((4,), (), body))
+    assert merge(*shifted(Scope((4,), (), body))) is None
+    assert not is_product(Scope((4,), (), Prod((X4, Num(INF)))))
+    assert is_product(Scope((4,), (), x(it(0, 4), shape=(3,), fill=-INF)))
+
+
+def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
+    """x[4*i + j] * y[4*j + i]: outside with i or with j, but inside with i = -1 and j = 4."""
+    i, j = it(0, 4), it(1, 4)
+    for a, b in ((4 * i + j, 4 * j + i), ((8 * i + 2 * j) // 2, (8 * j + 2 * i) // 2)):
+        inner = Scope((4, 4), (), Prod((x(a, shape=(16,)), x(b, shape=(16,), name="y"))))
+        assert vanishes_outside(inner, 0, 0.0) and vanishes_outside(inner, 1, 0.0)
+        read = Read(inner, (it(0, 6) - 1, it(1, 6) - 1))
+        assert merge(Scope((6, 6), (), read), read, inner) is None
+
+
+def test_a_merged_scope_is_remembered_under_whether_forms_are_made() -> None:
+    """A benchmark measures what canonical forms are worth: without them nothing comes back that
+    was made with them."""
+    own = (it(0, 4), it(1, 5))
+    read, other = Read(leaf("t", 4, 5), own), Read(leaf("s", 4, 5), own)
+    inner = Scope((4, 5), (), Read(leaf("u", 4, 5), own))
+    outers = [Scope((4,), (5,), Prod(factors)) for factors in ((read, other), (other, read))]
+    made = [merge(outer, read, inner) for outer in outers]
+    token = CANONICAL.set(False)
+    try:
+        bare = [merge(outer, read, inner) for outer in outers]
+    finally:
+        CANONICAL.reset(token)
+    assert made[0] == made[1] and bare[0] != bare[1]
+    assert [merge(outer, read, inner) for outer in outers] == made
+
+
+def test_sums_are_merged_into_sums_only_once() -> None:
+    inner = Scope((4,), (2,), Prod((X4, x(it(1, 2), shape=(2,), name="w"))))
+    read = Read(inner, (it(0, 4),))
+    for body in (Prod((read, read)), Call("relu", (read,)), Sum((read, BIAS))):
+        assert merge(Scope((4,), (), body), read, inner) is None
+    assert merge(Scope((), (4,), read, "max"), read, inner) is None
+    merged = merge(Scope((), (4,), Prod((read, BIAS))), read, inner)
+    assert merged is not None
+    assert_equal(Scope((), (4,), Prod((read, BIAS))), merged)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+def test_integers_that_wrap_are_not_taken_into_floats(dtype: str) -> None:
+    u = Read(leaf("u", 4, dtype=dtype), (it(0, 4),))
+    v = Read(leaf("v", 4, dtype=dtype), (it(0, 4),))
+    inner = Scope((4,), (), Sum((u, v)))
+    read = Read(inner, (it(0, 4),))
+    assert inner.dtype == dtype
+    assert merge(Scope((4,), (), Sum((read, X4))), read, inner) is None
+    same = Scope((4,), (), Sum((read, u)))
+    merged = merge(same, read, inner)
+    assert merged is not None
+    assert_equal(same, merged)
