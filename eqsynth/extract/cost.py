@@ -115,6 +115,7 @@ class _Facts:
     roofline_s: float
     family: str
     elements: int
+    siblings: _Siblings
 
 
 class CostModel:
@@ -183,7 +184,8 @@ class CostModel:
         if facts is None:
             family = family_of(kernel.implementation, _kind(kernel.term))
             elements = max(_elements(kernel.term), 1)
-            facts = self._facts[kernel] = _Facts(self._roofline_s(kernel), family, elements)
+            facts = _Facts(self._roofline_s(kernel), family, elements, _siblings(kernel))
+            self._facts[kernel] = facts
         return facts
 
     def _roofline_s(self, kernel: Kernel) -> float:
@@ -201,10 +203,12 @@ class CostModel:
         if kernel in self._measured:
             seconds = self._measured[kernel]
             return float("inf") if seconds is None else seconds
-        estimates = self._estimates.setdefault(self._facts_of(kernel).family, {})
-        if kernel not in estimates:
-            estimates[kernel] = self._estimate_s(kernel)
-        return max(estimates[kernel], SIBLING * self._siblings.get(_siblings(kernel), 0.0))
+        facts = self._facts_of(kernel)
+        estimates = self._estimates.setdefault(facts.family, {})
+        estimate_s = estimates.get(kernel)
+        if estimate_s is None:
+            estimate_s = estimates[kernel] = self._estimate_s(kernel)
+        return max(estimate_s, SIBLING * self._siblings.get(facts.siblings, 0.0))
 
     def timed_only(self, kernel: Kernel) -> float:
         """The cost of a kernel that was measured; any other is out."""

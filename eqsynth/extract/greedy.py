@@ -24,7 +24,7 @@ from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placehold
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
 from eqsynth.extract.layout import normalized, view_kernel
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.prices import Choice, Costs, Prices, Way, Worth
+from eqsynth.extract.prices import Choice, Prices, Way
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
@@ -47,29 +47,49 @@ Ways = Mapping[ClassRef, Sequence[Way]]
 Members = Mapping[ClassRef, Sequence[Tensor]]
 
 
+class Viewing(NamedTuple):
+    """A member that reads one other class, which it may be a view of.
+
+    Attributes:
+        source: the place of that class.
+        views: by its states, what ``Greedy.view`` has said.
+    """
+
+    member: Tensor
+    source: int
+    views: dict[int, tuple[int, Choice] | None]
+
+
 class Greedy:
     """The states and views of one e-graph, and the choices of least cost for given prices.
 
     Attributes:
+        states: by their numbers.
+        places: of the states' classes, by the states' numbers.
         kernels: those of all ways; one that many classes have candidates of is there once.
+        readers: of each class, by its place, the classes that may read it and aren't constant.
     """
 
     def __init__(self, graph: EGraph) -> None:
         self.graph = graph
         self.states: list[State] = []
+        self.places: list[int] = []
         self.kernels: list[Kernel] = []
         self._kernel_numbers: dict[Kernel, int] = {}
         self._copies: dict[tuple[int, int], Candidate] = {}
         self._numbers: dict[State, int] = {}
         self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
         # By identity; the members are held, so that no other takes their place.
-        self._viewed: dict[int, tuple[Members, list[list[tuple[Tensor, int]]]]] = {}
+        self._viewed: dict[int, tuple[Members, list[list[Viewing]]]] = {}
         self.order = _in_order(graph)
         self.rank = {ref: n for n, ref in enumerate(self.order)}
         self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
         for n, ref in enumerate(self.order):
             for arg in dict.fromkeys(a for m in graph.classes[ref] for a in _below(m)):
                 self.users[self.rank[arg]].append(n)
+        self.readers = [
+            sum(not self.order[user].constant for user in users) for users in self.users.values()
+        ]
 
     def number(self, ref: ClassRef, layout: Layout) -> int:
         state = (ref, layout)
@@ -77,6 +97,7 @@ class Greedy:
         if found is None:
             found = self._numbers[state] = len(self.states)
             self.states.append(state)
+            self.places.append(self.rank.get(ref, -1))
         return found
 
     def ways(self, ref: ClassRef, options: Iterable[Candidate]) -> list[Way]:
@@ -106,15 +127,15 @@ class Greedy:
         self,
         ways: Ways,
         members: Members,
-        costs: Costs,
+        prices: Prices,
         until: float = math.inf,
-        worth: Worth | None = None,
         shared: bool = False,
     ) -> Plan:
         """The plan of the choices that cost least one by one.
 
         Args:
             members: where views are looked for.
+            prices: of this table's kernels.
             shared: choices are made as if what a class costs were divided among all classes that
                 may read it, so that a product of all steps is chosen where each step takes its
                 slice. The plan's steps cost what they do.
@@ -124,7 +145,7 @@ class Greedy:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        return _Run(self, ways, members, costs, worth, shared).plan(until)
+        return _Run(self, ways, members, prices, shared).plan(until)
 
     def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
         """The state that a member of a class gives if it is a view of a state, and its choice."""
@@ -133,30 +154,34 @@ class Greedy:
             self._views[key] = self._view(*key)
         return self._views[key]
 
-    def viewed(self, members: Members) -> list[list[tuple[Tensor, int]]]:
-        """Members of each class that read one other class, which it may be a view of, and the
-        place of that one."""
+    def viewed(self, members: Members) -> list[list[Viewing]]:
+        """Members of each class that read one other class, which it may be a view of."""
         if id(members) not in self._viewed:
             self._viewed[id(members)] = members, [self._reads(members, ref) for ref in self.order]
         return self._viewed[id(members)][1]
 
-    def _reads(self, members: Members, ref: ClassRef) -> list[tuple[Tensor, int]]:
+    def _reads(self, members: Members, ref: ClassRef) -> list[Viewing]:
         return [
-            (member, self.rank[args[0]])
+            Viewing(member, self.rank[args[0]], {})
             for member in members.get(ref, ())
             if len(args := args_of(member)) == 1
             and isinstance(args[0], ClassRef)
             and not args[0].constant
         ]
 
-    def copy(self, source: int, state: int, costs: Costs) -> Choice:
+    def copy(self, source: int, state: int, prices: Prices) -> Choice:
         """The choice of making a state from another of its class."""
+        known = prices.copies.get((source, state))
+        if known is not None:
+            return known
         candidate = self._copies.get((source, state))
         if candidate is None:
             (ref, before), (_, after) = self.states[source], self.states[state]
             candidate = Candidate(ref, copy_kernel(ref.type, before, after), (ref,))
             self._copies[source, state] = candidate
-        return Choice(candidate, (source,), costs(candidate.kernel))
+        choice = Choice(candidate, (source,), prices.costs(candidate.kernel))
+        prices.copies[source, state] = choice
+        return choice
 
     def steps(
         self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
@@ -194,12 +219,10 @@ class _Run:
         table: Greedy,
         ways: Ways,
         members: Members,
-        costs: Costs,
-        worth: Worth | None,
+        prices: Prices,
         shared: bool,
     ) -> None:
-        self._table, self._costs, self._shared = table, costs, shared
-        prices = Prices(table.kernels, costs, worth)
+        self._table, self._prices, self._shared = table, prices, shared
         self._ways: list[list[tuple[int, Choice]]] = [
             [] if ref.constant else list(map(prices.cheapest, ways[ref])) for ref in table.order
         ]
@@ -210,14 +233,14 @@ class _Run:
         # States that are made, by class, and those that are reached in whatever way.
         self._made: list[list[int]] = [[] for _ in table.order]
         self._reached: list[dict[int, _Best | None]] = [{} for _ in table.order]
-        self._copies: dict[tuple[int, int], Choice] = {}
 
     def _per_reader(self, way: tuple[int, Choice]) -> tuple[int, Choice]:
         """A way with the part of its cost that falls to each class that may read what it gives."""
-        table, (state, choice) = self._table, way
-        users = table.users[table.rank[table.states[state][0]]]
-        readers = sum(not table.order[user].constant for user in users)
-        return state, choice._replace(cost_s=choice.cost_s / max(readers, 1))
+        state, choice = way
+        readers = self._table.readers[self._table.places[state]]
+        if readers < 2:
+            return way
+        return state, choice._replace(cost_s=choice.cost_s / readers)
 
     def plan(self, until: float) -> Plan:
         table, inputs = self._table, dict[str, State]()
@@ -254,9 +277,11 @@ class _Run:
             below = self._below(choice)
             if below is not None:
                 better |= self._offer(place, state, choice, below)
-        for member, source in self._views[place]:
+        for member, source, views in self._views[place]:
             for known in tuple(self._made[source]):
-                found = self._table.view(self._table.order[place], member, known)
+                if known not in views:
+                    views[known] = self._table.view(self._table.order[place], member, known)
+                found = views[known]
                 if found is not None:
                     below = self._below(found[1])
                     if below is not None:
@@ -305,7 +330,7 @@ class _Run:
 
     def _state(self, state: int) -> _Best | None:
         """The best way to a state: made so, or copied from another layout of the class."""
-        place = self._table.rank[self._table.states[state][0]]
+        place = self._table.places[state]
         reached = self._reached[place]
         if state not in reached:
             reached[state] = self._made_or_copied(place, state)
@@ -317,16 +342,11 @@ class _Run:
             source = self._best[other]
             if other == state or (best is not None and source.total_s >= best.total_s):
                 continue
-            choice = self._copy(other, state)
+            choice = self._table.copy(other, state, self._prices)
             total = source.total_s + choice.cost_s
             if (best is None or total < best.total_s) and state not in source.choices:
                 best = _Best(total, {**source.choices, state: choice})
         return best
-
-    def _copy(self, source: int, state: int) -> Choice:
-        if (source, state) not in self._copies:
-            self._copies[source, state] = self._table.copy(source, state, self._costs)
-        return self._copies[source, state]
 
     # ---- the result ----------------------------------------------------------
 
@@ -357,7 +377,7 @@ class _Run:
             steps = self._table.steps(wanted, self._last)
         assert steps is not None
         if self._shared:
-            steps = tuple(replace(step, cost_s=self._costs(step.kernel)) for step in steps)
+            steps = tuple(replace(step, cost_s=self._prices.costs(step.kernel)) for step in steps)
         return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
 
     def _last(self, state: int) -> Choice:

@@ -46,23 +46,42 @@ class Choice(NamedTuple):
 
 
 class Prices:
-    """What every kernel costs at one time, so that layers that are equal are priced once."""
+    """What every kernel costs at one time, so that layers that are equal are priced once, and all
+    plans that are made at that time ask for a price once.
 
-    def __init__(self, kernels: Sequence[Kernel], costs: Costs, worth: Worth | None) -> None:
+    Attributes:
+        copies: what it costs to make the second state of a class from the first, as far as somebody
+            has asked.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], costs: Costs, worth: Worth | None = None) -> None:
+        self.costs = costs
+        self.copies: dict[tuple[int, int], Choice] = {}
         self._kernels, self._worth = kernels, worth
-        self._costs = [costs(kernel) for kernel in kernels]
+        self._known: dict[int, float] = {}
         self._cheapest: dict[tuple[int, ...], int] = {}
+        self._choices: dict[Way, tuple[int, Choice]] = {}
 
     def cheapest(self, way: Way) -> tuple[int, Choice]:
         """The state that a way gives, and the choice of its cheapest candidate."""
-        place = self._cheapest.get(way.kernels)
-        if place is None:
-            place = self._cheapest[way.kernels] = self._place(way.kernels)
-        cost_s = self._costs[way.kernels[place]]
-        return way.state, Choice(way.candidates[place], way.needs, cost_s)
+        found = self._choices.get(way)
+        if found is None:
+            place = self._cheapest.get(way.kernels)
+            if place is None:
+                place = self._cheapest[way.kernels] = self._place(way.kernels)
+            cost_s = self._cost_s(way.kernels[place])
+            found = way.state, Choice(way.candidates[place], way.needs, cost_s)
+            self._choices[way] = found
+        return found
+
+    def _cost_s(self, number: int) -> float:
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self.costs(self._kernels[number])
+        return known
 
     def _place(self, kernels: tuple[int, ...]) -> int:
-        priced = [(self._costs[kernel], n) for n, kernel in enumerate(kernels)]
+        priced = [(self._cost_s(kernel), n) for n, kernel in enumerate(kernels)]
         least_s, place = min(priced)
         worth = self._worth
         if worth is not None and not worth.known(self._kernels[kernels[place]]):

@@ -19,7 +19,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -77,7 +77,8 @@ class MeasurementKey:
 
     def text(self) -> str:
         """One canonical line: equal keys have equal text, in every process and on every machine."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
 from eqsynth.extract.blocks import Problem, Solved, improved, least_s
 from eqsynth.extract.candidates import Candidate
-from eqsynth.extract.greedy import Greedy
+from eqsynth.extract.greedy import Greedy, Ways
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.prices import Choice, Costs, Prices, Worth
@@ -65,15 +66,16 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        plan = self.one_by_one(costs, worth)
+        prices = Prices(self._greedy.kernels, costs, worth)
+        plan = self._one_by_one(prices)
         if known is not None:
             known = priced(known, costs)
             plan = known if known.cost_s < plan.cost_s else plan
-        plan = self._jointly(plan, costs, worth, share)
+        plan = self._jointly(plan, prices, share)
         if not self.graph.original:
             return plan
         try:
-            plain = self._plain(costs, self.until, worth)
+            plain = self._plain(prices, self.until)
         except ExtractionError:
             return plan  # the original has an operator that no backend runs as it stands
         return plan if plan.cost_s <= plain.cost_s else plain
@@ -89,8 +91,11 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
+        return self._one_by_one(Prices(self._greedy.kernels, costs, worth))
+
+    def _one_by_one(self, prices: Prices) -> Plan:
         plans = [
-            self._greedy.plan(self._ways, self.graph.classes, costs, self.until, worth, shared)
+            self._greedy.plan(self._ways, self.graph.classes, prices, self.until, shared)
             for shared in (False, True)
         ]
         return min(plans, key=lambda plan: plan.cost_s)
@@ -116,28 +121,31 @@ class Selection:
         Raises:
             ExtractionError: a root has no such member that any backend can run.
         """
-        return self._plain(costs, math.inf, None)
+        return self._plain(Prices(self._greedy.kernels, costs), math.inf)
 
-    def _plain(self, costs: Costs, until: float, worth: Worth | None) -> Plan:
+    def _plain(self, prices: Prices, until: float) -> Plan:
+        return self._greedy.plan(self._plain_ways, self.graph.original, prices, until)
+
+    @cached_property
+    def _plain_ways(self) -> Ways:
         original = self.graph.original
-        ways = {
+        return {
             ref: self._greedy.ways(ref, (c for c in options if c.member in original.get(ref, ())))
             for ref, options in self._found.items()
         }
-        return self._greedy.plan(ways, original, costs, until, worth)
 
-    def _jointly(self, plan: Plan, costs: Costs, worth: Worth | None, share: float) -> Plan:
+    def _jointly(self, plan: Plan, prices: Prices, share: float) -> Plan:
         """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
         if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
             return plan
-        table, choices = self._greedy, self._choices(costs, worth)
+        table, choices = self._greedy, self._choices(prices)
         steps_of = {table.rank[step.result[0]]: step for step in reversed(plan.steps)}
         hint = {
             place: _place(choices[place], *self._as_choice(step))
             for place, step in steps_of.items()
         }
         hint |= {table.rank[ref]: 0 for ref, _ in plan.inputs.values()}
-        problem = self._problem(choices, costs)
+        problem = self._problem(choices, prices)
         ways, wanted = problem.ways, problem.wanted
         found = improved(
             problem, {p: ways[p][n] for p, n in hint.items()}, self.until, self._solved[share],
@@ -146,7 +154,7 @@ class Selection:
         if found is None:
             return plan
         chosen = {
-            state: table.copy(source, state, costs) for state, source in found.copies.items()
+            state: table.copy(source, state, prices) for state, source in found.copies.items()
         }
         for place, way in found.ways.items():
             chosen[way.state] = choices[place][ways[place].index(way)][1]
@@ -158,10 +166,11 @@ class Selection:
     def least_s(self, plan: Plan, costs: Costs, until: float = math.inf) -> float:
         """What no plan of the e-graph costs less than, as far as that is known by the deadline; the
         cost of ``plan`` if it is the best."""
-        problem = self._problem(self._choices(costs, None), costs)
+        prices = Prices(self._greedy.kernels, costs)
+        problem = self._problem(self._choices(prices), prices)
         return least_s(problem, plan.cost_s, until, self._solved[1.0])
 
-    def _problem(self, choices: Mapping[int, list[tuple[int, Choice]]], costs: Costs) -> Problem:
+    def _problem(self, choices: Mapping[int, list[tuple[int, Choice]]], prices: Prices) -> Problem:
         table = self._greedy
         roots = [root for root in dict.fromkeys(self.graph.roots) if not root.constant]
         return Problem(
@@ -170,8 +179,8 @@ class Selection:
                 for place, own in choices.items()
             },
             [table.number(root, contiguous(len(root.shape))) for root in roots],
-            lambda state: table.rank[table.states[state][0]],
-            lambda source, state: table.copy(source, state, costs).cost_s,
+            table.places.__getitem__,
+            lambda source, state: table.copy(source, state, prices).cost_s,
             lambda state: (table.states[state][0].type, table.states[state][1]),
         )
 
@@ -183,15 +192,12 @@ class Selection:
         needs = tuple(table.number(*arg) for arg in step.args)
         return table.number(*step.result), Choice(candidate, needs, step.cost_s)
 
-    def _choices(
-        self, costs: Costs, worth: Worth | None
-    ) -> dict[int, list[tuple[int, Choice]]]:
+    def _choices(self, prices: Prices) -> dict[int, list[tuple[int, Choice]]]:
         """Every state that each class may be computed in, with its choice; views of every state
         that their arguments may have. Of an input first that it is given."""
         table = self._greedy
         found: dict[int, list[tuple[int, Choice]]] = {}
         states: dict[int, set[int]] = {place: set() for place in range(len(table.order))}
-        prices = Prices(table.kernels, costs, worth)
         for place, ref in enumerate(table.order):
             if ref.constant:
                 continue
@@ -202,7 +208,7 @@ class Selection:
                 found[place].insert(0, (given, Choice(None, (), 0.0)))
             states[place].update(state for state, _ in found[place])
             for state in (need for _, choice in own for need in choice.needs):
-                states[table.rank[table.states[state][0]]].add(state)
+                states[table.places[state]].add(state)
         for root in self.graph.roots:
             if not root.constant:
                 states[table.rank[root]].add(table.number(root, contiguous(len(root.shape))))

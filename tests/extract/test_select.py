@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -260,6 +261,22 @@ def test_greedy_choices_share_what_many_may_read() -> None:
     assert plan.cost_s < 30.0 + 10 * 1.0 + 1e-3 and len(plan.steps) == 11
     dear = selection(graph, kernel(product, 90.0), *found).one_by_one(Given())
     assert dear.cost_s == 10 * 8.0
+
+
+def test_a_selection_asks_for_each_price_once() -> None:
+    """Of several ways to a class, for all plans that are compared: what no plan takes isn't asked
+    for again. (What a plan takes is, when its steps are written down.)"""
+    x, classes = ref(0), [ref(n) for n in range(1, 4)]
+    members = {r: [unary(name, below) for name in ("Relu", "Neg", "Exp")]
+               for below, r in itertools.pairwise([x, *classes])}  # fmt: skip
+    graph = egraph({x: [leaf(Input, 0)], **members}, classes[-1])
+    costs_s = itertools.count(1.0)
+    found = [kernel(m, next(costs_s)) for own in members.values() for m in own]
+    for how in (Selection.one_by_one, Selection.best):
+        costs = Given()
+        taken = how(selection(graph, *found), costs).kernels()
+        asked = Counter(costs.asked)
+        assert [asked[c.kernel] for c in found if c.kernel not in taken] == [1] * 6
 
 
 def test_copies_that_cost_next_to_nothing_are_not_made_for_nothing() -> None:
