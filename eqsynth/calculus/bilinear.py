@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -47,11 +48,13 @@ class Algorithm:
         return self.outputs + self.taps - 1
 
 
+@lru_cache(maxsize=256)
 def is_exact(algorithm: Algorithm) -> bool:
     """Whether the algorithm is a correlation, whatever is correlated.
 
     Both sides are linear in the filter and in the data, so they are equal if their coefficients
-    are: ``sum_p A[j, p] * G[p, k] * B[p, u]`` is 1 where u = j + k, and 0 elsewhere.
+    are: ``sum_p A[j, p] * G[p, k] * B[p, u]`` is 1 where u = j + k, and 0 elsewhere. Remembered: a
+    few algorithms are tried on every window of a program.
     """
     a, g, b = algorithm.output, algorithm.filter, algorithm.data
     widths = {len(row) for row in a}, {len(row) for row in g}, {len(row) for row in b}

@@ -77,6 +77,16 @@ def test_matrices_of_other_sizes_are_seen() -> None:
     assert not is_exact(replace(right, output=tuple((*row, Fraction(0)) for row in right.output)))
 
 
+def test_an_algorithm_is_checked_once_for_all_windows() -> None:
+    is_exact.cache_clear()
+    for extent in (7, 9):
+        correlate(
+            Scope((extent,), (3,), Prod((slid(it(0, extent) + it(1, 3), extent + 2), W))),
+            Correlate((Window(It(0, extent), It(1, 3), CHOSEN[2, 3]),)),
+        )
+    assert is_exact.cache_info().misses == 1
+
+
 def test_points_have_to_be_different_and_enough() -> None:
     for points in (POINTS[:2], (*POINTS[:2], POINTS[0])):
         with pytest.raises(ValueError):
