@@ -8,8 +8,9 @@ from eqsynth.egraph.tactics.expansion import MAX_PIECES, expanded
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_term
-from eqsynth.ir.polynomial import collect, expand
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, product, total
+from eqsynth.ir.polynomial import expand
+from eqsynth.ir.ring import collect
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.expansion_samples import EXPANSIONS
@@ -58,6 +59,7 @@ def call(fn: str, *args: Scalar) -> Scalar:
     return Call(fn, args)
 
 
+POSITIVE = Cast("float32", call("gt", X, Num(0)))
 NEGATIVE = product([Num(-1), X])
 DIFFERENCE = total([X, product([Num(-1), Y])])
 
@@ -79,10 +81,36 @@ DIFFERENCE = total([X, product([Num(-1), Y])])
         (call("reciprocal", total([Num(1), call("exp", NEGATIVE)])), call("sigmoid", X)),
         (call("tanh", NEGATIVE), product([Num(-1), call("tanh", X)])),
         (Prod((call("sqrt", X), call("sqrt", X))), X),
+        (call("exp", total([X, product([Num(-1), call("log", Y)])])),
+         call("div", call("exp", X), Y)),
+        (total([call("where", call("gt", X, Y), X, Z), call("where", call("le", X, Y), X, Z)]),
+         total([X, Z])),
+        (Prod((POSITIVE, POSITIVE, X)), call("where", call("lt", Num(0), X), X, Num(0))),
+        (product([total([Num(1), product([Num(-1), POSITIVE])]), Y]),
+         call("where", call("le", X, Num(0)), Y, Num(0))),
+        (call("where", call("or", call("gt", X, Y), call("gt", Y, Z)), X, Num(0)),
+         call("where", call("and", call("le", X, Y), call("le", Y, Z)), Num(0), X)),
     ],
 )  # fmt: skip
 def test_bodies_that_are_one_polynomial(left: Scalar, right: Scalar) -> None:
     assert same(left, right)
+
+
+def test_what_may_be_no_number_is_not_multiplied_by_a_condition() -> None:
+    for part in (call("log", X), call("sqrt", X), call("exp", X), call("reciprocal", X)):
+        chosen = call("where", call("gt", X, Num(1)), part, Num(0))
+        above = Cast("float32", call("gt", X, Num(1)))
+        assert not same(chosen, product([above, part]))
+
+
+def test_conditions_of_indices_are_one_of_two_that_exclude_each_other() -> None:
+    i, j = it(0, 4), it(1, 4)
+    below = call("le", Value(j), Value(i))
+    for above in (call("gt", Value(j), Value(i)), call("ge", Value(j - i), Num(1))):
+        both = total([call("where", one, X, Num(0)) for one in (below, above)])
+        assert same(both, X)
+    beside = call("ge", Value(j), Value(i))
+    assert not same(total([call("where", one, X, Num(0)) for one in (below, beside)]), X)
 
 
 def test_what_loses_digits_is_apart() -> None:
@@ -132,3 +160,45 @@ def test_what_is_left_as_it_is() -> None:
     assert expanded(Scope((4,), (), masked), map_of) is None
     integers = Read(leaf("n", 4, dtype="int64"), (it(0, 4),))
     assert expanded(Scope((4,), (), total([integers, integers])), map_of) is None
+
+
+def test_a_sum_goes_over_what_is_not_zero() -> None:
+    """``sum_k x[i + k] * w[k - j]``, k < 6, w of 3 elements: k is j + u."""
+    i, j, k = it(0, 2), it(1, 4), it(2, 6)
+    x, w = leaf("x", 7), leaf("w", 3)
+    form = expanded(Scope((2, 4), (6,), Prod((Read(x, (i + k,)), Read(w, (k - j,))))), map_of)
+    u = it(2, 3)
+    assert form == canonical_term(Scope((2, 4), (3,), Prod((Read(x, (i + j + u,)), Read(w, (u,))))))
+    # Over k < 5 the last value of w is read outside of the sum: it stays as it is.
+    k = it(2, 5)
+    short = Scope((2, 4), (5,), Prod((Read(x, (i + k,)), Read(w, (k - j,)))))
+    form = expanded(short, map_of) or short
+    assert Sides(short, form).all_data("proof") is None
+
+
+def test_rows_in_reverse_are_computed_forward_and_read_in_reverse() -> None:
+    i, k = it(0, 3), it(1, 4)
+    x, w = leaf("x", 3, 4), leaf("w", 4)
+    form = expanded(Scope((3,), (4,), Prod((Read(x, (2 - i, k)), Read(w, (k,))))), map_of)
+    forward = canonical_term(Scope((3,), (4,), Prod((Read(x, (i, k)), Read(w, (k,))))))
+    assert form == Scope((3,), (), Read(forward, (2 - i,)))
+
+
+def test_two_rotations_are_one() -> None:
+    k = it(0, 5)
+    x, w = leaf("x", 5), leaf("w", 5)
+
+    def form(a: int, b: int) -> Tensor:
+        scope = Scope((), (5,), Prod((Read(x, ((k + a) % 5,)), Read(w, ((k + b) % 5,)))))
+        return expanded(scope, map_of) or scope
+
+    assert form(0, 1) == form(1, 2) == form(3, 4) == form(4, 0) != form(2, 0)
+
+
+def test_groups_are_cut_apart() -> None:
+    """``x[i // 2 * 3 + k]``, i < 4: rows 0 and 1 read x[k], rows 2 and 3 x[3 + k]."""
+    i, k = it(0, 4), it(1, 3)
+    x, w = leaf("x", 6), leaf("w", 4, 3)
+    form = expanded(Scope((4,), (3,), Prod((Read(x, (i // 2 * 3 + k,)), Read(w, (i, k))))), map_of)
+    assert isinstance(form, Op) and form.name == "Concat"
+    assert [part.shape for part in form.args] == [(2,), (2,)] and "//" not in str(form)

@@ -18,13 +18,13 @@ from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import remembered
+from eqsynth.ir.ring import as_index
 from eqsynth.ir.scalar import (
     Call,
     Num,
     Prod,
     Read,
     Scalar,
-    Value,
     dtype_of,
     factors_of,
     iterators,
@@ -295,15 +295,8 @@ def _comparison(factor: Scalar) -> Index | None:
     """u of ``u == 0``, a comparison of two indices."""
     if not isinstance(factor, Call) or factor.fn != "eq":
         return None
-    sides = [_as_index(arg) for arg in factor.args]
+    sides = [as_index(arg) for arg in factor.args]
     return None if sides[0] is None or sides[1] is None else sides[0] - sides[1]
-
-
-def _as_index(scalar: Scalar) -> Index | None:
-    if isinstance(scalar, Value):
-        return scalar.index
-    whole = isinstance(scalar, Num) and scalar.value.is_integer() and abs(scalar.value) < 2**31
-    return Index(int(scalar.value)) if whole and isinstance(scalar, Num) else None
 
 
 def _least(u: Index) -> Index:

@@ -11,11 +11,12 @@ from typing import Any
 from eqsynth.calculus import conditions
 from eqsynth.egraph.tactics import expansion
 from eqsynth.egraph.tactics.algebra import maps_of, reaches
-from eqsynth.egraph.tactics.requests import Later, Using, underived
+from eqsynth.egraph.tactics.requests import Later, Using, number_of, underived
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import reads, tree_size
+from eqsynth.ir.scalar import Num, reads, tree_size
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
+from eqsynth.ir.types import is_float
 
 
 def expand(view: View, row: Sequence[Any]) -> Iterable[Using]:
@@ -32,6 +33,8 @@ def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
 
     def map_of(tensor: Tensor) -> Scope | None:
         assert isinstance(tensor, ClassRef)
+        if (value := number_of(view, tensor)) is not None and is_float(tensor.dtype):
+            return Scope(tensor.shape, (), Num(value))
         if tensor not in members:
             found = _map_of(view, tensor, members)
             if found is None:

@@ -18,11 +18,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from typing import Final
 
 from eqsynth.calculus.scopes import bare, closed, scope_over
 from eqsynth.egraph.tactics.pieces import (
+    MAX_TURNS,
     Box,
     Cut,
     Interval,
@@ -30,13 +32,15 @@ from eqsynth.egraph.tactics.pieces import (
     in_range,
     intervals,
     local,
+    of_dtype,
     same_border,
     simple,
 )
 from eqsynth.ir.functions import REDUCERS
-from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.index import Atom, Index, It, Mod
 from eqsynth.ir.normal import sort_operands
-from eqsynth.ir.polynomial import ONE, Monomial, NotReal, Polynomial, collect, expand, times
+from eqsynth.ir.polynomial import expand
+from eqsynth.ir.ring import ONE, Monomial, NotReal, Polynomial, collect, times
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -45,7 +49,6 @@ from eqsynth.ir.scalar import (
     Scalar,
     Value,
     children,
-    dtype_of,
     indices_of,
     iterators,
     product,
@@ -82,24 +85,20 @@ def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
         map_of: what may be put in the place of a tensor that is read.
         cancels: also where digits are lost (``ir/polynomial.py``).
     """
-    if not is_float(scope.dtype) or 0 in scope.extents or _types(scope.body) != {scope.dtype}:
+    if not is_float(scope.dtype) or 0 in scope.extents or not of_dtype(scope, scope.dtype):
         return None
-    try:
-        pieces = _Pieces(scope, map_of, cancels)
-        found = _joined(scope, pieces.bodies())
-    except (_TooLarge, NotReal):
-        return None
-    return None if found == scope or found.type != scope.type else found
-
-
-def _types(body: Scalar) -> set[str]:
-    return {read.tensor.dtype for read in reads(body)} | {dtype_of(body) or ""}
+    for turns in (MAX_TURNS, 1):
+        with suppress(_TooLarge, NotReal):
+            found = _joined(scope, _Pieces(scope, map_of, cancels, turns).bodies())
+            return None if found == scope or found.type != scope.type else found
+    return None
 
 
 class _Pieces:
     """The pieces of a scope's box, and its body in each of them, over the scope's iterators."""
 
-    def __init__(self, scope: Scope, map_of: Map, cancels: bool) -> None:
+    def __init__(self, scope: Scope, map_of: Map, cancels: bool, turns: int) -> None:
+        self._turns = turns
         self._scope = scope
         self._map_of = map_of
         self._cancels = cancels
@@ -122,7 +121,7 @@ class _Pieces:
         for slot in range(width, len(box)):
             if box[slot] == (0, self._scope.extents[slot]):
                 body = _reindexed(body, It(slot, self._scope.extents[slot]))
-        return collect(expand(body, self._cancels))
+        return collect(expand(body, self._cancels, self._scope.dtype))
 
     def written_out(self, body: Scalar, box: Box, within: frozenset[Tensor]) -> Scalar:
         """``f(t[m(x)])`` is ``f(g(m(x)))`` where t is ``L g`` and all m(x) are in range, and
@@ -137,11 +136,11 @@ class _Pieces:
 
         def composite(part: Scalar) -> Scalar:
             if isinstance(part, Call) and part.fn == "where":
-                true = holds(part.args[0], box)
+                true = holds(rewritten(part.args[0]), box)
                 if true is not None:
                     return rewritten(part.args[1 if true else 2])
             if isinstance(part, Cast) and part.dtype == self._scope.dtype:
-                true = holds(part.arg, box)
+                true = holds(rewritten(part.arg), box)
                 if true is not None:
                     return Num(float(true))
             return rebuild(part, [rewritten(arg) for arg in children(part)])
@@ -149,16 +148,15 @@ class _Pieces:
         def leaf(part: Scalar) -> Scalar:
             if not isinstance(part, Read):
                 return part
-            index = tuple(simple(i, box, len(self._scope.traversal)) for i in part.index)
+            width = len(self._scope.traversal)
+            index = tuple(simple(i, box, width, self._turns) for i in part.index)
             part = Read(part.tensor, index, part.fill)
-            if part.tensor.dtype != self._scope.dtype:
-                raise _TooLarge
             where = in_range(part, box)
             if where is False:
-                return Num(part.fill)
+                return Num(part.fill) if is_float(part.tensor.dtype) else part
             inside = Read(part.tensor, part.index) if where else part
             inner = None if part.tensor in within else self._map_of(part.tensor)
-            if inner is None or _types(inner.body) != {part.tensor.dtype}:
+            if inner is None or not of_dtype(inner, self._scope.dtype):
                 return inside
             at = substitute(inner.body, lambda it: part.index[it.slot])
             if where is None:
@@ -181,48 +179,55 @@ def _reindexed(body: Scalar, it: It) -> Scalar:
     """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``: a
     bijection of [0, n). Of a body and its mirror image the one that strides forward more often is
     taken, and of two alike the first by structure."""
-    rotated = _rotated(body, it)
-    if rotated is not None:
-        body = rotated
-    mirrored = substitute(
-        body, lambda other: bare(other) if other != it else bare(it) * -1 + (it.extent - 1)
-    )
-    return min((body, mirrored), key=lambda one: (_backward(one, it), sort_operands(one).digest))
+    ways = _rotations(body, it) or [body]
+    mirror = bare(it) * -1 + (it.extent - 1)
+    ways += [substitute(one, lambda other: mirror if other == it else bare(other)) for one in ways]
+    return min(ways, key=lambda one: (_backward(one, it), sort_operands(one).digest))
 
 
 def _backward(body: Scalar, it: It) -> int:
-    return sum(index.coefficient(it.slot) < 0 for index in indices_of(body))
+    return sum(i.coefficient(it.slot) < 0 for read in reads(body) for i in read.index)
 
 
-def _rotated(body: Scalar, it: It) -> Scalar | None:
-    """The body over k in the place of ``(k + c) % n``, where k occurs in no other way."""
-    atoms = {
-        atom
-        for index in indices_of(body)
-        for atom, _ in index.terms
-        if it in set(Index(0, ((atom, 1),)).iterators())
-    }
-    if len(atoms) != 1:
-        return None
-    (atom,) = atoms
-    if not isinstance(atom, Mod) or atom.divisor != it.extent:
-        return None
-    rest = atom.value - bare(it) * atom.value.coefficient(it.slot)
-    if abs(atom.value.coefficient(it.slot)) != 1 or it in set(rest.iterators()):
-        return None
+def _rotations(body: Scalar, it: It) -> list[Scalar]:
+    """The body over k in the place of ``(k + c) % n``, for each such place, if k occurs only so."""
+    places: dict[Atom, Index] = {}
+    for index in indices_of(body):
+        for atom, _ in index.terms:
+            if it not in set(Index(0, ((atom, 1),)).iterators()):
+                continue
+            value = bare(it) if atom == it else atom.value if isinstance(atom, Mod) else Index(0)
+            rest = value - bare(it) * value.coefficient(it.slot)
+            if abs(value.coefficient(it.slot)) != 1 or it in set(rest.iterators()):
+                return []
+            if isinstance(atom, Mod) and atom.divisor != it.extent:
+                return []
+            places[atom] = value
 
-    def image(index: Index) -> Index:
-        found = Index(index.const)
-        for part, step in index.terms:
-            found = found + (bare(it) if part == atom else Index(0, ((part, 1),))) * step
-        return found
+    def along(place: Index) -> Scalar:
+        step = place.coefficient(it.slot)
+        moved = (bare(it) - (place - bare(it) * step)) * step
 
-    def leaf(part: Scalar) -> Scalar:
-        if isinstance(part, Read):
-            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
-        return Value(image(part.index)) if isinstance(part, Value) else part
+        def image(index: Index) -> Index:
+            found = Index(index.const)
+            for part, n in index.terms:
+                value = Index(0, ((part, 1),))
+                if part in places:
+                    at = places[part].substitute(
+                        lambda other: moved if other == it else bare(other)
+                    )
+                    value = Index(at.const % it.extent, at.terms) % it.extent
+                found = found + value * n
+            return found
 
-    return rewrite_leaves(body, leaf)
+        def leaf(part: Scalar) -> Scalar:
+            if isinstance(part, Read):
+                return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+            return Value(image(part.index)) if isinstance(part, Value) else part
+
+        return rewrite_leaves(body, leaf)
+
+    return [along(place) for place in places.values()] if set(places) != {it} else []
 
 
 # ---- pieces put together -----------------------------------------------------------------------
@@ -299,20 +304,15 @@ def _one_body(
     if left == right:
         return left
     start, goes_on = first[0], second[0]
-    one, other = _at(left, along, start), _at(right, along, goes_on)
+    one, other = _placed(left, along, Index(start)), _placed(right, along, Index(goes_on))
     alone = first[1] - start == 1, second[1] - goes_on == 1
-    if alone[1] and _at(left, along, goes_on) == other:
+    if alone[1] and _placed(left, along, Index(goes_on)) == other:
         return left
-    if alone[0] and _at(right, along, start) == one:
+    if alone[0] and _placed(right, along, Index(start)) == one:
         return right
     moving = _between(one, other, along, start) if all(alone) else None
-    ends = (_at(moving, along, at) for at in (start, goes_on)) if moving else ()
+    ends = (_placed(moving, along, Index(at)) for at in (start, goes_on)) if moving else ()
     return moving if tuple(ends) == (one, other) else None
-
-
-def _at(body: Scalar, along: It, value: int) -> Scalar:
-    """The body where an iterator has this value."""
-    return _placed(body, along, Index(value))
 
 
 def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | None:
@@ -347,7 +347,7 @@ def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
         elif scope.reducer == "sum":
             found.append(_summed(body, set(kept), reduced))
         else:
-            found.append(closed(body, set(kept), scope.reducer, reduced))
+            found.append(_forward(body, set(kept), scope.reducer, reduced))
     whole = _combined(scope.reducer, found)
     if isinstance(whole, Read) and whole.index == tuple(map(bare, kept)) \
             and isinstance(whole.tensor, Scope):
@@ -374,7 +374,7 @@ def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
     found: dict[Monomial, Fraction] = {}
     everything = reduced
     for monomial, coefficient in expand(body).items():
-        monomial, reduced = _selected(monomial, kept, everything)
+        monomial, reduced = _selected(monomial, everything)
         outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
         inside = [one for one in monomial if one not in outside]
         term: Polynomial = {outside: coefficient}
@@ -384,34 +384,50 @@ def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
         term = times(term, {ONE: Fraction(idle)})
         for part in _connected(inside, kept):
             own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
-            part_sum = closed(collect({tuple(part): Fraction(1)}), kept, "sum", own)
+            part_sum = _forward(collect({tuple(part): Fraction(1)}), kept, "sum", own)
             term = times(term, {((part_sum, Fraction(1)),): Fraction(1)})
         for product_, value in term.items():
             found[product_] = found.get(product_, Fraction(0)) + value
     return collect({m: c for m, c in found.items() if c})
 
 
-def _selected(
-    monomial: Monomial, kept: set[It], reduced: Sequence[It]
-) -> tuple[Monomial, Sequence[It]]:
-    """``sum_k t[k - e] * f(k) = t[0] * f(e)``, t of extent 1, zero outside; e is a value of k."""
+def _forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
+    """``{L_j reduce_k f(n - 1 - j, k)}[j] = {L_j reduce_k f(j, k)}[n - 1 - j]``: what is closed
+    strides forward along its traversal more often than backward."""
+    turned = set()
+    for it in kept & iterators(body):
+        steps = [index.coefficient(it.slot) for read in reads(body) for index in read.index]
+        if sum(step < 0 for step in steps) > sum(step > 0 for step in steps):
+            turned.add(it)
+
+    def mirrored(it: It) -> Index:
+        return bare(it) * -1 + (it.extent - 1) if it in turned else bare(it)
+
+    return substitute(closed(substitute(body, mirrored), kept, reducer, reduced), mirrored)
+
+
+def _selected(monomial: Monomial, reduced: Sequence[It]) -> tuple[Monomial, Sequence[It]]:
+    """``sum_k t[k - e] * f(k) = sum_u t[u] * f(u + e)``, t zero outside of its n elements, u < n,
+    and each u + e a value of k."""
     for atom, power in monomial:
-        if power != 1 or not isinstance(atom, Read) or atom.tensor.shape != (1,) or atom.fill:
+        if power <= 0 or not isinstance(atom, Read) or atom.fill:
             continue
-        (index,) = atom.index
-        for it in reduced:
-            sign = index.coefficient(it.slot)
-            place = (index - bare(it) * sign) * -sign
-            low, high = place.range()
-            own = set(place.iterators())
-            if abs(sign) != 1 or not own <= kept or low < 0 or high >= it.extent:
+        for index, size in zip(atom.index, atom.tensor.shape, strict=True):
+            low, high = index.range()
+            if low >= 0 and high < size:
                 continue
-            first: Scalar = Read(atom.tensor, (Index(0),))
-            found: Polynomial = {((first, Fraction(1)),): Fraction(1)}
-            for part, n in monomial:
-                if part != atom:
+            for it in reduced:
+                sign = index.coefficient(it.slot)
+                rest = index - bare(it) * sign
+                place = (Index.iterator(it.slot, size) - rest) * sign
+                low, high = place.range()
+                if abs(sign) != 1 or it in set(rest.iterators()) or low < 0 or high >= it.extent:
+                    continue
+                found: Polynomial = {(): Fraction(1)}
+                for part, n in monomial:
                     found = times(found, {((_placed(part, it, place), n),): Fraction(1)})
-            return next(iter(found)), [other for other in reduced if other != it]
+                others = [other for other in reduced if other != it]
+                return _selected(next(iter(found)), [*others, It(it.slot, size)])
     return monomial, reduced
 
 

@@ -7,11 +7,15 @@ with where the parts meet; then the piece is two (``expansion.py``).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, terms_of
+from eqsynth.ir.ring import as_index
+from eqsynth.ir.scalar import Call, Num, Read, Scalar, children, dtype_of, reads, terms_of
+from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import is_float
 
 Interval = tuple[int, int]
 """The values low to high - 1 of an iterator."""
@@ -29,6 +33,23 @@ class Cut(Exception):
 
     def __init__(self, slot: int, at: int) -> None:
         self.slot, self.at = slot, at
+
+
+def of_dtype(scope: Scope, dtype: str) -> bool:
+    """Whether a scope may be written out among floats of a dtype: it is of that dtype and reads,
+    besides it, integers and truths only; or it is one of these, and not of numbers alone, which
+    would take the dtype of what is around them; and no part of it is infinite."""
+    found = {read.tensor.dtype for read in reads(scope.body)} | {scope.dtype}
+    apart = not is_float(scope.dtype) and dtype_of(scope.body) is None
+    floats = {one for one in found if is_float(one)}
+    return not apart and floats <= {dtype} and _is_finite(scope.body)
+
+
+def _is_finite(scalar: Scalar) -> bool:
+    """Whether infinity is only compared with, as in ``where(abs(x) == inf, 0, x)``."""
+    if isinstance(scalar, Num):
+        return math.isfinite(scalar.value)
+    return dtype_of(scalar) == "bool" or all(map(_is_finite, children(scalar)))
 
 
 def intervals(cuts: Iterable[int]) -> list[Interval]:
@@ -94,14 +115,18 @@ def same_border(read: Read, body: Scalar, box: Box) -> Read | None:
     return Read(part.tensor, part.index, read.fill) if same else None
 
 
-def simple(index: Index, box: Box, traversed: int) -> Index:
+def simple(index: Index, box: Box, traversed: int, turns: int = MAX_TURNS) -> Index:
     """``(i + c) % n`` as ``i + c - k*n`` in a piece where that is in range, and what is a number in
-    the piece as that number.
+    the piece as that number: ``i // n`` is one in each turn of n values.
+
+    Args:
+        turns: an iterator of more turns isn't cut into them.
 
     Raises:
         Cut: the piece is more than one turn of an iterator of the traversal, of which nothing
-            but its place in a turn counts here: a rotation, or a repetition. (A sum is turned back
-            as a whole.)
+            but its place in a turn counts here: a rotation, or a repetition; or by its turns what
+            is read is another part (the groups of a convolution). (A sum is turned back as a
+            whole.)
     """
     found = Index(index.const)
     for atom, step in index.terms:
@@ -111,20 +136,33 @@ def simple(index: Index, box: Box, traversed: int) -> Index:
             turn = low // atom.divisor
             if turn == high // atom.divisor:
                 value = simple(atom.value, box, traversed) - turn * atom.divisor
-            elif atom.value.is_affine and len(atom.value.terms) == 1 and len(index.terms) == 1:
-                ((it, factor),) = atom.value.terms
-                assert isinstance(it, It)
-                turns, rest = divmod(it.extent, atom.divisor)
-                if abs(factor) == 1 and not rest and turns <= MAX_TURNS and it.slot < traversed:
-                    for at in range(box[it.slot][0] + 1, box[it.slot][1]):
-                        ends = (atom.value.const + factor * n for n in (at - 1, at))
-                        if len({end // atom.divisor for end in ends}) > 1:
-                            raise Cut(it.slot, at)
+            elif len(index.terms) == 1:
+                _cut_turns(atom, box, traversed, MAX_TURNS)
         elif isinstance(atom, FloorDiv):
             low, high = value.substitute(local(box)).range()
-            value = Index(low) if low == high else value
+            if low == high:
+                value = Index(low)
+            else:
+                _cut_turns(atom, box, traversed, turns)
         found = found + value * step
     return found
+
+
+def _cut_turns(atom: FloorDiv | Mod, box: Box, traversed: int, most: int) -> None:
+    """Raises Cut where ``(c + i) // n`` becomes another number, i of at most so many whole turns in
+    the traversal."""
+    if not atom.value.is_affine or len(atom.value.terms) != 1:
+        return
+    ((it, factor),) = atom.value.terms
+    assert isinstance(it, It)
+    turns, rest = divmod(it.extent, atom.divisor)
+    if abs(factor) != 1 or rest or turns > most or it.slot >= traversed:
+        return
+    low, high = box[it.slot]
+    for at in range(low + 1, high):
+        before, after = (atom.value.const + factor * n for n in (at - 1, at))
+        if before // atom.divisor != after // atom.divisor:
+            raise Cut(it.slot, at)
 
 
 _COMPARED: Final[dict[str, Callable[[int, int], tuple[bool, bool]]]] = {
@@ -146,16 +184,9 @@ def holds(condition: Scalar, box: Box) -> bool | None:
     """
     if not isinstance(condition, Call) or condition.fn not in _COMPARED:
         return None
-    a, b = condition.args
-    if not all(isinstance(part, Value | Num) for part in (a, b)):
+    first, second = map(as_index, condition.args)
+    if first is None or second is None:
         return None
-    if any(isinstance(part, Num) and part.value != int(part.value) for part in (a, b)):
-        return None
-    first, second = (
-        part.index if isinstance(part, Value) else Index(int(part.value))
-        for part in (a, b)
-        if isinstance(part, Value | Num)
-    )
     compare = _COMPARED[condition.fn]
     always, never = compare(*(first - second).substitute(local(box)).range())
     if always or never:
