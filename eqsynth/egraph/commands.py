@@ -345,7 +345,7 @@ def _literal(value: Any, sort: str) -> Any:
 def _misfit(value: Any, expected: str) -> SaturationError:
     shown = f"{value[0]} of {len(value) - 1}" if _is_term(value) else repr(value)[:80]
     return SaturationError(
-        "term does not fit the schema", got=shown, expected=expected, hint="See rules/schema.egg."
+        "term does not fit the schema", got=shown, expected=expected, hint="See docs/rules.md."
     )
 
 

@@ -1,9 +1,10 @@
 """The operator table: every operator and view that eqsynth knows, once.
 
-A row says the operator's attributes, how its type is inferred, and its class. ``rules/schema.egg``
-declares the same operators to the e-graph (a contract test holds the two together),
-``reference.py`` evaluates them, ``lower/`` runs them. An operator that isn't here stays in a
-program as ``Opaque``.
+A row says the operator's attributes, how its type is inferred, and its class. The e-graph's
+constructors are made of the rows (``(operators)`` in ``rules/schema.egg``), and so are those of the
+operators that map a function of ``functions.py``; ``reference.py`` evaluates the others, ``lower/``
+runs them. An operator that isn't here stays in a program as ``Opaque``, unless a rule file defines
+it.
 """
 
 from __future__ import annotations
