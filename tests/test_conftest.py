@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -87,6 +88,44 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_each_rotating_test_is_in_one_of_the_parts(suite: Path) -> None:
     done = run(suite, "-c", PARTS, str(suite))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What a user does, from end to end, and the test that shows it in every part.
+DAILY = {
+    "a proof": "test_prove.py::test_equal_programs_are_proved",
+    "compiled": "test_compile_backend.py::test_a_model_is_optimized_and_weights_stay_the_models",
+    "in the background": "test_background.py::test_calls_go_on_while_a_program_takes_its_place",
+    "engines": "test_engines.py::test_no_plan_is_built_twice",
+    "a GPU": "test_on_gpu.py::test_a_wrong_kernel_gives_the_original_back",
+    "from ONNX": "frontend/onnx/test_optimize.py::test_a_net_from_a_file",
+    "to ONNX": "lower/test_onnx_program.py::test_a_net",
+    "to torch.export": "lower/test_exported.py::test_a_program_that_is_loaded",
+    "saved and loaded": "lower/test_bundle.py::test_buffers_keep_counting",
+    "the command line": "cli/test_programs.py::test_an_exported_program_is_a_model",
+    "rules are checked": "cli/test_rules.py::test_check_passes_on_sound_rules",
+    "a wrong rule": "test_checking.py::test_a_wrong_rule_is_named_by_its_file_and_line",
+    "an explanation": "explain/test_explanation.py::test_the_chain_starts_at_the_original",
+    "a second search": "egraph/test_remembered.py::test_the_second_optimize_does_not_saturate",
+    "workers end": "test_bad_input.py::test_saturation_workers_that_are_killed_each_time",
+    "the README": "test_readme.py::test_the_examples_run",
+}
+
+
+def seldom_run(test: str) -> bool:
+    """Whether a test of a file is slow, takes turns or isn't there."""
+    file, _, name = test.partition("::")
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    found = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name == name]
+    assert not any("pytestmark" in ast.unparse(part).split(" =")[0] for part in tree.body), file
+    marks = [ast.unparse(mark).lower() for part in found for mark in part.decorator_list]
+    seldom = "slow", "rotating", "turns", "together"
+    return not found or any(word in mark for mark in marks for word in seldom)
+
+
+def test_each_part_shows_every_kind_of_use() -> None:
+    assert not [kind for kind, test in DAILY.items() if seldom_run(test)]
+    assert seldom_run("test_engines.py::test_the_fastest_runs")
+    assert seldom_run("test_engines.py::test_nothing")
 
 
 @pytest.mark.rotating

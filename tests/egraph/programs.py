@@ -486,6 +486,9 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "steps-of-a-loop": steps_of_a_loop,
     "part-of-a-normalization": part_of_a_normalization,
     "largest": lambda: op("ReduceMax", op("Relu", leaf("x", 3, 4)), attrs=((1,), 0)),
+    # Through the function, and then through the sum inside of it.
+    "largest-of-sums": lambda: op("ReduceMax", op("Relu", op("Add", leaf("x", 3, 4),
+        leaf("y", 3, 1))), attrs=((1,), 0)),
     "broadcast": broadcast_beside,
     "padded-sum": padded_average,
     "wide-convolution": wide_convolution,
