@@ -263,6 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(row)
         rows.append(asdict(row))
         _write(options, result)
+    if not rows:
+        return
     print(table(rows))
     result["overhead"] = overhead = call_overhead()
     print(f"call overhead: program {overhead['program_s'] * 1e6:.1f} us, straight Python "

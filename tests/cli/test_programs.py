@@ -61,15 +61,14 @@ def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def optimized(folder: Path) -> Path:
     """What ``eqsynth optimize`` writes."""
-    process = command(
-        "optimize", "models:attention", "-o", "fast.eqsynth", "--objective", "flops",
-        "--time-limit", "15", "--json", cwd=folder,
-    )  # fmt: skip
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    told = json.loads(out)
+    asked = ["models:attention", "-o", "fast.eqsynth", "--objective", "flops", "--json"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = CliRunner().invoke(app, ["optimize", *asked], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
     assert told["flops_after"] < told["flops_before"] and not told["interrupted"]
-    assert told["out"] == "fast.eqsynth" and "x at " in err
+    assert told["out"] == "fast.eqsynth" and "x at " in result.stderr
     return folder / "fast.eqsynth"
 
 

@@ -148,6 +148,7 @@ console.log(JSON.stringify([found, lit()]));
 """
 
 
+@TOGETHER
 @pytest.mark.skipif(which("node") is None, reason="node runs the page's script")
 def test_pointing_at_a_line_lights_up_what_became_of_it(
     drawn: tuple[Reader, str], tmp_path: Path

@@ -100,18 +100,23 @@ def explained(model: nn.Module, inputs: tuple[Any, ...], timed: bool = False) ->
     return found
 
 
+# What these tests read takes five seconds to make.
+TOGETHER = pytest.mark.rotating(together="explanations")
+
+
 @pytest.fixture(scope="module")
 def explanations() -> dict[str, Explanation]:
     return {name: explained(*PROGRAMS[name]) for name in PROGRAMS}
 
 
-@pytest.mark.rotating
+@TOGETHER
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_one_reads(name: str, explanations: dict[str, Explanation], golden: Any) -> None:
     text = re.sub(r"(\.py):\d+", r"\1", str(explanations[name]))
     golden.check(f"explain/{name}.txt", text + "\n")
 
 
+@TOGETHER
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_region_fits_a_screen(name: str, explanations: dict[str, Explanation]) -> None:
     for change in explanations[name].changes:
@@ -120,6 +125,7 @@ def test_a_region_fits_a_screen(name: str, explanations: dict[str, Explanation])
             assert len(found) <= room and max(map(len, found)) <= 100
 
 
+@TOGETHER
 def test_the_headline_says_what_was_gained(explanations: dict[str, Explanation]) -> None:
     (change,) = explanations["linear_attention"].changes
     assert headline(change) == ("(q @ kᵀ) @ v -> q @ (vᵀ @ k)ᵀ", "8 times fewer FLOPs")
@@ -137,12 +143,14 @@ def test_milliseconds_are_told_where_they_are_known() -> None:
     assert str(explanation).count("a kernel") == len(change.after.lines)
 
 
+@TOGETHER
 def test_equal_layers_are_told_once(explanations: dict[str, Explanation]) -> None:
     twice = [c for c in explanations["two_layers"].changes if len(c.places) == 2]
     assert twice
     assert all("0." in c.places[0] and "1." in c.places[1] for c in twice)
 
 
+@TOGETHER
 def test_the_chain_is_there_in_full(explanations: dict[str, Explanation]) -> None:
     explanation = explanations["linear_attention"]
     assert explanation.full.startswith("original program")

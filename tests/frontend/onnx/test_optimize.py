@@ -230,6 +230,7 @@ def test_places_are_those_of_the_model() -> None:
     assert places["Conv2d"] == "stem"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["test_layer_normalization_2d_axis0", "test_convtranspose_pads"])
 def test_what_an_entry_refuses_is_captured_otherwise(name: str) -> None:
     (case,) = (case for case in cases("node") if case.name == name)
