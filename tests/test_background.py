@@ -87,7 +87,7 @@ def test_calls_go_on_while_a_program_takes_its_place() -> None:
     def calls() -> None:
         with torch.no_grad():
             expected = model(x)
-            while not end.is_set():
+            while not end.wait(0.002):  # the search has the processor in between
                 try:
                     torch.testing.assert_close(compiled(x), expected)
                 except Exception as error:
