@@ -36,6 +36,10 @@ def optimized(**options: Any) -> eqsynth.CompiledProgram:
     return eqsynth.optimize(NET, (X,), time_limit_s=300.0, objective="time", **options)
 
 
+# The cache directory that these tests share takes ten seconds to make.
+TOGETHER = pytest.mark.rotating(together="inductor")
+
+
 @pytest.fixture(scope="module")
 def fast_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache directory whose profile says that regions take no time on Inductor, so that it is
@@ -58,7 +62,7 @@ def _set_times(directory: Path, seconds: float, engine: str = "inductor") -> Non
         )
 
 
-@pytest.mark.rotating
+@TOGETHER
 def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
     monkeypatch.setattr("eqsynth.race.Race.won", True)
@@ -90,6 +94,7 @@ def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert not any(plan.runs_as(other) for other in built[:n])
 
 
+@TOGETHER
 def test_it_is_saved(
     fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -136,6 +141,7 @@ def _raises(*_args: Any) -> Callable[..., Any]:
     raise RuntimeError("a compiler's fault")
 
 
+@TOGETHER
 @pytest.mark.parametrize("fault", [_wrong, _raises])
 def test_an_engine_at_fault_costs_its_part_only(
     fault: Callable[..., Any], fast_inductor: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,10 @@ def pytest_in(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+# The run that these tests read takes five seconds.
+TOGETHER = pytest.mark.rotating(together="folder")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     """What a run over a folder of rule files prints."""
@@ -62,19 +66,21 @@ def checked(directory: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.rotating
+@TOGETHER
 def test_every_rule_of_a_folder_is_a_test(folder: str) -> None:
     for item in ("lint", "neg-three-times", "relu-three-times"):
         assert f"mine.egg::{item} PASSED" in folder
     assert "notes.egg" not in folder and "2 failed" in folder
 
 
+@TOGETHER
 def test_what_the_linter_finds_fails_a_test_of_its_own(folder: str) -> None:
     assert "bare.egg::lint FAILED" in folder, folder
     assert "relu-thrice has no mathematics" in folder
     assert "bare.egg::relu-thrice PASSED" in folder and "bare.egg::neg-thrice PASSED" in folder
 
 
+@TOGETHER
 def test_a_wrong_rule_fails_with_its_counterexample(folder: str) -> None:
     for part in ("concat-order is refused (value)", "left side", "right side", "left is"):
         assert part in folder, folder
