@@ -38,6 +38,7 @@ from eqsynth.ir.ring import (
     is_condition,
     is_difference,
     is_exponential,
+    is_not_negative,
     joined,
     leading_coefficient,
     number,
@@ -73,7 +74,6 @@ _LOGIC: Final = frozenset({"and", "or", "not"})
 _ORDER: Final = {
     "gt": (False, False), "lt": (True, False), "le": (False, True), "ge": (True, True),
 }  # fmt: skip
-_NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
 
 def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Polynomial:
@@ -267,11 +267,17 @@ class _Expansion:
 
     def _relu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
         """``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is ``relu(x) - x``, and of what isn't
-        negative it is that itself."""
+        negative it is that itself, and what isn't negative stands outside."""
         if not x or (_is_number(x) and x[ONE] < 0):
             return {}
-        if len(x) == 1 and leading_coefficient(x) > 0 and _is_not_negative(next(iter(x))):
+        if all(c > 0 and all(map(is_not_negative, m)) for m, c in x.items()):
             return x
+        if len(x) == 1:
+            ((monomial, coefficient),) = x.items()
+            outside = tuple(filter(is_not_negative, monomial))
+            if outside:
+                rest = tuple(one for one in monomial if one not in outside)
+                return times({outside: Fraction(1)}, self._relu({rest: coefficient}))
         leading = leading_coefficient(x)
         positive = of_atom(Call("relu", (collect(scaled(x, 1 / leading)),)))
         return plus([scaled(positive, abs(leading)), x if leading < 0 else {}])
@@ -438,10 +444,3 @@ def _is_total(monomial: Monomial) -> bool:
 
 def _is_number(polynomial: Polynomial) -> bool:
     return set(polynomial) == {ONE}
-
-
-def _is_not_negative(monomial: Monomial) -> bool:
-    return all(
-        (isinstance(atom, Call) and atom.fn in _NOT_NEGATIVE) or power % 2 == 0
-        for atom, power in monomial
-    )

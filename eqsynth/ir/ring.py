@@ -34,6 +34,7 @@ Polynomial = Mapping[Monomial, Fraction]
 
 ONE: Final[Monomial] = ()
 ONCE: Final = Fraction(1)
+_NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
 
 class NotReal(ValueError):
@@ -122,6 +123,13 @@ def as_index(scalar: Scalar) -> Index | None:
     return None
 
 
+def is_not_negative(factor: tuple[Scalar, Fraction]) -> bool:
+    """Whether an atom to this power is 0 or more wherever it is defined."""
+    atom, power = factor
+    known = isinstance(atom, Call) and atom.fn in _NOT_NEGATIVE
+    return known or is_condition(atom) or power % 2 == 0
+
+
 def add(into: dict[Monomial, Fraction], monomial: Monomial, coefficient: Fraction) -> None:
     value = into.get(monomial, Fraction(0)) + coefficient
     if value:
@@ -180,7 +188,8 @@ def common_exponentials(polynomial: Polynomial) -> Monomial:
 
 
 def rectified(polynomial: Polynomial) -> dict[Monomial, Fraction]:
-    """``[x > 0] * x`` is ``relu(x)``, and ``[-x > 0] * x`` is ``x - relu(x)``."""
+    """``[x > 0] * x`` is ``relu(x)``, ``[-x > 0] * x`` is ``x - relu(x)``, and ``relu(x) * x`` is
+    ``relu(x) * relu(x)``."""
     found: list[Polynomial] = []
     for monomial, coefficient in polynomial.items():
         powers = dict(monomial)
@@ -193,7 +202,10 @@ def rectified(polynomial: Polynomial) -> dict[Monomial, Fraction]:
             part = of_atom(Call("relu", (x,)))
             for _ in range(int(powers.pop(x))):
                 value = times(value, part if forward else plus([of_atom(x), scaled(part, -ONCE)]))
-        rest = tuple((atom, power) for atom, power in monomial if atom in powers)
+        for atom in [atom for atom in powers if isinstance(atom, Call) and atom.fn == "relu"]:
+            if powers[atom] > 0 and powers.get(atom.args[0], 0) > 0:
+                powers[atom] += powers.pop(atom.args[0])
+        rest = tuple((atom, powers[atom]) for atom, _ in monomial if atom in powers)
         found.append(times(value, {rest: ONCE}))
     return plus(found)
 
