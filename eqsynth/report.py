@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from eqsynth.lower.tuning_told import Tuning
 
 
-WHOLE = ("", "saturated", "rounds")
+WHOLE = ("", "saturated", "rounds", "growth")
 """Ends of a search that weren't forced on it."""
 
 SCATTER = 1.3

@@ -28,6 +28,7 @@ from eqsynth.egraph.tactics.table import (
     LAWS,
     MEANING,
     VARIANTS,
+    is_map_of_several,
 )
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
@@ -138,24 +139,28 @@ class _Index:
 class _Room:
     """How many more answers of one law the classes of a view take, each answer counted once.
 
-    Classes fill within a round: each of a class's members may be asked, and each may answer.
+    Classes fill within a round: each of a class's members may be asked, and each may answer. Of
+    what views are merged into, maps of several reads count alone.
     """
 
-    def __init__(self, view: View, most: int) -> None:
-        self._view, self._most = view, most
+    def __init__(self, view: View, law: str) -> None:
+        self._view, self._most = view, VARIANTS[law]
+        self._counts = is_map_of_several if law == "view-merge" else lambda _scope: True
         # The scopes of each class that was asked about: those of the view, and those given since.
         self._scopes: dict[ClassRef, set[Tensor]] = {}
 
     def is_full(self, ref: ClassRef) -> bool:
         if ref not in self._scopes:
-            self._scopes[ref] = set(self._view.scopes(ref))
+            self._scopes[ref] = set(filter(self._counts, self._view.scopes(ref)))
         most = self._most
         if any(isinstance(s, Scope) and is_gate(s) for s in self._scopes[ref]):
             most = min(most, GATE_VARIANTS)
         return len(self._scopes[ref]) > most
 
     def takes(self, ref: ClassRef, answer: Tensor) -> bool:
-        """Whether the answer is new to the class and there was room for it."""
+        """Whether the answer isn't counted, or is new to the class and there was room for it."""
+        if not self._counts(answer):
+            return True
         if self.is_full(ref) or answer in self._scopes[ref]:
             return False
         self._scopes[ref].add(answer)
@@ -224,7 +229,7 @@ class Requests:
             waiting = self.due(view, rows)
             self.known[law] += len(rows) - len(waiting)
             count = 0
-            room = _Room(view, VARIANTS[law]) if law in VARIANTS else None
+            room = _Room(view, law) if law in VARIANTS else None
             for place, row in self._in_order(view, law, waiting):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
@@ -296,7 +301,7 @@ class Requests:
             MemoryError: the process has no more.
         """
         try:
-            if room is not None and room.is_full(decoded[0]):
+            if law == "expression-fusion" and room is not None and room.is_full(decoded[0]):
                 return None
             answers = self._applied(view, law, decoded, self._laws[law](view, decoded))
             return [a for a in answers if room is None or room.takes(decoded[0], a.term)]

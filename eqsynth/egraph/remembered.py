@@ -28,7 +28,7 @@ from eqsynth.rules import RuleSet, definitions, tree
 MAX_BYTES: Final = 256 << 20
 """Of more, the files that weren't used for longest go."""
 
-_COMPLETE: Final = ("saturated", "rounds")
+_COMPLETE: Final = ("saturated", "rounds", "growth")
 
 
 def directory() -> Path:

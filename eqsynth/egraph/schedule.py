@@ -2,12 +2,15 @@
 
 A phase runs its rulesets in turn, a round at a time. A rule that is over its budget is left out
 with its pending matches for a growing number of rounds. Node limit and deadline are looked at
-between rounds: reaching one stops the run and is told in the report; it is no error.
+between rounds: reaching one stops the run and is told in the report; it is no error. A phase that
+explores has a share of the deadline and a bound on how much the e-graph grows: what it has found is
+of no use before the phases after it have made operators of it.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +25,17 @@ class Phase:
 
     Attributes:
         budget: matches of one rule that one round may unite.
+        until: share of the deadline at which the next phase begins.
+        growth: how many times the e-nodes that stood before the first phase with such a bound the
+            e-graph may have, if these are more than ``_SMALL``, for the next phase to begin.
     """
 
     name: str
     rulesets: tuple[str, ...]
     rounds: int
     budget: int = 1000
+    until: float = 1.0
+    growth: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ class SaturationReport:
     """What a run did.
 
     Attributes:
-        stop: why it ended: ``saturated``, ``rounds``, ``node_limit`` or ``deadline``.
+        stop: why it ended: ``saturated``, ``rounds``, ``growth`` (a phase had grown to its bound),
+            ``node_limit`` or ``deadline`` (a phase had used up its share, or all phases theirs).
         growth: phase -> e-nodes at its end.
     """
 
@@ -64,25 +73,37 @@ class SaturationReport:
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
-    Phase("contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12),
-    Phase("stack", ("stack", "index", "scalar", "normal"), 4),
-    Phase("derive", ("boundary", "correlate-explore", "derive-explore", "index", "normal"), 10),
-    Phase("match", ("match", "simplify"), 8),
+    Phase(
+        "contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12,
+        until=0.4, growth=5.0,
+    ),
+    Phase("stack", ("stack", "index", "scalar", "normal"), 4, until=0.5),
+    Phase(
+        "derive", ("boundary", "correlate-explore", "derive-explore", "index", "normal"), 10,
+        until=0.75, growth=7.0,
+    ),
+    Phase("match", ("match", "simplify"), 8, until=0.95),
     Phase("merge", ("merge", "simplify"), 3),
-)
+)  # fmt: skip
+# E-nodes that a program has in any case.
+_SMALL = 200
+
+# Why phases ended before they were done; the report says the first of these.
+_STOPS = ("deadline", "node_limit", "growth", "rounds")
 
 # The other order of axes is needed only to recognize a given term, not to compute one; windows in
 # parts pay where a library has no other fast algorithm, which on a CPU isn't so; rearrangements
 # that functions carry on to the next product don't reach it, since segments end there. Parts of one
 # row are read through a reshape, which is a scope only once it is defined. Scopes written out in
 # full are what two equal programs meet in, and nothing that one would compute by.
+_UNBOUNDED = tuple(replace(phase, until=1.0, growth=math.inf) for phase in DEFAULT_PHASES)
 PROVE_PHASES = (
-    *DEFAULT_PHASES[:2],
+    *_UNBOUNDED[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
-    *DEFAULT_PHASES[2:4],
+    *_UNBOUNDED[2:4],
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
-    replace(DEFAULT_PHASES[4], rulesets=("carry-explore", *DEFAULT_PHASES[4].rulesets)),
-    *DEFAULT_PHASES[5:],
+    replace(_UNBOUNDED[4], rulesets=("carry-explore", *_UNBOUNDED[4].rulesets)),
+    *_UNBOUNDED[5:],
     Phase("expand", ("expand-explore", "define", "index", "scalar", "normal", "simplify"), 8),
 )
 
@@ -125,10 +146,16 @@ def _run(
 ) -> SaturationReport:
     report = SaturationReport()
     start = time.monotonic()
-    session.requests.deadline = start + limits.deadline_s
     session.engine.analyse()
     known = set(session.rules.rulesets)
+    least: int | None = None
+    cut: list[str] = []
     for phase in (*phases, *_own_phases(known, phases)):
+        until_s, most = phase.until * limits.deadline_s, phase.until * limits.enodes
+        session.requests.deadline = start + until_s
+        if phase.growth < math.inf:
+            least = least or max(session.engine.enodes(), _SMALL)
+            most = min(most, phase.growth * least)
         rulesets = [name for name in phase.rulesets if name in known]
         for number in range(phase.rounds):
             changed = False
@@ -138,20 +165,29 @@ def _run(
                 for rule in over:
                     report.over_budget[rule] = report.over_budget.get(rule, 0) + 1
                 report.seconds = time.monotonic() - start
+                report.growth[phase.name] = session.engine.enodes()
                 if report.seconds > limits.deadline_s:
                     report.stop = "deadline"
                     return report
-                report.growth[phase.name] = session.engine.enodes()
                 if report.growth[phase.name] > limits.enodes:
                     report.stop = "node_limit"
                     return report
+                if report.seconds > until_s:
+                    break
             report.rounds[phase.name] = number + 1
             if done(session):
                 return report
+            if report.seconds > until_s:
+                cut.append("deadline")
+                break
+            if report.growth.get(phase.name, 0) > most:
+                cut.append("node_limit" if most == phase.until * limits.enodes else "growth")
+                break
             if not changed:
                 break
         else:
-            report.stop = "rounds"
+            cut.append("rounds")
+    report.stop = min(cut, key=_STOPS.index, default=report.stop)
     return report
 
 

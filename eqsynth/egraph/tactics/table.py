@@ -8,7 +8,7 @@ form); that each answer is an equality follows from the law's own function alone
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
@@ -176,6 +176,7 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     found: list[Path] = []
     for read in reads(scope.body):
         assert isinstance(read.tensor, ClassRef)
+        merged: list[Path] = []
         for inner in view.scopes(read.tensor):
             if any(r.tensor == read.tensor for r in reads(inner.body)):
                 continue
@@ -184,12 +185,28 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
             ):
                 continue  # what isn't derived is read by what isn't
             if conditions.is_view(inner) or merging.is_permutation(scope):
-                merged = merging.merge(scope, read, inner)
-                if merged is not None and merged != scope:
-                    found += some(path(scope, Inline(read, inner)))
+                one = merging.merge(scope, read, inner)
+                if one is not None and one != scope:
+                    merged += some(path(scope, Inline(read, inner)))
+        if merged and is_map_of_several(scope):
+            merged = [min(merged, key=lambda m: (len(str(m.scope)), m.scope.digest))]
+        found += merged
     if not found:
         raise Later
     return found
+
+
+def is_map_of_several(scope: Tensor) -> bool:
+    """Whether it is computed element by element from several reads, without a sum.
+
+    Of three tensors that are views in eight ways each, 512 such maps would be made, where a class
+    takes few (``VARIANTS``). Products under a sum take all views: operators are found by them.
+    """
+    return (
+        isinstance(scope, Scope)
+        and not scope.reduction
+        and len(set(reads(scope.body))) > 1
+    )
 
 
 def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -422,8 +439,10 @@ ASKED_AGAIN: Final = (
 )  # fmt: skip
 # Laws whose answers are ways of computing one thing in more or fewer steps, and the scopes up to
 # which a class takes them, those with small bodies first. Which maps are fused into a map is a
-# subset of those before it: a gate of an LSTM would have hundreds.
-VARIANTS: Final = {"expression-fusion": 16}
+# subset of those before it: a gate of an LSTM would have hundreds. Which views a map of several
+# reads takes is a choice for each read: the scores of one token against a cache of keys in two
+# pieces, with rotated positions, had 1,444 sums in one class.
+VARIANTS: Final[Mapping[str, int]] = {"expression-fusion": 16, "view-merge": 16}
 # The same of classes that are products element by element (``sigmoid(o) * tanh(c)``): all but the
 # whole are hardly ever worth a kernel. (LSTM, e-nodes with 16, 8 and 4: 12,093, 7,439, 5,482.)
 GATE_VARIANTS: Final = 4
