@@ -17,7 +17,7 @@ from eqsynth.egraph.saturation import saturate_in_worker, saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase
 from eqsynth.egraph.schedule import saturate as run
 from eqsynth.egraph.session import Session
-from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS
+from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS, is_map_of_several
 from eqsynth.errors import EquivalenceError, RuleError, SaturationError
 from eqsynth.executor import Worker
 from eqsynth.ir.index import Index
@@ -156,6 +156,7 @@ def test_a_gate_is_one_kernel() -> None:
 
 def test_a_gate_is_fused_in_few_ways() -> None:
     """What a gate reads is a sum of products and biases, each of which is a class of its own."""
+
     def gate(name: str) -> Tensor:
         return op("Add", op("Add", leaf(f"a{name}", 2, 3), leaf(f"b{name}", 3)), leaf(name, 2, 3))
 
@@ -243,7 +244,7 @@ def test_an_e_graph_that_was_used_before_goes_the_same_way() -> None:
 
 def test_an_engine_that_failed_is_not_used_again(tmp_path: Path) -> None:
     rewind._kept.owners.clear()
-    text = ";; x' = x\n(rewrite (Permute x o) x :ruleset simplify :name \"shape-wrong\")"
+    text = ';; x\' = x\n(rewrite (Permute x o) x :ruleset simplify :name "shape-wrong")'
     with pytest.raises(SaturationError):
         saturate(op("Permute", leaf("x", 2, 3), attrs=((1, 0),)), with_rules(tmp_path, text))
     assert all(key[0] == "loader" for key, _ in rewind._kept.owners)
@@ -266,6 +267,47 @@ def test_limits_end_a_run_and_are_told() -> None:
     assert once.stop in ("rounds", "saturated") and once.log is None
     for graph in (saturate(root, limits=Limits(enodes=60)), once):
         assert_egraph_consistent(graph)
+
+
+@pytest.mark.parametrize(("bound", "stop"), [("until", "deadline"), ("growth", "growth")])
+def test_what_exploring_is_cut_short_at_is_matched_all_the_same(bound: str, stop: str) -> None:
+    """Phases that explore have neither time nor room here; the product, written as a sum of
+    products, becomes an operator in the phase after them."""
+    phases = [
+        replace(phase, **{bound: 0.0}) if phase.name in ("contract", "stack", "derive") else phase
+        for phase in DEFAULT_PHASES
+    ]
+    a, b = leaf("a", 7, 5), leaf("b", 5, 6)
+    wide = op("Mul", op("Reshape", a, attrs=((7, 5, 1),)), op("Reshape", b, attrs=((1, 5, 6),)))
+    root = op("ReduceSum", wide, attrs=((1,), 0))
+    assert "Matmul" not in operators_in(saturate_terms((root,), RULES, phases[:5], LIMITS, False))
+    graph = saturate_terms((root,), RULES, phases, LIMITS, False)
+    assert graph.stop == stop
+    assert "Matmul" in operators_in(graph)
+
+
+@pytest.mark.rotating
+def test_views_of_several_operands_are_not_combined() -> None:
+    """The scores of one token by rotated positions, against keys in two pieces, of which two heads
+    of queries share one: sums of three products with many views each, 1,958 ways in one class."""
+    q, cache, new = leaf("q", 4, 6), leaf("cache", 2, 5, 6), leaf("new", 2, 1, 6)
+    cos, sin = leaf("cos", 6), leaf("sin", 6)
+
+    low, high = (op("Slice", q, attrs=(1, *part, 1)) for part in ((0, 3), (3, 6)))
+    turned = op("Concat", op("Neg", high), low, attrs=(1,))
+    rotated = op("Add", op("Mul", q, cos), op("Mul", turned, sin))
+    keys = op("Concat", cache, new, attrs=(1,))
+    shared = op(
+        "Reshape",
+        op("Expand", op("Reshape", keys, attrs=((2, 1, 6, 6),)), attrs=((2, 2, 6, 6),)),
+        attrs=((4, 6, 6),),
+    )
+    row = op("Reshape", rotated, attrs=((4, 1, 6),))
+    scores = op("Matmul", row, op("Permute", shared, attrs=((0, 2, 1),)))
+    graph = saturate_terms((scores,), RULES, DEFAULT_PHASES, LIMITS, False)
+    maps = [sum(map(is_map_of_several, members)) for members in graph.classes.values()]
+    assert max(maps) <= 4 * VARIANTS["view-merge"]
+    assert_egraph_consistent(graph)
 
 
 # ---- encoding ----------------------------------------------------------------
@@ -315,7 +357,7 @@ def test_a_term_that_is_added_twice_is_one_class() -> None:
 def test_what_is_cached_of_a_class_is_not_taken_for_it_when_it_is_constant(tmp_path: Path) -> None:
     """The two programs are the same. In the second session a rule makes the difference constant;
     the scope that reads it must be so too, whatever the process has computed before."""
-    text = ";; a - b = exp(a)\n(rewrite (Sub a b) (Exp a) :ruleset simplify :name \"sub-wrong\")"
+    text = ';; a - b = exp(a)\n(rewrite (Sub a b) (Exp a) :ruleset simplify :name "sub-wrong")'
     w = weight("w", 2, 3)
     difference, exp = op("Sub", w, leaf("x", 2, 3)), op("Exp", w)
     constant = []
@@ -401,7 +443,7 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
 PLANTED = """
 import os
 from eqsynth.egraph import saturation
-from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS
+from eqsynth.egraph.tactics.table import GATE_VARIANTS, LAWS, VARIANTS, is_map_of_several
 saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
 LAWS["match-epilogue"] = lambda view, row: os._exit(3)
 """
