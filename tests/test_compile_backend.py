@@ -110,6 +110,7 @@ def test_sizes_that_are_symbolic_from_the_beginning(watched: Watched, how: str) 
     assert len(sized(watched).programs) == 2
 
 
+@pytest.mark.rotating
 def test_numbers_among_the_inputs_are_sizes_too(watched: Watched) -> None:
     def head(x: torch.Tensor, rows: int) -> torch.Tensor:
         return torch.relu(x[:rows]) * rows + torch.arange(rows).view(-1, 1)
@@ -176,6 +177,7 @@ def test_a_graph_that_inductor_refuses_runs(
     assert "Inductor doesn't compile a graph" in caplog.text
 
 
+@pytest.mark.rotating
 def test_training_goes_to_inductor_with_one_warning(watched: Watched) -> None:
     model, x = Bottleneck(), torch.randn(5, 12)
     compiled = torch.compile(model, backend=watched)
@@ -258,6 +260,7 @@ class Permuted(torch.nn.Module):
         return y.stride(), y.transpose(1, 2).view(-1)
 
 
+@pytest.mark.rotating
 def test_results_keep_the_order_of_their_axes_in_memory(watched: Watched) -> None:
     model, x = Permuted().eval(), torch.randn(2, 5, 12)
     compiled = torch.compile(model, backend=watched, options=FAST)

@@ -141,6 +141,7 @@ def test_a_result_that_nobody_could_copy() -> None:
     assert result.data_ptr() != X.data_ptr()  # the result is the caller's
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rows", [1 << 30, 1 << 36])
 def test_a_huge_value_of_which_little_is_read_is_not_computed(rows: int) -> None:
     module = Call(lambda self, x: x.expand(rows, 3)[:2] + 1)

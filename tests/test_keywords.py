@@ -122,6 +122,7 @@ def test_a_decorator_that_fills_in_an_argument_gets_it_once() -> None:
         assert bound[0] is X and bound[1] is Y
 
 
+@pytest.mark.rotating
 def test_dicts_in_any_order_of_keys() -> None:
     model = module(lambda self, d, **more: d["a"] - d["b"][0] * more["u"] / more["v"])
     example = {"a": X, "b": [Y]}

@@ -70,6 +70,7 @@ def test_a_part_of_the_result_takes_a_part_of_the_work(whole: Expr, part: object
     assert "part" in str(program.explain().rules)
 
 
+@pytest.mark.rotating
 def test_what_is_needed_whole_is_asked_for_whole() -> None:
     x = scores()
     first = ops.slice(x @ V, 0, 0, 1)

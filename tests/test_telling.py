@@ -33,6 +33,13 @@ def test_a_run_is_told_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
     assert steps
 
 
+def test_the_engine_is_silent_where_all_loggers_speak(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = eqsynth.input("a", (2, 3)), eqsynth.input("b", (2, 3))
+    with caplog.at_level(logging.INFO):
+        assert eqsynth.prove_equal(a + b, b + a)
+    assert not [record for record in caplog.records if record.name.startswith("egglog")]
+
+
 def test_what_is_refused_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "eqsynth"):
         eqsynth.optimize(torch.nn.ReLU().eval(), (torch.eye(3).to_sparse(),), **OPTIONS)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ to the thread that made it, and after a `SaturationError` from a step it is dead
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,12 @@ from eqsynth.errors import SaturationError
 from eqsynth.rules import rewind
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
+
+# egglog tells of every rule that it declares at the level at which a user asks eqsynth what it does
+# (`logging.basicConfig(level=logging.INFO)`): thousands of lines a session. Who wants them sets the
+# level of this logger.
+if logging.getLogger("egglog").level == logging.NOTSET:
+    logging.getLogger("egglog").setLevel(logging.WARNING)
 
 # A Rust panic, which is no Exception and whose class egglog doesn't export.
 _PANIC = "PanicException"

@@ -46,7 +46,7 @@ def nothing():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("cli")
-    (found / "models.py").write_text(MODELS)
+    (found / "attentive.py").write_text(MODELS)
     return found
 
 
@@ -61,7 +61,7 @@ def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def optimized(folder: Path) -> Path:
     """What ``eqsynth optimize`` writes."""
-    asked = ["models:attention", "-o", "fast.eqsynth", "--objective", "flops", "--json"]
+    asked = ["attentive:attention", "-o", "fast.eqsynth", "--objective", "flops", "--json"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = CliRunner().invoke(app, ["optimize", *asked], env={"COLUMNS": "200"})
@@ -155,7 +155,7 @@ def test_a_damaged_export_is_refused(folder: Path) -> None:
 
 def test_a_file_that_is_no_program_is_refused(folder: Path) -> None:
     for name in ("run", "explain", "profile"):
-        output(name, folder / "models.py", code=2)
+        output(name, folder / "attentive.py", code=2)
         output(name, folder / "missing.eqsynth", code=2)
 
 

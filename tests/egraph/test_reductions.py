@@ -182,6 +182,7 @@ def reduced_first(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
     return ops.sum(ops.syno.unfold(ops.sum(ops.syno.split(x, 0, s), 1), 0, k), 1)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("outer_blocks", [True, False])
 def test_rfactor_is_proved(outer_blocks: bool) -> None:
     case = (24, 3, 4, outer_blocks)
@@ -334,6 +335,7 @@ def nested(draw: st.DrawFn) -> tuple[Scope, Read, Scope]:
     return canonical(Scope((places,), (outer_size,), read, draw(reducers))), read, inner
 
 
+@pytest.mark.rotating
 def test_a_reduction_of_reductions_is_one() -> None:
     answered: Counter[str] = Counter()
 

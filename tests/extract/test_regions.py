@@ -145,6 +145,7 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
         assert bool(by_region(plan)) == taken
 
 
+@pytest.mark.rotating
 def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) -> None:
     """Four layers: one on each engine that is installed, and those that are left on the first."""
     acts = (ops.tanh, ops.sigmoid, ops.relu, ops.gelu)
@@ -286,6 +287,7 @@ def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> Non
     assert not small_constants(captured, plain, [first], most_bytes=255)[first.kernel]
 
 
+@pytest.mark.rotating
 def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
     """A value that lies transposed between two spans is copied before a region reads it."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W)), costs)

@@ -91,6 +91,7 @@ def test_by_time_nothing_is_timed() -> None:
     torch.testing.assert_close(program(x), torch.tanh(x @ weights[0] @ weights[1]))
 
 
+@pytest.mark.rotating
 def test_where_a_route_leads_nowhere_the_program_is_searched() -> None:
     known = found(folded(20))
     program = found(attention(32), known)

@@ -158,6 +158,7 @@ def choose_jointly(drawn: tuple[EGraph, dict[ClassRef, list[Candidate]]], copy_s
     assert jointly.cost_s <= greedy.cost_s + 1e-9
 
 
+@pytest.mark.rotating
 @given(layered(), st.sampled_from([0.0, 3.0, 40.0]))
 @settings(max_examples=30, deadline=None)
 def test_choices_at_once_are_valid_and_no_dearer(

@@ -164,6 +164,7 @@ OWN = """\
 # ---- deriving -----------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_what_is_derived_what_is_not_and_what_is_wrong(found: Enumerated) -> None:
     table = found.table
     candidates = {str(c): c for c in reduced(found)[0]}

@@ -96,6 +96,7 @@ def test_a_region_is_timed_with_weights_as_after_training() -> None:
     assert scalar == 7 and 1e-3 < value.std() < 1e3
 
 
+@pytest.mark.rotating
 def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
     table, ids = Input("t", TensorType((1, 3), "float32")), Input("i", TensorType((9,), "int64"))
     rows = Op("Embedding", (table, ids), ())

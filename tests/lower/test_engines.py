@@ -76,6 +76,7 @@ def test_a_region_computes_what_its_terms_say(engine: Engine) -> None:
     assert len(_storages(results)) == 6  # the second call has left the first one's results alone
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rows", [4, 4096])
 def test_an_argument_is_read_again_where_it_stood_before(engine: Engine, rows: int) -> None:
     """Small results are copied by an engine, large ones computed in place."""
@@ -117,6 +118,7 @@ def test_a_fault_of_an_engine_is_a_kernel_that_does_not_build(
     assert RegionBackend(engine).build([(kernel, {})]) == [None]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("position", [-1, 5])
 def test_a_position_out_of_range_is_an_error(engine: Engine, position: int) -> None:
     """Not the last row, which engines take -1 for, nor zeros."""
@@ -136,6 +138,7 @@ def test_a_region_is_plain_data(engine: Engine) -> None:
     assert kernel_from_data(kernel_to_data(kernel)) == kernel
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("position", [-2, 4])
 def test_a_position_that_is_computed_is_looked_at_too(engine: Engine, position: int) -> None:
     """``w[ids + 1] * w[ids + 1]``, where ``ids + 1`` is computed before the engine runs."""

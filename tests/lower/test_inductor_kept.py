@@ -58,6 +58,7 @@ def call(w: torch.Tensor, b: float = 1.0) -> None:
         torch.testing.assert_close(run(x), torch.relu(x @ w + bias), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotating
 def test_other_large_weights_take_what_was_compiled(compiled: list[Region]) -> None:
     before = len(compiled)
     call(torch.randn(200, 160))

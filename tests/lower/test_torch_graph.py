@@ -252,6 +252,7 @@ def examples(name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (X,), ({"ids": torch.tensor([1, 3])} if name == "by name" else {})
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["plain", "by name"])
 def test_the_original_is_saved_as_the_operators_it_calls(name: str, tmp_path: Path) -> None:
     args, kwargs = examples(name)

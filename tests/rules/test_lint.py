@@ -38,6 +38,7 @@ def test_a_clean_file(tmp_path: Path) -> None:
     assert found(tmp_path, GOOD) == []
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("old", "new", "what", "line"),
     [

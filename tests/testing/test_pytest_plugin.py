@@ -86,6 +86,7 @@ def test_a_wrong_rule_fails_with_its_counterexample(folder: str) -> None:
         assert part in folder, folder
 
 
+@pytest.mark.rotating
 def test_a_file_that_cannot_be_loaded_is_an_error_of_collection(tmp_path: Path) -> None:
     (tmp_path / "broken.egg").write_text(SOUND.replace("(Neg x) :", "(Nex x) :"), encoding="utf-8")
     done = pytest_in(tmp_path, ".")
