@@ -130,8 +130,8 @@ def test_an_exported_program_is_a_model(folder: Path) -> None:
     [
         ("nothing.pt2", ""),
         ("model.bin", "says nothing of its kind"),
-        ("models.py:missing", "missing"),
-        ("models.py:nothing", "returns int"),
+        ("attentive.py:missing", "missing"),
+        ("attentive.py:nothing", "returns int"),
         ("no_such_module:f", "ModuleNotFoundError"),
     ],
 )
@@ -173,7 +173,7 @@ def test_every_command_teaches_with_an_example() -> None:
 def test_an_interrupt_keeps_what_was_found(folder: Path) -> None:
     """Once the first search has said what it found, Ctrl-C ends the second."""
     process = command(
-        "optimize", "models.py:layers", "-o", "kept.eqsynth", "--time-limit", "24", "--json",
+        "optimize", "attentive.py:layers", "-o", "kept.eqsynth", "--time-limit", "24", "--json",
         cwd=folder,
     )  # fmt: skip
     assert process.stderr is not None
