@@ -21,7 +21,8 @@ A function may be written out, as a product or a sum of one tensor's functions:
 
     x * clamp(x + 3, 0, 6) / 6   a function of x, scaled
 
-A segment that is large is cut further where one tensor is live, though something is lost there.
+A segment that is large is cut further where one tensor is live, or one beside the result of an
+encoder that all layers of the decoder read, though something is lost there.
 
 What is live beside it doesn't count if several layers read it and no contraction made it (masks,
 positions): it is materialized once in any case. Nor do results of the program that nothing reads
@@ -48,6 +49,9 @@ _SUMS = frozenset({"Add", "Sub"})
 # Operators at most of a function that is written out.
 _LONGEST_FUNCTION = 32
 
+# Contractions that read what a layer is given: queries, keys and values, or those and a gate.
+_OF_A_LAYER = 3
+
 MOST_TERMS: Final = 100
 """Of more terms that aren't constant, a segment is cut where something is lost."""
 
@@ -58,15 +62,18 @@ def cuts(program: Program, most: int = MOST_TERMS) -> list[tuple[Tensor, ...]]:
 
     Args:
         most: of more terms that aren't constant a segment is cut further, at all of its places of
-            one kind, so that equal layers become equal segments. First where a contraction reads a
-            sum, a product or a function: ``w @ (a + b)`` isn't distributed across such a cut. If
-            that isn't enough, where a contraction or several terms read anything at all.
+            one kind, so that equal layers become equal segments. First beside what all layers of a
+            decoder take, the result of the encoder: keys and values of different layers aren't
+            one product then. Next where a contraction reads a sum, a product or a function:
+            ``w @ (a + b)`` isn't distributed across such a cut. If that isn't enough, where a
+            contraction or several terms read anything at all.
     """
     walk = _Walk.of(program)
     places = walk.places()
     ends = [position for position, kind in places.items() if kind is _Place.FUNCTION]
-    for kind in (_Place.MATERIALIZED, _Place.READ):
-        more = [position for position, other in places.items() if other is kind]
+    wider = walk.places(walk.read_by_layers(places))
+    for wanted in _Place:
+        more = [position for position, kind in wider.items() if kind is wanted]
         for begin, end in pairwise([-1, *ends, len(walk.order) - 1]):
             if end - begin > most:
                 ends += [position for position in more if begin < position < end]
@@ -119,15 +126,24 @@ class _Walk:
             live = {t for t in live if last.get(t, -1) > position}
             yield position, term, live
 
-    def places(self) -> dict[int, _Place]:
-        """Where the program may be cut, and why."""
+    def places(self, given: Set[Tensor] = frozenset()) -> dict[int, _Place]:
+        """Where the program may be cut, and why, if tensors that are given may be live there."""
         results = set(self.program.outputs)
         return {
             position: kind
             for position, term, live in self.live()
             if term in live - results
-            and live - self.beside == {term}
+            and live - self.beside - (given - {term}) == {term}
             and (kind := self._kind(term)) is not None
+        }
+
+    def read_by_layers(self, places: Mapping[int, _Place]) -> set[Tensor]:
+        """Tensors at which the program may be cut and that more contractions read than one layer
+        has for its keys and values: the result of an encoder."""
+        return {
+            term
+            for term in (self.order[position] for position in places)
+            if sum(1 for _ in self._contractions(term)) > _OF_A_LAYER
         }
 
     def _kind(self, term: Tensor) -> _Place | None:

@@ -296,6 +296,44 @@ def test_a_large_segment_is_cut_where_little_is_lost() -> None:
     assert rebuilt(graph) == program.outputs
 
 
+class _DecoderLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.wide = (nn.Linear(4, 4) for _ in range(4))
+        self.first, self.second = nn.LayerNorm(4), nn.LayerNorm(4)
+
+    def forward(self, x: TorchTensor, memory: TorchTensor) -> TorchTensor:
+        weights = torch.softmax(self.q(x) @ self.k(memory).transpose(-1, -2), -1)
+        x = self.first(x + weights @ self.v(memory))
+        return self.second(x + torch.relu(self.wide(x)))
+
+
+class _EncoderDecoder(nn.Module):
+    """Every layer of the decoder reads the result of the encoder, which so is live to the end."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.encoder, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        self.layers = nn.ModuleList(_DecoderLayer() for _ in range(layers))
+
+    def forward(self, x: TorchTensor) -> TorchTensor:
+        memory = self.norm(torch.relu(self.encoder(x)))
+        y = memory[:, :2]
+        for layer in self.layers:
+            y = layer(y, memory)
+        return y
+
+
+def test_a_decoder_is_cut_beside_what_its_encoder_gives() -> None:
+    program = program_of(_EncoderDecoder(5), 1, 6, 4)
+    whole = cut(program, 10**6)
+    segments = cut(program, 30)
+    assert len(whole) <= 2 and len(segments) >= 5
+    assert len({segment.key for segment in segments}) <= 4
+    graph = stitch(program, segments, [unsaturated(s.roots, "") for s in segments])
+    assert rebuilt(graph) == program.outputs
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("name", ["resnet18", "vgg16", "csrnet", "fsrcnn", "lstm", "bert64"])
 def test_segments_follow_each_other(name: str) -> None:
