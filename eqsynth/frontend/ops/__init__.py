@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eqsynth.frontend.ops import pointwise, syno
+from eqsynth.frontend.ops.attention import scaled_dot_product_attention
 from eqsynth.frontend.ops.contraction import (
     addmm,
     conv1d,
@@ -23,7 +24,6 @@ from eqsynth.frontend.ops.contraction import (
     gbmm,
     linear,
     matmul,
-    scaled_dot_product_attention,
     upsample_bilinear2d,
     upsample_nearest,
 )

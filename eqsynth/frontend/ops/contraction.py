@@ -1,16 +1,15 @@
-"""Linear operators under torch's names: matrix products, convolutions, interpolation, attention."""
+"""Linear operators under torch's names: matrix products, convolutions, interpolation."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
-from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
-from eqsynth.frontend.expr import Expr, as_tensor, cast, make, merge_values
-from eqsynth.frontend.ops import creation, pointwise, reduction, views
+from eqsynth.errors import DtypeError, ShapeError
+from eqsynth.frontend.expr import Expr, make, merge_values
+from eqsynth.frontend.ops import pointwise, views
 from eqsynth.frontend.promotion import Number
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, product
@@ -134,78 +133,6 @@ def gbmm(input: Expr, other: Expr, dilation: int = 1) -> Expr:
         ShapeError, DtypeError: the operands don't fit.
     """
     return make("GBMM", (input, other), dilation)
-
-
-def scaled_dot_product_attention(
-    query: Expr,
-    key: Expr,
-    value: Expr,
-    attn_mask: Expr | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Expr:
-    """``softmax(query @ key.T * scale + mask) @ value``, as products and a softmax.
-
-    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e). A query that may attend to nothing gives 0,
-    as in torch.
-
-    Raises:
-        UnsupportedOperatorError: ``dropout_p`` isn't 0: which weights are dropped is random.
-        DtypeError: the mask is neither of bools nor of the query's floats.
-    """
-    if dropout_p:
-        raise UnsupportedOperatorError(
-            what="scaled_dot_product_attention drops weights at random",
-            got=f"dropout_p = {dropout_p}",
-            expected="0",
-            hint="torch applies dropout_p in evaluation mode too; pass 0 there",
-        )
-    if attn_mask is not None and attn_mask.dtype not in ("bool", query.dtype):
-        raise DtypeError(
-            what="scaled_dot_product_attention: the mask has another dtype",
-            got=attn_mask.dtype,
-            expected=f"bool or {query.dtype}",
-            hint="cast the mask",
-        )
-    if query.dtype in ("float16", "bfloat16"):
-        # Scores are no results: 3e5 is no float16, and 30 has one digit less than a weight needs.
-        q, k, v = (cast(x, "float32") for x in (query, key, value))
-        mask = attn_mask
-        if mask is not None and mask.dtype != "bool":
-            mask = cast(mask, "float32")
-        result = scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale, enable_gqa)
-        return cast(result, query.dtype)
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores: Expr = pointwise.mul(matmul(query, views.transpose(key, -2, -1)), factor)
-    if is_causal:
-        grid = scores.shape[-2:]
-        seen = pointwise.ge(creation.iota(grid, 0), creation.iota(grid, 1))
-        scores = _masked(scores, seen)
-    if attn_mask is None:
-        return matmul(reduction.softmax(scores, -1), value)
-    if attn_mask.dtype == "bool":
-        scores = _masked(scores, attn_mask)
-    else:
-        scores = pointwise.add(scores, attn_mask)
-    nothing = pointwise.eq(reduction.amax(scores, -1, keepdim=True), -math.inf)
-    weights = reduction.softmax(scores, -1)
-    return matmul(pointwise.where(nothing, as_tensor(0.0, weights.dtype), weights), value)
-
-
-def _masked(scores: Expr, seen: Expr) -> Expr:
-    return pointwise.where(seen, scores, as_tensor(-math.inf, scores.dtype))  # type: ignore[no-any-return]
-
-
-def _repeat_heads(x: Expr, times: int) -> Expr:
-    """Each head ``times`` times in a row (axis -3)."""
-    *batch, heads, length, width = x.shape
-    split = views.reshape(x, (*batch, heads, 1, length, width))
-    tiled = views.expand(split, (*batch, heads, times, length, width))
-    return views.reshape(tiled, (*batch, heads * times, length, width))
 
 
 # -- convolutions -----------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def at_positions(input: Expr, indices: Mapping[int, Expr]) -> Expr | None:
 def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None:
     """The values of an integer term as an index below ``extent``; its axes, broadcast to ``shape``,
     are the slots from ``place`` on. Values that all count from the end are moved to the front."""
-    value = _value(term)
+    value = known_value(term)
     if value is None or not value.size:
         return None
     whole = np.broadcast_to(value, shape)
@@ -76,8 +76,8 @@ def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None
     return index
 
 
-def _value(term: Tensor) -> Any:
-    """The value of a term that reads no tensor; None for others, and for what is large."""
+def known_value(term: Tensor) -> Any:
+    """The value of a term that reads no tensor, an array; None for others, and for a large one."""
     parts: Sequence[Tensor] = list(topological([term]))
     for part in parts:
         opaque = isinstance(part, Op) and part.name == "Opaque"
