@@ -168,7 +168,7 @@ class Search:
                 )  # fmt: skip
                 found = with_engines(
                     graph, own, tried, costs, measurer, self._left_s(),
-                    partial(self._tell, graph),
+                    partial(self._tell, graph), measurer.in_turns,
                 )  # fmt: skip
                 times = costs.relied_on() if timing else {}
             if timing:

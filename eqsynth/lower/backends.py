@@ -19,7 +19,7 @@ from eqsynth.errors import EqsynthError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
 from eqsynth.extract.measure import describe_cpu, measure_cpu_target
 from eqsynth.extract.target import CPU, Target
-from eqsynth.extract.timing import Clock, Timing, time_one, wall_s
+from eqsynth.extract.timing import Clock, Timing, time_interleaved, time_one, wall_s
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Region, Tensor, args_of
 from eqsynth.lower.engines.engine import RegionBackend
@@ -32,6 +32,9 @@ from eqsynth.lower.vendor import OneDnnBackend
 
 # Kernels that are built, and linked, at a time between two looks at the clock: half a second.
 _TOGETHER = 16
+
+# Rounds in which whole programs are timed against each other, and calls and seconds of one turn.
+_ROUNDS, _BLOCK, _TURN_S = 9, 20, 0.04
 
 
 def cpu_backends(
@@ -132,9 +135,7 @@ def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
     )
 
 
-def random_argument(
-    term: Tensor, layout: Layout, below: int = 2, least: int = 0
-) -> torch.Tensor:
+def random_argument(term: Tensor, layout: Layout, below: int = 2, least: int = 0) -> torch.Tensor:
     """A value of the term's type, dense in ``layout``: normal floats, integers from ``least`` to
     ``below``, which isn't one of them."""
     dtype = torch_dtype(term.dtype)
@@ -244,6 +245,30 @@ def load_libraries() -> None:
 _prepared: dict[Kernel, tuple[Runner | None, list[torch.Tensor]]] = {}
 
 
+# Whole programs that were timed, until they are timed in turns.
+_whole: dict[Kernel, Call] = {}
+
+
+def time_in_turns(
+    kernels: Sequence[Kernel], threads: int, limit_s: float, target: Target | None = None
+) -> list[Timing | None]:
+    """Whole programs against each other; a task of the measuring worker that has timed them, and
+    that keeps them no longer. None for one that it hasn't.
+
+    Where the machine is shared, all that runs takes twice as long for seconds and then doesn't: of
+    programs that were timed one after the other, that decides which looks faster.
+    """
+    torch.set_num_threads(threads)
+    _, place = _of(target)
+    calls = {str(n): _whole[kernel] for n, kernel in enumerate(kernels) if kernel in _whole}
+    _whole.clear()
+    with torch.no_grad():
+        times = time_interleaved(
+            calls, repeats=_ROUNDS, block=_BLOCK, turn_s=_TURN_S, limit_s=limit_s, clock=place.clock
+        )
+    return [times.get(str(n)) for n in range(len(kernels))]
+
+
 def prepare_kernels(
     kernels: Sequence[Kernel],
     threads: int,
@@ -255,6 +280,7 @@ def prepare_kernels(
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _prepared.clear()
+    _whole.clear()
     backends, place = _of(target)
     with torch.no_grad():
         for kernel in kernels:
@@ -281,7 +307,10 @@ def _time_together(
         try:
             between = None if kernel in alone else partial(others, given)
             call = None if runner is None else partial(runner, *given)
-            yield None if call is None else steady(call, until, between, place.clock)
+            timing = None if call is None else steady(call, until, between, place.clock)
+            if call is not None and kernel in alone:
+                _whole[kernel] = call
+            yield timing
         except (EqsynthError, RuntimeError):
             place.after_failure()
             yield None

@@ -21,12 +21,21 @@ from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
-from eqsynth.lower.backends import Known, load_libraries, prepare_kernels, time_kernels
+from eqsynth.lower.backends import (
+    Known,
+    load_libraries,
+    prepare_kernels,
+    time_in_turns,
+    time_kernels,
+)
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH: Final = 24
 # Longer than any batch takes to compile and run.
 _BATCH_TIMEOUT_S: Final = 120.0
+# Time that is left if whole programs are to be timed in turns.
+_TURNS_S: Final = 2.0
+
 # Time past the deadline in which a worker may hand over what it has; then it is ended.
 _GRACE_S: Final = 0.5
 
@@ -124,6 +133,21 @@ class Measurer:
         # One of them is to blame: half by half.
         middle = len(kernels) // 2
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
+
+    def in_turns(self, kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing]:
+        """The times, measured in turns, of whole programs that were timed one by one before; none
+        if there is no time for it, or their worker is gone."""
+        left_s = until - time.monotonic()
+        if self._worker is None or len(kernels) < 2 or left_s < _TURNS_S:
+            return {}
+        begin, times = time.monotonic(), list[Timing | None]()
+        with suppress(EqsynthError):
+            times = self._worker.run(
+                time_in_turns, list(kernels), self._threads, left_s / 2, self._target,
+                timeout_s=left_s + _GRACE_S,
+            )  # fmt: skip
+        self.spent_s += time.monotonic() - begin
+        return {k: timing for k, timing in zip(kernels, times, strict=False) if timing is not None}
 
     def close(self) -> None:
         """Gives the worker back. One that still loads is ended: it would slow what comes next."""

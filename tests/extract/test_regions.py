@@ -73,9 +73,7 @@ def costs(tmp_path: Path) -> CostModel:
 
 def compiled(captured: Captured, graph: EGraph, plan: Plan) -> CompiledProgram:
     parts = assemble(captured.program, graph, plan, captured.weights, cpu_backends(), 1 << 30)
-    return CompiledProgram(
-        parts.parameters, parts.steps, parts.outputs, captured, parts.constants
-    )
+    return CompiledProgram(parts.parameters, parts.steps, parts.outputs, captured, parts.constants)
 
 
 def by_region(plan: Plan) -> list[PlanStep]:
@@ -129,7 +127,12 @@ def test_a_slower_or_broken_engine_takes_nothing(costs: CostModel) -> None:
     _, graph, found = searched(mlp(), costs)
     for answer in (seconds(100.0), None):
         again = with_engines(
-            graph, found, engines(["inductor"]), costs, lambda ks, _, a=answer: {ks[0]: a}, 60.0  # type: ignore[misc]
+            graph,
+            found,
+            engines(["inductor"]),
+            costs,
+            lambda ks, _, a=answer: {ks[0]: a},
+            60.0,  # type: ignore[misc]
         )
         assert again.plan.steps == found.plan.steps
 
@@ -143,6 +146,33 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
             lambda kernels, _until: {k: seconds(5.0) for k in kernels}, 60.0,
         ).plan  # fmt: skip
         assert bool(by_region(plan)) == taken
+
+
+@pytest.mark.parametrize(("raced", "chosen"), [(False, 0), (True, 1)])
+def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
+    costs: CostModel, raced: bool, chosen: int
+) -> None:
+    """One after the other, the first looked twice as fast: the machine was, just then."""
+    program = capture_expression(ops.neg(ops.neg(ops.tanh(X @ W)))).program
+    rules = load_rules().select()
+    graph = saturate_terms(program.outputs, rules, DEFAULT_PHASES, Limits(), False)
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+    )
+    asked: list[Kernel] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing]:
+        asked.extend(kernels)
+        return {kernels[0]: seconds(0.1 if len(asked) == 1 else 0.2)}
+
+    def in_turns(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing]:
+        return {k: seconds(0.15 if k == asked[1] else 0.2) for k in kernels if raced}
+
+    # What the search chose, and the original: two programs for one engine.
+    better = with_engines(
+        graph, found, engines(["inductor"]), costs, measure, 600.0, in_turns=in_turns
+    )
+    assert len(asked) >= 2 and better.plan.steps[0].kernel == asked[chosen]
 
 
 @pytest.mark.rotating
@@ -299,9 +329,7 @@ def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
         tanh, args=((ref, (1, 0)),), result=(tanh.result[0], (1, 0)),
         kernel=replace(tanh.kernel, inputs=((1, 0),), output=(1, 0)),
     )  # fmt: skip
-    end = replace(
-        relu, args=(strided.result,), kernel=replace(relu.kernel, inputs=((1, 0),))
-    )
+    end = replace(relu, args=(strided.result,), kernel=replace(relu.kernel, inputs=((1, 0),)))
     plan = replace(found.plan, steps=(product, turned, strided, end), cost_s=4.0)
 
     def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:

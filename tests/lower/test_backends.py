@@ -135,6 +135,19 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
+def test_whole_programs_that_were_timed_are_timed_again_in_turns(measurer: Measurer) -> None:
+    small, large, part = kernel(relu(10)), kernel(relu(4_000_000)), kernel(relu(20))
+    measurer.alone = {small, large}
+    measurer([large, small, part])
+    times = measurer.in_turns([large, small, part], time.monotonic() + 60.0)
+    assert set(times) == {large, small} and times[large].median_s > times[small].median_s
+    # They are kept for that only, and nothing is begun that can't be ended.
+    assert measurer.in_turns([large, small], time.monotonic() + 60.0) == {}
+    measurer([large, small])
+    assert measurer.in_turns([large, small], time.monotonic() + 0.1) == {}
+    measurer.alone = set()
+
+
 def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else kernels' times don't add up to what a program of them takes."""
     others: list[Sequence[torch.Tensor]] = []
