@@ -166,7 +166,7 @@ def with_engines(
             timed += _time(kernels, costs, measure, end)
             if (first, last) == (0, len(parts)):
                 leading = _leading(kernels, costs, end - time.monotonic())
-                costs.record(in_turns(leading, end) if len(leading) > 1 else {})
+                costs.record(_at_best(in_turns(leading, end) if len(leading) > 1 else {}, costs))
             ended = ended and all(map(costs.measured, kernels))
             placed = {tried: _placed(step, plan, span, costs) for tried, step in ways}
             took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
@@ -236,6 +236,16 @@ def _leading(kernels: Sequence[Kernel], costs: CostModel, left_s: float) -> list
     least_s = min(took.values(), default=0.0)
     near = [kernel for kernel, s in took.items() if s <= APART * least_s and s < float("inf")]
     return near if 6 * sum(took[kernel] for kernel in near) < left_s / 2 else []
+
+
+def _at_best(turns: Mapping[Kernel, Timing], costs: CostModel) -> dict[Kernel, Timing]:
+    """Times that were taken in turns, at the pace of the best of those that were taken in a row:
+    a turn begins with sleeping threads, and the plan's own kernels were timed in a row."""
+    pace = min((costs.timed_only(k) / t.q1_s for k, t in turns.items()), default=1.0)
+    return {
+        k: Timing(pace * t.median_s, pace * t.q1_s, pace * t.q3_s, t.samples)
+        for k, t in turns.items()
+    }
 
 
 def _placed(step: PlanStep, plan: Plan, span: Span, costs: CostModel) -> PlanStep:

@@ -33,8 +33,9 @@ from eqsynth.lower.vendor import OneDnnBackend
 # Kernels that are built, and linked, at a time between two looks at the clock: half a second.
 _TOGETHER = 16
 
-# Rounds in which whole programs are timed against each other, and calls and seconds of one turn.
-_ROUNDS, _BLOCK, _TURN_S = 9, 20, 0.04
+# Rounds in which whole programs are timed against each other, calls and seconds of one turn, and
+# the pause before it.
+_ROUNDS, _BLOCK, _TURN_S, _PAUSE_S = 9, 100, 0.03, 0.01
 
 
 def cpu_backends(
@@ -264,8 +265,9 @@ def time_in_turns(
     _whole.clear()
     with torch.no_grad():
         times = time_interleaved(
-            calls, repeats=_ROUNDS, block=_BLOCK, turn_s=_TURN_S, limit_s=limit_s, clock=place.clock
-        )
+            calls, repeats=_ROUNDS, block=_BLOCK, pause_s=_PAUSE_S, turn_s=_TURN_S, limit_s=limit_s,
+            clock=place.clock,
+        )  # fmt: skip
     return [times.get(str(n)) for n in range(len(kernels))]
 
 
