@@ -88,7 +88,9 @@ def prove_equal(
 ) -> Proof:
     """Searches for a derivation of ``right`` from ``left``, or of both from each other.
 
-    Inputs and weights of the same name are the same tensor in both.
+    Inputs and weights of the same name are the same tensor in both. Equal means over the real
+    numbers, wherever both sides are defined: ``sqrt(x) * sqrt(x)`` is x, of which the left side
+    says nothing below 0.
 
     Raises:
         EqsynthError: a limit is no positive number.
