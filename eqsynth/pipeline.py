@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from eqsynth import telling
-from eqsynth.checking import Stage, warn
-from eqsynth.egraph.graph import EGraph
+from eqsynth.checking import warn
 from eqsynth.errors import (
     CaptureError,
     EqsynthError,
@@ -29,39 +25,27 @@ from eqsynth.errors import (
     LoweringError,
     UnsteadyError,
 )
-from eqsynth.explain import NoExplanation, Page, explain_plan
-from eqsynth.extract.in_place import InPlace
-from eqsynth.extract.plan import Plan
+from eqsynth.explain import NoExplanation
 from eqsynth.extract.route import Route
-from eqsynth.extract.search import Extraction
 from eqsynth.extract.target import CPU, Target
-from eqsynth.extract.timing import time_one
-from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
+from eqsynth.frontend.captured import capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture
-from eqsynth.lower.backends import backends_of, is_here, place_of, target_here
 from eqsynth.lower.backends import engines as engines_of
+from eqsynth.lower.backends import is_here, place_of, target_here
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.holders import Opened, inside
-from eqsynth.lower.measurer import Measurer
-from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.reruns import unchanged
-from eqsynth.lower.step_times import kernel_times, opaque_share
-from eqsynth.lowered import lowered, mutations_of
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original, on_host
 from eqsynth.planned import plan
 from eqsynth.progress import Progress
-from eqsynth.race import race
-from eqsynth.report import WHOLE, Report
-from eqsynth.rules import RuleSet
-from eqsynth.searching import Search, Searched
+from eqsynth.report import Report
+from eqsynth.running import Run
 from eqsynth.settings import Settings, aimed_at
-from eqsynth.why_not import operator_times, why_not
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -225,7 +209,7 @@ def optimize(
         captured = original.captured
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
-        run = _Run(settings, captured, original, loaded, report, bar, route)
+        run = Run(settings, captured, original, loaded, report, bar, route)
         try:
             result = run.pipeline()
         except (ExtractionError, LoweringError) as error:
@@ -265,185 +249,3 @@ def _route_of(like: object) -> Route | None:
         expected="a CompiledProgram that optimize gave, or its report.route",
         hint="a program that was loaded from a file has no plan that could be followed",
     )
-
-
-# Operators of a program that takes longer aren't timed one by one for the explanation.
-_LONG_S = 1.0
-
-
-@dataclass
-class _Run:
-    """One optimization on its way; the stages fill the report."""
-
-    settings: Settings
-    captured: Captured
-    original: Original
-    rules: RuleSet
-    report: Report
-    bar: Progress
-    route: Route | None = None
-    begin: float = field(default_factory=time.monotonic)
-    # What has made the e-graph; set before anything is lowered.
-    search: Search = field(init=False)
-    # The fastest program that was built to be timed, its plan, and the seconds that it took.
-    built: tuple[Plan, CompiledProgram, float] | None = None
-    # Keeps, or forgets, what was chosen, once it is known whether it is worth it.
-    settle_choice: Callable[[bool], None] = lambda _won: None
-
-    def pipeline(self) -> CompiledProgram:
-        self.report.count_before(self.captured.program)
-        telling.captured(self.captured, self.report)
-        self.original.refuse_nan()
-        self.original.try_inputs()
-        weights = self.captured.program.weights()
-        far = self.original.target.far(sum(w.type.nbytes for w in weights))
-        target = self.original.target
-        with Measurer(target.threads, target) as measurer:
-            measurer.far = far
-            searched = self._searched(measurer)
-        graph, own, found = searched.graph, searched.own, searched.found
-        self.settle_choice, self.report.route = searched.settle, searched.route
-        if self.settings.tune and self.settings.objective == "time":
-            with self._stage("tune"):
-                own, found, self.report.tuned = tuned_plans(
-                    own, found, self.original.target, far, self.settings.tune, self.bar.told
-                )
-        try:
-            compiled, plan = self._checked(graph, found), found.plan
-        except (LoweringError, Mismatch) as error:
-            if found.plan is own.plan:
-                raise
-            # An engine that is wrong, or that doesn't build here, costs its part of the plan.
-            telling.refused("regions on engines", error)
-            self.report.engine_refused = str(error)
-            self.settle_choice(False)
-            self.settle_choice = lambda _won: None
-            compiled, plan = self._checked(graph, own), own.plan
-        with self._stage("race"), unchanged(self.captured.buffers):
-            return self._race(graph, plan, compiled)
-
-    def _searched(self, measurer: Measurer) -> Searched:
-        search = Search(
-            self.captured, self.original, self.settings, self.rules, self.report, self.bar,
-            measurer, self.begin, self._in_place,
-        )  # fmt: skip
-        self.search = search
-        if self.route is not None:
-            with self._stage("follow"):
-                followed = search.follow(self.route)
-            if followed is not None:
-                return followed
-        with self._stage("saturate"):
-            graph = search.saturate()
-        with self._stage("extract"):
-            searched = search.extract(graph)
-        self.report.part("extract", "measure", measurer.spent_s)
-        return searched
-
-    def _checked(self, graph: EGraph, found: Extraction) -> CompiledProgram:
-        """The program of a plan, held against the original.
-
-        Raises:
-            LoweringError: a kernel doesn't build.
-            Mismatch: the program differs from the original.
-        """
-        with self._stage("lower"):
-            compiled, self.built = self._lowered(graph, found.plan), None
-        self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
-        with self._stage("check"):
-            if self.settings.check:
-                settings, rules = self.settings, self.rules
-                stage = Stage(self.captured, rules, settings.rules, settings.numerics, self.report)
-                stage.hold(compiled, self.original)
-        return compiled
-
-    def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
-        if self.built is not None and self.built[0].runs_as(plan):
-            return self.built[1]
-        captured, original = self.captured, self.original
-        compiled = lowered(
-            captured,
-            graph,
-            plan,
-            backends_of(original.target, captured.opaque),
-            place=original.place,
-            limit_bytes=self.settings.memory_limit,
-            own=self.settings.own_constants,
-            module=original.module,
-            report=self.report,
-            mutations=mutations_of(self.captured),
-            explanation=self._explanation(graph, plan),
-        )
-        return compiled
-
-    # ---- stages ------------------------------------------------------------------
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        self.bar.stage(name)
-        yield
-        spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
-        self.report.stages_s = {**self.report.stages_s, name: spent}
-
-    def _in_place(self, graph: EGraph, plan: Plan, until: float) -> InPlace | None:
-        """What a plan takes, and its kernels where they stand; None where it doesn't build. Of the
-        programs that were built the fastest is kept, since it is the one that will be used."""
-        args, kwargs = self.original.args, self.original.kwargs
-        with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
-            compiled = self._lowered(graph, plan)
-            place = self.original.place
-            call = partial(compiled, *args, **kwargs)
-            total_s = time_one(call, until=until, clock=place.clock).q1_s
-            if self.built is None or total_s < self.built[2]:
-                self.built = plan, compiled, total_s
-            told = place.alone and time.monotonic() < until
-            return InPlace(total_s, kernel_times(compiled, args, kwargs) if told else {})
-        return None
-
-    def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
-        """Times both; the original stays unless the other is faster by more than the noise."""
-        args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
-        result = race(
-            lambda: original(*args, **kwargs),
-            lambda: compiled(*args, **kwargs),
-            seconds=0.3 + 0.1 * self.settings.time_limit_s,
-            clock=self.original.place.clock,
-        )
-        must_win = self.settings.objective == "time" and self.original.module is not None
-        kept = must_win and not result.won
-        self.settle_choice(not kept)
-        self.report.timed(result.before, result.after, kept)
-        telling.timed(result, kept)
-        if any(step.kernel.opaque for step in compiled.steps):
-            self.report.opaque_share = opaque_share(compiled, args, kwargs)
-        limit_bytes = self.settings.memory_limit
-        told = self.captured, graph, plan, compiled, args, kwargs, limit_bytes
-        if not kept:
-            if must_win and result.before.median_s < _LONG_S:
-                self.report.operator_times = operator_times(*told)
-            return compiled
-        self.report.reason = "nothing faster was found"
-        self.report.why_not = why_not(*told)
-        return self.original.program(self.report)
-
-    # ---- parts ---------------------------------------------------------------------
-
-    def _explanation(self, graph: EGraph, plan: Plan) -> Callable[[], object]:
-        """Made when it is asked for: the logs are replayed then."""
-        why = partial(
-            explain_plan,
-            self.captured.program,
-            tuple(self.search.segments),
-            {key: g.log for key, g in self.search.graphs.items()},
-            graph,
-            plan,
-            {
-                key: g.stop
-                for key, g in self.search.graphs.items()
-                if self.settings.explain and g.stop not in WHOLE
-            },
-            partial(getattr, self.report, "operator_times"),
-        )
-        self.report.page = Page(why)
-        return why

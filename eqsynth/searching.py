@@ -48,7 +48,7 @@ class Searched:
     Attributes:
         graph: of the whole program.
         own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
-        settle: keeps, or forgets, what was chosen, once it is known whether it is worth it.
+        settle: is told which of the two is used, or None for the original; keeps it, or forgets.
         route: of the plan.
     """
 
@@ -56,7 +56,7 @@ class Searched:
     own: Extraction
     found: Extraction
     route: Route
-    settle: Callable[[bool], None] = lambda _won: None
+    settle: Callable[[Extraction | None], None] = lambda _used: None
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Search:
         target, settings, measurer = self.original.target, self.settings, self.measurer
         # Building comes after the deadline, so that it may take a share of the limit's slack.
         slack_s = 0.2 * settings.time_limit_s + 0.5
-        settle: Callable[[bool], None] = Searched.settle
+        settle: Callable[[Extraction | None], None] = Searched.settle
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)

@@ -75,5 +75,12 @@ def timed(result: Race, kept: bool) -> None:
     )  # fmt: skip
 
 
+def raced(result: Race) -> None:
+    log.info(
+        "timed the program of own kernels at %.3f ms, and with regions on engines at %.3f ms",
+        result.before.median_s * 1e3, result.after.median_s * 1e3,
+    )  # fmt: skip
+
+
 def refused(what: str, why: BaseException | str) -> None:
     log.info("refused %s: %s", what, why)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import eqsynth
-from eqsynth import pipeline
+from eqsynth import running
 from eqsynth.errors import EquivalenceError, EquivalenceWarning
 from eqsynth.lower.program import CompiledProgram
 
@@ -53,7 +53,7 @@ def test_a_wrong_rule_is_named_by_its_file_and_line(tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_is_named_and_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered = pipeline.lowered
+    lowered = running.lowered
 
     def faulty(*args: Any, **settings: Any) -> CompiledProgram:
         program = lowered(*args, **settings)
@@ -63,7 +63,7 @@ def test_a_wrong_kernel_is_named_and_no_rule(monkeypatch: pytest.MonkeyPatch) ->
         program._run, program.source = program._compiled()
         return program
 
-    monkeypatch.setattr(pipeline, "lowered", faulty)
+    monkeypatch.setattr(running, "lowered", faulty)
     net = Net().eval()
     with pytest.raises(EquivalenceError) as caught:
         eqsynth.optimize(net, (X,), strict=True, **QUICK)

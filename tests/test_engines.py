@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import torch
 
 import eqsynth
-from eqsynth import pipeline
+from eqsynth import running
 from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.timing import Timing
 from eqsynth.lower.backends import engines
 from eqsynth.lower.engines import inductor
+from eqsynth.race import Race
 
 
 class Net(torch.nn.Module):
@@ -76,6 +79,28 @@ def test_the_fastest_runs(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Region" in repr(program)
 
 
+@TOGETHER
+def test_engines_that_are_slower_in_the_program_give_way(
+    fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The profile promises that a region takes no time; the programs, timed in turns, tell."""
+    cache = shutil.copytree(fast_inductor, tmp_path / "cache")
+    monkeypatch.setenv("EQSYNTH_CACHE", str(cache))
+    for chosen in list(cache.rglob("plans-1")):  # by other tests
+        shutil.rmtree(chosen)
+    slow, fast = (Timing(s, s, s, 9) for s in (2.0, 1.0))
+    races = iter([Race(fast, slow), Race(slow, fast), Race(slow, fast)])
+    monkeypatch.setattr(running, "race", lambda *_, **__: next(races))
+    for remembered in (False, True):
+        program = optimized(engines=["inductor"], strict=True)
+        assert program.report.backend != "inductor" and program.original is None
+        assert program.report.remembered_plan == remembered
+        assert program.explain()
+        for mine, wanted in zip(program(X), NET(X), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    assert next(races, None) is None
+
+
 def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The plan that is chosen was built already, to time its kernels in their places."""
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
@@ -86,8 +111,8 @@ def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         built.append(plan)
         return real(captured, graph, plan, *rest, **named)
 
-    real = pipeline.lowered
-    monkeypatch.setattr(pipeline, "lowered", lowered)
+    real = running.lowered
+    monkeypatch.setattr(running, "lowered", lowered)
     optimized(engines=())
     assert built
     for n, plan in enumerate(built):
@@ -95,9 +120,7 @@ def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @TOGETHER
-def test_it_is_saved(
-    fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_saved(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EQSYNTH_CACHE", str(fast_inductor))
     monkeypatch.setattr("eqsynth.race.Race.won", True)
     path = tmp_path / "net.eqsynth"

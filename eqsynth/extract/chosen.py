@@ -80,14 +80,23 @@ def recall(
 
 
 def settle(
-    path: Path, own: Extraction, found: Extraction, times: Mapping[str, float], won: bool
+    path: Path,
+    own: Extraction,
+    found: Extraction,
+    times: Mapping[str, float],
+    used: Extraction | None,
 ) -> None:
-    """Keeps what was chosen, if the search for it came to its own end and the program is used. What
-    lost the race is forgotten: what was measured in a bad hour isn't believed for ever."""
-    if won and own.ended and found.ended and own.complete and found.complete:
-        kept.keep(path, Chosen(own, found, dict(times)), MAX_BYTES)
-    elif not won:
+    """Keeps what is used, if the search for it came to its own end. Where the original is used,
+    what was chosen is forgotten: what was measured in a bad hour isn't believed for ever.
+
+    Args:
+        used: ``found``, or ``own`` where its program won against that of ``found``; None where both
+            lost against the original.
+    """
+    if used is None:
         kept.forget(path)
+    elif own.ended and found.ended and own.complete and found.complete:
+        kept.keep(path, Chosen(own, used, dict(times)), MAX_BYTES)
 
 
 def _recalled(found: Extraction, graph: EGraph, engines: Sequence[Backend]) -> Extraction:
@@ -151,9 +160,7 @@ def _step(
         if isinstance(step.kernel.schedule, schedule.Schedule):
             right = step.kernel.term == placed
         else:
-            right = any(
-                step.kernel in e.kernels(placed, step.kernel.constants) for e in engines
-            )
+            right = any(step.kernel in e.kernels(placed, step.kernel.constants) for e in engines)
         right = right and [terms[o] for o in member.outputs] == results
     else:
         ref, member = places[member]
@@ -169,5 +176,6 @@ def _inputs(region: Region) -> list[Tensor]:
 
 
 _CLASSES: Final = {
-    **kept.classes(Chosen, Extraction, OnEngine, Plan, PlanStep, Kernel, *TERMS), **schedule.CLASSES
+    **kept.classes(Chosen, Extraction, OnEngine, Plan, PlanStep, Kernel, *TERMS),
+    **schedule.CLASSES,
 }

@@ -83,13 +83,15 @@ def improved(
         class_of: the class of a state.
         copy_s: what it costs to make the second state of a class from the first.
         hint: a way for each class of the plan that is to be improved.
-        hint_s: what that plan costs.
+        hint_s: what that plan costs; nothing is looked for beside one that doesn't work (infinite).
         until: when the monotonic clock says so, what was found is returned.
         given: classes that are at hand in each of their states, for nothing.
         share: part of the work that may be done.
     """
     useful = _useful(ways, wanted, class_of, hint_s, given)
-    if hint_s <= 0 or all(len(own) == 1 for place, own in useful.items() if place not in given):
+    if not 0 < hint_s < math.inf or all(
+        len(own) == 1 for place, own in useful.items() if place not in given
+    ):
         return None
     problem = _Problem(useful, wanted, class_of, copy_s, hint_s, given)
     problem.suggest(hint)
@@ -108,10 +110,10 @@ def least_s(
 ) -> float:
     """What every choice costs at least that makes the wanted states and computes the needed
     classes, as far as that can be told with little work; none that costs more than ``most_s`` is
-    thought of."""
+    thought of. Nothing is told where that is infinite: a plan one of whose kernels doesn't work."""
     results = [*wanted, *(ways[place][0].state for place in needed)]
     useful = _useful(ways, results, class_of, most_s, given)
-    if most_s <= 0 or not all(useful.get(place) for place in needed):
+    if not 0 < most_s < math.inf or not all(useful.get(place) for place in needed):
         return 0.0
     problem = _Problem(useful, wanted, class_of, copy_s, most_s, given)
     return problem.bound_s(needed, until)

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -130,6 +131,14 @@ def test_equal_layers_are_solved_once() -> None:
         again = Solved()
         assert improved(question, found.ways, math.inf, again, least_ways=5) is None
     assert asked[0] == asked[1]
+
+
+def test_a_plan_with_a_kernel_that_does_not_work_bounds_nothing() -> None:
+    """A worker that died while it timed a kernel leaves an infinite cost in the plan."""
+    asked, hint = layers(1)
+    broken = {n: replace(way, cost_s=math.inf) if n == 2 else way for n, way in hint.items()}
+    assert least_s(asked, math.inf, least_ways=5) == 0.0
+    assert improved(asked, broken, math.inf, Solved(), least_ways=5) is None
 
 
 def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:

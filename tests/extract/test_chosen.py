@@ -53,8 +53,11 @@ class Setting:
     def path(self) -> Path:
         return chosen.path_of(self.graph, self.costs, INDUCTOR)
 
-    def keep(self, won: bool = True) -> None:
-        chosen.settle(self.path, self.own, self.found, self.costs.relied_on(), won)
+    def keep(self) -> None:
+        self.settle(self.found)
+
+    def settle(self, used: Extraction | None) -> None:
+        chosen.settle(self.path, self.own, self.found, self.costs.relied_on(), used)
 
     def recall(self) -> chosen.Chosen | None:
         return chosen.recall(self.path, self.graph, self.costs, INDUCTOR)
@@ -144,7 +147,7 @@ def test_what_lost_or_was_cut_short_is_not_kept(costs: CostModel) -> None:
         assert setting.recall() is None
     setting.keep()
     assert setting.recall() is not None
-    setting.keep(won=False)
+    setting.settle(None)
     assert setting.recall() is None
 
 

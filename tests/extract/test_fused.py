@@ -93,7 +93,8 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     _, graph = layer()
     own = extracted(graph, costs)
     path = chosen.path_of(graph, costs, ())
-    chosen.settle(path, replace(own, ended=True), replace(own, ended=True), costs.relied_on(), True)
+    own = replace(own, ended=True)
+    chosen.settle(path, own, own, costs.relied_on(), own)
     back = chosen.recall(path, graph, costs, ())
     assert back is not None and back.own.plan == own.plan
     # A kernel of another map isn't taken for this one.
@@ -105,7 +106,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     other = replace(step, kernel=replace(step.kernel, term=Region((inner,), args)))
     plan = replace(own.plan, steps=(*own.plan.steps[:at], other, *own.plan.steps[at + 1 :]))
     wrong = replace(own, plan=plan, ended=True)
-    chosen.settle(path, wrong, wrong, costs.relied_on(), True)
+    chosen.settle(path, wrong, wrong, costs.relied_on(), wrong)
     assert chosen.recall(path, graph, costs, ()) is None
 
 
