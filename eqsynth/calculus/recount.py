@@ -1,33 +1,45 @@
 """Recounting: a reduction counts through the same values by other iterators.
 
     R_k f(k)  =  R_{q,r} f(d*q + r)        d*q + r takes each value of k, and each once
+    sum_k f(x, k)  =  sum_q f(x, s*q + x % s)        f(x, k) = 0 unless s divides x - k
 
-A maximum or minimum may meet a value twice. A sum of products may run further than k, where one
-factor is zero.
+A maximum or minimum may meet a value twice. A sum of products may leave out values of k at which
+one factor is zero, and run further than k where one is. Where it isn't plain that the values are
+digits of a number, all of them are looked at.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.conditions import is_product, leaves_with
-from eqsynth.calculus.scopes import reduction_iterators, same_scope
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.scopes import reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form, substituted
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Read, factors_of
+from eqsynth.ir.scalar import Read, Scalar, factors_of
 from eqsynth.ir.tensor import Scope
 
 _require = partial(checking.require, law="recount")
 
 _IDEMPOTENT = ("max", "min")
 
+LARGEST: Final = 1 << 22
+"""Values that are looked at."""
+
 
 @dataclass(frozen=True)
 class Count:
-    """An iterator of a reduction, its value, and the new iterators that the value is of."""
+    """An iterator of a reduction, its value, and the new iterators that the value is of, besides
+    iterators of the traversal."""
 
     old: It
     value: Index
@@ -53,20 +65,24 @@ def recount(scope: Scope, given: Recount) -> Scope:
     """``R_k f(k) = R_{q,r} f(d*q + r)``.
 
     Raises:
-        LawError: ``iterators``: the arguments don't fit; ``values``: the new iterators don't count
-            through all values, or through one twice; ``beyond``: they count further, and nothing
-            says that the body is zero there.
+        LawError: ``iterators``: the arguments don't fit; ``values``: a value is left out or counted
+            twice, and the body may be more than zero there; ``beyond``: they count further, and
+            nothing says that it is zero there; ``large``: there are too many values to look at.
     """
     old = [count.old for count in given.counts]
     new = [it for count in given.counts for it in count.new]
-    reduced = reduction_iterators(scope)
+    reduced, outside = reduction_iterators(scope), traversal_iterators(scope)
     fits = len(set(old)) == len(old) and set(old) <= set(reduced)
     fits = fits and len({it.slot for it in new}) == len(new)
+    fits = fits and all({*outside, *c.new} >= set(c.value.iterators()) for c in given.counts)
     _require(fits and all(it.slot >= len(scope.extents) and it.extent > 0 for it in new),
              condition="iterators", what="no new iterators for some of the reduction")  # fmt: skip
+    zero_in_part, body = is_product(scope), scope.body
     for count in given.counts:
-        _check(scope, count)
-    body = substituted(scope.body, {count.old: count.value for count in given.counts})
+        # One after the other: what is zero beyond one may not be so beyond two.
+        if not _are_digits(count):
+            _check(count, body if zero_in_part else None, scope.reducer in _IDEMPOTENT)
+        body = substituted(body, {count.old: count.value})
     return same_scope(scope, body, [*(it for it in reduced if it not in old), *new])
 
 
@@ -82,23 +98,69 @@ def uncount(scope: Scope, given: Uncount) -> Scope:
     return canonical(given.other)
 
 
-def _check(scope: Scope, count: Count) -> None:
-    used = set(count.value.iterators())
-    fits = count.value.is_affine and used == {it for it in count.new if it.extent > 1}
-    _require(fits, condition="iterators", what="the value isn't of the new iterators")
-    span, once = 1, True
-    for it, step in sorted(count.value.terms, key=lambda term: abs(term[1])):
-        assert isinstance(it, It)
-        _require(abs(step) <= span, condition="values", what="some values are left out")
-        once = once and abs(step) == span
-        span += abs(step) * (it.extent - 1)
+def _are_digits(count: Count) -> bool:
+    """Whether the value is ``d*q + r``, r < d and so on, from 0 to the old iterator's last."""
+    span = 1
+    for atom, step in sorted(count.value.terms, key=lambda term: abs(term[1])):
+        if abs(step) != span or atom not in count.new:
+            return False
+        span *= next(it.extent for it in count.new if it == atom)
+    every = span == count.old.extent == math.prod(it.extent for it in count.new)
+    return every and count.value.range() == (0, span - 1)
+
+
+def _check(count: Count, product: Scalar | None, twice: bool) -> None:
+    """Looks at each value, for each place of the traversal that the values depend on.
+
+    Args:
+        product: the body, if it is zero where one of its factors is.
+        twice: a value may be met twice.
+    """
+    its = sorted({*count.value.iterators()} - {*count.new}, key=lambda it: it.slot)
+    if any(it.extent == 0 for it in its):
+        return
     low, high = count.value.range()
-    every = low <= 0 and high >= count.old.extent - 1
-    _require(every and (once or scope.reducer in _IDEMPOTENT), condition="values",
+    start, end = min(low, 0), max(high + 1, count.old.extent)
+    places, width = math.prod(it.extent for it in its), end - start
+    size = places * max(width, math.prod(it.extent for it in count.new))
+    _require(size <= LARGEST, condition="large", what="too many values")
+    values = count.value.evaluate(_grid([*its, *count.new]))
+    values = np.broadcast_to(values, [it.extent for it in (*its, *count.new)])
+    rows = np.arange(places)[:, None] * width + values.reshape(places, -1) - start
+    met = np.bincount(rows.ravel(), minlength=places * width).reshape(places, width)
+    own = (np.arange(start, end) >= 0) & (np.arange(start, end) < count.old.extent)
+    wrong = ((met > 0) if twice else met) != own
+    if product is not None and wrong.any():
+        wrong &= ~_zero(product, its, count.old, (start, end)).reshape(wrong.shape)
+    _require(not wrong[:, own].any(), condition="values",
              what="some values are left out, or counted twice")  # fmt: skip
-    vanishes = is_product(scope) and any(
-        isinstance(factor, Read) and factor.fill == 0 and leaves_with(factor, count.old)
-        for factor in factors_of(scope.body)
-    )
-    within = low == 0 and high == count.old.extent - 1
-    _require(within or vanishes, condition="beyond", what="more than zero beyond the last value")
+    _require(not wrong.any(), condition="beyond", what="more than zero beyond the last value")
+
+
+def _zero(body: Scalar, its: Sequence[It], it: It, values: tuple[int, int]) -> npt.NDArray[Any]:
+    """Where one factor reads zero outside of its tensor, whatever all other iterators are: at each
+    place of ``its`` and value of ``it``."""
+    own = [*its, it]
+    found = np.zeros([*(it.extent for it in its), values[1] - values[0]], dtype=bool)
+    for factor in factors_of(body):
+        if not isinstance(factor, Read) or factor.fill != 0:
+            continue
+        for index, size in zip(factor.index, factor.tensor.shape, strict=True):
+            others = [other for other in dict.fromkeys(index.iterators()) if other not in own]
+            if it not in index.iterators() \
+                    or found.size * math.prod(it.extent for it in others) > LARGEST:
+                continue
+            at = index.evaluate(_grid([*own, *others], {it: values}))
+            outside = np.broadcast_to((at < 0) | (at >= size),
+                                      [*found.shape, *(o.extent for o in others)])  # fmt: skip
+            found |= outside.all(axis=tuple(range(len(own), len(own) + len(others))))
+    return found
+
+
+def _grid(
+    its: Sequence[It], ranges: Mapping[It, tuple[int, int]] | None = None
+) -> dict[int, npt.NDArray[np.int64]]:
+    """The values of iterators, an axis each; of some in another range than their own."""
+    spans = [(ranges or {}).get(it, (0, it.extent)) for it in its]
+    arrays = np.meshgrid(*(np.arange(*span) for span in spans), indexing="ij", sparse=True)
+    return {it.slot: array for it, array in zip(its, arrays, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eqsynth.calculus.recount import Count, Recount, Uncount, recount, uncount
-from eqsynth.calculus.scopes import bare, reduction_iterators
+from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
@@ -37,6 +37,10 @@ def propose(world: World, scope: Scope) -> Recount:
         if chance(world.choices, 4):
             value = value.range()[1] - value  # backward
         value = value + (pick((1, -1)) if chance(world.choices, 8) else 0)
+        if scope.traversal and chance(world.choices, 4):
+            # The digits of one phase of the traversal.
+            at = bare(pick(tuple(traversal_iterators(scope)))) * pick((1, -1)) + pick((0, 1))
+            value, digits = bare(digits[0]) * step + at % base, digits[:1]
         counts.append(Count(old, value, digits[: 1 if chance(world.choices, 20) else 2]))
     return Recount(tuple(counts))
 
@@ -50,6 +54,7 @@ def test_whatever_is_recounted_is_equal(turn: int) -> None:
 
 K = It(1, 6)
 Q, R = It(2, 3), It(3, 2)
+Q4 = It(2, 4)
 QR = bare(Q) * 2 + bare(R)
 
 
@@ -61,6 +66,10 @@ X = Read(leaf("x", 9), (it(0, 4) + it(1, 6),))
 W = Read(leaf("w", 6), (it(1, 6),))
 ALL = Read(leaf("v", 9), (it(1, 6),))
 
+# In range where 2 divides i + k; and where k is i + 1.
+EVEN = Read(leaf("x", 9), ((it(0, 4) + it(1, 6)) // 2 + (it(0, 4) + it(1, 6)) % 2 * 99,))
+ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
+
 
 @pytest.mark.parametrize(
     ("condition", "scope", "count"),
@@ -68,8 +77,15 @@ ALL = Read(leaf("v", 9), (it(1, 6),))
         ("iterators", over(X), Count(It(0, 4), QR, (Q, R))),
         ("iterators", over(X), Count(K, QR, (Q,))),
         ("iterators", over(X), Count(K, bare(It(1, 6)), (It(1, 6),))),
-        ("iterators", over(X), Count(K, QR, (Q, R, It(4, 2)))),
-        ("iterators", over(X), Count(K, (bare(Q) * 2 + bare(R)) // 1 + (bare(Q) // 2), (Q, R))),
+        ("iterators", over(X), Count(K, QR + bare(It(4, 2)), (Q, R))),
+        ("values", over(X), Count(K, QR, (Q, R, It(4, 2)))),
+        ("values", over(X), Count(K, QR + bare(Q) // 2, (Q, R))),
+        ("values", over(Prod((EVEN, ALL))), Count(K, bare(Q) * 2 + (it(0, 4) + 1) % 2, (Q,))),
+        ("values", over(Call("exp", (EVEN,))), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
+        ("values", over(EVEN, "max"), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
+        ("beyond", over(Prod((EVEN, ALL))), Count(K, bare(Q4) * 2 + it(0, 4) % 2, (Q4,))),
+        ("values", over(Prod((ONE, ALL))), Count(K, it(0, 4) + 2, ())),
+        ("large", over(ALL), Count(K, bare(It(2, 1 << 23)), (It(2, 1 << 23),))),
         ("values", over(X), Count(K, bare(It(2, 2)) * 3 + bare(R), (It(2, 2), R))),
         ("values", over(X), Count(K, QR + 1, (Q, R))),
         ("values", over(X), Count(K, bare(It(2, 5)) + bare(R), (It(2, 5), R))),
@@ -90,6 +106,9 @@ EQUAL = [
     (over(Call("exp", (X,)), "prod"), Count(K, 5 - QR, (Q, R))),
     (over(X, "max"), Count(K, bare(It(2, 5)) + bare(R), (It(2, 5), R))),
     (over(Prod((X, W))), Count(K, bare(It(2, 4)) * 2 + bare(R) - 1, (It(2, 4), R))),
+    (over(Prod((EVEN, ALL))), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
+    (over(Prod((EVEN, W))), Count(K, bare(Q4) * 2 + it(0, 4) % 2, (Q4,))),
+    (over(Prod((ONE, ALL))), Count(K, it(0, 4) + 1, ())),
 ]
 
 
@@ -108,6 +127,17 @@ def test_counts_are_taken_back_into_what_they_were_made_of(scope: Scope, count: 
     with pytest.raises(LawError) as refused:
         uncount(apart, Uncount(other, (count,)))
     assert (refused.value.law, refused.value.condition) == ("recount", "inverse")
+
+
+def test_what_is_zero_beyond_one_iterator_may_not_be_so_beyond_two() -> None:
+    """x[k - h] of one element: at k = h = 2 it is in range again."""
+    k, h = It(1, 2), It(2, 2)
+    scope = Scope((4,), (2, 2), Read(leaf("x", 1), (bare(k) - bare(h),)))
+    further = [Count(old, bare(It(n, 3)), (It(n, 3),)) for n, old in ((3, k), (4, h))]
+    assert_one_value(scope, recount(scope, Recount((further[0],))))
+    with pytest.raises(LawError) as refused:
+        recount(scope, Recount(tuple(further)))
+    assert refused.value.condition == "beyond"
 
 
 def test_a_number_is_no_value_of_an_iterator_of_several() -> None:

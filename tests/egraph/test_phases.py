@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from eqsynth.egraph.tactics.phases import phase_select
+from eqsynth.egraph.tactics.phases import phase_select as _phase_select
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Prod, Read, Sum
@@ -15,6 +15,11 @@ from eqsynth.ir.tensor import Scope
 from tests.terms import INF, assert_equal, it, leaf
 
 CHANNELS, FAR = 2, 99
+
+
+def phase_select(scope: Scope) -> Scope | None:
+    found = _phase_select(scope)
+    return found and found.scope
 
 
 def read(name: str, extent: int, index: Index, fill: float = 0.0) -> Read:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from eqsynth.calculus.conditions import is_product, leaves_with
-from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
+from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.recount import Count, Recount
+from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
+from eqsynth.egraph.tactics.paths import Path
 from eqsynth.ir.index import Index, It, Mod
-from eqsynth.ir.indices import rebuilt, substituted
+from eqsynth.ir.indices import least
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
 from eqsynth.ir.tensor import Scope
 
 
 @remembered(maxsize=1 << 14)
-def phase_select(scope: Scope) -> Scope | None:
+def phase_select(scope: Scope) -> Path | None:
     """``sum_k f((r - k) // s, k) = sum_q f(r // s - q, s*q + r % s)``, f = 0 unless s | r - k.
 
     And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r is less than a step in all its values.
@@ -29,13 +31,14 @@ def phase_select(scope: Scope) -> Scope | None:
     """
     if not is_product(scope):
         return None
-    selected: Scope | None = None
-    while (following := _select_one(selected or scope)) is not None:
+    selected: Path | None = None
+    while (following := _select_one(selected or Path(scope))) is not None:
         selected = following
     return selected
 
 
-def _select_one(scope: Scope) -> Scope | None:
+def _select_one(selected: Path) -> Path | None:
+    scope = selected.scope
     traversal = set(traversal_iterators(scope))
     for it in reduction_iterators(scope):
         for factor in factors_of(scope.body):
@@ -48,10 +51,8 @@ def _select_one(scope: Scope) -> Scope | None:
                     if not set(shift.iterators()) <= traversal:
                         continue
                     q = It(len(scope.extents), taps)
-                    low, high = (bare(q) * step + shift).range()
-                    exact = low >= 0 and high < it.extent
-                    k = bare(q) * step + rebuilt(shift, lambda affine: affine)
-                    found = _reduced_by(scope, it, k, q, exact)
+                    k = bare(q) * step + least(shift)
+                    found = selected.then(Recount((Count(it, k, (q,)),)))
                     if found is not None:
                         return found
     return None
@@ -91,14 +92,3 @@ def _strided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
     if taps < it.extent or (c < 0 and taps == it.extent):
         yield (taps, 1, -(rest // s)) if c > 0 else (taps, -1, rest // s)
 
-
-def _reduced_by(scope: Scope, it: It, image: Index, q: It, exact: bool) -> Scope | None:
-    """The sum with ``it`` replaced by an image over q; where the image is no value of ``it``, which
-    it always is if it is ``exact``, the body must be 0, by one factor."""
-    if not exact and not any(
-        isinstance(factor, Read) and factor.fill == 0 and leaves_with(factor, it)
-        for factor in factors_of(scope.body)
-    ):
-        return None
-    rest = [other for other in reduction_iterators(scope) if other != it]
-    return same_scope(scope, substituted(scope.body, {it: image}), [*rest, q])

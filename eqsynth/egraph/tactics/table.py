@@ -282,10 +282,9 @@ def _reduction_unfold(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return [] if unfolded is None else [unfolded]
 
 
-def _phase_select(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def _phase_select(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
-    selected = None if scope in view.derived else phases.phase_select(canonical(scope))
-    return [] if selected is None else [selected]
+    return some(None if scope in view.derived else phases.phase_select(canonical(scope)))
 
 
 def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -421,7 +420,7 @@ LAWS: Final[dict[str, Law]] = {
 # Laws that still compute their answers themselves: what they say is taken as it is. All others say
 # steps of the calculus, which whoever unites applies (``answers.py``).
 COMPUTED: Final = frozenset({
-    "phase-select", "expand", "expand-cancels", "common-factor", "expression-split", "tap-merge",
+    "expand", "expand-cancels", "common-factor", "expression-split", "tap-merge",
     "invariants", "match-conv-transpose2d",
 })  # fmt: skip
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
