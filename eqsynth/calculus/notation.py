@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from eqsynth.calculus.scopes import closed
-from eqsynth.errors import RuleError, ShapeError
+from eqsynth.errors import RuleError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
@@ -62,7 +62,7 @@ class Parts:
     def reads(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Each read of a tensor that is given: its name, and what it is indexed by."""
         found = [
-            (name, tuple(_split(inside.partition(" else ")[0])))
+            (name, tuple(split(inside.partition(" else ")[0])))
             for text in (self.body, *self.local)
             for name, inside in _READ.findall(text)
         ]
@@ -76,9 +76,9 @@ def parts_of(text: str) -> Parts | None:
     if form is None:
         return None
     left, _, right = form["names"].partition(";")
-    head, reduced = _split(form["head"]), _split(form["reduced"] or "")
+    head, reduced = split(form["head"]), split(form["reduced"] or "")
     return Parts(
-        tuple(_split(left)), tuple(_split(right)), tuple(head), form["reducer"] or "",
+        tuple(split(left)), tuple(split(right)), tuple(head), form["reducer"] or "",
         tuple(reduced), form["body"], tuple(local),
     )  # fmt: skip
 
@@ -95,26 +95,26 @@ class _Scope:
     local: dict[str, tuple[list[str], Read]]
 
     def wrong(self, what: str) -> RuleError:
-        return RuleError(
-            f"a definition can't be read: {what}",
-            got=self.text,
-            expected="(a, b; p) [*i, j] = sum(k) a[*i, k] * b[k, j]",
-            hint="see rules/README.md on definitions",
-        )
+        return wrong(self.text, what)
+
+
+def wrong(text: str, what: str) -> RuleError:
+    """Why a text is no comprehension."""
+    return RuleError(
+        f"a definition can't be read: {what}",
+        got=text,
+        expected="(a, b; p) [*i, j] = sum(k) a[*i, k] * b[k, j]",
+        hint="see rules/README.md on definitions",
+    )
 
 
 def instantiate(
-    text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape | None
+    text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape
 ) -> Scope:
     """The scope that ``text`` defines for these arguments and this result shape.
 
-    Args:
-        shape: of the result; None if it is what the tensors have where they are read at an axis of
-            the head alone, or what the integer of its name says.
-
     Raises:
         RuleError: the text isn't a comprehension over these arguments.
-        ShapeError: the shape is to be found, and the tensors don't fit together.
     """
     parts = parts_of(text)
     if parts is None or parts.local:  # whose axes have the order that goes by the tensors
@@ -127,18 +127,16 @@ def instantiate(
 
 
 def _written(
-    text: str, tensors: tuple[Tensor, ...], numbers: tuple[int, ...], shape: Shape | None
+    text: str, tensors: tuple[Tensor, ...], numbers: tuple[int, ...], shape: Shape
 ) -> Scope:
     """The scope as it is read, in no form."""
     scope, parts = _Scope(text, {}, {}, {}, {}, {}), parts_of(text)
     if parts is None:
-        raise scope.wrong("no (names) [head] = body")
+        raise wrong(text, "no (names) [head] = body")
     if len(parts.tensors) != len(tensors) or len(parts.numbers) != len(numbers):
-        raise scope.wrong(f"{len(tensors)} tensors and {len(numbers)} numbers are given")
+        raise wrong(text, f"{len(tensors)} tensors and {len(numbers)} numbers are given")
     scope.tensors = dict(zip(parts.tensors, tensors, strict=True))
     scope.numbers = dict(zip(parts.numbers, numbers, strict=True))
-    if shape is None:
-        shape = _result_shape(scope, parts)
     head = _head(scope, [*parts.head], len(shape))
     for slot, (name, extent) in enumerate(zip(head, shape, strict=True)):
         scope.iterators[name] = Index.iterator(slot, extent)
@@ -157,66 +155,6 @@ def _written(
 
 # Over names of its tensors: a definition is read once for tensors of the same types.
 _over_names = lru_cache(maxsize=1 << 12)(_written)
-
-
-def _result_shape(scope: _Scope, parts: Parts) -> Shape:
-    """The extents of the head, from the tensors that are read at its axes alone."""
-    lengths = {
-        item[1:].partition(":")[0]: scope.numbers[item.partition(":")[2]]
-        for item in parts.head if item.startswith("*") and ":" in item
-    }  # fmt: skip
-    for _ in parts.reads:
-        for tensor, items in parts.reads:
-            stars = [item for item in items if item[0] in "*^" and item[1:] not in lengths]
-            rest = sum(lengths.get(item[1:], 0) if item[0] in "*^" else 1 for item in items)
-            if len(stars) == 1 and stars[0][0] == "*":
-                lengths[stars[0][1:]] = len(scope.tensors[tensor].shape) - rest
-    extents: dict[str, tuple[int, ...]] = {}
-    for tensor, items in parts.reads:
-        shape = scope.tensors[tensor].shape
-        own = {item: lengths.get(item[1:], 0) for item in items if item.startswith("*")}
-        fixed = sum(own.values()) + sum(item[0] not in "*^" for item in items)
-        place = 0
-        for item in items:
-            length = own.get(item, len(shape) - fixed if item.startswith("^") else 1)
-            if length < 0 or place + length > len(shape):
-                raise _unfit(scope, f"{tensor} has no axes for {', '.join(items)}")
-            name = item.lstrip("*^")
-            known = extents.get(name, shape[place : place + length])
-            extents[name] = _joined(scope, name, known, shape[place : place + length], item)
-            place += length
-        if place != len(shape):
-            raise _unfit(scope, f"{tensor} has other axes than {', '.join(items)}")
-    result: list[int] = []
-    for item in parts.head:
-        name = item.lstrip("*").partition(":")[0]
-        if name not in extents and name not in scope.numbers:
-            raise scope.wrong(
-                f"nothing is read at {name} alone, so its extent isn't known: say what the "
-                "operator's shape is in an analysis, (set (shape e) ...)"
-            )
-        result += extents[name] if name in extents else (scope.numbers[name],)
-    return tuple(result)
-
-
-def _joined(scope: _Scope, name: str, one: Shape, two: Shape, item: str) -> Shape:
-    """What two tensors say of the extents of the same axes; broadcasting ones may be 1."""
-    if not item.startswith("^") and one == two:
-        return one
-    short, long = sorted((one, two), key=len)
-    pairs = list(zip((1,) * (len(long) - len(short)) + short, long, strict=True))
-    if not item.startswith("^") or any(a != b and 1 not in (a, b) for a, b in pairs):
-        raise _unfit(scope, f"{name} would run over {list(one)} and {list(two)}")
-    return tuple(b if a == 1 else a for a, b in pairs)
-
-
-def _unfit(scope: _Scope, what: str) -> ShapeError:
-    return ShapeError(
-        what="the tensors of a definition don't fit together",
-        got=f"{what}: {', '.join(f'{n}: {t.type}' for n, t in scope.tensors.items())}",
-        expected=scope.text,
-        hint="an axis that is read by its name has one extent",
-    )
 
 
 def _reduced(
@@ -240,7 +178,7 @@ def _define(scope: _Scope, definition: str) -> None:
     if form is None or name in scope.tensors:
         raise scope.wrong(f"no name[axes] = right side of a new name: {definition}")
     axes, reduced = (
-        [axis for item in _split(part or "") for axis in scope.stars.get(item[1:], [item])]
+        [axis for item in split(part or "") for axis in scope.stars.get(item[1:], [item])]
         for part in (form["head"], form["reduced"])
     )
     its = {axis: it for axis, it in scope.iterators.items() if axis in {*axes, *reduced}}
@@ -257,7 +195,7 @@ def _size(iterator: Index) -> int:
     return iterator.range()[1] + 1
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -286,7 +224,7 @@ def _head(scope: _Scope, items: list[str], rank: int) -> list[str]:
 def _expand(scope: _Scope, tensor: str, inside: str) -> str:
     """One read with its stars expanded."""
     index, _, fill = inside.partition(" else ")
-    items = _split(index)
+    items = split(index)
     shape = scope.tensors[tensor].shape if tensor in scope.tensors else ()
     result: list[str] = []
     for position, item in enumerate(items):
@@ -312,7 +250,7 @@ def _new_star(scope: _Scope, name: str, items: list[str], shape: Shape) -> list[
 def _extent(scope: _Scope, name: str, body: str) -> int:
     """The extent of the axis that a reduction iterator indexes by itself."""
     for tensor, inside in _READ.findall(body):
-        items = [item for item in _split(inside) if not item.startswith("_fill")]
+        items = [item for item in split(inside) if not item.startswith("_fill")]
         if tensor in scope.tensors and name in items:
             return scope.tensors[tensor].shape[items.index(name)]
     if name in scope.numbers:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from eqsynth.calculus.define import Comprehension as Defining
 from eqsynth.calculus.notation import instantiate
+from eqsynth.egraph.defined_shape import shape_of
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.errors import EqsynthError, ShapeError, UnsupportedOperatorError
 from eqsynth.ir.operators import Attr, AttrKind, Operator
@@ -122,7 +123,10 @@ class Meaning:
             if isinstance(error, EqsynthError):
                 raise
             raise self._refused(f"{case.rule} gives it no value", values) from None
-        return instantiate(value.text, tensors, numbers, self._shape(values))
+        shape = self._shape(values)
+        if shape is None:
+            shape = shape_of(value.text, tensors, numbers)
+        return instantiate(value.text, tensors, numbers, shape)
 
     def _build(self, name: str, args: Sequence[Any]) -> Tensor:
         return decode_tensor(name, args, {row.name: row for row in self.uses})
