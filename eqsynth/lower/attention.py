@@ -106,12 +106,12 @@ def _plain(own: tuple[Tensor, ...], scale: float, causal: bool) -> Tensor:
 
 
 def _masked(own: tuple[Tensor, ...], scale: float) -> Tensor:
-    scores = Op("Add", (_scores(own, scale), own[3]))
-    axis = len(own[0].shape) - 1
-    most = Op("ReduceMax", (scores,), ((axis,), 1))
+    scores, mask = Op("Add", (_scores(own, scale), own[3])), own[3]
+    most = Op("ReduceMax", (mask,), ((len(mask.shape) - 1,), 1))
     nothing = Op("Equal", (most, _number(-math.inf, scores.dtype)))
-    weights = Op("Softmax", (scores,), (axis,))
-    return Op("Matmul", (Op("Where", (nothing, _number(0.0, scores.dtype), weights)), own[2]))
+    weights = Op("Softmax", (scores,), (len(own[0].shape) - 1,))
+    result = Op("Matmul", (weights, own[2]))
+    return Op("Where", (nothing, _number(0.0, scores.dtype), result))
 
 
 def _number(value: float, dtype: str) -> Tensor:

@@ -326,6 +326,9 @@ def _upsample(world: World, want: TensorType | None, types: Types, attrs: Attrs)
 def _full(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
     if attrs[0] is None:
         attrs[0] = want.shape if want is not None else world.shape()
+    # Of the dtype that is wanted, as of all else in the sample: what is joined has one.
+    if attrs[2] is None and not chance(world.choices, 8):
+        attrs[2] = want.dtype if want is not None else world.dtype
 
 
 def _iota(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:

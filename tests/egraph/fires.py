@@ -87,7 +87,7 @@ FIRES: dict[str, str] = {
     "attended-below":
         "iota-definition greater-equal-definition causal-attention-definition "
         "match-causal-attention",
-    "attended-mask": "where-definition match-masked-attention",
-    "attended-where": "equal-definition masked-attention-definition match-masked-attention-where",
+    "attended-mask":
+        "where-definition equal-definition masked-attention-definition match-masked-attention",
     "transposed-products": "permute-definition",
 }  # fmt: skip

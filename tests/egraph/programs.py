@@ -428,13 +428,16 @@ LEAST = op("Full", attrs=((), -INF, "float32"))
 SEEN = op("GreaterEqual", *(op("Iota", attrs=((3, 5), axis, "int64")) for axis in (0, 1)))
 
 
-def attended(scores: Tensor, guarded: bool = False) -> Tensor:
-    """softmax(scores) @ v; guarded: a row of which all scores are -inf weighs nothing."""
-    weights = op("Softmax", scores, attrs=(1,))
-    if guarded:
-        nothing = op("Equal", op("ReduceMax", scores, attrs=((1,), 1)), LEAST)
-        weights = op("Where", nothing, op("Full", attrs=((), 0.0, "float32")), weights)
-    return op("Matmul", weights, VALUES)
+def attended(scores: Tensor) -> Tensor:
+    return op("Matmul", op("Softmax", scores, attrs=(1,)), VALUES)
+
+
+def attended_mask() -> Tensor:
+    """softmax(scores + m) @ v, and 0 where m is -inf throughout."""
+    mask = leaf("m", 3, 5)
+    nothing = op("Equal", op("ReduceMax", mask, attrs=((1,), 1)), LEAST)
+    zero = op("Full", attrs=((), 0.0, "float32"))
+    return op("Where", nothing, zero, attended(op("Add", HALF, mask)))
 
 
 def windows_by_tiles() -> Tensor:
@@ -516,9 +519,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "attended-quotient": lambda: attended(
         op("Div", SCORES, op("Full", attrs=((), 3.0, "float32")))),
     "attended-below": lambda: attended(op("Where", SEEN, HALF, LEAST)),
-    "attended-mask": lambda: attended(op("Add", HALF, leaf("m", 3, 5)), guarded=True),
-    "attended-where": lambda: attended(
-        op("Where", leaf("b", 3, 5, dtype="bool"), HALF, LEAST), guarded=True),
+    "attended-mask": attended_mask,
     "transposed-products": lambda: op("Matmul", op("Permute", op("Matmul", leaf("a", 2, 3),
         leaf("b", 3, 4)), attrs=((1, 0),)), leaf("c", 2, 5)),
 }  # fmt: skip

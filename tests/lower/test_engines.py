@@ -11,15 +11,18 @@ import pytest
 import torch
 
 from eqsynth.extract.kernel import Kernel, Runner
+from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.tensor import Input, Op, Region, Tensor
+from eqsynth.ir.scalar import Num, Prod, Read
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.ir.types import TensorType
+from eqsynth.lower.engines.ahead import Apart, guarded, taken_apart
 from eqsynth.lower.engines.engine import Engine, RegionBackend
 from eqsynth.lower.engines.open_vino import OpenVino
-from eqsynth.lower.engines.positions import Apart, guarded, positions_apart
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.torch_ops import region_function
 
 
 @pytest.fixture(params=ENGINES.values(), ids=ENGINES)
@@ -155,7 +158,7 @@ def test_a_position_that_is_computed_is_looked_at_too(engine: Engine, position: 
 
 def test_no_position_is_out_of_range_where_there_is_none() -> None:
     table, ids = _in(0, 5, 8), _in(1, 0, dtype="int64")
-    apart = positions_apart(Region((Op("Embedding", (table, ids)),), (table, ids)))
+    apart = taken_apart(Region((Op("Embedding", (table, ids)),), (table, ids)))
     runner = guarded(lambda w, at: w[at], apart, {})
     assert runner(torch.randn(5, 8), torch.empty(0, dtype=torch.int64)).shape == (0, 8)
 
@@ -164,12 +167,81 @@ def test_positions_are_arguments_of_what_an_engine_gets() -> None:
     table, ids = _in(0, 5, 8), _in(1, 2, 3, dtype="int64")
     moved = Op("Reshape", (Op("Cast", (ids,), ("int32",)),), ((6,),))
     region = Region((Op("Embedding", (table, moved)),), (table, ids))
-    assert positions_apart(region) == Apart(region, None, {1: 5})
+    assert taken_apart(region) == Apart(region, None, {1: 5})
     for computed in (Op("Add", (ids, ids)), Op("Slice", (ids,), (1, 0, 2, 1))):
         region = Region((Op("Embedding", (table, computed)),), (table, ids))
         place = _in(2, *computed.shape, dtype="int64")
         given = Region((Op("Embedding", (table, place)),), (table, ids, place))
-        assert positions_apart(region) == Apart(given, Region((computed,), (table, ids)), {2: 5})
+        assert taken_apart(region) == Apart(given, Region((computed,), (table, ids)), {2: 5})
+
+
+def test_positions_that_a_scope_reads_are_arguments_too() -> None:
+    table, ids = _in(0, 5, 8), _in(1, 3, dtype="int64")
+    computed = Op("Add", (ids, ids))
+
+    def doubled(at: Tensor) -> Tensor:
+        rows = Op("Embedding", (table, at))
+        places = (Index.iterator(0, 3), Index.iterator(1, 8))
+        return Scope((3, 8), (), Prod((Num(2.0), Read(rows, places))))
+
+    apart = taken_apart(Region((doubled(computed),), (table, ids)))
+    assert apart.region.outputs == (doubled(_in(2, 3, dtype="int64")),)
+    assert apart.limits == {2: 5}
+
+
+# ---- what an engine refuses, where it is little ----------------------------------------------
+
+
+def _masked() -> Region:
+    """relu(x @ w where the mask lets through, else 0), the mask of int64 as tokenizers give it."""
+    x, w, mask = _in(0, 64, 48), _in(1, 48, 48), _in(2, 48, dtype="int64")
+    seen = Op("Where", (Op("Cast", (mask,), ("bool",)), *_numbers(1.0, 0.0)))
+    asked = Op("Equal", (Op("ReduceMax", (seen,), ((0,), 1)), _numbers(0.0)[0]))
+    product = Op("Matmul", (Op("Mul", (x, seen)), w))
+    return Region((Op("Where", (asked, _numbers(-1.0)[0], Op("Relu", (product,)))),), (x, w, mask))
+
+
+def _numbers(*values: float) -> tuple[Op, ...]:
+    return tuple(Op("Full", (), ((), value, "float32")) for value in values)
+
+
+def _is_asked(term: Tensor) -> bool:
+    return isinstance(term, Op) and term.name == "Equal"
+
+
+def test_what_is_refused_is_computed_before_with_what_it_needs() -> None:
+    region = _masked()
+    assert taken_apart(region) == Apart(region, None, {})
+    apart = taken_apart(region, _is_asked)
+    assert apart.computed is not None
+    kinds = [part.label for part in topological(apart.region.outputs)]
+    assert not any(name in str(kinds) for name in ("Equal", "Cast", "ReduceMax"))
+    assert [arg.type for arg in apart.region.args[3:]] == [o.type for o in apart.computed.outputs]
+    x, w = torch.randn(64, 48), torch.randn(48, 48)
+    run = guarded(region_function(apart.region), apart, {})
+    for mask in (torch.arange(48) % 3, torch.zeros(48, dtype=torch.int64)):
+        (got,) = run(x, w, mask)
+        keep = (mask != 0).float()
+        wanted = torch.relu((x * keep) @ w) if keep.any() else torch.full((64, 48), -1.0)
+        torch.testing.assert_close(got, wanted)
+
+
+def test_much_that_is_refused_and_a_result_are_not_computed_before() -> None:
+    region = _masked()
+    assert taken_apart(region, lambda term: term.label.startswith("Relu")).computed is None
+    asked = next(term for term in topological(region.outputs) if _is_asked(term))
+    both = Region((*region.outputs, asked), region.args)
+    assert taken_apart(both, _is_asked) == Apart(both, None, {})
+
+
+@pytest.mark.parametrize("value", [1, -1, 1 << 32, -(1 << 63)])
+def test_a_mask_of_integers_is_what_torch_makes_of_it(engine: Engine, value: int) -> None:
+    """OpenVINO takes 2 ** 32 for 0."""
+    x, w, mask = torch.randn(64, 48), torch.randn(48, 48), torch.zeros(48, dtype=torch.int64)
+    runner = _runner(engine, _masked(), {1: w})
+    torch.testing.assert_close(runner(x, mask), torch.full((64, 48), -1.0))
+    mask[5:] = value
+    torch.testing.assert_close(runner(x, mask), torch.relu((x * (mask != 0)) @ w))
 
 
 # ---- what engines that take ONNX refuse -------------------------------------------------------

@@ -300,7 +300,6 @@ ROWS: dict[str, Winner | Equal] = {
             ("match-attention-unscaled", "attended", "Attention"),
             ("match-causal-attention", "attended-below", "CausalAttention"),
             ("match-masked-attention", "attended-mask", "MaskedAttention"),
-            ("match-masked-attention-where", "attended-where", "Where MaskedAttention"),
         )
     },
     # derive-explore, boundary

@@ -5,7 +5,13 @@ A mask that is computed from nothing is known here, and said as what it is:
     ones(n, n)                     no mask
     tril(ones(n, n))               causal: a comparison of positions
     0 and -inf                     which keys are seen, bools
-    bools of which no row is empty   nothing asks whether a query may attend to nothing
+    no row of which is empty         nothing asks whether a query may attend to nothing
+
+Any other mask is added, as numbers, and whether a query may attend to nothing is asked of the mask
+alone, since scores are finite. The question is then as large as the mask (padding: a row of keys,
+where scores have all heads and queries), and its answer the same in all layers.
+
+    where(max(mask) = -inf, 0, softmax(scores + mask) @ value),  mask = where(seen, 0, -inf)
 
 Not here: what is matched to an operator (``rules/attention.egg``).
 """
@@ -22,7 +28,6 @@ from eqsynth.frontend.expr import Expr, as_tensor, cast
 from eqsynth.frontend.ops import creation, pointwise, reduction, views
 from eqsynth.frontend.ops.contraction import matmul
 from eqsynth.frontend.ops.positions import known_value
-from eqsynth.ir.types import Shape
 
 
 def scaled_dot_product_attention(
@@ -70,20 +75,24 @@ def scaled_dot_product_attention(
         key, value = (_repeat_heads(x, query.shape[-3] // x.shape[-3]) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores: Expr = pointwise.mul(matmul(query, views.transpose(key, -2, -1)), factor)
-    known = _Mask(None, False) if attn_mask is None else _Mask.of(attn_mask, scores.shape)
+    known = _Mask(None, False) if attn_mask is None else _Mask.of(attn_mask, scores)
+    left, may_be_empty = known.left, known.may_be_empty
     if is_causal or known.causal:
         grid = scores.shape[-2:]
-        seen = pointwise.ge(creation.iota(grid, 0), creation.iota(grid, 1))
-        scores = _masked(scores, seen)
-    if known.left is not None and known.left.dtype == "bool":
-        scores = _masked(scores, known.left)
-    elif known.left is not None:
-        scores = pointwise.add(scores, known.left)
-    weights = reduction.softmax(scores, -1)
-    if known.may_be_empty or (is_causal and known.left is not None):
-        nothing = pointwise.eq(reduction.amax(scores, -1, keepdim=True), -math.inf)
-        weights = pointwise.where(nothing, as_tensor(0.0, weights.dtype), weights)
-    return matmul(weights, value)
+        below = pointwise.ge(creation.iota(grid, 0), creation.iota(grid, 1))
+        if left is None:
+            scores = _masked(scores, below)
+        else:
+            left, may_be_empty = _masked(_numbers(left, scores.dtype), below), True
+    if left is not None and left.dtype == "bool":
+        scores = _masked(scores, left)
+    elif left is not None:
+        scores = pointwise.add(scores, left)
+    result = matmul(reduction.softmax(scores, -1), value)
+    if left is None or not may_be_empty:
+        return result
+    nothing = pointwise.eq(reduction.amax(left, -1, keepdim=True), -math.inf)
+    return pointwise.where(nothing, as_tensor(0.0, result.dtype), result)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,8 @@ class _Mask:
     """What a mask says.
 
     Attributes:
-        left: the mask, where it isn't said by ``causal`` or by leaving it out.
+        left: the mask, where it isn't said by ``causal`` or by leaving it out: which keys are seen
+            where that is all and no row is empty, else numbers that are added.
         may_be_empty: whether there may be a query that may attend to nothing.
         causal: queries see the keys up to their own place.
     """
@@ -101,23 +111,28 @@ class _Mask:
     causal: bool = False
 
     @staticmethod
-    def of(mask: Expr, scores: Shape) -> _Mask:
+    def of(mask: Expr, scores: Expr) -> _Mask:
         """What is known of a mask of scores (*b, m, n)."""
         value = known_value(mask.tensor)
-        repeated = np.broadcast_shapes(mask.shape, scores) != scores
-        if value is None or repeated or 0 in scores or np.isnan(value).any():
-            return _Mask(mask, True)
-        grid = scores[-2:]
+        repeated = np.broadcast_shapes(mask.shape, scores.shape) != scores.shape
+        if value is None or repeated or 0 in scores.shape or np.isnan(value).any():
+            return _Mask(_numbers(mask, scores.dtype), True)
+        grid = scores.shape[-2:]
         value = np.broadcast_to(value, np.broadcast_shapes(value.shape, grid))
         seen = value if mask.dtype == "bool" else value != -np.inf
-        if value[seen].any() and mask.dtype != "bool":
-            return _Mask(mask, True)  # numbers that change scores
+        may_be_empty = not seen.any(-1).all()
+        if may_be_empty or (value[seen].any() and mask.dtype != "bool"):
+            return _Mask(_numbers(mask, scores.dtype), may_be_empty)
         if seen.all():
             return _Mask(None, False)
         if np.array_equal(seen, np.broadcast_to(np.tril(np.ones(grid, dtype=bool)), seen.shape)):
             return _Mask(None, False, True)
-        left = mask if mask.dtype == "bool" else pointwise.ne(mask, -math.inf)
-        return _Mask(left, not seen.any(-1).all())
+        return _Mask(mask if mask.dtype == "bool" else pointwise.ne(mask, -math.inf), False)
+
+
+def _numbers(mask: Expr, dtype: str) -> Expr:
+    """What is added to scores of a dtype: 0 where a key is seen, else -inf."""
+    return _masked(as_tensor(0.0, dtype), mask) if mask.dtype == "bool" else mask
 
 
 def _masked(scores: Expr, seen: Expr) -> Expr:

@@ -12,17 +12,21 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
 from eqsynth.ir.tensor import Op, Region, Tensor, topological
-from eqsynth.lower.engines.positions import guarded, positions_apart
+from eqsynth.lower.engines.ahead import guarded, taken_apart
 
 
 class Engine(Protocol):
-    """Something that compiles regions whose positions are arguments (``positions.py``)."""
+    """Something that compiles regions whose positions are arguments (``ahead.py``)."""
 
     name: str
 
     def version(self) -> str | None:
         """Of the library, found without importing it; None where it isn't installed, or lacks what
         it needs to compile."""
+        ...
+
+    def refuses(self, term: Tensor) -> bool:
+        """Whether it computes something else than a term means, or nothing."""
         ...
 
     def takes(self, region: Region) -> bool:
@@ -58,7 +62,7 @@ class RegionBackend:
         version = self.engine.version()
         if version is None or _is_opaque(term):
             return
-        if not self.engine.takes(positions_apart(term).region):
+        if not self.engine.takes(taken_apart(term, self.engine.refuses).region):
             return
         inputs = tuple(contiguous(len(arg.shape)) for arg in term.args)
         yield Kernel(term, constants, self.name, inputs, contiguous(len(term.shape)), version)
@@ -70,7 +74,7 @@ class RegionBackend:
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
         assert isinstance(kernel.term, Region)
-        apart = positions_apart(kernel.term)
+        apart = taken_apart(kernel.term, self.engine.refuses)
         try:
             run = guarded(self.engine.compiled(apart.region, constants), apart, constants)
             return holding(run, constants.values())

@@ -33,6 +33,9 @@ class Inductor:
         # As plain text: kernels are kept as data.
         return str(torch.__version__) if _has_compiler() else None
 
+    def refuses(self, term: Tensor) -> bool:
+        return False
+
     def takes(self, region: Region) -> bool:
         return True
 

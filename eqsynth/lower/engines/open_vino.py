@@ -50,8 +50,11 @@ class OpenVino:
     def version(self) -> str | None:
         return installed_version("openvino", "onnx")
 
+    def refuses(self, term: Tensor) -> bool:
+        return not _is_taken(term)
+
     def takes(self, region: Region) -> bool:
-        return all(map(_is_taken, topological(region.outputs))) and can_be_said(region)
+        return not any(map(self.refuses, topological(region.outputs))) and can_be_said(region)
 
     def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
         model = _core().read_model(model_of(region, constants))

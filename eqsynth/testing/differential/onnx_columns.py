@@ -17,8 +17,8 @@ import torch
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.extract.kernel import Kernel, Runner, contiguous
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
+from eqsynth.lower.engines.ahead import guarded, taken_apart
 from eqsynth.lower.engines.engine import Engine
-from eqsynth.lower.engines.positions import guarded, positions_apart
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.engines.through_onnx import model_of
 from eqsynth.lower.onnx_operator import array_of, torch_of
@@ -85,7 +85,7 @@ def by_evaluator(region: Region) -> Runner:
             raise UnsupportedOperatorError("the evaluator computes the error function in float32")
         if isinstance(part, Op) and part.name == "ConvTranspose2d" and part.attrs[-1] != 1:
             raise UnsupportedOperatorError("the evaluator can't do these in groups")
-    apart = positions_apart(region)
+    apart = taken_apart(region)
     run = evaluated(model_of(apart.region, {}))
 
     def runner(*args: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def _takes_erf(part: Tensor) -> bool:
 
 def _by_engine(engine: Engine) -> Load:
     def load(region: Region) -> Runner:
-        apart = positions_apart(region)
+        apart = taken_apart(region)
         if not engine.takes(apart.region):
             raise UnsupportedOperatorError("the engine doesn't take it", where=str(region))
         try:

@@ -1,4 +1,4 @@
-"""Positions of a region that are data, looked at before an engine computes with them.
+"""What torch does of a region before an engine computes the rest.
 
 A position in an embedding's table or along a gathered axis has to lie within that axis, else torch
 raises. Engines do otherwise: ONNX and Inductor count a negative one from the end, and what lies
@@ -7,12 +7,17 @@ values are compared with the extents before each call. Positions that the region
 computed by torch before it:
 
     Embedding(w, Add(ids, 2))   ->   p = ids + 2 in torch, 0 <= p < rows, Embedding(w, p)
+
+So is what an engine refuses, and what that is computed from, where it is next to nothing of the
+region: masks, mostly. The engine begins after it.
+
+    Where(Cast(mask, bool), 0, -inf)   ->   seen = mask.bool() in torch, Where(seen, 0, -inf)
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +25,8 @@ import torch
 
 from eqsynth.extract.kernel import Runner
 from eqsynth.ir.program import positions
-from eqsynth.ir.tensor import Input, Op, Region, Tensor, over, topological
+from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of, over, topological
+from eqsynth.ir.work import flops
 from eqsynth.lower.torch_ops import region_function
 
 _MOVING: Final = ("Reshape", "Permute", "Expand", "Split", "Merge", "Concat", "Cast")
@@ -28,15 +34,18 @@ _MOVING: Final = ("Reshape", "Permute", "Expand", "Split", "Merge", "Concat", "C
 integers in which every position has its place."""
 _CASTS: Final = (("int32", "int64"), ("int64", "int32"))
 
+_LITTLE: Final = 0.01
+"""Of the region's operations, what torch may do before the engine, operator by operator."""
+
 
 @dataclass(frozen=True)
 class Apart:
-    """A region, and what of it concerns positions.
+    """A region for an engine, and what torch does before it.
 
     Attributes:
         region: as the engine gets it: positions are arguments, or moved by ``_MOVING``.
         computed: what computes the last arguments of ``region``, from those of the region that was
-            taken apart; None where no position is computed.
+            taken apart; None where there are none.
         limits: of each argument of ``region`` that holds positions, how many places there are.
     """
 
@@ -45,29 +54,50 @@ class Apart:
     limits: Mapping[int, int]
 
 
+def _nothing(_: Tensor) -> bool:
+    return False
+
+
 @functools.lru_cache(maxsize=256)
-def positions_apart(region: Region) -> Apart:
-    """The region with its positions as arguments."""
+def taken_apart(region: Region, refuses: Callable[[Tensor], bool] = _nothing) -> Apart:
+    """The region with its positions as arguments, and what is refused, if that is little.
+
+    Args:
+        refuses: whether the engine doesn't compute what a term means.
+    """
+    terms = list(topological(region.outputs))
+    ahead = _ahead(region, terms, refuses)
+    rest = [term for term in terms if term not in ahead]
     number: dict[Tensor, int] = {Input(str(n), a.type): n for n, a in enumerate(region.args)}
     computed: dict[Tensor, Input] = {}
+
+    def given(term: Tensor) -> int:
+        n = number.setdefault(term, len(number))
+        if n >= len(region.args):
+            computed[term] = Input(str(n), term.type)
+        return n
+
+    for term in rest:
+        for arg in args_of(term):
+            if arg in ahead:
+                given(arg)
     limits: dict[int, int] = {}
-    for index, count in positions(topological(region.outputs)).items():
+    for index, count in positions(rest).items():
         stack: list[Tensor] = [index]
         while stack:
             term = stack.pop()
-            if isinstance(term, Op) and term.name in _MOVING and _keeps_numbers(term):
-                stack.extend(term.args)
+            moved = isinstance(term, Op) and term.name in _MOVING and term not in ahead
+            if moved and _keeps_numbers(term):
+                stack.extend(args_of(term))
                 continue
-            n = number.setdefault(term, len(number))
-            if n >= len(region.args):
-                computed[term] = Input(str(n), term.type)
+            n = given(term)
             limits[n] = min(count, limits.get(n, count))
     if not computed:
         return Apart(region, None, limits)
     images: dict[Tensor, Tensor] = dict(computed)
-    for term in topological(region.outputs):
+    for term in rest:
         if term not in images:
-            images[term] = over(term, images) if isinstance(term, Op) else term
+            images[term] = over(term, images)
     outputs = tuple(images[output] for output in region.outputs)
     return Apart(
         Region(outputs, (*region.args, *computed.values())),
@@ -76,8 +106,23 @@ def positions_apart(region: Region) -> Apart:
     )
 
 
-def _keeps_numbers(term: Op) -> bool:
-    return all(arg.dtype == term.dtype or (arg.dtype, term.dtype) in _CASTS for arg in term.args)
+def _ahead(
+    region: Region, terms: Sequence[Tensor], refuses: Callable[[Tensor], bool]
+) -> set[Tensor]:
+    """What is refused, and what that is computed from; nothing where that is much, or a result."""
+    found: set[Tensor] = set()
+    for term in reversed(terms):
+        if not isinstance(term, Input) and (term in found or refuses(term)):
+            found.add(term)
+            found.update(arg for arg in args_of(term) if not isinstance(arg, Input))
+    if found.intersection(region.outputs):
+        return set()
+    return found if sum(map(flops, found)) <= _LITTLE * sum(map(flops, terms)) else set()
+
+
+def _keeps_numbers(term: Tensor) -> bool:
+    dtype = term.dtype
+    return all(arg.dtype == dtype or (arg.dtype, dtype) in _CASTS for arg in args_of(term))
 
 
 def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) -> Runner:
@@ -90,7 +135,7 @@ def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) ->
     """
     varying = [n for n in range(len(apart.region.args)) if n not in constants]
     places = [(varying.index(n), count) for n, count in apart.limits.items() if n in varying]
-    if not places:
+    if not places and apart.computed is None:
         return run
     before = None if apart.computed is None else region_function(apart.computed)
 
