@@ -144,16 +144,24 @@ class CostModel:
         for kernel, key in keys.items():
             if key in known:
                 self._learn(kernel, _cost_s(known[key].timing))
+        failed = self.profile.failed(keys.values())
+        for kernel, key in keys.items():
+            if key in failed and key not in known:
+                self._learn(kernel, None)
 
     def measured(self, kernel: Kernel) -> bool:
         return kernel in self._measured or not _timeable(kernel)
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
-        """Files what was measured; a kernel that failed is never chosen again in this run."""
+        """Files what was measured; a kernel that failed isn't chosen again, and in other
+        runs not tried again for a while."""
         for kernel, timing in times.items():
             self._learn(kernel, _cost_s(timing) if timing else None)
         self.profile.record_many(
             {measurement_key(k, self.far): (t, self.roofline_s(k)) for k, t in times.items() if t}
+        )
+        self.profile.record_failures(
+            measurement_key(k, self.far) for k, t in times.items() if t is None
         )
         for family in {self._facts_of(kernel).family for kernel in times}:
             self._ratios.pop(family, None)

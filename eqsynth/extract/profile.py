@@ -20,12 +20,13 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from eqsynth import kept
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.store import Store, open_read_only, profile_path
 from eqsynth.extract.timing import Timing
@@ -44,6 +45,10 @@ ON CONFLICT (hash) DO UPDATE SET median_s = excluded.median_s, q1_s = excluded.q
     measured_at = excluded.measured_at
 WHERE excluded.measured_at >= times.measured_at
 """
+FAILED_FOR = timedelta(days=1)
+"""How long a kernel that couldn't be built or run isn't tried again: a full disk or a memory limit
+fails kernels too, and goes away."""
+
 _LOOKUP_BATCH = 500  # SQLite allows 999 parameters a statement in its oldest builds
 
 
@@ -199,6 +204,27 @@ class Profile:
             )  # fmt: skip
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
 
+    def record_failures(self, keys: Iterable[MeasurementKey]) -> None:
+        """Stores that these kernels couldn't be built or run by the code of now."""
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        rows = [(self.row_of(key), _code(), now) for key in keys]
+        if rows:
+            insert = "INSERT OR REPLACE INTO failures VALUES (?,?,?)"
+            self._store.run(lambda db: db.executemany(insert, rows), default=None)
+
+    def failed(self, keys: Iterable[MeasurementKey]) -> set[MeasurementKey]:
+        """The keys that have failed with the code of now, and not longer ago than `FAILED_FOR`."""
+        by_hash = {self.row_of(key): key for key in keys}
+        since = (datetime.now(UTC) - FAILED_FOR).isoformat(timespec="microseconds")
+
+        def read(db: sqlite3.Connection) -> list[str]:
+            rows = db.execute(
+                "SELECT hash FROM failures WHERE code = ? AND failed_at >= ?", (_code(), since)
+            )
+            return [digest for (digest,) in rows]
+
+        return {by_hash[digest] for digest in self._store.run(read, []) if digest in by_hash}
+
     def family_ratios(self, family: str) -> list[Ratio]:
         """How far the measured kernels of a family stay from the roofline."""
         arguments = (self.target_key, self.versions, family)
@@ -294,6 +320,11 @@ class Profile:
         """The name of a kernel's row."""
         text = "\n".join((self.target_key, self.versions, key.text()))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _code() -> str:
+    """Of what builds and calls kernels: with other code a kernel may no longer fail."""
+    return kept.code_of("ir", "extract", "lower")
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:

@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS documents (
     target TEXT NOT NULL, versions TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
     PRIMARY KEY (target, versions, kind)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS failures (
+    hash TEXT PRIMARY KEY, code TEXT NOT NULL, failed_at TEXT NOT NULL
+) WITHOUT ROWID;
 """
 
 

@@ -154,6 +154,21 @@ def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
     assert found is not None and cost(question, found) == 4.0
 
 
+def test_a_plan_whose_copies_have_no_time_is_left_as_it_is() -> None:
+    """A plan may compute a class in two layouts. A block's hint has one way for each class, and
+    takes the other layout for a copy, which costs infinitely much if only times count."""
+    ways = {
+        0: [Way(0, (), 0.0)],
+        1: [Way(2, (0,), 3.0), Way(3, (0,), 4.0)],
+        2: [Way(4, (2, 3), 1.0), Way(4, (3,), 2.0)],
+    }
+    plain = problem(ways, 4)
+    question = replace(plain, copy_s=lambda _a, _b: math.inf)
+    hint = {n: own[0] for n, own in ways.items()}
+    assert improved(question, hint, math.inf, Solved(), 2) is None
+    assert least_s(question, math.inf, least_ways=2) == 0.0
+
+
 def test_ctrl_c_is_heard_after_the_solver_has_run() -> None:
     """CP-SAT by itself leaves the system's action behind, which ends the process without a word."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)

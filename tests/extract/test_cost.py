@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -176,13 +177,30 @@ def test_the_least_ratio_counts_where_arithmetic_is_the_bound(profile: Profile) 
     assert costs(kernel_of(matmul())) == pytest.approx(1.1 * costs.roofline_s(kernel_of(matmul())))
 
 
-def test_a_kernel_that_failed_costs_everything_in_this_run_only(profile: Profile) -> None:
+def test_a_kernel_that_failed_is_not_tried_again_for_a_while(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     costs, kernel = CostModel(TARGET, profile), kernel_of(RELU)
     costs.record({kernel: None})
+
+    def known() -> bool:
+        again = CostModel(TARGET, profile)
+        again.load([kernel])
+        return again.measured(kernel)
+
     assert costs.measured(kernel) and costs(kernel) == float("inf")
+    assert known()
+    with monkeypatch.context() as patched:  # a mended kernel is tried at once
+        patched.setattr("eqsynth.extract.profile.kept.code_of", lambda *_: "other code")
+        assert not known()
+    with monkeypatch.context() as patched:
+        patched.setattr("eqsynth.extract.profile.FAILED_FOR", timedelta(days=-1))
+        assert not known()
+    # A time that was taken since then counts.
+    CostModel(TARGET, profile).record({kernel: timing(1e-3)})
     again = CostModel(TARGET, profile)
     again.load([kernel])
-    assert not again.measured(kernel)
+    assert again(kernel) == pytest.approx(1e-3)
 
 
 def test_a_view_costs_a_call_and_is_not_timed(profile: Profile) -> None:
