@@ -153,9 +153,11 @@ class Search:
             tried = engines_of(settings.engines)
             path = chosen.path_of(graph, costs, tried)
             timing = settings.objective == "time"
-            recalled = chosen.recall(path, graph, costs, tried) if timing else None
+            limit_s = settings.time_limit_s
+            recalled = chosen.recall(path, graph, costs, tried, limit_s) if timing else None
             if recalled is not None:
                 own, found, times = recalled.own, recalled.found, recalled.times
+                limit_s = recalled.limit_s
             else:
                 left_s = self._left_s()
                 if tried and timing:
@@ -172,7 +174,7 @@ class Search:
                 )  # fmt: skip
                 times = costs.relied_on() if timing else {}
             if timing:
-                settle = partial(chosen.settle, path, own, found, times)
+                settle = partial(chosen.settle, path, own, found, times, limit_s)
             costs.load(own.plan.kernels())
             route = Route.of(own, found, costs, graph)
         self._told(own, found, recalled is not None)

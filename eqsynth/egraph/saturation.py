@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from eqsynth.egraph.blame import blaming
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, collecting_seldom, saturate
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.executor import Latest, Worker
@@ -43,7 +43,12 @@ def saturate_terms(
     In a worker the e-graph is handed over from time to time, before laws are asked: all that was
     united until then is in it and in its log.
     """
-    with closing(Session(rules, log_matches)) as session, blaming(rules, session.matches):
+    # Until the session is gone: a collection before its end would read all of it.
+    with (
+        collecting_seldom(),
+        closing(Session(rules, log_matches)) as session,
+        blaming(rules, session.matches),
+    ):
         session.add(roots)
         if is_worker():
             session.on_view = _Checkpoints(session, roots)

@@ -9,6 +9,7 @@ race say of the program is asked each time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,11 +38,14 @@ class Chosen:
 
     Attributes:
         times: seconds by which was chosen, by the names of the kernels' rows in the profile.
+        limit_s: time limit of the search; infinite if it came to its own end, since more time would
+            have found nothing else.
     """
 
     own: Extraction
     found: Extraction
     times: Mapping[str, float]
+    limit_s: float
 
 
 def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path:
@@ -58,16 +62,16 @@ def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path
         tuned.state(),
     )  # fmt: skip
     roots = [root.digest for root in graph.roots]
-    return kept.directory("plans-1") / digest_of(*members, *roots, *rest).hex()
+    return kept.directory("plans-2") / digest_of(*members, *roots, *rest).hex()
 
 
 def recall(
-    path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend]
+    path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend], limit_s: float
 ) -> Chosen | None:
-    """What was chosen; None where nothing was, or by times that aren't those of now, or where an
-    engine is of another version."""
+    """What was chosen; None where nothing was, in less time than this search has, or by times that
+    aren't those of now, or where an engine is of another version."""
     chosen = kept.load(path, _CLASSES)
-    if not isinstance(chosen, Chosen):
+    if not isinstance(chosen, Chosen) or chosen.limit_s < limit_s:
         return None
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if costs.profile.lower_quartiles(chosen.times) != chosen.times:
@@ -84,19 +88,23 @@ def settle(
     own: Extraction,
     found: Extraction,
     times: Mapping[str, float],
+    limit_s: float,
     used: Extraction | None,
 ) -> None:
-    """Keeps what is used, if the search for it came to its own end. Where the original is used,
-    what was chosen is forgotten: what was measured in a bad hour isn't believed for ever.
+    """Keeps what is used, if it was chosen by times. What a deadline has cut short serves searches
+    that have no more time. Where the original is used, what was chosen is forgotten: what was
+    measured in a bad hour isn't believed for ever.
 
     Args:
+        limit_s: time limit of the search.
         used: ``found``, or ``own`` where its program won against that of ``found``; None where both
             lost against the original.
     """
     if used is None:
         kept.forget(path)
-    elif own.ended and found.ended and own.complete and found.complete:
-        kept.keep(path, Chosen(own, used, dict(times)), MAX_BYTES)
+    elif own.complete and found.complete:
+        limit_s = math.inf if own.ended and found.ended else limit_s
+        kept.keep(path, Chosen(own, used, dict(times), limit_s), MAX_BYTES)
 
 
 def _recalled(found: Extraction, graph: EGraph, engines: Sequence[Backend]) -> Extraction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.terms import leaf, op
 
 X, W, V = leaf("x", 4, 8), leaf("w", 8, 8, constant=True), leaf("v", 8, 8, constant=True)
 INDUCTOR = engines(["inductor"])
+LIMIT_S = 60.0
 
 
 def program(last: str = "Relu", origin: str = "") -> Tensor:
@@ -57,10 +59,11 @@ class Setting:
         self.settle(self.found)
 
     def settle(self, used: Extraction | None) -> None:
-        chosen.settle(self.path, self.own, self.found, self.costs.relied_on(), used)
+        times = self.costs.relied_on()
+        chosen.settle(self.path, self.own, self.found, times, LIMIT_S, used)
 
-    def recall(self) -> chosen.Chosen | None:
-        return chosen.recall(self.path, self.graph, self.costs, INDUCTOR)
+    def recall(self, limit_s: float = LIMIT_S) -> chosen.Chosen | None:
+        return chosen.recall(self.path, self.graph, self.costs, INDUCTOR, limit_s)
 
 
 def searched(costs: CostModel, region_s: float, root: Tensor) -> Setting:
@@ -109,7 +112,7 @@ def test_other_times_other_choices(costs: CostModel, tmp_path: Path) -> None:
     costs.profile.record(measurement_key(kernel), seconds(1.0), 1e-6)
     assert setting.recall() is not None
     empty = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "other.sqlite"))
-    assert chosen.recall(setting.path, setting.graph, empty, INDUCTOR) is None
+    assert chosen.recall(setting.path, setting.graph, empty, INDUCTOR, LIMIT_S) is None
 
 
 def test_an_engine_of_another_version_is_measured_again(costs: CostModel) -> None:
@@ -140,15 +143,25 @@ def test_another_search_has_another_file(costs: CostModel) -> None:
     assert same == setting.path
 
 
-def test_what_lost_or_was_cut_short_is_not_kept(costs: CostModel) -> None:
+def test_what_lost_or_was_estimated_is_not_kept(costs: CostModel) -> None:
     setting = searched(costs, 1e-3, program())
-    for cut in (replace(setting.own, ended=False), replace(setting.own, estimated=1)):
-        replace(setting, own=cut).keep()
-        assert setting.recall() is None
+    replace(setting, own=replace(setting.own, estimated=1)).keep()
+    assert setting.recall() is None
     setting.keep()
     assert setting.recall() is not None
     setting.settle(None)
     assert setting.recall() is None
+
+
+def test_what_was_cut_short_serves_searches_with_no_more_time(costs: CostModel) -> None:
+    setting = searched(costs, 1e-3, program())
+    cut = {"own": replace(setting.own, ended=False)}, {"found": replace(setting.found, ended=False)}
+    for short in cut:
+        replace(setting, **short).keep()
+        assert setting.recall() is not None and setting.recall(LIMIT_S / 2) is not None
+        assert setting.recall(2 * LIMIT_S) is None
+    setting.keep()
+    assert setting.recall(math.inf) is not None
 
 
 def test_a_search_that_a_deadline_has_ended_says_so(costs: CostModel) -> None:

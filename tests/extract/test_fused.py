@@ -94,8 +94,8 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     own = extracted(graph, costs)
     path = chosen.path_of(graph, costs, ())
     own = replace(own, ended=True)
-    chosen.settle(path, own, own, costs.relied_on(), own)
-    back = chosen.recall(path, graph, costs, ())
+    chosen.settle(path, own, own, costs.relied_on(), 1.0, own)
+    back = chosen.recall(path, graph, costs, (), 1.0)
     assert back is not None and back.own.plan == own.plan
     # A kernel of another map isn't taken for this one.
     (at,) = (n for n, step in enumerate(own.plan.steps) if isinstance(step.member, Region))
@@ -106,8 +106,8 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     other = replace(step, kernel=replace(step.kernel, term=Region((inner,), args)))
     plan = replace(own.plan, steps=(*own.plan.steps[:at], other, *own.plan.steps[at + 1 :]))
     wrong = replace(own, plan=plan, ended=True)
-    chosen.settle(path, wrong, wrong, costs.relied_on(), wrong)
-    assert chosen.recall(path, graph, costs, ()) is None
+    chosen.settle(path, wrong, wrong, costs.relied_on(), 1.0, wrong)
+    assert chosen.recall(path, graph, costs, (), 1.0) is None
 
 
 @pytest.mark.rotating
