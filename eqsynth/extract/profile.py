@@ -221,9 +221,10 @@ class Profile:
             rows = db.execute(
                 "SELECT hash FROM failures WHERE code = ? AND failed_at >= ?", (_code(), since)
             )
-            return [digest for (digest,) in rows]
+            return [str(digest) for (digest,) in rows]
 
-        return {by_hash[digest] for digest in self._store.run(read, []) if digest in by_hash}
+        failed: list[str] = self._store.run(read, default=[])
+        return {by_hash[digest] for digest in failed if digest in by_hash}
 
     def family_ratios(self, family: str) -> list[Ratio]:
         """How far the measured kernels of a family stay from the roofline."""
