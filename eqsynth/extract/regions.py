@@ -1,9 +1,8 @@
 """Regions: parts of a plan that an engine runs as one program, where that measures faster.
 
-A plan falls into spans at the values that are alone: between two of its steps exactly one computed
-value is live. A span can be handed to an engine (a backend that takes a :class:`Region`) as it was
-chosen, and as it was in the original program; what each takes is measured, and the cheapest way
-through all spans becomes the plan.
+A plan falls into spans at the values that are alone (``spans.py``). A span can be handed to an
+engine (a backend that takes a :class:`Region`) as it was chosen, and as it was in the original
+program; what each takes is measured, and the cheapest way through all spans becomes the plan.
 
     conv -> relu -> [one value] -> matmul -> gelu      two spans, and the whole: three regions
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
@@ -24,6 +23,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
 from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure, OnEngine
+from eqsynth.extract.spans import Span, Spans, spans
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
@@ -47,40 +47,6 @@ which is faster. (OpenVINO on GPT-2 of 4 layers: 2.5 and 5.7 ms in two runs of o
 
 COMPILE_S = 5.0
 """What an engine takes to compile a region, about."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Steps ``first`` to ``last`` (not included) of a plan; ``results`` is what is live after."""
-
-    first: int
-    last: int
-    results: tuple[State, ...]
-
-
-def spans(plan: Plan) -> list[Span]:
-    """The spans of a plan in order: as many as there are values that are alone.
-
-    The value at the end of the last span is the program's result, or its results.
-    """
-    last_use: dict[State, int] = {}
-    for number, step in enumerate(plan.steps):
-        last_use.update(dict.fromkeys(step.args, number))
-    last_use.update(dict.fromkeys(plan.outputs, len(plan.steps)))
-    inputs = set(plan.inputs.values())
-    found: list[Span] = []
-    live: set[State] = set()
-    for number, step in enumerate(plan.steps[:-1]):
-        live.add(step.result)
-        live = {state for state in live if last_use.get(state, -1) > number}
-        if live == {step.result} and step.result not in plan.outputs:
-            first = found[-1].last if found else 0
-            found.append(Span(first, number + 1, (step.result,)))
-    results = tuple(dict.fromkeys(s for s in plan.outputs if s not in inputs and not s[0].constant))
-    first = found[-1].last if found else 0
-    if results and first < len(plan.steps):
-        found.append(Span(first, len(plan.steps), results))
-    return found
 
 
 def first_asked(
@@ -141,8 +107,8 @@ def with_engines(
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
-    plan = found.plan
-    parts = spans(plan)
+    parted = spans(found.plan)
+    plan, parts = parted.plan, parted.parts
     if costs.objective != "time" or not parts or not engines:
         return found
     choices: dict[tuple[int, int], tuple[float, PlanStep]] = {}
@@ -159,7 +125,7 @@ def with_engines(
             if time.monotonic() >= begin_until:
                 ended = False
                 break
-            span = Span(parts[first].first, parts[last - 1].last, parts[last - 1].results)
+            span = parted.joined(first, last)
             ways = [(tried, step) for tried in tries for step in _ways(graph, plan, span, tried)]
             tell([step for _, step in ways], (first, last) == (0, len(parts)))
             kernels = [step.kernel for _, step in ways]
@@ -172,22 +138,27 @@ def with_engines(
             took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
             # What an engine can't run as a whole it may run in part.
             without = tuple(tried for tried in tries if tried not in took)
-            own_s, wanted = sum(weights[first:last]), without
-            parted = _halves(first, last, weights)
+            own_s = sum(weights[first:last])
+            # What is shared is too light to be a half, and may be all that an engine refuses.
+            inner = first + (first == 0 and bool(parted.shared))
+            halved = _halves(inner, last, weights)
+            again: dict[tuple[int, int], tuple[_Try, ...]] = {}
             if took:
                 best = min(took, key=lambda tried: (took[tried], tried[1]))
-                choices[first, last] = (took[best], placed[best])
-                by[first, last] = OnEngine(len(parts), first, last, best[0].name, best[1])
+                if took[best] < choices.get((first, last), (float("inf"),))[0]:
+                    choices[first, last] = (took[best], placed[best])
+                    by[first, last] = OnEngine(len(parts), first, last, best[0].name, best[1])
                 # One heavy half is nearly the whole again.
-                if 1 / CLEAR < own_s / took[best] < CLEAR and len(parted) == 2:
-                    wanted += _near(took)
-            for half in parted:
-                halves += [(*half, wanted)] if wanted else []
-                refused += [(*half, without)] if without else []
-        before_s, (total_s, way) = total_s, _cheapest(parts, choices, weights)
+                if 1 / CLEAR < own_s / took[best] < CLEAR and len(halved) == 2:
+                    again = dict.fromkeys(halved, _near(took))
+            for part in ([(inner, last)] if inner > first else halved) if without else ():
+                again[part] = without + again.get(part, ())
+                refused.append((*part, without))
+            halves += [(*part, tries) for part, tries in again.items()]
+        before_s, (total_s, way) = total_s, _cheapest(parted, choices, weights)
         whole = level[0][:2] == (0, len(parts))
         level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else refused
-    joined = _joined(plan, total_s, way)
+    joined = _joined(found.plan, plan, total_s, way)
     chosen = [step for _, step in way if step is not None]
     regions = tuple(by[at] for at, (_, step) in choices.items() if any(step is s for s in chosen))
     return replace(found, plan=joined, timed=found.timed + timed, ended=ended, regions=regions)
@@ -198,23 +169,22 @@ def on_engines(
 ) -> Extraction | None:
     """The extraction with these regions on engines, untimed; None where its plan has no such
     parts, or an engine doesn't take one."""
-    plan, by_name = found.plan, {engine.name: engine for engine in engines}
-    parts = spans(plan)
+    parted, by_name = spans(found.plan), {engine.name: engine for engine in engines}
+    plan, parts = parted.plan, parted.parts
     way: _Way = []
     begin = 0
     for region in sorted(regions, key=lambda region: region.first):
         engine = by_name.get(region.engine)
         if engine is None or region.parts != len(parts) or region.first < begin:
             return None
-        first, last = parts[region.first], parts[region.last - 1]
-        span = Span(first.first, last.last, last.results)
+        span = parted.joined(region.first, region.last)
         step = next(_ways(graph, plan, span, (engine, region.side)), None)
         if step is None:
             return None
         way += [*((part, None) for part in parts[begin : region.first]), (span, step)]
         begin = region.last
     way += [(part, None) for part in parts[begin:]]
-    return replace(found, plan=_joined(plan, plan.cost_s, way), regions=tuple(regions))
+    return replace(found, plan=_joined(found.plan, plan, plan.cost_s, way), regions=tuple(regions))
 
 
 def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:
@@ -363,7 +333,8 @@ def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> 
     for ref, layout in step.args:
         if layout not in before[ref]:
             total += costs(copy_kernel(ref.type, before[ref][0], layout))
-    for (ref, wanted), (_, layout) in zip(span.results, (step.result, *step.also), strict=True):
+    for ref, wanted in span.results:
+        layout = contiguous(len(wanted))
         if wanted != layout:
             total += costs(copy_kernel(ref.type, layout, wanted))
     return total
@@ -382,27 +353,26 @@ _Way = list[tuple[Span, PlanStep | None]]
 
 
 def _cheapest(
-    parts: Sequence[Span],
+    parted: Spans,
     choices: Mapping[tuple[int, int], tuple[float, PlanStep]],
     weights: Sequence[float],
 ) -> tuple[float, _Way]:
     """The cheapest way through the spans: each as it is, for its weight, or in a region."""
     best: list[tuple[float, _Way]] = [(0.0, [])]
-    for last in range(1, len(parts) + 1):
-        part = parts[last - 1]
+    for last, part in enumerate(parted.parts, 1):
         ways = [(best[last - 1][0] + weights[last - 1], [*best[last - 1][1], (part, None)])]
         for (first, end), (cost_s, step) in choices.items():
             if end == last:
-                span = Span(parts[first].first, part.last, part.results)
-                ways.append((best[first][0] + cost_s, [*best[first][1], (span, step)]))
+                way = [*best[first][1], (parted.joined(first, last), step)]
+                ways.append((best[first][0] + cost_s, way))
         best.append(min(ways, key=lambda way: way[0]))
     return best[-1]
 
 
-def _joined(plan: Plan, total_s: float, way: _Way) -> Plan:
-    """The plan in which regions stand for their spans; the plan itself where there are none."""
+def _joined(found: Plan, plan: Plan, total_s: float, way: _Way) -> Plan:
+    """The plan in which regions stand for their spans; what was found where there are none."""
     if all(step is None for _, step in way):
-        return plan
+        return found
     steps: list[PlanStep] = []
     for span, region in way:
         if region is None:

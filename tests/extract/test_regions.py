@@ -18,8 +18,9 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, on_engines, spans, with_engines
+from eqsynth.extract.regions import first_asked, on_engines, with_engines
 from eqsynth.extract.search import Extraction, extract
+from eqsynth.extract.spans import spans
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import Captured, capture_expression
@@ -85,7 +86,7 @@ def by_region(plan: Plan) -> list[PlanStep]:
 
 def test_a_chain_is_a_span_a_value(costs: CostModel) -> None:
     _, _, found = searched(mlp(), costs)
-    parts = spans(found.plan)
+    parts = spans(found.plan).parts
     assert [(p.first, p.last) for p in parts] == [(k, k + 1) for k in range(len(found.plan.steps))]
     assert parts[-1].results == found.plan.outputs
 
@@ -94,13 +95,97 @@ def test_values_that_live_together_are_not_parted(costs: CostModel) -> None:
     h = ops.tanh(X @ W)
     _, _, found = searched(ops.relu(h) + ops.neg(h), costs)
     names = [step.kernel.term.label for step in found.plan.steps]
-    ends = [names[part.last - 1] for part in spans(found.plan)]
+    ends = [names[part.last - 1] for part in spans(found.plan).parts]
     assert ends == ["Matmul", "Tanh", "Add"]
 
 
 def test_the_results_of_a_program_end_one_span(costs: CostModel) -> None:
     _, _, found = searched(two_results(), costs)
-    assert set(spans(found.plan)[-1].results) == set(found.plan.outputs)
+    assert set(spans(found.plan).parts[-1].results) == set(found.plan.outputs)
+
+
+@pytest.mark.rotating
+def test_results_that_nothing_reads_are_not_handed_on(costs: CostModel) -> None:
+    """As keys and values of a cache: each span has those of its layer."""
+    h = ops.tanh(X @ W)
+    g = ops.tanh(h @ W)
+    captured, graph, found = searched([ops.relu(h @ V), ops.relu(g @ V), ops.neg(g)], costs)
+    parted = spans(found.plan)
+    names = [step.kernel.term.label for step in found.plan.steps]
+    ends = [names[part.last - 1] for part in parted.parts]
+    assert ends == ["Matmul", "Tanh", "Matmul", "Tanh", "Neg"]
+    assert [len(part.results) for part in parted.parts] == [1, 1, 2, 1, 2]
+    assert parted.joined(0, 5).results == found.plan.outputs
+    assert len(parted.joined(2, 4).results) == 2
+
+    measure = fast_if(lambda label: label == "Region of 5 operators")
+    plan = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0).plan
+    assert any(len(step.also) == 1 for step in by_region(plan))
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(
+        compiled(captured, graph, plan)(x), compiled(captured, graph, found.plan)(x)
+    )
+
+
+def under_a_mask(costs: CostModel) -> tuple[Captured, EGraph, Extraction]:
+    """Layers that add what is computed from ``y`` in no time."""
+    mask = ops.exp(Y)
+    x: Expr = X
+    for _ in range(3):
+        x = ops.tanh(x @ W) + mask
+    captured, graph, found = searched(ops.relu(x), costs)
+    steps = [replace(s, cost_s=s.cost_s * (s.kernel.term.label != "Exp")) for s in found.plan.steps]
+    return captured, graph, replace(found, plan=replace(found.plan, steps=tuple(steps)))
+
+
+def test_what_all_spans_read_is_computed_first(costs: CostModel) -> None:
+    _, _, found = under_a_mask(costs)
+    assert found.plan.steps[0].kernel.term.label == "Matmul"
+    parted = spans(found.plan)
+    assert [step.kernel.term.label for step in parted.plan.steps] == [
+        "Exp", *["Matmul", "Tanh", "Add"] * 3, "Relu"
+    ]  # fmt: skip
+    assert [(p.first, p.last) for p in parted.parts] == [(k, k + 1) for k in range(11)]
+    assert parted.shared == (parted.plan.steps[0].result,)
+    # A region that computes what is shared hands it on.
+    assert parted.shared[0] in parted.joined(0, 5).results
+    assert parted.joined(0, 11).results == found.plan.outputs
+    heavy = [replace(step, cost_s=1.0) for step in found.plan.steps]
+    assert spans(replace(found.plan, steps=tuple(heavy))).shared == ()
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("refused", [True, False])
+def test_an_engine_begins_after_what_it_refuses(refused: bool, costs: CostModel) -> None:
+    class Narrow(RegionBackend):
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+            if not refused or "Exp" not in str(term):
+                yield from super().kernels(term, constants)
+
+    captured, graph, found = under_a_mask(costs)
+    engine = Narrow(ENGINES["inductor"])
+    # Where nothing is refused the first half is fast, which computes the mask for the rest.
+    measure = fast_if(lambda label: label == f"Region of {10 if refused else 6} operators")
+    better = with_engines(graph, found, [engine], costs, measure, 60.0)
+    (step,) = by_region(better.plan)
+    assert ("Exp" in str(step.kernel.term)) == (not refused)
+    again = on_engines(graph, found, better.regions, [engine])
+    assert again is not None and again.plan.runs_as(better.plan)
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    torch.testing.assert_close(
+        compiled(captured, graph, better.plan)(x, y), compiled(captured, graph, found.plan)(x, y)
+    )
+
+
+def fast_if(
+    fast: Callable[[str], bool],
+) -> Callable[[Sequence[Kernel], float], dict[Kernel, Timing | None]]:
+    """Regions of these labels take a second, others what the plan takes."""
+
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing | None]:
+        return {k: seconds(1.0 if fast(k.term.label) else 9.0) for k in kernels}
+
+    return measure
 
 
 # ---- the choice ----------------------------------------------------------------------------------
@@ -260,7 +345,7 @@ def test_halving_ends_where_it_gains_nothing(costs: CostModel) -> None:
         asked.append(kernel.term.label)
         return {kernel: seconds(1.02 * int(kernel.term.label.split()[2]))}
 
-    assert len(spans(found.plan)) == 8
+    assert len(spans(found.plan).parts) == 8
     plan = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0).plan
     assert plan == found.plan
     # The halves are equal up to names, so that one of them is timed.
