@@ -8,6 +8,7 @@ and ``onnx-scopes`` run each operator, and the scope that defines it.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -219,6 +220,10 @@ SCOPES = {
                        Read(_in("n", 3, dtype="int64"), (_it(0, 3),))])),
     "where": Scope((4, 5), (), Call("where", (Call("lt", (Value(_it(0, 4)), Value(_it(1, 5)))),
                    Read(M, (i4, _it(1, 5))), Num(float("-inf"))))),
+    "where of numbers": Scope((4,), (), Cast("float32", Call("where", (
+        Read(_in("p", 4, dtype="bool"), (i4,)), Num(0.1), Num(-math.inf))))),
+    "where of numbers among others": Scope((4,), (), total([Read(_in("v", 4), (i4,)),
+        Call("where", (Read(_in("p", 4, dtype="bool"), (i4,)), Num(0.1), Num(7.0)))])),
     "whole": Scope((4,), (), Call("lt", (Read(_in("n", 4, dtype="int32"), (i4,)), Num(0.5)))),
     "byte": Scope((4,), (), Call("gt", (Read(_in("n", 4, dtype="uint8"), (i4,)), Num(-1)))),
     "wraps": Scope((4,), (), product([Read(_in("n", 4, dtype="int8"), (i4,)), Num(100)])),

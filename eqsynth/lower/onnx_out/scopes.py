@@ -224,7 +224,8 @@ class _Body(Evaluation[Part]):
         if result == "bool":
             joined = _compared_in(parts)
         else:
-            assert dtype is not None
+            # Of numbers that a bool selects, as where(seen, 0, -inf): rounded by what they meet.
+            dtype = dtype or "float64"
             joined = wide(dtype) if is_float(dtype) else dtype
         first = 1 if fn == "where" else 0
         given = [self.array(part, joined) for part in parts[first:]]
