@@ -29,6 +29,7 @@ from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.backends import backends_of
 from eqsynth.lower.check import Mismatch
+from eqsynth.lower.holders import Opened, Opening, inside
 from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
@@ -207,9 +208,10 @@ class Run:
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
         """Times both; the original stays unless the other is faster by more than the noise."""
         args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
+        compiled.opens = isinstance(original, Opened)
         result = race(
-            lambda: original(*args, **kwargs),
-            lambda: compiled(*args, **kwargs),
+            self._as_called(inside(original) if isinstance(original, Opened) else original),
+            self._as_called(compiled),
             seconds=0.3 + 0.1 * self.settings.time_limit_s,
             clock=self.original.place.clock,
         )
@@ -228,6 +230,19 @@ class Run:
         self.report.reason = "nothing faster was found"
         self.report.why_not = why_not(*told)
         return self.original.program(self.report)
+
+    def _as_called(self, function: Callable[..., object]) -> Callable[[], object]:
+        """A call as the user makes it. A call may change objects that hold tensors (a cache grows),
+        so that each gets objects of its own, which costs both that are raced the same."""
+        args, kwargs = self.original.args, self.original.kwargs
+        if not isinstance(self.original.module, Opened):
+            return lambda: function(*args, **kwargs)
+
+        def call() -> object:
+            given, named = Opening().closed((args, dict(kwargs)))
+            return function(*given, **named)
+
+        return call
 
     # ---- parts ---------------------------------------------------------------------
 

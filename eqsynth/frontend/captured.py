@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from eqsynth.errors import DtypeError, EqsynthError, ShapeError
@@ -16,26 +17,12 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Tensor, Weight, topological
-from eqsynth.lower.calling import bound, by_name, leaves_of
+from eqsynth.lower.calling import Fixed, Given, bound, by_name, leaves_of, placed
 
 if TYPE_CHECKING:
     import torch
 
     from eqsynth.lower.weights import Recipe
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A value that was not a tensor when the program was captured, and stays as it was."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Given:
-    """A result that is an input as it is: the tensor of the call comes back, not a copy."""
-
-    position: int
 
 
 @dataclass(frozen=True)
@@ -53,8 +40,8 @@ class Convention:
             it looks like; the general way costs 20 us a call.
     """
 
-    arguments: tuple[int | Constant, ...]
-    results: tuple[int | Constant | Given, ...]
+    arguments: tuple[int | Fixed, ...]
+    results: tuple[int | Fixed | Given, ...]
     parameters: inspect.Signature | None = None
     spec: Any = None
     out_spec: Any = None
@@ -98,11 +85,18 @@ class Captured:
             ShapeError, DtypeError: an argument isn't what the program was captured with.
             EqsynthError: the number or the structure of the arguments differs.
         """
-        leaves = self._leaves(args, kwargs)
+        return self.values(self._leaves(args, kwargs))
+
+    def values(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors for ``program.inputs``, from the leaves of a call's arguments.
+
+        Raises:
+            ShapeError, DtypeError, EqsynthError: one isn't what the program was captured with.
+        """
         inputs = self.program.inputs
         tensors: list[Any] = [None] * (len(inputs) - len(self.buffers))
         for leaf, place in zip(leaves, self.convention.arguments, strict=True):
-            if isinstance(place, Constant):
+            if isinstance(place, Fixed):
                 _check_constant(leaf, place.value)
             else:
                 _check_tensor(leaf, inputs[place])
@@ -153,12 +147,7 @@ class Captured:
         """The result as the user knows it, from the values of ``program.outputs`` and those of
         ``program.inputs``."""
 
-        def leaf(place: int | Constant | Given) -> Any:
-            if isinstance(place, int):
-                return outputs[place]
-            return inputs[place.position] if isinstance(place, Given) else place.value
-
-        leaves = list(map(leaf, self.convention.results))
+        leaves = placed(self.convention.results, outputs, inputs)
         if self.convention.out_spec is None:
             return leaves[0]
         from torch.utils._pytree import tree_unflatten
@@ -176,7 +165,7 @@ def _check_tensor(value: Any, kind: Input) -> None:
             expected=str(kind.shape),
             hint="shapes are fixed: optimize once more for this one",
         )
-    if str(value.dtype) != "torch." + kind.dtype:
+    if value.dtype is not _dtype(kind.dtype):
         raise DtypeError(
             what=f"input {kind.name!r} has another dtype than the program was captured with",
             where=kind.name,
@@ -184,6 +173,14 @@ def _check_tensor(value: Any, kind: Input) -> None:
             expected=f"torch.{kind.dtype}",
             hint="cast it, or optimize once more for this dtype",
         )
+
+
+@cache
+def _dtype(name: str) -> torch.dtype:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def _check_constant(value: Any, expected: Any) -> None:

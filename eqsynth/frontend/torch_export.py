@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend import aten
-from eqsynth.frontend.captured import Captured, Constant, Convention, Given
+from eqsynth.frontend.captured import Captured, Convention
 from eqsynth.frontend.examples import any_order, refuse_foreign, validate
 from eqsynth.frontend.exporting import (
     apart,
@@ -32,7 +32,7 @@ from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
-from eqsynth.lower.calling import bound, signature_of
+from eqsynth.lower.calling import Fixed, Given, bound, signature_of
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
@@ -175,18 +175,18 @@ class _Translation:
 
     def places(
         self,
-    ) -> tuple[tuple[int | Constant, ...], tuple[int | Constant | Given, ...], dict[int, int]]:
+    ) -> tuple[tuple[int | Fixed, ...], tuple[int | Fixed | Given, ...], dict[int, int]]:
         """Where the leaves of arguments and results are, and what is written back to where. A
         tensor that is returned twice is one output, an input that is returned is that input."""
         position = {name: i for i, name in enumerate(self._inputs)}
         users = self._users()
         arguments = tuple(
-            position[spec.arg.name] if spec.arg.name in position else Constant(spec.arg.value)
+            position[spec.arg.name] if spec.arg.name in position else Fixed(spec.arg.value)
             for spec in self.signature.input_specs
             if spec.kind == InputKind.USER_INPUT
         )
         by_target = {spec.target: spec.arg.name for spec in self.signature.input_specs}
-        results: list[int | Constant | Given] = []
+        results: list[int | Fixed | Given] = []
         places: dict[str, int] = {}
         written = []
         for value, spec in zip(self._outputs, self.signature.output_specs, strict=True):
@@ -199,7 +199,7 @@ class _Translation:
                 else:
                     results.append(places.setdefault(spec.arg.name, len(places)))
             else:
-                results.append(Constant(value))
+                results.append(Fixed(value))
         return arguments, tuple(results), {len(places) + i: at for i, at in enumerate(written)}
 
     def _users(self) -> set[str]:

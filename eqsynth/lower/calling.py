@@ -43,6 +43,16 @@ class Calling(Protocol):
         """The result as the user knows it, from the program's outputs and inputs."""
         ...
 
+    @property
+    def convention(self) -> Any:
+        """``parameters``, ``spec``, ``arguments``, ``results``, ``out_spec`` and ``any_order`` of
+        :class:`SavedCalling`; None if calls aren't bound to a signature."""
+        ...
+
+    def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """The program's inputs, in order, from the leaves of a call's arguments."""
+        ...
+
 
 def signature_of(module: torch.nn.Module) -> inspect.Signature:
     """The signature of ``forward``; that of any call, where Python knows none (a traced module)."""
@@ -76,27 +86,28 @@ def bound(
         raise _misfit(f"{given} ({error})", str(parameters)) from None
     values = call.arguments
     rows = [p for p in parameters.parameters.values() if p.kind not in _BY_NAME]
-    told = [p.name in values and not _is_default(p, values[p.name]) for p in rows]
+    told = [p.name in values and not is_default(p, values[p.name]) for p in rows]
     # Whatever stands before an argument that has no name, goes by its place.
     nameless = [n for n, p in enumerate(rows) if told[n] and p.kind is not p.POSITIONAL_OR_KEYWORD]
     count = nameless[-1] + 1 if nameless else 0
     while count < len(rows) and told[count] and rows[count].name not in named:
         count += 1
-    placed: list[Any] = []
+    by_place: list[Any] = []
     for parameter in rows[:count]:
         value = values.get(parameter.name, parameter.default)
-        placed += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
+        by_place += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
     rest = {p.name: values[p.name] for n, p in enumerate(rows) if n >= count and told[n]}
     for parameter in parameters.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             rest |= values.get(parameter.name, {})
         elif parameter.kind is parameter.KEYWORD_ONLY and parameter.name in values:
-            if not _is_default(parameter, values[parameter.name]):
+            if not is_default(parameter, values[parameter.name]):
                 rest[parameter.name] = values[parameter.name]
-    return tuple(placed), rest
+    return tuple(by_place), rest
 
 
-def _is_default(parameter: inspect.Parameter, value: Any) -> bool:
+def is_default(parameter: inspect.Parameter, value: Any) -> bool:
+    """Whether leaving the argument out is the same call."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return not value
     default = parameter.default
@@ -203,6 +214,13 @@ class SavedCalling:
             raise _misfit(
                 f"{len(args)} values and {given or 'no keywords'}", f"{len(self.arguments)} values"
             )
+        return self.values(leaves)
+
+    @property
+    def convention(self) -> SavedCalling:
+        return self
+
+    def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
         tensors: dict[int, torch.Tensor] = {}
         for leaf, place in zip(leaves, self.arguments, strict=True):
             if isinstance(place, int) and isinstance(leaf, torch.Tensor):
@@ -216,13 +234,22 @@ class SavedCalling:
     def unflatten(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> Any:
-        def leaf(place: int | Fixed | Given) -> Any:
-            if isinstance(place, int):
-                return outputs[place]
-            return inputs[place.position] if isinstance(place, Given) else place.value
-
-        leaves = list(map(leaf, self.results))
+        leaves = placed(self.results, outputs, inputs)
         return leaves[0] if self.out_spec is None else tree_unflatten(leaves, self.out_spec)
+
+
+def placed(
+    results: Sequence[int | Fixed | Given],
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+) -> list[Any]:
+    """The leaves of a result."""
+    return [
+        outputs[place] if isinstance(place, int)
+        else inputs[place.position] if isinstance(place, Given)
+        else place.value
+        for place in results
+    ]  # fmt: skip
 
 
 def _misfit(got: str, expected: str) -> EqsynthError:
@@ -407,7 +434,12 @@ def _not_plain(got: str) -> LoweringError:
 class AsItIs:
     """The calling convention of a program without inputs and outputs of its own."""
 
+    convention = None
+
     def bind(self) -> Sequence[torch.Tensor]:
+        return ()
+
+    def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
         return ()
 
     def unflatten(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,11 +146,15 @@ class Opening:
     def changed(self, states: list[Held]) -> None:
         """Gives objects the attributes that ``states`` tells."""
         for held in states:
-            attributes = vars(self.objects[held.number])
-            for name in attributes.keys() - set(held.names):
-                del attributes[name]
-            for name, value in zip(held.names, held.values, strict=True):
-                attributes[name] = _kept(attributes.get(name), self.closed(value))
+            self.assign(self.objects[held.number], held.names, map(self.closed, held.values))
+
+    def assign(self, value: Any, names: Sequence[str], values: Iterable[Any]) -> None:
+        """Gives an object these attributes and no others; lists and dicts that it has are kept."""
+        attributes = vars(value)
+        for name in attributes.keys() - set(names):
+            del attributes[name]
+        for name, new in zip(names, values, strict=True):
+            attributes[name] = _kept(attributes.get(name), new)
 
     def _leaf(self, value: Any) -> Any:
         if not _may_be_opened(value):

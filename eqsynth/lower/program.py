@@ -18,8 +18,8 @@ from eqsynth import notebook
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
+from eqsynth.lower.call_trees import Calls
 from eqsynth.lower.calling import AsItIs, Calling
-from eqsynth.lower.holders import Opening
 from eqsynth.lower.places import Place
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, packed, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, copied, storages
@@ -89,7 +89,8 @@ class CompiledProgram(torch.nn.Module):
         """
         super().__init__()
         self.inputs, self.steps, self.outputs = tuple(inputs), tuple(steps), tuple(outputs)
-        self.calling, self.report, self._explanation = calling, report, explanation
+        self.calling, self._calls = calling, Calls(calling)
+        self.report, self._explanation = report, explanation
         self.place = place or Place()
         self.device = self.place.device
         self.original: Callable[..., Any] | None = None
@@ -169,19 +170,10 @@ class CompiledProgram(torch.nn.Module):
             self._watch.check()
         if self.original is not None:
             return self._run_original(args, kwargs)
-        if not self.opens:
-            return self._run_steps(args, kwargs)
-        call = Opening()
-        args, kwargs = call.opened((args, kwargs))
-        if not call.objects:
-            return call.closed(self._run_steps(args, kwargs))
-        result, states = self._run_steps(args, kwargs)
-        closed = call.closed(result)
-        call.changed(states)
-        return closed
+        values, finish = self._calls.begin(args, kwargs, self.opens)
+        return finish(self._computed(values))
 
-    def _run_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values = self.calling.bind(*args, **kwargs)
+    def _computed(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if len(values) != len(self.inputs):
             raise ShapeError(
                 what="the program is called with another number of inputs",
@@ -200,7 +192,7 @@ class CompiledProgram(torch.nn.Module):
                 results = self._run(*values)
             for position, buffer in self.mutations.items():
                 buffer.copy_(results[position])
-        return self.calling.unflatten(torch_modes.without_gradients(results, values), values)
+        return torch_modes.without_gradients(results, values)
 
     def _run_original(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.original is not None
@@ -322,6 +314,7 @@ class CompiledProgram(torch.nn.Module):
         calling: Any = self.calling
         if buffers:
             self.calling = replace(calling, buffers=tuple(buffers))
+            self._calls = Calls(self.calling)
             self.mutations = {k: buffers[old[id(x)]] for k, x in self.mutations.items()}
 
     def constant_bytes(self) -> int:

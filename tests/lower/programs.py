@@ -22,9 +22,13 @@ class Row:
     """A calling convention: tensors in a row; a single output comes alone."""
 
     buffers: tuple[torch.Tensor, ...] = ()
+    convention: None = None
 
     def bind(self, *args: torch.Tensor) -> Sequence[torch.Tensor]:
-        return [*args, *self.buffers]
+        return self.values(args)
+
+    def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
+        return [*leaves, *self.buffers]
 
     def unflatten(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from eqsynth import running
 from eqsynth.errors import EqsynthError
+from eqsynth.extract.timing import Timing
 from eqsynth.frontend.steady import check_steady
 from eqsynth.lower.holders import (
     Held,
@@ -24,6 +27,7 @@ from eqsynth.lower.holders import (
     opened_module,
 )
 from eqsynth.pipeline import optimize
+from eqsynth.race import Race
 
 
 class Layer:
@@ -195,3 +199,26 @@ def test_a_program_makes_objects_and_changes_those_that_it_is_given() -> None:
         step(X, cache=cache)  # which is longer now
     assert caught.value.expected
     same(cache, expected.cache)
+
+
+def test_a_race_calls_both_as_the_user_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The original without what opens objects, the program with it, each with a cache of its own:
+    else opening, which only the program has to do, was counted to the original alone."""
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    calls = []
+
+    def raced(original: Any, compiled: Any, **_: object) -> Race:
+        calls.extend((original(), original(), compiled()))
+        return Race(Timing(2.0, 2.0, 2.0, 9), Timing(1.0, 1.0, 1.0, 9))
+
+    monkeypatch.setattr(running, "race", raced)
+    given = Cache(1)
+    program = optimize(Model().eval(), (X, given), engines=(), time_limit_s=60.0)
+    assert program.original is None
+    for result in calls:
+        assert type(result) is Result and result.cache.layers[0].calls == 1
+        torch.testing.assert_close(result.y, calls[0].y)
+    assert len({id(given), *(id(result.cache) for result in calls)}) == 4
+    assert given.layers[0].keys is None
