@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from eqsynth.errors import EqsynthError, EquivalenceWarning, ExplanationTooLong
+from eqsynth.errors import EqsynthError, EquivalenceError, EquivalenceWarning, ExplanationTooLong
 from eqsynth.explain import Explanation
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.program import Program, positions
@@ -214,7 +214,7 @@ def _guesses(program: Program, leaves: Sequence[Any]) -> dict[int, int]:
     }
 
 
-def warn(error: Mismatch) -> None:
+def warn(error: EquivalenceError) -> None:
     """Tells the caller of ``optimize`` that the original came back, and why."""
     text = f"the original program is used: {error}"
     warnings.warn(text, EquivalenceWarning, stacklevel=3)

@@ -78,7 +78,7 @@ class Asked:
         return bool(self.options.get("objective", "time") == "time")
 
 
-_FLAGS: Final = ("check", "strict", "explain", "own_constants", "progress")
+_FLAGS: Final = ("check", "strict", "explain", "certify", "own_constants", "progress")
 
 
 def _check_values(values: Mapping[str, Any]) -> None:

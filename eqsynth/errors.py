@@ -162,6 +162,28 @@ class EquivalenceError(EqsynthError):
         super().__init__(what, where=where, got=got, expected=expected, hint=hint)
 
 
+class CertificateError(EquivalenceError):
+    """An equality that a search has united, and that doesn't hold. `where` has the rule or law and
+    the term that it was asked about, `got` what it was said to be, `expected` the value.
+
+    Attributes:
+        index: of the first element, or the values of the iterators, at which the two differ.
+    """
+
+    def __init__(
+        self, rule: str, *, index: tuple[int, ...], where: str, got: str, expected: str
+    ) -> None:
+        self.index = index
+        super().__init__(
+            "an equality that the search rests on doesn't hold",
+            rules=(rule,),
+            where=f"{rule}: {where}",
+            got=got,
+            expected=expected,
+            hint="This is a fault in the rule, or in the law that it asks.",
+        )
+
+
 class EquivalenceWarning(UserWarning):
     """``optimize`` found a program that differs from the original, and gave the original back."""
 

@@ -20,6 +20,7 @@ from eqsynth import telling
 from eqsynth.checking import warn
 from eqsynth.errors import (
     CaptureError,
+    CertificateError,
     EqsynthError,
     ExtractionError,
     LoweringError,
@@ -66,6 +67,7 @@ def optimize(
     check: bool = True,
     strict: bool = False,
     explain: bool = True,
+    certify: bool = False,
     engines: Sequence[str] | None = None,
     own_constants: bool = True,
     tune: float = 0.0,
@@ -105,6 +107,9 @@ def optimize(
             ``reason``, and an ``EquivalenceWarning`` tells it too.
         strict: raise ``EquivalenceError`` instead.
         explain: log the matches, so that ``explain()`` can show the steps.
+        certify: check each equality that the search has united by itself, on data, without the code
+            that has found it (``eqsynth.certificates``); ``report.certified`` counts them. If one
+            fails, it is as if the result differed. The time comes on top of the limit.
         engines: what else than eqsynth's own kernels may run parts of the program, or all of it,
             where it measures faster: ``inductor`` (torch's compiler; takes seconds to try),
             ``onnxruntime``, ``openvino``; those that are installed. By default what
@@ -130,7 +135,7 @@ def optimize(
             nothing here can run.
         RuleError: a rule file can't be used.
         EquivalenceError: with ``strict``, the result differs from the original (a fault, not a
-            matter of rounding).
+            matter of rounding), or a certificate fails (``CertificateError``).
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 8).eval()
@@ -140,20 +145,11 @@ def optimize(
     aim = aimed_at(target, _tensors(program, args, kwargs))
     away = aim if isinstance(aim, Target) and not is_here(aim) else None
     kind = CPU if away else aim.name if isinstance(aim, Target) else aim
+    asked = tuple(engines) if engines is not None else None if kind == CPU else ()
     settings = Settings(
-        kind,
-        rule_files(rules),
-        objective,
-        time_limit_s,
-        node_limit,
-        memory_limit,
-        numerics,
-        check,
-        explain,
-        tuple(engines) if engines is not None else None if kind == CPU else (),
-        own_constants or kind != CPU,
-        tune,
-    )
+        kind, rule_files(rules), objective, time_limit_s, node_limit, memory_limit, numerics, check,
+        explain, asked, own_constants or kind != CPU, tune, certify,
+    )  # fmt: skip
     engines_of(settings.engines)
     route = _route_of(like)
     begin = time.monotonic()
@@ -169,7 +165,7 @@ def optimize(
     if away is not None:
         return plan(
             cast("torch.nn.Module | Expr", program), args, kwargs, target=away, rules=rules,
-            time_limit_s=time_limit_s, numerics=numerics,
+            time_limit_s=time_limit_s, numerics=numerics, certify=certify,
         )  # fmt: skip
     own = module, args, kwargs
     try:
@@ -216,7 +212,7 @@ def optimize(
             telling.refused("what was found", error)
             report.reason = str(error)
             result = original.program(report)
-        except Mismatch as error:
+        except (Mismatch, CertificateError) as error:
             if strict:
                 raise
             telling.refused("what was found", error)

@@ -51,6 +51,7 @@ def plan(
     rules: Files = (),
     time_limit_s: float = 60.0,
     numerics: str = "real",
+    certify: bool = False,
     load: Load | None = None,
 ) -> CompiledProgram:
     """A program for a GPU that needn't be here, by its profile. ``str`` of it is a line a step: the
@@ -60,7 +61,7 @@ def plan(
         program: a module in evaluation mode, or an expression.
         target: the device. Its profile's times are used where there are some, imported by
             ``Profile.import_from``; else the peaks decide.
-        rules, numerics: as ``optimize`` has them.
+        rules, numerics, certify: as ``optimize`` has them.
         load: makes the generated kernels run on this machine; None where the program is carried
             elsewhere, and can't be called here.
 
@@ -68,6 +69,7 @@ def plan(
         EqsynthError: no profile of a GPU is given.
         CaptureError: the module can't be captured.
         LoweringError: a kernel has no code.
+        CertificateError: a certificate fails.
     """
     if target is None or target.name != CUDA:
         raise EqsynthError(
@@ -78,7 +80,8 @@ def plan(
         )
     begin = time.monotonic()
     settings = Settings(
-        CPU, rule_files(rules), "time", time_limit_s, 100_000, 4 << 30, numerics, False, False, ()
+        CPU, rule_files(rules), "time", time_limit_s, 100_000, 4 << 30, numerics, False, False, (),
+        certify=certify,
     )  # fmt: skip
     loaded = rules_of(settings.rules, numerics, where="plan")
     captured = _captured(program, example_inputs, example_kwargs or {})
@@ -91,7 +94,7 @@ def plan(
         graph = saturation.run()
     report.segments, report.distinct_segments = len(saturation.segments), saturation.distinct
     report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
-    report.rules_fired = graph.matches
+    report.rules_fired, report.certified = graph.matches, saturation.certified
     backends = gpu_backends(target, captured.opaque, load)
     with closing(Profile(target.key())) as profile:
         costs = CostModel(target, profile)

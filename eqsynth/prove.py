@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from eqsynth import notebook
+from eqsynth.certificates import Certified
+from eqsynth.certificates import certify as check_log
 from eqsynth.differing import Counterexample, compare
 from eqsynth.egraph.explanation import Derivation
 from eqsynth.egraph.proving import Meeting, meet
@@ -35,6 +37,8 @@ class Proof:
         counterexample: data on which they differ, where the search found no proof and some was
             found.
         samples: on how many samples they are equal, where neither was found.
+        certified: what became of the certificates of the search, where they were asked for. If one
+            fails nothing is proved.
 
     >>> import eqsynth
     >>> x = eqsynth.input("x", (2,))
@@ -50,13 +54,15 @@ class Proof:
     meeting: Meeting | None = field(default=None, repr=False)
     counterexample: Counterexample | None = field(default=None, repr=False)
     samples: int = 0
+    certified: Certified | None = None
 
     def __bool__(self) -> bool:
         return self.stop == "proved"
 
     def __str__(self) -> str:
         if self:
-            return f"proved ({self.seconds:.1f} s, {self.enodes} e-nodes)"
+            told = f"; certificates: {self.certified}" if self.certified else ""
+            return f"proved ({self.seconds:.1f} s, {self.enodes} e-nodes{told})"
         if self.counterexample is not None:
             return f"different ({self.stop})\n{self.counterexample}"
         equal = f", equal on {self.samples} samples" if self.samples else ""
@@ -85,12 +91,17 @@ def prove_equal(
     time_limit_s: float = 60.0,
     node_limit: int = 20_000,
     memory_limit: int = 4 << 30,
+    certify: bool = False,
 ) -> Proof:
     """Searches for a derivation of ``right`` from ``left``, or of both from each other.
 
     Inputs and weights of the same name are the same tensor in both. Equal means over the real
     numbers, wherever both sides are defined: ``sqrt(x) * sqrt(x)`` is x, of which the left side
     says nothing below 0.
+
+    Args:
+        certify: check each equality that the search has united by itself, on data, without the
+            code that has found it (``eqsynth.certificates``). The time comes on top of the limit.
 
     Raises:
         EqsynthError: a limit is no positive number.
@@ -139,4 +150,7 @@ def prove_equal(
                 found = worker.run(compare, *outputs, timeout_s=_COMPARED_S)
     known = found if isinstance(found, Counterexample) else None
     samples = 0 if isinstance(found, Counterexample) else found
-    return Proof(meeting.stop, meeting.seconds, meeting.enodes, meeting, known, samples)
+    checked, stop = check_log(meeting.log, loaded) if certify else None, meeting.stop
+    if checked is not None and checked.failures:
+        stop = f"a certificate fails: {checked.failures[0]}"
+    return Proof(stop, meeting.seconds, meeting.enodes, meeting, known, samples, checked)

@@ -21,6 +21,7 @@ from eqsynth.ir.work import bytes_moved, flops
 if TYPE_CHECKING:
     import torch
 
+    from eqsynth.certificates import Certified
     from eqsynth.extract.route import Route
     from eqsynth.lower.tuning_told import Tuning
 
@@ -90,6 +91,8 @@ class Report:
         kernels_estimated: kernels of the plan that there was no time to measure.
         gap: what part of its time another choice among eqsynth's own kernels could save at most, by
             what was timed and estimated; None where no bound is known that is worth telling.
+        certified: what became of the certificates of what the search has united, where they were
+            asked for (``certify``).
         growth: phase of saturation -> e-nodes at its end, of all segments.
         own_rules: names of the user's rules, which are told before eqsynth's.
         remembered_plan: the plan was chosen before, by the times that the profile still holds; the
@@ -138,6 +141,7 @@ class Report:
     over_budget: Mapping[str, int] = field(default_factory=dict)
     law_faults: Mapping[str, str] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
+    certified: Certified | None = None
     backend: str = "original"
     opaque_share: float = 0.0
     kernels_considered: int = 0
@@ -324,6 +328,7 @@ class Report:
                 "rules",
                 ", ".join(f"{name} ({count})" for name, count in fired[: max(8, len(told))]),
             ),
+            *([("certificates", str(self.certified))] if self.certified else []),
             *(("law failed", f"{law}: {why}") for law, why in self.law_faults.items()),
             *(("tuned", text) for one in self.tuned for text in one.lines()),
         ]

@@ -120,7 +120,12 @@ class Search:
         # Half of the time at most: extraction has to measure with the rest.
         end = self.begin + self.settings.time_limit_s / 2
         saturation = Saturation(self.captured.program, self.settings, rules, self.bar, end, missed)
-        graph = saturation.run()
+        try:
+            graph = saturation.run()
+        finally:
+            self.report.certified = saturation.certified
+            if saturation.certified is not None:
+                self.begin += saturation.certified.seconds
         self.segments, self.graphs = saturation.segments, saturation.graphs
         report = self.report
         report.remembered_segments = saturation.remembered

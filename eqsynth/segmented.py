@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from eqsynth.certificates import Certified, certify
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
@@ -36,6 +37,7 @@ class Saturation:
         missed: called with the segments before the first that isn't remembered is saturated.
         graphs: by the keys of segments.
         remembered: segments that were saturated before, by any process.
+        certified: what became of the certificates, where they were asked for.
     """
 
     program: Program
@@ -47,8 +49,14 @@ class Saturation:
     segments: list[Segment] = field(default_factory=list)
     graphs: dict[bytes, EGraph] = field(default_factory=dict)
     remembered: int = 0
+    certified: Certified | None = None
 
     def run(self) -> EGraph:
+        """The e-graph of the whole program.
+
+        Raises:
+            CertificateError: a certificate fails; ``certified`` has them all.
+        """
         self.segments = cut(self.program)
         self.bar.total(len({segment.key for segment in self.segments}))
         with ExitStack() as open_:
@@ -64,8 +72,17 @@ class Saturation:
                     self.graphs[segment.key] = self._saturated(worker, segment, place)
                     self.bar.advance()
                 self._ask_for_parts(segment, place)
-            graphs = [self.graphs[segment.key] for segment in self.segments]
-            return stitch(self.program, self.segments, graphs)
+        if self.settings.certify:
+            self._certify()
+        graphs = [self.graphs[segment.key] for segment in self.segments]
+        return stitch(self.program, self.segments, graphs)
+
+    def _certify(self) -> None:
+        """Checks the certificates of every segment, those of remembered ones too."""
+        logs = [graph.log for graph in self.graphs.values() if graph.log is not None]
+        self.certified = sum((certify(log, self.rules) for log in logs), Certified())
+        if self.certified.failures:
+            raise self.certified.failures[0]
 
     @property
     def distinct(self) -> int:
@@ -92,7 +109,7 @@ class Saturation:
     def _file_of(self, segment: Segment) -> str:
         limits = Limits(self.settings.enodes)
         return remembered.key_of(
-            segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.explain
+            segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.logs
         )
 
     def _saturated(self, worker: Worker | None, segment: Segment, place: int) -> EGraph:
@@ -108,7 +125,7 @@ class Saturation:
             segment.roots,
             self.rules,
             limits=Limits(self.settings.enodes, left),
-            log_matches=self.settings.explain,
+            log_matches=self.settings.logs,
             grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
         )
         remembered.keep(self._file_of(segment), graph)

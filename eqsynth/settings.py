@@ -36,6 +36,7 @@ class Settings:
     engines: tuple[str, ...] | None = None
     own_constants: bool = True
     tune: float = 0.0
+    certify: bool = False
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -73,6 +74,11 @@ class Settings:
             positive(limit, name, where="optimize")
         if self.tune != 0:
             positive(self.tune, "tune", where="optimize")
+
+    @property
+    def logs(self) -> bool:
+        """Whether saturation logs what it unites."""
+        return self.explain or self.certify
 
     @property
     def worker_bytes(self) -> int | None:

@@ -14,8 +14,8 @@ PACKAGE = ROOT / "eqsynth"
 LAYERS = {
     "errors": 0, "notebook": 0, "kept": 1, "serving": 1, "executor": 2, "ir": 2, "calculus": 3,
     "tasks": 3, "tuning": 2, "rules": 3,
-    "egraph": 4, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8, "progress": 8,
-    "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
+    "egraph": 4, "certificates": 5, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8,
+    "progress": 8, "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
     "lowered": 8, "telling": 9, "original": 9, "why_not": 9, "segmented": 9, "differing": 9,
     "checking": 10, "searching": 10, "planned": 10,
     "running": 11, "prove": 11, "pipeline": 12, "testing": 13, "compile_options": 13,

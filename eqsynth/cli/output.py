@@ -15,6 +15,12 @@ from rich.text import Text
 from eqsynth.errors import EqsynthError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Certify = Annotated[
+    bool,
+    typer.Option(
+        "--certify", help="Check each equality of the search by itself; the report counts them."
+    ),
+]
 
 
 def table(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from eqsynth.cli import models
-from eqsynth.cli.output import AsJson, fail, print_json, say, table
+from eqsynth.cli.output import AsJson, Certify, fail, print_json, say, table
 from eqsynth.errors import EqsynthError
 from eqsynth.report import WHOLE
 
@@ -55,6 +55,7 @@ def optimize(
         float,
         typer.Option(min=0.0, help="Seconds for other schedules of the heaviest kernels, on top."),
     ] = 0.0,
+    certify: Certify = False,
     as_json: AsJson = False,
 ) -> None:
     """Searches for a faster program, checks it, and writes it to a file.
@@ -77,6 +78,7 @@ def optimize(
             "numerics": numerics,
             "rules": rules or [],
             "tune": tune,
+            "certify": certify,
         }
         if engine is not None:
             options["engines"] = tuple(filter(None, engine))
@@ -149,6 +151,7 @@ def _report_data(report: Any) -> dict[str, Any]:
     """The fields of a report that are plain data."""
     data = {f.name: getattr(report, f.name) for f in fields(report)}
     data |= {"speedup": report.speedup, "faster": not report.reason}
+    data["certified"] = str(report.certified or "")
     data["why_not"] = [str(step) for step in report.why_not]
     plain = (str, int, float, bool, tuple, list, dict)
     return {name: value for name, value in data.items() if isinstance(value, plain)}

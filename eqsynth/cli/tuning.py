@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from eqsynth.cli import models
-from eqsynth.cli.output import AsJson, fail, print_json, say
+from eqsynth.cli.output import AsJson, Certify, fail, print_json, say
 from eqsynth.errors import EqsynthError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def tune(
         list[str] | None,
         typer.Option(help="An engine for parts of a model; none: --engine ''."),
     ] = None,
+    certify: Certify = False,
     as_json: AsJson = False,
 ) -> None:
     """Tries other schedules for the generated kernels that weigh most.
@@ -58,7 +59,7 @@ def tune(
     done: list[Tuning] = []
     interrupted = False
     try:
-        for one in _tuned(what, seconds, time_limit_s, engine):
+        for one in _tuned(what, seconds, time_limit_s, engine, certify):
             done.append(one)
     except EqsynthError as error:
         fail(error)
@@ -76,7 +77,7 @@ def tune(
 
 
 def _tuned(
-    what: str, seconds: float, limit_s: float, engine: list[str] | None
+    what: str, seconds: float, limit_s: float, engine: list[str] | None, certify: bool
 ) -> Iterator[Tuning]:
     """What is told of each kernel, once it is tuned.
 
@@ -89,14 +90,14 @@ def _tuned(
         target = measure_cpu_target()
         yield from _in_turn(_of_the_profile(target), target, 0, seconds, what)
     elif what.endswith(_MODELS) or ":" in what:
-        yield from _of_a_model(what, seconds, limit_s, engine)
+        yield from _of_a_model(what, seconds, limit_s, engine, certify)
     else:
         target = measure_cpu_target()
         yield from _in_turn(*_of_a_program(what, target), seconds, what)
 
 
 def _of_a_model(
-    name: str, seconds: float, limit_s: float, engine: list[str] | None
+    name: str, seconds: float, limit_s: float, engine: list[str] | None, certify: bool
 ) -> Iterator[Tuning]:
     from eqsynth import pipeline
 
@@ -104,6 +105,7 @@ def _of_a_model(
     report = pipeline.optimize(
         found.program, found.args, example_kwargs=found.kwargs or None, time_limit_s=limit_s,
         tune=seconds, engines=None if engine is None else tuple(filter(None, engine)),
+        certify=certify,
     ).report  # fmt: skip
     if not report.tuned:
         raise _nothing(name, report.reason or f"a plan of {report.backend}")

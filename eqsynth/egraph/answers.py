@@ -123,11 +123,13 @@ def left_side(answer: Answer, e: Handle) -> Any:
     the law looked into; for definitions the class itself."""
     if answer.law in OF_CLASSES:
         return e
-    def encoded(term: Tensor) -> Any:
-        parts: dict[Tensor, Any] = {
-            arg: encoded(answer.members[arg]) if arg in answer.members else encoded(arg)
-            for arg in args_of(term)
-        }
+
+    def encoded(term: Tensor, members: Mapping[Tensor, Tensor]) -> Any:
+        # A member may read its own class: each class is opened once on the way down.
+        parts: dict[Tensor, Any] = {}
+        for arg in args_of(term):
+            others = {ref: member for ref, member in members.items() if ref != arg}
+            parts[arg] = encoded(members.get(arg, arg), others if arg in members else members)
         return encode_tensor(term, parts)
 
-    return encoded(asked(answer.law, answer.decoded))
+    return encoded(asked(answer.law, answer.decoded), answer.members)

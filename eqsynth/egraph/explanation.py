@@ -21,7 +21,7 @@ from eqsynth.egraph.encode import (
 )
 from eqsynth.egraph.graph import Log
 from eqsynth.egraph.proof import Justification, Lemma, ProofForest
-from eqsynth.egraph.snapshot import Handle
+from eqsynth.egraph.snapshot import Handle, handles_in
 from eqsynth.egraph.terms import Term
 from eqsynth.ir.index import Index
 from eqsynth.ir.operators import Operator
@@ -100,7 +100,7 @@ class Derivation:
                     stack.pop()
                     continue
                 definition = log.definitions[top]
-                missing = [n for n in _handles(definition) if n not in grounds]
+                missing = [n for n in handles_in(definition) if n not in grounds]
                 if missing:
                     stack.extend(missing)
                     continue
@@ -112,7 +112,7 @@ class Derivation:
             return grounds[number]
 
         for equality in log.equalities:
-            for number in (*_handles(equality.left), *_handles(equality.right)):
+            for number in (*handles_in(equality.left), *handles_in(equality.right)):
                 handle(number)
             left = self._ground(equality.left, handle)
             right = self._ground(equality.right, handle)
@@ -229,21 +229,6 @@ class Derivation:
             self._decoded[sub] = decode(name, args)
         result: Value = self._decoded[term]
         return result
-
-
-def _handles(term: Any) -> list[int]:
-    """The handles in a nested tuple, each object looked into once."""
-    found: list[int] = []
-    seen: set[int] = set()
-    stack = [term]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, Handle):
-            found.append(part.n)
-        elif isinstance(part, list | tuple) and id(part) not in seen:
-            seen.add(id(part))
-            stack.extend(reversed(part))
-    return found
 
 
 def _leaf_key(leaf: Tensor) -> tuple[str, str]:

@@ -33,6 +33,21 @@ class Handle:
     n: int
 
 
+def handles_in(term: Any) -> list[int]:
+    """The handles in a nested tuple, each object looked into once."""
+    found: list[int] = []
+    seen: set[int] = set()
+    stack = [term]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Handle):
+            found.append(part.n)
+        elif isinstance(part, list | tuple) and id(part) not in seen:
+            seen.add(id(part))
+            stack.extend(reversed(part))
+    return found
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """`classes`: the e-nodes of every e-class, handles left out. `rows`: relations as rows of

@@ -61,13 +61,14 @@ def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def optimized(folder: Path) -> Path:
     """What ``eqsynth optimize`` writes."""
-    asked = ["attentive:attention", "-o", "fast.eqsynth", "--objective", "flops", "--json"]
+    asked = ["attentive:attention", "-o", "fast.eqsynth", "--objective", "flops", "--certify", "--json"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = CliRunner().invoke(app, ["optimize", *asked], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["flops_after"] < told["flops_before"] and not told["interrupted"]
+    assert " hold (" in told["certified"]
     assert told["out"] == "fast.eqsynth" and "x at " in result.stderr
     return folder / "fast.eqsynth"
 

@@ -26,6 +26,7 @@ from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
 from eqsynth.calculus.split import Split
+from eqsynth.certificates import certify
 from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
 from eqsynth.egraph.defined import comprehension
@@ -339,7 +340,10 @@ def replace_all(
 
 
 def saturated(name: str) -> None:
-    graph = saturate_terms([PROGRAMS[name]()], RULES, DEFAULT_PHASES, LIMITS, False)
+    graph = saturate_terms([PROGRAMS[name]()], RULES, DEFAULT_PHASES, LIMITS, True)
+    assert graph.log is not None
+    for error in certify(graph.log, RULES).failures:
+        raise error
     assert_egraph_consistent(graph)
 
 

@@ -1,0 +1,101 @@
+"""Certificates: each equality that a search has united, checked without the code that found it.
+
+A search logs whatever it unites: of a rule the instance, both sides at concrete shapes; of a law
+the request (the term that was asked about, with the members that the law looked into) and the
+answer. Here each of these is judged by enumeration. An index has its value at every value of its
+iterators; a tensor at every element, or at some where it is large, on data of two kinds:
+
+    factor    (a @ b) @ c  ->  a @ (b @ c)        both sides on a, b and c, element by element
+
+Every term is what its own definition says over the program's inputs, and never what its class is
+taken to be. So a wrong equality is blamed on itself, and not on those that came after it; the first
+one in the log is told. What computes the values is the interpreter and NumPy: nothing of the
+calculus, of the tactics, or of the engine. Not here: rules in general, at other sizes
+(``eqsynth.testing``, ``eqsynth.verify``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from eqsynth.certificates.grounding import Ground, enumerated, pair
+from eqsynth.certificates.judging import judged
+from eqsynth.certificates.values import Unknown, draws
+from eqsynth.egraph.graph import Log
+from eqsynth.errors import CertificateError
+from eqsynth.ir.tensor import Tensor
+from eqsynth.rules import RuleSet
+
+
+@dataclass(frozen=True)
+class Certified:
+    """What became of the certificates of a search.
+
+    Attributes:
+        checked: way -> how many hold: ``same`` (both sides are read as one term, since terms are
+            kept in canonical forms), ``indices`` (at all values of their iterators), ``whole`` (at
+            all elements), ``sampled`` (at some elements, those at the borders among them),
+            ``precise`` (where float64 rounds too much, with more digits).
+        unchecked: reason -> how many nothing is known of.
+        failures: those that don't hold, as they were united; the first one is the culprit.
+        seconds: what checking took.
+    """
+
+    checked: Mapping[str, int] = field(default_factory=dict)
+    unchecked: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[CertificateError, ...] = ()
+    seconds: float = 0.0
+
+    def __add__(self, other: Certified) -> Certified:
+        return Certified(
+            dict(Counter(self.checked) + Counter(other.checked)),
+            dict(Counter(self.unchecked) + Counter(other.unchecked)),
+            self.failures + other.failures,
+            self.seconds + other.seconds,
+        )
+
+    def __str__(self) -> str:
+        def told(counts: Mapping[str, int]) -> str:
+            return ", ".join(f"{n:,} {name}" for name, n in sorted(counts.items()))
+
+        text = f"{sum(self.checked.values()):,} hold"
+        text += f" ({told(self.checked)})" if self.checked else ""
+        if self.unchecked:
+            text += f"; {sum(self.unchecked.values()):,} not checked ({told(self.unchecked)})"
+        return text + (f"; {len(self.failures):,} FAIL" if self.failures else "")
+
+
+def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
+    """Checks every equality of a log.
+
+    Args:
+        rules: those that the search ran with; what they claim of rounding counts.
+        seed: of the data.
+    """
+    begin = time.monotonic()
+    claims = {rule.name: rule.numerics for rule in rules.rules}
+    ground = Ground(log)
+    sides = [(e, *pair(ground, e.left, e.right)) for e in log.equalities]
+    terms = [side for _, *both in sides for side in both if isinstance(side, Tensor)]
+    data = list(draws(terms, seed))
+    checked, unchecked = Counter[str](), Counter[str]()
+    failures: list[CertificateError] = []
+    for equality, left, right in sides:
+        rule = equality.rule
+        try:
+            if left == right:
+                way = "same"
+            elif isinstance(left, Tensor):
+                given = ground.given(equality.left)
+                way = judged(rule, left, right, given, claims.get(rule, "real"), data)
+            else:
+                way = enumerated(rule, left, right)
+            checked[way] += 1
+        except Unknown as why:
+            unchecked[str(why)] += 1
+        except CertificateError as error:
+            failures.append(error)
+    return Certified(dict(checked), dict(unchecked), tuple(failures), time.monotonic() - begin)

@@ -1,0 +1,144 @@
+"""What a log says, as terms over the program's inputs; and indices, at all of their values.
+
+An index is looked at as it was logged, before Python's own laws of indices (``ir/index.py``) have
+put it in another form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from eqsynth.certificates.values import POINTS, TooLarge
+from eqsynth.egraph.encode import decode_index, decode_scalar, decode_tensor
+from eqsynth.egraph.graph import Log
+from eqsynth.egraph.snapshot import Handle, handles_in
+from eqsynth.errors import CertificateError
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.scalar import Scalar, iterators
+from eqsynth.ir.tensor import Scope, Tensor
+
+_INDICES: Final = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
+_SCALARS: Final = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
+
+
+class Ground:
+    """The terms of a log over the program's inputs; indices as they were logged."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._tensors: dict[int, Tensor] = {}
+        # By object, which the log keeps: what sides share is read once.
+        self._read: dict[int, Any] = {}
+
+    def read(self, tree: Any) -> Any:
+        """The term of a side."""
+        for number in handles_in(tree):
+            self._define(number)
+        return self._part(tree)
+
+    def given(self, tree: Any) -> list[Tensor]:
+        """What a side is over: the tensors that it names, or that its definition names."""
+        if isinstance(tree, Handle):
+            tree = self._log.definitions[tree.n]
+        for number in handles_in(tree):
+            self._define(number)
+        return [self._tensors[number] for number in handles_in(tree)]
+
+    def _define(self, number: int) -> None:
+        # Iterative: definitions form a DAG that may be deep.
+        stack = [number]
+        while stack:
+            top = stack[-1]
+            if top not in self._tensors:
+                definition = self._log.definitions[top]
+                missing = [n for n in handles_in(definition) if n not in self._tensors]
+                if missing:
+                    stack += missing
+                    continue
+                self._tensors[top] = self._part(definition)
+            stack.pop()
+
+    def _part(self, value: Any) -> Any:
+        if isinstance(value, Handle):
+            return self._tensors[value.n]
+        if not isinstance(value, list | tuple):
+            return value
+        if id(value) not in self._read:
+            self._read[id(value)] = self._composed(value)
+        return self._read[id(value)]
+
+    def _composed(self, value: Any) -> Any:
+        if not value or not isinstance(value[0], str):
+            return [self._part(part) for part in value]
+        name, *parts = value
+        decode: Any = partial(decode_tensor, defined=self._log.defined)
+        if name in _INDICES:
+            decode = decode_index
+        elif name in _SCALARS:
+            decode = decode_scalar
+        return decode(name, [self._part(part) for part in parts])
+
+
+def pair(ground: Ground, left: Any, right: Any) -> tuple[Any, Any]:
+    """Both sides: indices as they are, scalars as tensors over all of their iterators."""
+    if not isinstance(left, Handle) and left[0] in _INDICES:
+        return left, right
+    a, b = ground.read(left), ground.read(right)
+    if not isinstance(a, Scalar):
+        return a, b
+    extents = {it.slot: it.extent for it in iterators(a) | iterators(b)}
+    box = tuple(extents.get(slot, 1) for slot in range(max(extents, default=-1) + 1))
+    return Scope(box, (), a), Scope(box, (), b)
+
+
+def enumerated(rule: str, left: Any, right: Any) -> str:
+    """Two indices at all values of their iterators.
+
+    Raises:
+        CertificateError: they differ at some.
+        TooLarge: there are too many.
+    """
+    extents = dict(sorted({**_iterators(left), **_iterators(right)}.items()))
+    if math.prod(extents.values()) > POINTS:
+        raise TooLarge
+    grid = dict(zip(extents, np.indices(tuple(extents.values())), strict=True))
+    a, b = np.broadcast_arrays(_index(left, grid), _index(right, grid))
+    if (a != b).any():
+        at = tuple(np.argwhere(a != b)[0].tolist())
+        box = ", ".join(f"i{slot}<{extent}" for slot, extent in extents.items())
+        raise CertificateError(
+            rule,
+            index=at,
+            where=f"{left} over [{box}]",
+            got=f"{b[at]} at {list(at)}: {right}",
+            expected=str(a[at]),
+        )
+    return "indices"
+
+
+def _iterators(tree: Any) -> dict[int, int]:
+    if tree[0] == "It":
+        return {tree[1]: tree[2]}
+    parts = [part for part in tree[1:] if isinstance(part, tuple)]
+    return {slot: extent for part in parts for slot, extent in _iterators(part).items()}
+
+
+def _index(tree: Any, grid: Mapping[int, Array]) -> Any:
+    """The values of an index as it was logged, which Python's laws of indices haven't touched."""
+    name, *args = tree
+    if name == "It":
+        return grid[args[0]]
+    if name == "INum":
+        return np.asarray(args[0])
+    if name == "IAdd":
+        return _index(args[0], grid) + _index(args[1], grid)
+    if name == "IMul":
+        return args[0] * _index(args[1], grid)
+    number = args[1]
+    operation = {"IDiv": np.floor_divide, "IMod": np.mod, "IMin": np.minimum, "IMax": np.maximum}
+    return operation[name](_index(args[0], grid), number)

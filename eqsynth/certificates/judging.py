@@ -1,0 +1,151 @@
+"""Whether two tensors are equal, by their values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from eqsynth.certificates.values import WORK, Draw, TooLarge, Unknown
+from eqsynth.errors import CertificateError
+from eqsynth.ir.arithmetic import Array
+from eqsynth.ir.printing import render_alone
+from eqsynth.ir.tensor import Scope, Tensor
+
+TOLERANCE: Final = 1e-11
+"""Of float64 results relative to the largest one. What differs by more is computed with more
+digits, and is a difference if it stays one."""
+
+# What rounding explains gets so many times smaller with more digits, at least.
+_SHRINKS: Final = 64.0
+_SAMPLES: Final = 32
+
+
+def judged(
+    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str,
+    draws: Sequence[Draw],
+) -> str:  # fmt: skip
+    """The way in which two tensors are seen to be equal.
+
+    Args:
+        given: what they are over.
+        claim: what the rule claims of rounding.
+
+    Raises:
+        CertificateError: they differ.
+        Unknown: nothing is known of them.
+    """
+    if left.type != right.type:
+        raise _failure(rule, left, right, "", (), str(right.type), str(left.type))
+    ways = set[str]()
+    unknown: list[Unknown] = []
+    for data in draws:
+        try:
+            try:
+                ways.add(_way(rule, left, right, given, claim, data, None))
+            except TooLarge:
+                ways.add(_way(rule, left, right, given, claim, data, _points(left, right)))
+            data.learn(left, right)
+        except Unknown as why:
+            unknown.append(why)
+    if not ways:
+        raise unknown[0]
+    return next(way for way in ("precise", "sampled", "whole") if way in ways)
+
+
+def _points(left: Tensor, right: Tensor) -> list[Array]:
+    """Elements to sample, the first and the last ones often.
+
+    Raises:
+        TooLarge: a single one takes too much work.
+    """
+    scopes = [side for side in (left, right) if isinstance(side, Scope)]
+    each = max((math.prod(scope.reduction) for scope in scopes), default=1)
+    count = min(_SAMPLES, WORK // each)
+    if not count or not left.shape:
+        raise TooLarge
+    rng = np.random.default_rng(0)
+    found = []
+    for extent in left.shape:
+        anywhere, border = rng.integers(0, extent, count), rng.integers(-2, 2, count) % extent
+        found.append(np.where(rng.random(count) < 0.5, anywhere, border))
+    return found
+
+
+def _way(
+    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str, data: Draw,
+    points: list[Array] | None,
+) -> str:  # fmt: skip
+    """The way in which two tensors are seen to be equal on some data.
+
+    Raises:
+        CertificateError: they differ.
+        Unknown: one has no value, or rounding hides whether they do.
+    """
+    a, b = data.value(left, points), data.value(right, points)
+    # A form that proofs meet in holds where both sides are defined. So does all where something
+    # that is given isn't finite: the sum of pieces that are 0 elsewhere may be NaN there.
+    loose = claim.startswith("proof") or any(map(data.is_wild, given))
+    bound = max(TOLERANCE, _bound(claim))
+    if not _differ(a, b, loose, bound).any():
+        return "whole" if points is None else "sampled"
+    more = data.precise()
+    more.budget = data.budget
+    try:
+        c, d = more.value(left, points), more.value(right, points)
+    finally:
+        data.budget = more.budget
+    places = _differ(c, d, loose, bound)
+    if not places.any():
+        return "precise"
+    if a.dtype.kind == "f":
+        places &= ~_is_rounding(a, b, c, d, more.reach((left, right), given))
+        if not places.any():
+            raise Unknown("rounding")
+    first = tuple(np.argwhere(places)[0].tolist())
+    at = first if points is None else tuple(int(line[first]) for line in points)
+    raise _failure(rule, left, right, data.kind, at, str(d[first]), str(c[first]))
+
+
+def _is_rounding(a: Array, b: Array, c: Array, d: Array, reach: float) -> Array:
+    """Where rounding may be the difference of two values: of a and b in float64, which is less of c
+    and d with more digits; or it is no more than a few roundings of the largest number on the way.
+    """
+    with np.errstate(all="ignore"):
+        apart, finite = np.abs(c - d), np.isfinite(a) & np.isfinite(b)
+        few = _SHRINKS * float(np.finfo(c.dtype).eps) * reach
+        return np.asarray((finite & (apart * _SHRINKS < np.abs(a - b))) | (apart <= few))
+
+
+def _bound(claim: str) -> float:
+    """What a rule that is ``approx (bound)`` may be off by."""
+    _, _, bound = claim.partition("(")
+    return float(bound.rstrip(" )")) if claim.startswith("approx") and bound else 0.0
+
+
+def _differ(a: Array, b: Array, loose: bool, bound: float) -> Array:
+    """Where two values differ."""
+    if a.dtype.kind != "f" or b.dtype.kind != "f":
+        return np.asarray(a != b)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(b)
+        sizes = np.maximum(np.abs(a), np.abs(b))
+        scale = float(np.max(sizes, initial=0.0, where=finite))
+        apart = finite & (np.abs(a - b) > bound * scale)
+        same = finite | (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(apart if loose else apart | ~same)
+
+
+def _failure(
+    rule: str, left: Tensor, right: Tensor, kind: str, at: tuple[int, ...], got: str, expected: str
+) -> CertificateError:
+    place = f" at {list(at)} on {kind} data" if kind else ""
+    return CertificateError(
+        rule,
+        index=at,
+        where=render_alone(left),
+        got=f"{got}{place}: {render_alone(right)}",
+        expected=expected,
+    )

@@ -1,0 +1,217 @@
+"""The values of a search's terms on some data, each by its own definition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from eqsynth.errors import EqsynthError
+from eqsynth.ir.arithmetic import FLOAT64, Arithmetic, Array, computing_in
+from eqsynth.ir.data import draw, leaves
+from eqsynth.ir.interpret import evaluate_one, evaluate_scope
+from eqsynth.ir.program import positions
+from eqsynth.ir.scalar import reads
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, args_of, topological
+from eqsynth.ir.types import is_float
+from eqsynth.ir.work import flops
+
+POINTS: Final = 1 << 20
+"""Points of an iteration space beyond which a scope isn't computed whole; an operator may take 64
+times as many operations."""
+
+LARGEST: Final = 1 << 23
+"""Elements of a tensor of which some are computed."""
+
+WORK: Final = 1 << 22
+"""Points that one value may take, whole or at some elements."""
+
+BUDGET: Final = 1 << 30
+"""Points that the check of one log may take in all: some 20 seconds."""
+
+KINDS: Final = ("normal", "ties")
+"""The data: random numbers, and -1, 0 and 1, on which sums and products are exact."""
+
+_LONG: Final = Arithmetic("long double", np.dtype(np.longdouble))
+# What the interpreter raises for a term that has no value on some data.
+_NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
+
+
+Points = Sequence[Array]
+
+
+class Unknown(Exception):
+    """Raised where there is no value to compare; says why."""
+
+
+class TooLarge(Unknown):
+    """Raised for a value that takes too much work."""
+
+    def __init__(self) -> None:
+        super().__init__("too large")
+
+
+class Draw:
+    """Values of terms on one kind of data; what a term has none for stands in its place.
+
+    Attributes:
+        budget: what all values may still take.
+    """
+
+    def __init__(self, kind: str, env: Mapping[str, Array], arithmetic: Arithmetic) -> None:
+        self.kind, self._env, self._arithmetic = kind, env, arithmetic
+        self.budget = BUDGET
+        self._values: dict[Tensor, Array] = {}
+        self._missing: dict[Tensor, Unknown] = {}
+        # Terms below which something isn't finite.
+        self._wild: set[Tensor] = set()
+
+    def precise(self) -> Draw:
+        """The same data, with more digits."""
+        return Draw(self.kind, self._env, _LONG)
+
+    def value(self, term: Tensor, points: Points | None) -> Array:
+        """A term's value, whole or at some points.
+
+        Raises:
+            Unknown: it has none here; ``TooLarge``: perhaps at points.
+        """
+        return self._whole(term) if points is None else self._at(term, points)
+
+    def _at(self, term: Tensor, points: Points) -> Array:
+        """A vector of values. Of what a scope reads only the elements that it reads at these
+        points are computed, where all are too many."""
+        try:
+            return np.asarray(self._whole(term)[tuple(points)])
+        except TooLarge:
+            if not isinstance(term, Scope) or not term.shape:
+                raise
+        self._pay(len(points[0]) * math.prod(term.reduction))
+        values = {arg: self._read(arg, term, points) for arg in args_of(term)}
+        with computing_in(self._arithmetic), np.errstate(all="ignore"):
+            return evaluate_scope(term, values, points)
+
+    def _read(self, arg: Tensor, scope: Scope, points: Points) -> Array:
+        """An argument, or an array that holds the elements of it that are read at these points."""
+        try:
+            return self._whole(arg)
+        except TooLarge:
+            if not isinstance(arg, Scope) or not arg.shape or arg.type.size > LARGEST:
+                raise
+        rank = 1 + len(scope.reduction)
+        lines = [*points, *(np.arange(extent) for extent in scope.reduction)]
+        axes = [max(0, n - len(points) + 1) for n in range(len(lines))]
+        grid = {
+            slot: line.reshape([-1 if axis == a else 1 for a in range(rank)])
+            for slot, (line, axis) in enumerate(zip(lines, axes, strict=True))
+        }
+        wanted = np.zeros(arg.shape, bool)
+        for read in reads(scope.body):
+            if read.tensor == arg:
+                at = np.broadcast_arrays(*(index.evaluate(grid) for index in read.index))
+                extents = zip(at, arg.shape, strict=True)
+                inside = np.logical_and.reduce([(0 <= a) & (a < n) for a, n in extents])
+                wanted[tuple(a[inside] for a in at)] = True
+        places = np.nonzero(wanted)
+        values = self._at(arg, places)
+        found = np.zeros(arg.shape, values.dtype)
+        found[places] = values
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            self._wild.add(scope)
+        return found
+
+    def learn(self, left: Tensor, right: Tensor) -> None:
+        """That two terms were seen to be equal: one that is too large has the other's value."""
+        for term, other in ((left, right), (right, left)):
+            if term not in self._values and other in self._values:
+                self._values[term] = self._values[other]
+                if other in self._wild:
+                    self._wild.add(term)
+                self._missing.clear()
+
+    def is_wild(self, term: Tensor) -> bool:
+        """Whether it isn't finite, or something that it is computed from."""
+        return term in self._wild
+
+    def reach(self, terms: Sequence[Tensor], given: Collection[Tensor]) -> float:
+        """The largest finite number between what is given and these terms: what rounding is
+        relative to."""
+        seen, stack, largest = set[Tensor](given), list(terms), 0.0
+        while stack:
+            term = stack.pop()
+            if term not in seen:
+                seen.add(term)
+                stack += args_of(term)
+            value = self._values.get(term)
+            if value is not None and value.dtype.kind == "f":
+                finite = np.isfinite(value)
+                largest = max(largest, float(np.max(np.abs(value), initial=0.0, where=finite)))
+        return largest
+
+    def _whole(self, term: Tensor) -> Array:
+        stack = [term]
+        while stack:
+            top = stack[-1]
+            if top not in self._values and top not in self._missing:
+                needed = [arg for arg in args_of(top)
+                          if arg not in self._values and arg not in self._missing]  # fmt: skip
+                if needed:
+                    stack += needed
+                    continue
+                self._evaluate(top)
+            stack.pop()
+        if term in self._missing:
+            raise self._missing[term]
+        return self._values[term]
+
+    def _evaluate(self, term: Tensor) -> None:
+        try:
+            known = [self._missing[arg] for arg in args_of(term) if arg in self._missing]
+            if known:
+                raise known[0]
+            if isinstance(term, Op) and term.name == "Opaque":
+                raise Unknown("operators without a definition")
+            if cost(term) > POINTS:
+                raise TooLarge
+            self._pay(cost(term))
+            with computing_in(self._arithmetic), np.errstate(all="ignore"):
+                found = evaluate_one(term, self._values, self._env)
+        except Unknown as why:
+            self._missing[term] = why
+        except _NO_VALUE:
+            self._missing[term] = Unknown("no value on this data")
+        else:
+            self._values[term] = found
+            finite = found.dtype.kind != "f" or bool(np.isfinite(found).all())
+            if not finite or any(arg in self._wild for arg in args_of(term)):
+                self._wild.add(term)
+
+    def _pay(self, cost: int) -> None:
+        if cost > WORK:
+            raise TooLarge
+        if cost > self.budget:
+            raise Unknown("beyond the budget")
+        self.budget -= cost
+
+
+def cost(term: Tensor) -> int:
+    """Points of a scope, which are evaluated one by one; a 64th of an operator's operations."""
+    if isinstance(term, Scope):
+        return math.prod(term.extents)
+    return max(term.type.size // 8, flops(term) // 64) if isinstance(term, Op) else 1
+
+
+def draws(terms: Sequence[Tensor], seed: int) -> Iterator[Draw]:
+    """An assignment of the inputs and weights for each kind of data. Where positions are computed,
+    integers are 0 and 1, which are positions in whatever has two entries."""
+    every = list(topological(terms))
+    bounds, inputs = positions(every), leaves(every)
+    computed = any(not isinstance(term, Input | Weight) for term in bounds)
+    for kind in KINDS:
+        env = draw(inputs, bounds, kind, "small", seed)
+        for name, leaf in inputs.items():
+            if computed and leaf not in bounds and not is_float(leaf.dtype):
+                env[name] = np.abs(env[name]) % 2 if leaf.dtype != "bool" else env[name]
+        yield Draw(kind, env, FLOAT64)
