@@ -61,7 +61,8 @@ def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def optimized(folder: Path) -> Path:
     """What ``eqsynth optimize`` writes."""
-    asked = ["attentive:attention", "-o", "fast.eqsynth", "--objective", "flops", "--certify", "--json"]
+    asked = ["attentive:attention", "-o", "fast.eqsynth", "--objective", "flops", "--json"]
+    asked.append("--certify")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = CliRunner().invoke(app, ["optimize", *asked], env={"COLUMNS": "200"})
