@@ -12,8 +12,10 @@ Not here: engines (``lower/``), the choice among kernels of single operators (``
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
@@ -139,9 +141,8 @@ def with_engines(
             # What an engine can't run as a whole it may run in part.
             without = tuple(tried for tried in tries if tried not in took)
             own_s = sum(weights[first:last])
-            # What is shared is too light to be a half, and may be all that an engine refuses.
-            inner = first + (first == 0 and bool(parted.shared))
-            halved = _halves(inner, last, weights)
+            # What is shared is too light to be a half.
+            halved = _halves(first + (first == 0 and bool(parted.shared)), last, weights)
             again: dict[tuple[int, int], tuple[_Try, ...]] = {}
             if took:
                 best = min(took, key=lambda tried: (took[tried], tried[1]))
@@ -151,9 +152,13 @@ def with_engines(
                 # One heavy half is nearly the whole again.
                 if 1 / CLEAR < own_s / took[best] < CLEAR and len(halved) == 2:
                     again = dict.fromkeys(halved, _near(took))
-            for part in ([(inner, last)] if inner > first else halved) if without else ():
-                again[part] = without + again.get(part, ())
-                refused.append((*part, without))
+            offered = {tried for tried, _ in ways}
+            for tried in without:
+                takes = partial(_is_taken, graph, parted, tried)
+                trimmed = () if tried in offered else _trimmed(first, last, weights, takes)
+                for part in trimmed or halved:
+                    again[part] = (*again.get(part, ()), tried)
+                    refused.append((*part, (tried,)))
             halves += [(*part, tries) for part, tries in again.items()]
         before_s, (total_s, way) = total_s, _cheapest(parted, choices, weights)
         whole = level[0][:2] == (0, len(parts))
@@ -247,6 +252,22 @@ def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, 
         middle += 1
     least = LIGHT * sum(weights)
     return [(a, b) for a, b in ((first, middle), (middle, last)) if sum(weights[a:b]) >= least]
+
+
+def _trimmed(
+    first: int, last: int, weights: Sequence[float], takes: Callable[[int, int], bool]
+) -> list[tuple[int, int]]:
+    """A range of spans without what an engine refuses at one of its ends, if that is light."""
+    within = range(first + 1, last)
+    begin = bisect_left(within, True, key=lambda k: takes(k, last)) + first + 1
+    end = last - 1 - bisect_left(within, True, key=lambda k: takes(first, last + first - k))
+    least = (1 - LIGHT) * sum(weights[first:last])
+    ends = ((begin, last), (first, end))
+    return [(a, b) for a, b in ends if a < b and sum(weights[a:b]) >= least][:1]
+
+
+def _is_taken(graph: EGraph, parted: Spans, tried: _Try, first: int, last: int) -> bool:
+    return any(True for _ in _ways(graph, parted.plan, parted.joined(first, last), tried))
 
 
 # A span as it was chosen, and as it was in the original.

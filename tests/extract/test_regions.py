@@ -177,6 +177,29 @@ def test_an_engine_begins_after_what_it_refuses(refused: bool, costs: CostModel)
     )
 
 
+@pytest.mark.parametrize("refused", ["Exp", "Relu"])
+def test_what_is_refused_at_an_end_is_left_out(refused: str, costs: CostModel) -> None:
+    class Narrow(RegionBackend):
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+            if refused not in str(term):
+                yield from super().kernels(term, constants)
+
+    x: Expr = ops.neg(ops.exp(X))
+    for _ in range(20):
+        x = ops.tanh(x)
+    captured, graph, found = searched(ops.neg(ops.relu(x)), costs)
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernel.term.label for kernel in kernels)
+        return dict.fromkeys(kernels, seconds(1.0))
+
+    plan = with_engines(graph, found, [Narrow(ENGINES["inductor"])], costs, measure, 60.0).plan
+    assert {*asked} == {f"Region of {23 if refused == 'Exp' else 22} operators"}
+    labels = [step.kernel.term.label for step in plan.steps]
+    assert labels == (["Exp", *asked[:1]] if refused == "Exp" else [*asked[:1], "Relu", "Neg"])
+
+
 def fast_if(
     fast: Callable[[str], bool],
 ) -> Callable[[Sequence[Kernel], float], dict[Kernel, Timing | None]]:
