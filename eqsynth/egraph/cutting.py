@@ -127,13 +127,16 @@ class _Walk:
             yield position, term, live
 
     def places(self, given: Set[Tensor] = frozenset()) -> dict[int, _Place]:
-        """Where the program may be cut, and why, if tensors that are given may be live there."""
+        """Where the program may be cut, and why, if tensors that are given may be live there. What
+        may be live beside another tensor is a place itself where nothing else is live: behind an
+        embedding the first layer is a segment like the others."""
         results = set(self.program.outputs)
         return {
             position: kind
             for position, term, live in self.live()
             if term in live - results
-            and live - self.beside - (given - {term}) == {term}
+            and live - (self.beside - ({term} if args_of(term) else set())) - (given - {term})
+            == {term}
             and (kind := self._kind(term)) is not None
         }
 

@@ -98,6 +98,13 @@ def test_equal_residual_blocks_have_equal_keys() -> None:
     assert len(segments) == 4 and len({segment.key for segment in segments}) == 1
 
 
+def test_the_first_layer_behind_an_embedding_is_like_the_others() -> None:
+    """A norm and a sum read the embedding, and no contraction does."""
+    layers = nn.Sequential(nn.Embedding(9, 4), *(PreNorm() for _ in range(3)))
+    segments = cut(capture(layers.eval(), (torch.zeros(2, 5, dtype=torch.int64),)).program)
+    assert len({segment.key for segment in segments[-3:]}) == 1
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
