@@ -61,7 +61,7 @@ def define(tensor: Tensor, given: Define) -> Scope:
         RuleError: the text isn't a comprehension over its tensors and numbers.
     """
     by = given.by
-    scope = defining_scope(by) if isinstance(by, Op) else _meaning(tensor, {tensor: by})
+    scope = defining_scope(by) if isinstance(by, Op) else meaning(tensor, {tensor: by})
     _require(scope is not None, condition="operator", what="no view and no reduction")
     assert scope is not None
     _require(scope.type == tensor.type, condition="type", what="the scope is of another type")
@@ -76,13 +76,13 @@ def opened(term: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> S
             parts, or no end, since a tensor is said to be one that is made of it; what ``inline``
             says of an operator that can't be taken into the one around it.
     """
-    scope = _meaning(term, meanings)
+    scope = meaning(term, meanings)
     _require(scope is not None, condition="operator", what="the operator has no definition here")
     assert scope is not None
     for _ in range(MAX_OPENED):
         _require(tree_size(scope.body) <= MAX_OPENED, condition="large", what="too large")
-        scope = _with_numbers(scope)
-        found = ((read, _meaning(read.tensor, meanings)) for read in reads(scope.body))
+        scope = with_numbers(scope)
+        found = ((read, meaning(read.tensor, meanings)) for read in reads(scope.body))
         read, inner = next((pair for pair in found if pair[1] is not None), (None, None))
         if read is None or inner is None:
             return least_form(scope)
@@ -104,7 +104,7 @@ def sides(term: Tensor, tensor: Tensor, meanings: Meanings) -> tuple[Scope, Scop
     return opened(term, rest), opened(itself, rest)
 
 
-def _meaning(
+def meaning(
     tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]
 ) -> Scope | None:
     """The scope that a tensor is; None of what means nothing here."""
@@ -119,7 +119,7 @@ def _meaning(
     return defining_scope(tensor) if isinstance(tensor, Op) else None
 
 
-def _with_numbers(scope: Scope) -> Scope:
+def with_numbers(scope: Scope) -> Scope:
     """The scope with the number of the fill for what is read outside of its tensor, always; and
     with the number of a tensor that is full of one."""
 

@@ -30,6 +30,7 @@ from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
 from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
+from eqsynth.calculus.same import Same, same
 from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.calculus.select import (
     Gather,
@@ -84,7 +85,7 @@ class Whole:
 
 Step = (
     Bound | Close | Commute | Correlate | Define | Gather | Inline | Inside | Least | Match
-    | Numbers | Place | Reach | Rearrange | Recount | Reindex | Restrict | Split | Uncount
+    | Numbers | Place | Reach | Rearrange | Recount | Reindex | Restrict | Same | Split | Uncount
     | Ungather | Uninline
     | Whole
 )  # fmt: skip
@@ -153,7 +154,7 @@ LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
     Bound: bound, Close: close, Commute: commute, Correlate: correlate, Define: define,
     Gather: gather, Inline: inline, Inside: inside, Least: least, Match: match, Numbers: number,
     Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Reindex: reindex,
-    Restrict: restrict, Split: split,
+    Restrict: restrict, Same: same, Split: split,
     Uncount: uncount, Ungather: ungather, Uninline: uninline, Whole: whole,
 }  # fmt: skip
 """The law of each class of arguments."""
@@ -221,6 +222,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
             case Match(term=by, meanings=meanings, steps=further):
                 found += meanings
                 found += hypotheses(by, further)
+            case Same(meanings=scopes):
+                found += scopes
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_finite
@@ -27,10 +28,10 @@ MAX_MONOMIALS = 4096
 # What float64 may have lost of a coefficient, relative to what it was summed up of.
 _TOLERANCE = 2.0**-44
 
-Monomial = tuple[bytes, ...]
+Monomial = tuple[Scalar, ...]
 Polynomial = dict[Monomial, tuple[float, float]]
-"""Coefficients by the digests of a monomial's factors, in order; beside each what its parts sum up
-to in absolute value."""
+"""Coefficients by a monomial's factors, in the order of their digests; beside each what its parts
+sum up to in absolute value."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ def rearrange(scope: Scope, given: Rearrange) -> Scope:
              condition="iterators", what="the new body uses other iterators")  # fmt: skip
     dtype = dtype_of(scope.body) or scope.dtype
     _require(dtype != "bool", condition="dtype", what="bools form no ring")
-    before, after = (_Terms(dtype, deep=False) for _ in range(2))
+    before, after = (Terms(dtype, deep=False) for _ in range(2))
     terms = before.of(scope.body), after.of(given.body)
-    if not (_agree(*terms) and all(map(_has_one_sign, terms))):
-        before, after = (_Terms(dtype, deep=True) for _ in range(2))
-        equal = _agree(before.of(scope.body), after.of(given.body))
+    if not (agree(*terms) and all(map(_has_one_sign, terms))):
+        before, after = (Terms(dtype, deep=True) for _ in range(2))
+        equal = agree(before.of(scope.body), after.of(given.body))
         _require(equal, condition="polynomial", what="the bodies are two polynomials")
         _require(before.finite and after.finite, condition="finite", what="inf - inf is no number")
     result = same_scope(scope, given.body, reduction_iterators(scope))
@@ -71,7 +72,12 @@ def rearrange(scope: Scope, given: Rearrange) -> Scope:
     return result
 
 
-def _agree(left: Mapping[Monomial, tuple[float, float]], right: Polynomial) -> bool:
+Key = TypeVar("Key")
+
+
+def agree(
+    left: Mapping[Key, tuple[float, float]], right: Mapping[Key, tuple[float, float]]
+) -> bool:
     """The same coefficients, up to rounding."""
     for monomial in left.keys() | right.keys():
         (a, size), (b, other) = (side.get(monomial, (0.0, 0.0)) for side in (left, right))
@@ -84,7 +90,7 @@ def _has_one_sign(terms: Polynomial) -> bool:
     return all(abs(number) == size and number != 0 for number, size in terms.values())
 
 
-class _Terms:
+class Terms:
     """A scalar as a sum of monomials.
 
     Args:
@@ -132,12 +138,16 @@ class _Terms:
         # A function or a read; or a sum in a dtype of its own, which wraps or rounds by itself.
         if not (isinstance(scalar, Value) or is_finite(scalar)):
             self.finite = False
-        return {(scalar.digest,): (1.0, 1.0)}
+        return {(scalar,): (1.0, 1.0)}
 
     def _factor(self, scalar: Scalar) -> Polynomial:
         if self._deep or not isinstance(scalar, Sum):
             return self.of(scalar)
-        return {(scalar.digest,): (1.0, 1.0)}
+        return {(scalar,): (1.0, 1.0)}
+
+
+def _digest(scalar: Scalar) -> bytes:
+    return scalar.digest
 
 
 def _add(into: Polynomial, terms: Polynomial) -> None:
@@ -152,5 +162,5 @@ def _times(left: Polynomial, right: Polynomial) -> Polynomial:
     result: Polynomial = {}
     for a, (x, p) in left.items():
         for b, (y, q) in right.items():
-            _add(result, {tuple(sorted((*a, *b))): (x * y, p * q)})
+            _add(result, {tuple(sorted((*a, *b), key=_digest)): (x * y, p * q)})
     return result

@@ -12,13 +12,13 @@ from typing import Any
 from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
+from eqsynth.calculus.same import Same
 from eqsynth.calculus.select import Gather, Place
 from eqsynth.egraph.tactics import contraction, linear, maps, masks, merging, selection, splitting
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
     Later,
-    Using,
     flat,
     inlinable,
     normalized,
@@ -91,24 +91,26 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
     raise Later
 
 
-def expression_split(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Of the ways in which an operand is a sum, the one whose parts are smallest."""
     scope = flat(view, row)
-    found: list[tuple[int, Using]] = []
+    found: list[tuple[int, Same]] = []
     for read in factors_of(scope.body):
         if not isinstance(read, Read) or not isinstance(read.tensor, ClassRef):
             continue
         for inner in sorted(maps_of(view, read.tensor), key=lambda s: -len(terms_of(s.body))):
-            used: dict[Tensor, Tensor] = {read.tensor: inner}
+            used: dict[Tensor, Scope] = {read.tensor: inner}
             parts = splitting.expression_split(scope, read, inner, _pieces(view, used))
             if parts is not None:
-                found.append((splitting.points(parts), Using(parts, used)))
-    if not found:
+                found.append((splitting.points(parts), Same(parts, tuple(used.items()))))
+    ways = (path(scope, step) for _, step in sorted(found, key=lambda one: one[0]))
+    answer = next(filter(None, ways), None)
+    if answer is None:
         raise Later
-    return [min(found, key=lambda one: one[0])[1]]
+    return [answer]
 
 
-def _pieces(view: View, used: dict[Tensor, Tensor]) -> splitting.Piece:
+def _pieces(view: View, used: dict[Tensor, Scope]) -> splitting.Piece:
     """What a read in one piece of a sum is; the members that say so are noted in ``used``."""
 
     def piece_of(read: Read) -> Scalar | None:
@@ -123,12 +125,11 @@ def _pieces(view: View, used: dict[Tensor, Tensor]) -> splitting.Piece:
     return piece_of
 
 
-def tap_merge(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def tap_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
-    merged = splitting.tap_merge(scope, lambda read: products_of(view, _class(read)))
-    if merged is None:
-        raise Later
-    return [merged]
+    if merged := splitting.tap_merge(scope, lambda read: products_of(view, _class(read))):
+        return [merged]
+    raise Later
 
 
 def _class(read: Read) -> ClassRef:
@@ -155,7 +156,7 @@ def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bo
     return False
 
 
-def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     if scope is None or opened_sum(view, scope):
         raise Later
@@ -168,7 +169,8 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
         # Ones with zeros around them say where a window lies; put outside, they save nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
-    return list(common_factor(scope, lambda read: products_of(view, _class(read)), is_factor))
+    found = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
+    return [answer for step in found for answer in some(path(scope, step))]
 
 
 def opened_sum(view: View, scope: Scope) -> Path | None:
@@ -270,7 +272,7 @@ def quotient(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(linear.quotient(scope))
 
 
-def invariants(view: View, row: Sequence[Any]) -> Iterable[Tensor]:
+def invariants(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(linear.invariants(underived(view, row)))
 
 

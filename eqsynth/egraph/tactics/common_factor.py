@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from eqsynth.calculus.same import Same
 from eqsynth.calculus.scopes import (
     bare,
     closed,
@@ -30,7 +31,7 @@ from eqsynth.ir.scalar import (
     terms_of,
     total,
 )
-from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.tensor import Op, Scope, Tensor
 
 # Slots from here on are out of the way of every scope's own.
 _APART = 1000
@@ -38,10 +39,12 @@ _APART = 1000
 
 @dataclass(frozen=True)
 class _Placed:
-    """A product over the iterators of the scope around and reduction iterators of its own."""
+    """A product over the iterators of the scope around and reduction iterators of its own, and
+    which scope what it was read from is."""
 
     factors: tuple[Scalar, ...]
     reduced: frozenset[It]
+    meaning: tuple[tuple[Tensor, Scope], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def common_factor(
     scope: Scope,
     flats: Callable[[Read], Sequence[Scope]],
     is_factor: Callable[[Read], bool] = lambda _read: True,
-) -> Iterator[Scope]:
+) -> Iterator[Same]:
     """``{sum_k a b}[x] + {sum_k a c}[x] = sum_k a * (b + c)``, from a sum of reads.
 
     ``flats`` gives the flat scopes of what a read reads, ``is_factor`` says what may be put
@@ -88,10 +91,10 @@ def common_factor(
                 if joined is None:
                     continue
                 others = [t for n, t in enumerate(terms) if n != i and n not in found]
-                if not others:
-                    yield joined
-                else:
-                    yield same_scope(scope, total([read_all(joined, traversal), *others]))
+                if others:
+                    joined = same_scope(scope, total([read_all(joined, traversal), *others]))
+                meanings = (*p.meaning, *(m for part in found.values() for m in part.meaning))
+                yield Same(joined, tuple(dict.fromkeys(meanings)))
 
 
 def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[_Placed]:
@@ -115,7 +118,7 @@ def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterato
 
         body = substitute(product([*numbers, *factors_of(flat.body)]), image)
         reduced = frozenset(It(_APART + n, e) for n, e in enumerate(flat.reduction))
-        yield _Placed(factors_of(body), reduced)
+        yield _Placed(factors_of(body), reduced, ((read.tensor, flat),))
     yield _Placed((*numbers, read), frozenset())
 
 
@@ -126,6 +129,7 @@ class _Part:
 
     rest: Scalar
     larger: bool
+    meaning: tuple[tuple[Tensor, Scope], ...]
 
 
 def _outside(scope: Scope, p: _Placed, a: Read) -> tuple[set[It], set[It]]:
@@ -161,7 +165,7 @@ def _part(scope: Scope, p: _Placed, a: Read, q: _Placed, b: Read) -> _Part | Non
     ]
     moved = [substitute(f, match.image) for f in q.factors if f is not b]
     rest = _rest([*moved, *ones, a], a, _outside(scope, p, a)[1])
-    return _Part(rest, bool(match.fixed or match.narrowed))
+    return _Part(rest, bool(match.fixed or match.narrowed), q.meaning)
 
 
 def _join(scope: Scope, p: _Placed, a: Read, rests: Sequence[Scalar]) -> Scope | None:

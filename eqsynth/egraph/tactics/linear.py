@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.reindex import Reindex
+from eqsynth.calculus.same import Same
 from eqsynth.calculus.scopes import (
     closed,
     reduction_iterators,
@@ -152,7 +153,7 @@ def _only_atom(body: Scalar, it: It) -> Atom | None:
     return next(iter(found)) if len(found) == 1 else None
 
 
-def invariants(scope: Scope) -> Scope | None:
+def invariants(scope: Scope) -> Path | None:
     """``L_{i,j} f(i, j) * g(i) = L_{i,j} {L f}[i, j] * {L_i g(i)}[i]``, g a function.
 
     ``f / g`` is ``f * (1 / g)`` where g is a number or broadcasts. What is left is a product of
@@ -163,8 +164,7 @@ def invariants(scope: Scope) -> Scope | None:
     body = _split(scope.body, set(it for it in iterators(scope.body) if it.extent > 1))
     if body == scope.body:
         return None
-    result = canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))
-    return result if result.type == scope.type else None
+    return path(scope, Same(canonical(Scope(scope.traversal, scope.reduction, body))))
 
 
 def _split(body: Scalar, everything: set[It]) -> Scalar:

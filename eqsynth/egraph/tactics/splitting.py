@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from eqsynth.calculus.conditions import independent, is_product, support, vanishes_outside
+from eqsynth.calculus.same import Same
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -21,6 +22,7 @@ from eqsynth.calculus.scopes import (
     traversal_iterators,
 )
 from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,
@@ -33,7 +35,7 @@ from eqsynth.ir.scalar import (
     terms_of,
     total,
 )
-from eqsynth.ir.tensor import Scope, topological
+from eqsynth.ir.tensor import Scope, Tensor, topological
 
 # More terms than this are left as they are: each is a computation of its own.
 MAX_TERMS = 6
@@ -179,7 +181,7 @@ def _narrowed(it: It, bounds: dict[It, tuple[int, int]]) -> Index:
 # ---- the taps of one computation --------------------------------------------------------------
 
 
-def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Scope | None:
+def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Path | None:
     """``{sum_y f(0, y)}[x] + {sum_y f(1, y)}[x] + .. = sum_{t,y} f(t, y)``: taps of one sum.
 
     ``flats`` gives the flat scopes of what a read reads. The terms are all there are, and differ in
@@ -188,30 +190,45 @@ def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Scope |
     terms = terms_of(scope.body)
     if scope.reduction or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    found: list[list[Scope]] = []
+    found: list[list[_Tap]] = []
     for term in terms:
         if not isinstance(term, Read):
             return None
         view = Scope(scope.traversal, (), term)
-        found.append([m for flat in flats(term) if (m := merge(view, term, flat))])
+        merged = ((flat, merge(view, term, flat)) for flat in flats(term))
+        found.append([_Tap((term.tensor, flat), m, _reads(m)) for flat, m in merged if m])
     for first in found[0]:
-        for others in itertools.product(*(_alike(first, rest) for rest in found[1:])):
-            merged = _taps(first, [_reads(first), *others])
-            if merged is not None and merged.type == scope.type:
-                return merged
+        for others in itertools.product(*(_alike(first.scope, rest) for rest in found[1:])):
+            taps = [first, *others]
+            joined = _taps(first.scope, [tap.reads for tap in taps])
+            for it in reduction_iterators(joined) if joined else ():
+                if joined and it.extent == len(taps):
+                    meanings = dict.fromkeys(tap.meaning for tap in taps)
+                    if answer := path(scope, Same(joined, tuple(meanings), (it,))):
+                        return answer
     return None
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """A term of a sum: what it reads is which scope, which it is then, and what that reads."""
+
+    meaning: tuple[Tensor, Scope]
+    scope: Scope
+    reads: list[Read]
 
 
 def _reads(scope: Scope) -> list[Read]:
     return [factor for factor in factors_of(scope.body) if isinstance(factor, Read)]
 
 
-def _alike(first: Scope, others: Sequence[Scope]) -> Iterator[list[Read]]:
-    """The reads of other scopes, in the first one's order: equal but for constants of indices."""
+def _alike(first: Scope, taps: Sequence[_Tap]) -> Iterator[_Tap]:
+    """Other taps with their reads in the first one's order: equal but for constants of indices."""
     mine = _reads(first)
     numbers = [f for f in factors_of(first.body) if not isinstance(f, Read)]
     tensors = [read.tensor for read in mine]
-    for other in others:
+    for tap in taps:
+        other = tap.scope
         if (other.traversal, sorted(other.reduction)) != (
             first.traversal, sorted(first.reduction),
         ) or [f for f in factors_of(other.body) if not isinstance(f, Read)] != numbers:  # fmt: skip
@@ -228,7 +245,7 @@ def _alike(first: Scope, others: Sequence[Scope]) -> Iterator[list[Read]]:
                 tensor in theirs and _differs_in_constants(read, theirs[tensor])
                 for read, tensor in zip(mine, tensors, strict=True)
             ):
-                yield [theirs[tensor] for tensor in tensors]
+                yield replace(tap, reads=[theirs[tensor] for tensor in tensors])
 
 
 def _moved(read: Read, place: Mapping[It, It]) -> Read:
