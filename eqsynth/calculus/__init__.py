@@ -8,22 +8,19 @@ so has no limit of sizes, no order of preference and no flag. Given any argument
 equal term or none. ``tests/calculus`` proposes arguments at random, and holds what isn't refused
 against the interpreter.
 
-    inline     L_x f({L_z g(z)}[p(x)])  =  L_x f(g(p(x)))            and back (``uninline``)
+    inline     L_x f({L_z g(z)}[p(x)])  =  L_x f(g(p(x)))            what is read is written out
     close      L_x sum_{y,z} a * b  =  L_x sum_y a * {L sum_z b}     operands become a scope
-    split      L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   a sum of terms, term by term
+    same       L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   any sums of one set of products
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
-    reindex    L_x R_y f(p(x), y)  =  L_x {L_u R_y f(u, y)}[p(x)]    over other iterators
     recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               and back (``uncount``)
     correlate  L_y sum_k d[y + k] * w[k]  =  L_y sum_p A * {v * u}   by a bilinear algorithm
-    bound      L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]               f is neutral elsewhere
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
     define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
     match      L_{i,j} sum_k a[i, k] * b[k, j]  =  matmul(a, b)      what opens to the scope
 
 What is worth doing stands in ``egraph/tactics``: a tactic looks at the e-graph and proposes
-arguments, which whoever unites applies. It can't be unsound, whatever it proposes. Laws that
-haven't been moved here yet compute and choose in one function there.
+arguments, which whoever unites applies. It can't be unsound, whatever it proposes.
 
 An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
 its members, or that an operator is what a rule file defines it as. The law holds under it; who

@@ -7,7 +7,7 @@ lead to. So what a tactic says is either an equality or refused.
     L_x sum_y a * {b + c}[p]
       -> Inline     L_x sum_y a * (b + c)
       -> Rearrange  L_x sum_y a * b + a * c
-      -> Split      L_x {L_x sum_y a * b}[x] + {L_x sum_y a * c}[x]
+      -> Same       L_x {L_x sum_y a * b}[x] + {L_x sum_y a * c}[x]
 
 Steps may state hypotheses, that a tensor equals a term (or a number everywhere). Whoever derives
 has to know that they hold (:func:`hypotheses`).
@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.bound import Bound, bound
 from eqsynth.calculus.close import Close, close
 from eqsynth.calculus.commute import Commute, commute
 from eqsynth.calculus.correlate import Correlate, correlate
 from eqsynth.calculus.define import Comprehension, Define, Meanings, define, sides
-from eqsynth.calculus.inline import Inline, Uninline, inline, uninline
+from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
-from eqsynth.calculus.reindex import Reindex, reindex
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.same import Same, same
 from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
@@ -42,7 +40,6 @@ from eqsynth.calculus.select import (
     place,
     ungather,
 )
-from eqsynth.calculus.split import Split, split
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
@@ -84,12 +81,9 @@ class Whole:
 
 
 Step = (
-    Bound | Close | Commute | Correlate | Define | Gather | Inline | Inside | Least | Match
-    | Numbers | Place | Reach | Rearrange | Recount | Reindex | Restrict | Same | Split | Uncount
-    | Ungather | Uninline
-    | Whole
+    Close | Commute | Correlate | Define | Gather | Inline | Inside | Least | Match | Numbers
+    | Place | Reach | Rearrange | Recount | Restrict | Same | Uncount | Ungather | Whole
 )  # fmt: skip
-
 
 Steps = tuple[Step, ...]
 
@@ -151,11 +145,10 @@ def whole(scope: Scope, given: Whole) -> Tensor:
 
 
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Bound: bound, Close: close, Commute: commute, Correlate: correlate, Define: define,
+    Close: close, Commute: commute, Correlate: correlate, Define: define,
     Gather: gather, Inline: inline, Inside: inside, Least: least, Match: match, Numbers: number,
-    Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Reindex: reindex,
-    Restrict: restrict, Same: same, Split: split,
-    Uncount: uncount, Ungather: ungather, Uninline: uninline, Whole: whole,
+    Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Restrict: restrict,
+    Same: same, Uncount: uncount, Ungather: ungather, Whole: whole,
 }  # fmt: skip
 """The law of each class of arguments."""
 

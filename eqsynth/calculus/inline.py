@@ -3,7 +3,6 @@
     L_x f({L_z g(z)}[phi(x)])  =  L_x f(g(phi(x)))
     L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
     L_x reduce_y {L_z reduce_s g(z, s)}[phi(x, y)]  =  L_x reduce_{y,s} g(phi(x, y), s)
-    L_x f(t[m(x)])  =  L_x f({L_u t[l(u)]}[n(x)])            back (``uninline``): l(n(x)) is m(x)
 
 valid where phi stays inside of the inner traversal, or the inner body gives the read's fill outside
 of it by itself (``vanishes_outside``). A bias or a maximum in the body breaks that.
@@ -11,7 +10,7 @@ of it by itself (``vanishes_outside``). A bias or a maximum in the body breaks t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
@@ -21,9 +20,8 @@ from eqsynth.calculus.conditions import (
     keeps_one_dtype,
     vanishes_outside,
 )
-from eqsynth.calculus.scopes import reduction_iterators, same_scope
+from eqsynth.calculus.scopes import same_scope
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
     Prod,
     Read,
@@ -54,14 +52,6 @@ class Inline:
 
     read: Read
     inner: Scope
-
-
-@dataclass(frozen=True)
-class Uninline:
-    """A read of the body, and the read of a scope in its place."""
-
-    read: Read
-    by: Read
 
 
 def inline(scope: Scope, given: Inline) -> Scope:
@@ -103,29 +93,6 @@ def inline(scope: Scope, given: Inline) -> Scope:
     result = same_scope(scope, body, [*before, *added], reducer)
     _require(result.type == scope.type, condition="type", what="the result is of another type")
     return result
-
-
-def uninline(scope: Scope, given: Uninline) -> Scope:
-    """``L_x R_y f(t[m(x, y)]) = L_x R_y f({L_u t[l(u)]}[n(x, y)])``, wherever it is read.
-
-    Raises:
-        LawError: ``reads``: the arguments don't fit; ``inverse``: inlined, the new read isn't the
-            one that it replaces; or what ``inline`` says.
-    """
-    read, by = given.read, given.by
-    inner, own = by.tensor, dict(enumerate(scope.extents))
-    fits = isinstance(inner, Scope) and inner.dtype == read.tensor.dtype
-    fits = fits and all(own.get(it.slot) == it.extent for i in by.index for it in i.iterators())
-    _require(fits and read in leaves(scope.body), condition="reads", what="no read of a scope")
-    assert isinstance(inner, Scope)
-    if isinstance(inner.body, Read) and inner.body.in_range():
-        # It never gives its fill, so any will do: that which is read outside.
-        inner = replace(inner, body=replace(inner.body, fill=by.fill))
-    view = inline(Scope(scope.extents, (), by), Inline(by, inner))
-    same = least_form(view) == least_form(Scope(scope.extents, (), read))
-    _require(same, condition="inverse", what="the new read, inlined, is another one")
-    body = rewrite_leaves(scope.body, lambda leaf: by if leaf == read else leaf)
-    return same_scope(scope, body, reduction_iterators(scope))
 
 
 def _is_linear(scope: Scope, read: Read, inner: Scope) -> bool:

@@ -81,9 +81,3 @@ def traversal_iterators(scope: Scope) -> list[It]:
 def read_all(tensor: Tensor, traversal: Sequence[It]) -> Read:
     """``tensor[i, j, …]`` at the iterators themselves."""
     return Read(tensor, tuple(bare(it) for it in traversal))
-
-
-def is_whole(read: Read, scope: Scope) -> bool:
-    """Whether the read is at the scope's own traversal iterators, over the whole tensor."""
-    own = tuple(bare(it) for it in traversal_iterators(scope))
-    return read.index == own and read.tensor.shape == scope.traversal

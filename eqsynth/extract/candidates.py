@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsynth.calculus.scopes import is_whole
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Fusing, Kernel, Layout
+from eqsynth.ir.indices import is_whole
 from eqsynth.ir.scalar import Read, leaves
 from eqsynth.ir.tensor import (
     ClassRef,

@@ -110,3 +110,9 @@ def least_form(scope: Scope) -> Scope:
     """The canonical form, with indices in least form."""
     body = with_indices(scope.body, least)
     return canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))
+
+
+def is_whole(read: Read, scope: Scope) -> bool:
+    """Whether the read is at the scope's own traversal iterators, over the whole tensor."""
+    own = tuple(Index.iterator(slot, extent) for slot, extent in enumerate(scope.traversal))
+    return read.index == own and read.tensor.shape == scope.traversal

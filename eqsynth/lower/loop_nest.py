@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from eqsynth.calculus.scopes import is_whole
 from eqsynth.extract.kernel import Layout, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
+from eqsynth.ir.indices import is_whole
 from eqsynth.ir.scalar import Read, Scalar, Value, leaves
 from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal
 

@@ -11,27 +11,32 @@ from typing import Any
 
 import pytest
 
-from eqsynth.calculus.bound import Bound
 from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.commute import Commute
 from eqsynth.calculus.correlate import Correlate, Window
 from eqsynth.calculus.define import Comprehension, Define
 from eqsynth.calculus.deriving import LAWS as CALCULUS
 from eqsynth.calculus.deriving import Inside, Least, Match, Step, Whole
-from eqsynth.calculus.inline import Inline, Uninline
+from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.recount import Count, Recount, Uncount
-from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
-from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
+from eqsynth.calculus.same import Same
+from eqsynth.calculus.scopes import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
 from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
-from eqsynth.calculus.split import Split
 from eqsynth.certificates import certify
 from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.requests import Using
 from eqsynth.egraph.tactics.table import COMPUTED, LAWS
@@ -119,11 +124,6 @@ class Proposals:
             index = index + bare(it) * self.random.choice((1, 1, 1, 2, -1))
         return index // 2 if self.random.random() < 0.1 else index
 
-    def bound(self, scope: Scope) -> Bound:
-        its = self.some([*traversal_iterators(scope), *reduction_iterators(scope)])
-        boxes = ((it, *sorted(self.random.choices(range(it.extent + 1), k=2))) for it in its)
-        return Bound(tuple(boxes))
-
     def close(self, scope: Scope) -> Close:
         inner = reduction_iterators(scope)
         return Close(tuple(Part(g, frozenset(self.some(inner))) for g in self.groups(scope)))
@@ -171,13 +171,6 @@ class Proposals:
     def inline(self, scope: Scope) -> Inline:
         read = self._read(scope)
         return Inline(read, self._scope(read.tensor))
-
-    def uninline(self, scope: Scope) -> Uninline:
-        read = self._read(scope)
-        inner = self.random.choice((self._scope(read.tensor), scope_over([], [], read)))
-        its = [*traversal_iterators(scope), *reduction_iterators(scope)]
-        at = tuple(self._index(its) for _ in inner.traversal)
-        return Uninline(read, Read(inner, at))
 
     def inside(self, scope: Scope) -> Inside:
         found = [read.tensor for read in reads(scope.body) if isinstance(read.tensor, Scope)]
@@ -253,20 +246,36 @@ class Proposals:
         other = self._scope(scope)
         return Uncount(other, self.recount(other).counts)
 
-    def reindex(self, scope: Scope) -> Reindex:
-        outer = tuple(self.some(reduction_iterators(scope)))
+    def same(self, scope: Scope) -> Same:
+        """The scope with its axes or parts elsewhere, or any other."""
         its = traversal_iterators(scope)
-        if self.random.random() < 0.5:
-            # The same scope with its axes in another order.
+        kind = self.random.choice(("order", "view", "part", "terms", "box", "body", "any"))
+        found = Same(self._scope(scope))
+        if kind == "order":
             order = self.random.sample(its, len(its))
             inner = scope_over(order, reduction_iterators(scope), scope.body, scope.reducer)
-            return Reindex(inner, tuple(map(bare, order)))
-        inner = self._scope(scope)
-        at = tuple(self._index([*its, *outer]) for _ in inner.traversal)
-        return Reindex(inner, at, outer)
-
-    def split(self, scope: Scope) -> Split:
-        return Split(self.groups(scope))
+            found = reindexed(scope, inner, tuple(map(bare, order)))
+        elif kind == "view":
+            inner, outer = self._scope(scope), self.some(reduction_iterators(scope))
+            at = tuple(self._index([*its, *outer]) for _ in inner.traversal)
+            found = reindexed(scope, inner, at, outer)
+        elif kind == "part":
+            read = self._read(scope)
+            inner = self.random.choice((self._scope(read.tensor), scope_over([], [], read)))
+            at = tuple(self._index([*its, *reduction_iterators(scope)]) for _ in inner.traversal)
+            found = read_by(scope, read, Read(inner, at))
+        elif kind == "terms":
+            found = termwise(scope)
+        elif kind == "box":
+            all_its = self.some([*its, *reduction_iterators(scope)])
+            box = {it: sorted(self.random.sample(range(it.extent + 1), 2)) for it in all_its}
+            found = bounded(scope, {it: (low, high) for it, (low, high) in box.items()}, 0.0)
+        elif kind == "body":
+            body = self._another(scope.body)
+            found = Same(same_scope(scope, body, reduction_iterators(scope)))
+        tensors = self.some(dict.fromkeys(r.tensor for r in reads(scope.body)))
+        apart = self.some(reduction_iterators(found.other)) if self.random.random() < 0.3 else ()
+        return Same(found.other, tuple((t, self._scope(t)) for t in tensors), tuple(apart))
 
     def ungather(self, scope: Scope) -> Ungather:
         read = self._read(scope)

@@ -168,7 +168,7 @@ def merged(*parts: Scope, body: type[Sum] | None = Sum) -> Scope | None:
     flats = dict(zip(tensors, parts, strict=True))
     terms = tuple(Read(t, (it(0, 6), it(1, 2))) for t in tensors)
     whole = Sum(terms) if body else Call("max", terms)
-    return tap_merge(Scope((6, 2), (), whole), lambda read: [flats[read.tensor]])
+    return end(tap_merge(Scope((6, 2), (), whole), lambda read: [flats[read.tensor]]))
 
 
 def sum_of(*parts: Scope) -> Scope:

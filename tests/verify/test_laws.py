@@ -85,4 +85,4 @@ def test_what_stands_behind_a_law_is_argued() -> None:
         for name in names:
             assert "Raises" in (known[name].__doc__ or ""), name
             assert inspect.getmodule(known[name]).__doc__, name
-    assert behind("tap-merge") == ""
+    assert behind("expand") == ""

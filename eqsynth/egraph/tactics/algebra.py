@@ -104,10 +104,9 @@ def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
             if parts is not None:
                 found.append((splitting.points(parts), Same(parts, tuple(used.items()))))
     ways = (path(scope, step) for _, step in sorted(found, key=lambda one: one[0]))
-    answer = next(filter(None, ways), None)
-    if answer is None:
-        raise Later
-    return [answer]
+    if answer := next(filter(None, ways), None):
+        return [answer]
+    raise Later
 
 
 def _pieces(view: View, used: dict[Tensor, Scope]) -> splitting.Piece:
@@ -164,13 +163,12 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     # A sum that distribution made has the factors back of what it was made from.
     known = products_of(view, row[0]) if scope in view.derived else []
     before = {read.tensor for inner in known for read in reads(inner.body)}
-
     def is_factor(read: Read) -> bool:
-        # Ones with zeros around them say where a window lies; put outside, they save nothing.
+        # Ones with zeros around them say where a window lies; outside they save nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
-    found = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
-    return [answer for step in found for answer in some(path(scope, step))]
+    steps = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
+    return [answer for step in steps if (answer := path(scope, step))]
 
 
 def opened_sum(view: View, scope: Scope) -> Path | None:

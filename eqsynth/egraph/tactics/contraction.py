@@ -19,7 +19,7 @@ from eqsynth.calculus.scopes import (
     reduction_iterators,
     traversal_iterators,
 )
-from eqsynth.calculus.split import Split
+from eqsynth.egraph.tactics.moving import termwise
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
@@ -164,10 +164,7 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Path | None:
         return None
     inlined = path(scope, Inline(read, inner))
     opened = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
-    if opened is None:
-        return None
-    apart = tuple(frozenset({n}) for n in range(len(terms_of(opened.scope.body))))
-    return opened.then(Split(apart))
+    return opened and opened.then(termwise(opened.scope))
 
 
 def _multiplied(body: Scalar) -> Scalar:

@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Iterator
 from functools import partial
 
-from eqsynth.calculus.bound import Bound
 from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
 from eqsynth.calculus.scopes import (
     reduction_iterators,
     traversal_iterators,
 )
+from eqsynth.egraph.tactics.moving import bounded
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.substitution import mixes, reduction_split
 from eqsynth.ir.index import It
@@ -121,10 +121,9 @@ def tighten(scope: Scope) -> Path | None:
     if not narrow:
         return None
 
-    box = tuple((it, *narrow[it]) for it in sorted(narrow, key=lambda it: it.slot))
     if any(it.extent == 1 and it.slot < len(scope.traversal) for it in narrow):
         return None
-    return path(scope, Bound(box))
+    return path(scope, bounded(scope, narrow, outside))
 
 
 @remembered(maxsize=1 << 14)

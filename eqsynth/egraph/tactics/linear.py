@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.rearrange import Rearrange
-from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.same import Same
 from eqsynth.calculus.scopes import (
     closed,
@@ -20,7 +19,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.calculus.split import Split
+from eqsynth.egraph.tactics.moving import reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Atom, Index, It
 from eqsynth.ir.indices import with_indices
@@ -56,7 +55,7 @@ def term_split(scope: Scope) -> Path | None:
     terms = terms_of(scope.body)
     if not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
         return None
-    return path(scope, Split(tuple(frozenset({n}) for n in range(len(terms)))))
+    return path(scope, termwise(scope))
 
 
 def like_terms(scope: Scope) -> Path | None:
@@ -132,7 +131,7 @@ def quotient(scope: Scope) -> Path | None:
     index = tuple(
         at.get(it.slot, Index.iterator(it.slot, it.extent)) for it in traversal_iterators(scope)
     )
-    return path(scope, Reindex(inner, index))
+    return path(scope, reindexed(scope, inner, index))
 
 
 def _only_atom(body: Scalar, it: It) -> Atom | None:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from eqsynth.calculus.commute import Commute
 from eqsynth.calculus.conditions import is_finite
 from eqsynth.calculus.deriving import Inside
-from eqsynth.calculus.inline import Inline, Uninline
+from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.scopes import read_all, scope_over, traversal_iterators
+from eqsynth.egraph.tactics.moving import read_by
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, iterators, reads
@@ -33,7 +34,7 @@ def part(scope: Scope, read: Read) -> Path | None:
     smallest = min(found, key=lambda c: c.tensor.type.size, default=None)
     if smallest is None:
         return None
-    return path(scope, Uninline(read, smallest))
+    return path(scope, read_by(scope, read, smallest))
 
 
 def _by_iterators(read: Read) -> Read | None:

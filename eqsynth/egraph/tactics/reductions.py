@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from eqsynth.calculus.conditions import neutral_outside, support
 from eqsynth.calculus.recount import Count, Recount, Uncount
-from eqsynth.calculus.reindex import Reindex
+from eqsynth.calculus.same import Same
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -23,6 +23,7 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
+from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
@@ -254,7 +255,7 @@ def _through(
     outer: Iterable[It],
     each: int,
     limit: int,
-) -> Reindex | None:
+) -> Same | None:
     """The scope through one over a coordinate for each of ``parts``, reducing ``inner``; None if
     it takes ``limit`` or more, at ``each`` an inner point. That is known before it is built."""
     mixed = {it for part in parts for it in part.iterators()}
@@ -306,7 +307,7 @@ def _through(
     order = canonical_order(body, kept, inner)
     whole = scope_over(order, inner, body, scope.reducer)
     at = tuple(place[it] for it in order)
-    return Reindex(whole, at, tuple(outer), outside or 0.0)
+    return reindexed(scope, whole, at, outer, outside or 0.0)
 
 
 def _factor(index: Index, part: Index) -> int:

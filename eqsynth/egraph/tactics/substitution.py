@@ -1,7 +1,7 @@
 """Variable substitution: changes of variables that the index functions ask for.
 
 Each function finds one (papers: EinNet §4.1, Table 1) of a scope's traversal, and proposes it
-(``calculus/reindex.py``), or gives None. The traversal of a new inner scope is the box around the
+(``calculus/same.py``), or gives None. The traversal of a new inner scope is the box around the
 image (boundary relaxing): what is computed outside of the image is never read. A reduction is
 counted through by other iterators (``calculus/recount.py``).
 """
@@ -16,7 +16,6 @@ from eqsynth.calculus.conditions import is_product, is_view
 from eqsynth.calculus.deriving import Least
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.reindex import Reindex
 from eqsynth.calculus.scopes import (
     bare,
     reduction_iterators,
@@ -24,6 +23,7 @@ from eqsynth.calculus.scopes import (
     traversal_iterators,
 )
 from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import expressions, rebuilt, substituted, with_indices
@@ -188,7 +188,7 @@ def _through(
     reduced = reduction_iterators(scope)
     axes = order(body, list(kept), reduced)
     inner = scope_over(axes, reduced, body, scope.reducer)
-    return path(scope, Reindex(inner, tuple(at.get(it, bare(it)) for it in axes)))
+    return path(scope, reindexed(scope, inner, [at.get(it, bare(it)) for it in axes]))
 
 
 # ---- an iterator as quotient and remainder ---------------------------------------------------

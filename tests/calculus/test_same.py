@@ -1,0 +1,356 @@
+"""The same sums of products, proposed by any rearrangement. Directed tests stand at the edges."""
+
+from __future__ import annotations
+
+import pytest
+
+from eqsynth.calculus.same import Same, same
+from eqsynth.calculus.scopes import (
+    bare,
+    closed,
+    reduction_iterators,
+    renumber,
+    same_scope,
+    scope_over,
+    traversal_iterators,
+)
+from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
+from eqsynth.errors import LawError
+from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    factors_of,
+    product,
+    reads,
+    substitute,
+    terms_of,
+    total,
+)
+from eqsynth.ir.tensor import Scope
+from eqsynth.testing.algebra_samples import part_of_sum
+from eqsynth.testing.choices import Rejected, chance, ordering
+from eqsynth.testing.families import FAMILIES
+from eqsynth.testing.scope_samples import (
+    any_product,
+    any_scope,
+    iterators,
+    made_scope,
+    read,
+    scalar,
+    windows,
+)
+from eqsynth.testing.scope_samples import leaf as sample
+from eqsynth.testing.world import World
+from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
+from tests.terms import INF, it, leaf
+from tests.turns import by_turns
+
+# ---- other iterators --------------------------------------------------------------------------
+
+
+def other_iterators(world: World, scope: Scope) -> Same:
+    """Axes in any order, split, shifted in a wider box or turned round, some reductions outside;
+    and one time in three something is off by one."""
+    pick = world.choices.pick
+    wrong = pick(("", "", "", "", "at", "box", "body", "fill"))
+    image: dict[It, Index] = {}
+    kept: list[It] = []
+    at: list[Index] = []
+    for axis in traversal_iterators(scope):
+        slot = len(scope.extents) + 2 * axis.slot
+        kind = pick(("same", "same", "split", "shift", "turn"))
+        if kind == "split" and axis.extent > 1:
+            d, offset = pick((2, 3)), pick((0, 0, 1))
+            q, r = It(slot, (axis.extent - 1 + offset) // d + 1), It(slot + 1, d)
+            image[axis] = bare(q) * d + bare(r) - offset
+            kept += [q, r]
+            at += [(bare(axis) + offset) // d, (bare(axis) + offset) % d]
+            continue
+        c = pick((1, 0, 2, -1)) if kind == "shift" else 0
+        u = It(slot, max(1, axis.extent + (2 if c else 0) - (wrong == "box")))
+        turned = axis.extent - 1 - bare(axis) if kind == "turn" else bare(axis)
+        image[axis] = (axis.extent - 1 - bare(u) if kind == "turn" else bare(u)) - c
+        kept.append(u)
+        at.append(turned + c)
+    outer = [r for r in reduction_iterators(scope) if chance(world.choices, 3)]
+    inside = [r for r in reduction_iterators(scope) if r not in outer]
+    kept, at = [*kept, *outer], [*at, *map(bare, outer)]
+    order = ordering(world.choices, len(kept)) if chance(world.choices, 2) else range(len(kept))
+    body = substitute(scope.body, lambda it: image.get(it, bare(it)))
+    if wrong == "body":
+        body = product([Num(2), body])
+    if wrong == "at" and at:
+        at[0] = at[0] + 1
+    inner = scope_over([kept[n] for n in order], inside, body, scope.reducer)
+    fill = 1.5 if wrong == "fill" else 0.0
+    return reindexed(scope, inner, tuple(at[n] for n in order), tuple(outer), fill)
+
+
+@by_turns
+def test_a_scope_over_other_iterators_is_equal(turn: int) -> None:
+    families = (any_product, any_scope, windows, *FAMILIES)
+    never_wrong(same, other_iterators, families, given_back=25, refused=("products",),
+                examples=200, turn=turn)  # fmt: skip
+
+
+# ---- by parts ---------------------------------------------------------------------------------
+
+
+def by_a_part(world: World, scope: Scope) -> Same:
+    """Every ``step``-th place from a first one along each axis, and where those are read."""
+    pick = world.choices.pick
+    found = list(reads(scope.body))
+    if not found:
+        raise Rejected("nothing is read")
+    read = pick(found)
+    inside, outside, extents = [], [], []
+    for slot, (index, size) in enumerate(zip(read.index, read.tensor.shape, strict=True)):
+        step = pick((1, 1, 2, *(c for _, c in index.terms if c > 0)))
+        low, high = index.range()
+        first, last = (max(low, 0), min(high, size - 1)) if pick((0, 1)) else (0, size - 1)
+        first += chance(world.choices, 8)
+        extents.append(max((last - first) // step + 1, 1))
+        inside.append(Index.iterator(slot, extents[-1]) * step + first)
+        exact = all(c % step == 0 for _, c in index.terms) and (index.const - first) % step == 0
+        fewer = Index((index.const - first) // step,
+                      tuple((atom, c // step) for atom, c in index.terms if c // step))  # fmt: skip
+        outside.append(fewer if exact or chance(world.choices, 3) else (index - first) // step)
+    kept = [It(slot, extent) for slot, extent in enumerate(extents)]
+    part = scope_over(kept, [], Read(read.tensor, tuple(inside), read.fill))
+    return read_by(scope, read, Read(part, tuple(outside), pick((read.fill, read.fill, 0.0))))
+
+
+@by_turns
+def test_whatever_part_is_read_is_equal(turn: int) -> None:
+    families = (*[part_of_sum] * 9, *FAMILIES)
+    never_wrong(same, by_a_part, families, given_back=30, refused=("products",), examples=300,
+                turn=turn)  # fmt: skip
+
+
+# ---- boxes ------------------------------------------------------------------------------------
+
+
+def beyond(world: World) -> Scope:
+    """Reads that leave their tensors, under every reduction, with every fill."""
+    pick = world.choices.pick
+    outer, inner = ([pick((3, 4, 5, 2)) for _ in range(n)] for n in (1, pick((1, 0, 1))))
+    its = iterators((*outer, *inner))
+    reducer, fill = pick((("sum", 0.0), ("max", -INF), ("min", INF), ("prod", 1.0), ("sum", 1.5)))
+    reads: list[Scalar] = []
+    for _ in range(pick((1, 1, 2))):
+        one, two = pick(its), pick(its)
+        index = it(one.slot, one.extent) - pick((0, 1, 2))
+        if chance(world.choices, 3):
+            index = index + it(two.slot, two.extent)
+        reads.append(Read(sample(world, (pick((1, 2, 3)),)), (index,), fill))
+    body = reads[0] if len(reads) == 1 else pick((Prod, Prod, Sum))(tuple(reads))
+    return made_scope(outer, inner, body, reducer)
+
+
+def on_a_box(world: World, scope: Scope) -> Same:
+    """Any box of some iterators."""
+    pick = world.choices.pick
+    box = {}
+    for one in iterators(scope.extents):
+        if one.extent and not chance(world.choices, 3):
+            low = pick(range(min(3, one.extent)))
+            box[one] = low, one.extent - pick(range(min(3, one.extent - low)))
+    return bounded(scope, box, pick((0.0, 0.0, REDUCERS[scope.reducer], -INF)))
+
+
+@by_turns
+def test_whatever_is_bounded_is_equal(turn: int) -> None:
+    families = (*[beyond] * 20, any_product, windows, *FAMILIES)
+    never_wrong(same, on_a_box, families, given_back=30, refused=("products",), examples=1200,
+                turn=turn)  # fmt: skip
+
+
+# ---- terms ------------------------------------------------------------------------------------
+
+
+def sum_of_terms(world: World) -> Scope:
+    """``R_y (f + g)`` of any terms."""
+    pick = world.choices.pick
+    outer, inner = ([world.extent() for _ in range(pick((1, 2, 0)))] for _ in range(2))
+    its = iterators((*outer, *inner))
+    terms: list[Scalar] = [
+        scalar(world, its, 1) if chance(world.choices, 2) else read(world, its)
+        for _ in range(pick((2, 3)))
+    ]
+    return made_scope(outer, inner, Sum(tuple(terms)), pick(("sum", "sum", "sum", "max")))
+
+
+def by_terms(world: World, scope: Scope) -> Same:
+    """Term by term, or with a factor or a term too many or too few, in scopes of their own."""
+    pick = world.choices.pick
+    kind = pick(("terms", "terms", "factor", "without", "twice", "multiplied"))
+    body = scope.body
+    factors, terms = list(factors_of(body)), list(terms_of(body))
+    if kind == "terms":
+        if isinstance(body, Sum) and scope.reducer == "sum":
+            return termwise(scope)
+        raise Rejected("no sum")
+    if kind == "factor":
+        one = pick(factors)
+        inner = closed(one, {*traversal_iterators(scope), *reduction_iterators(scope)})
+        body = product([inner, *(f for f in factors if f is not one)])
+    elif kind == "without":
+        body = total(terms[1:]) if len(terms) > 1 else product(factors[1:])
+    elif kind == "twice":
+        body = total([product([Num(0.5), body]), product([Num(pick((0.5, 0.5, 1.5))), body])])
+    elif isinstance(body, Prod) and any(isinstance(f, Sum) for f in factors):
+        sums = next(f for f in factors if isinstance(f, Sum))
+        rest = [f for f in factors if f is not sums]
+        body = total([product([*rest, term]) for term in sums.terms])
+    return Same(same_scope(scope, body, reduction_iterators(scope)))
+
+
+@by_turns
+def test_whatever_has_the_same_terms_is_equal(turn: int) -> None:
+    families = (*[sum_of_terms] * 10, *[polynomial] * 10, any_scope, *FAMILIES)
+    never_wrong(same, by_terms, families, given_back=25, refused=("products", "type"),
+                examples=500, turn=turn)  # fmt: skip
+
+
+def apart(world: World, scope: Scope) -> Same:
+    """One of the iterators by its values, and another scope by one of its own."""
+    its = reduction_iterators(scope)
+    if not its or scope.reducer != "sum":
+        raise Rejected("no sum")
+    one = world.choices.pick(its)
+    values = range(one.extent - chance(world.choices, 4))
+    rest = [it for it in its if it != one]
+    parts = [
+        closed(substitute(scope.body, lambda it, v=v: Index(v) if it == one else bare(it)),
+               {*traversal_iterators(scope)}, "sum", rest)
+        for v in values
+    ]  # fmt: skip
+    return Same(same_scope(scope, total(parts), []))
+
+
+@by_turns
+def test_what_is_summed_value_by_value_is_equal(turn: int) -> None:
+    def taken(scope: Scope, given: Same) -> Scope:
+        """The scope, from the sum of its values, the iterator told by its extent."""
+        found = LawError("none", law="same", condition="products")
+        for one in reduction_iterators(scope):
+            try:
+                assert same(given.other, Same(scope, (), (one,))) == scope
+                return given.other
+            except LawError as error:
+                found = error
+        raise found
+
+    never_wrong(taken, apart, (*[any_product] * 4, windows, *FAMILIES), given_back=20,
+                refused=("products",), examples=200, turn=turn)  # fmt: skip
+
+
+# ---- the edges --------------------------------------------------------------------------------
+
+A, B, C = (It(slot, extent) for slot, extent in enumerate((6, 2, 3)))
+X = Read(leaf("x", 8), (bare(A) + bare(B),))
+SCOPE = Scope((6,), (2, 3), Prod((X, Read(leaf("w", 3), (bare(C),)))))
+Q, R = It(3, 3), It(4, 2)
+
+
+def split(offset: int = 0, d: int = 2) -> Scope:
+    image = {A: bare(Q) * d + bare(R) - offset}
+    body = substitute(SCOPE.body, lambda it: image.get(it, bare(it)))
+    return scope_over([Q, R], [B, C], body)
+
+
+QR = (bare(A) // 2, bare(A) % 2)
+INNER = Scope((6, 2), (3,), renumber(SCOPE.body, {0: 0, 1: 1, 2: 2}))
+NEAR = Read(leaf("y", 4), (it(0, 4),))
+FAR = Read(leaf("z", 4), (it(0, 4) - 1,), -INF)
+SUM = Read(Scope((4,), (), Sum((NEAR, FAR))), (it(0, 4),))
+EXP = Scope((4,), (), Call("exp", (NEAR,)))
+
+HIGH = Scope((6, 2), (3,), INNER.body, "max")
+Y = Read(leaf("y", 3), (it(1, 3),))
+OVER = Scope((2,), (3,), Sum((Read(leaf("x", 2, 3), (it(0, 2), it(1, 3))), Y)))
+LARGE = Read(leaf("l", 70), (it(1, 70),))
+
+
+def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.0,
+       scope: Scope = SCOPE) -> Same:  # fmt: skip
+    return reindexed(scope, inner, index, outer, fill)
+
+
+@pytest.mark.parametrize(
+    ("condition", "scope", "given"),
+    [
+        ("products", SCOPE, at(split(1), *QR)),
+        ("products", SCOPE, at(split(), bare(A) % 3, bare(A) // 3)),
+        ("products", SCOPE, at(split(0, 3), *QR)),
+        ("products", EXP, at(EXP, it(0, 4) + 1, scope=EXP)),
+        ("products", SCOPE, at(HIGH, bare(A), bare(B), outer=(B,))),
+        ("type", SCOPE, Same(Scope((6, 1), (2, 3), renumber(SCOPE.body, {0: 0, 1: 2, 2: 3})))),
+        ("type", SCOPE, Same(Scope((6,), (0,), Read(leaf("x", 8), (bare(A),))))),
+        ("type", SCOPE, Same(Scope((6,), (), Read(leaf("i", 6, dtype="int64"), (bare(A),))))),
+        ("iterators", SCOPE, Same(SCOPE, (), (A,))),
+        ("iterators", SCOPE, Same(SCOPE, (), (It(1, 3),))),
+        ("large", Scope((2,), (70,), LARGE), Same(Scope((2,), (70,), LARGE), (), (It(1, 70),))),
+        ("products", OVER, Same(Scope((2,), (3,), OVER.body, "max"))),
+        ("products", OVER, Same(Scope((2,), (3,), product([Num(1.0001), OVER.body])))),
+        ("finite", Scope((4,), (), total([FAR, product([Num(-1), FAR]), NEAR])),
+         Same(Scope((4,), (), NEAR))),
+        ("products", Scope((4,), (), Call("exp", (SUM,))),
+         Same(Scope((4,), (), total([Call("exp", (FAR,)), Call("exp", (NEAR,))])))),
+        ("products", Scope((4,), (), Prod((SUM, SUM))),
+         Same(Scope((4,), (), total([Prod((FAR, FAR)), Prod((NEAR, NEAR))])))),
+    ],
+)  # fmt: skip
+def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Same) -> None:
+    with pytest.raises(LawError) as refused:
+        same(scope, given)
+    assert (refused.value.law, refused.value.condition) == ("same", condition)
+
+
+def test_what_reads_itself_has_no_end() -> None:
+    x = leaf("x", 4)
+    again = Scope((4,), (), product([Num(2), Read(x, (it(0, 4),))]))
+    with pytest.raises(LawError) as refused:
+        same(Scope((4,), (), Read(x, (it(0, 4),))), Same(again, ((x, again),)))
+    assert refused.value.condition == "large"
+
+
+FAR_AWAY = Scope((4,), (), Read(leaf("y", 4), (it(0, 4),), -INF))
+PADDED = Scope((6,), (), Read(leaf("y", 4), (it(0, 6) - 1,), -INF))
+WINDOW = Read(leaf("t", 9), (it(0, 3) + it(1, 2) - 1,), -INF)
+HIGHEST = Scope((3,), (2,), WINDOW, "max")
+PART = Scope((3,), (), Read(leaf("t", 9), (it(0, 3),)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "given"),
+    [
+        (SCOPE, at(split(), *QR)),
+        (SCOPE, at(INNER, bare(A), bare(B), outer=(B,))),
+        (PADDED, at(FAR_AWAY, it(0, 6) - 1, fill=-INF, scope=PADDED)),
+        (HIGHEST, read_by(HIGHEST, WINDOW, Read(PART, WINDOW.index, -INF))),
+        (OVER, termwise(OVER)),
+    ],
+)
+def test_one_step_before_the_edge_it_is_equal(scope: Scope, given: Same) -> None:
+    assert given.other != scope
+    assert_one_value(scope, same(scope, given))
+
+
+def test_what_is_outside_of_a_box_is_told_apart() -> None:
+    """-inf in a maximum, 0 in a sum: of one element read they are no one scope."""
+    lowest = Scope((6,), (2,), Read(leaf("y", 4), (it(0, 6) - 1 + 0 * it(1, 2),), -INF), "max")
+    highest = Scope((6,), (2,), Read(leaf("y", 1), (it(0, 6) + it(1, 2) - 3,), -INF), "max")
+    zero = Scope((6,), (2,), Read(leaf("y", 1), (it(0, 6) + it(1, 2) - 3,)), "max")
+    for other in (zero, Scope((6,), (), Read(leaf("y", 1), (it(0, 6) - 3,)))):
+        with pytest.raises(LawError):
+            same(highest, Same(other))
+    assert lowest.type == highest.type
+    with pytest.raises(LawError):
+        same(HIGHEST, read_by(HIGHEST, WINDOW, Read(PART, WINDOW.index, 0.0)))
