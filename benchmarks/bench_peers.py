@@ -3,12 +3,14 @@ there are convolutions, at batch 1, against ncnn and MNN, too, which have Winogr
 
     python -m benchmarks.bench_peers [--suite algebra] [--workload NAME ...] [--batch N ...]
                                      [--native] [--json FILE [--resume]] [--plot FILE]
+                                     [--device cuda]
 
 Every time is the median over blocks taken by turns, with its quartiles; each ratio stands beside
 both of its times. The table is refused if an installed peer, a workload or a batch size is missing
 from it, and a ratio if our result is wrong. Rows go to the JSON file as they are measured, so an
 interrupted run loses one row at most, and ``--resume`` measures what the file lacks. ``--native``
-adds our program without engines. Suites are those of ``workloads.py``; nothing here knows one.
+adds our program without engines. ``--device cuda`` measures on the GPU that is here, against the
+engines of ``gpu_peers.py``. Suites are those of ``workloads.py``; nothing here knows one.
 
 The profile of measured kernels starts empty and is shared by the rows, so that ``optimize_s`` is
 what a first optimization takes (the first row also measures the machine); ``--warm`` uses yours.
@@ -33,7 +35,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import zoo
+from benchmarks import gpu_peers, zoo
 from benchmarks.about import about
 from benchmarks.curve import bars
 from benchmarks.peers import ENGINES, OURS, WITHOUT_ENGINES, Engine, takes
@@ -192,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--native", action="store_true", help="measure our program without engines, too"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=11, help="turns of each engine")
     parser.add_argument("--warm", action="store_true", help="use your profile of measured kernels")
@@ -231,11 +234,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = _cases(parser, options)
     if options.resume and not options.json:
         parser.error("--resume needs the rows of --json FILE")
-    engines = [engine for engine in ENGINES if engine.installed]
+    on_gpu = options.device != "cpu"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU here; run this where one is")
+    if on_gpu and options.native:
+        parser.error("--native: on a GPU no engines are used anyway")
+    every = gpu_peers.engines(options.device) if on_gpu else ENGINES
+    engines = [engine for engine in every if engine.installed]
     engines[1:1] = [WITHOUT_ENGINES] if options.native else []
-    not_installed = [engine.name for engine in ENGINES if not engine.installed]
+    not_installed = [engine.name for engine in every if not engine.installed]
     origin = {
         **about(package for engine in engines for package in engine.packages),
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": options.threads,
         "rounds": options.rounds,
         "pause_s": PAUSE_S,

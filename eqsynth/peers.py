@@ -182,7 +182,7 @@ def arrays(results: object) -> Arrays:
     """The tensors of a result as arrays of their own; bfloat16, which NumPy lacks, as float32."""
     leaves = tree_leaves(Opening().opened(results))
     tensors = (leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return [(x.float() if x.dtype == torch.bfloat16 else x).numpy().copy() for x in tensors]
+    return [(x.float() if x.dtype == torch.bfloat16 else x).cpu().numpy().copy() for x in tensors]
 
 
 # ---- engines ------------------------------------------------------------------------------------

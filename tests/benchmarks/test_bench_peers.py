@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import math
+import pickle
 import statistics
 import sys
 from collections.abc import Callable
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import zoo
+from benchmarks import gpu_peers, zoo
 from benchmarks.bench_peers import holes, line, main, means, measured_rows, plot, write
 from benchmarks.curve import bars
 from benchmarks.peers import ENGINES, NATIVE, OURS, PHONES, Engine, takes
 from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS
+from eqsynth.peers import Given
 from eqsynth.side_by_side import REFERENCE, relative_error, wrong
 from tests.shared import once
 
@@ -308,3 +310,24 @@ def test_engines_are_looked_up_by_name_in_their_process() -> None:
     for engine in ENGINES:
         home = sys.modules[engine.load.__module__]
         assert getattr(home, engine.load.__name__) is engine.load
+
+
+def test_engines_of_a_device_go_to_processes_of_their_own() -> None:
+    """Here on the CPU: the model and its arguments are moved, and the results come back."""
+    module, args = CHAIN.reduced()
+    wanted = module(*args)
+    for engine in pickle.loads(pickle.dumps(gpu_peers.engines("cpu"))):
+        if engine.name == "eager":
+            with torch.no_grad():
+                (got,) = engine.load(Given(module, args), 1).results()
+    np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5)
+
+
+def test_a_device_that_is_not_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        main(["--device", "cuda"])
+    assert ended.value.code == 2
+    assert "torch sees no GPU here; run this where one is" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""The engines that run a workload on a GPU: eqsynth, torch eager, torch.compile, and CUDA graphs.
+
+    python -m benchmarks.bench_peers --device cuda --suite nets --json gpu.json --plot gpu.svg
+
+A call ends when the device has finished it. Products and convolutions are float32 (no TF32), as the
+check of every result wants them. Engines for the CPU are in ``peers.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from eqsynth import peers
+from eqsynth.peers import OURS, Engine, Given, Loaded, arrays
+
+# Calls before a graph is captured: libraries choose their algorithms in the first ones.
+_WARM_CALLS: Final = 3
+
+
+def loaded_on(
+    device: str, load: Callable[[Given, int], Loaded], given: Given, threads: int
+) -> Loaded:
+    """What an engine makes of the model on a device; a call waits until the device is done."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+    def moved(tree: Any) -> Any:
+        return tree_map_only(torch.Tensor, lambda x: x.to(device), tree)
+
+    found = load(
+        Given(given.module.to(device), moved(given.args), moved(dict(given.kwargs))), threads
+    )
+    if torch.device(device).type == "cpu":
+        return found
+
+    def call() -> object:
+        result = found.call()
+        torch.cuda.synchronize()
+        return result
+
+    return replace(found, call=call)
+
+
+def load_compiled(mode: str, given: Given, threads: int) -> Loaded:
+    """torch.compile with frozen weights.
+
+    Args:
+        mode: ``max-autotune`` records CUDA graphs, ``max-autotune-no-cudagraphs`` doesn't.
+    """
+    from torch._inductor import config
+
+    config.freezing = True
+    call = given.caller(torch.compile(given.module, mode=mode))
+    return Loaded(call, lambda: arrays(call()))
+
+
+def load_graph(given: Given, threads: int) -> Loaded:
+    """torch eager, recorded once as a CUDA graph and replayed."""
+    call = given.caller(given.module)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_CALLS):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+
+    def results() -> peers.Arrays:
+        graph.replay()
+        torch.cuda.synchronize()
+        return arrays(result)
+
+    return Loaded(graph.replay, results)
+
+
+def engines(device: str) -> tuple[Engine, ...]:
+    """The engines that are measured on a device of this kind."""
+    loads: dict[str, Callable[[Given, int], Loaded]] = {
+        OURS: peers.load_eqsynth,
+        "eager": peers.load_eager,
+        "eager, CUDA graph": load_graph,
+        "inductor": partial(load_compiled, "max-autotune-no-cudagraphs"),
+        "inductor, CUDA graphs": partial(load_compiled, "max-autotune"),
+    }
+    return tuple(Engine(name, partial(loaded_on, device, load)) for name, load in loads.items())
