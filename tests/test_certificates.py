@@ -16,7 +16,7 @@ from eqsynth.egraph.graph import Equality, Log
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.errors import CertificateError, EquivalenceWarning
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Num, Read, total
+from eqsynth.ir.scalar import Call, Num, Read, product, total
 from eqsynth.ir.tensor import Scope, Tensor, args_of, topological
 from tests.egraph.programs import PROGRAMS, RULES, saturated
 from tests.terms import it, leaf, op
@@ -92,6 +92,10 @@ def test_large_tensors_are_sampled_and_their_borders_seen() -> None:
     again = Scope((512, 512), (), total([Read(twice, (i, j))] * 2))
     assert of(summed(x, i, j + k, 4), again).checked == {"sampled": 1}
     assert of(summed(x, i, j + k, 3), again).failures
+    # Of what is read in part nobody knows whether it is finite: 0 * log(x) may be NaN.
+    logs = Scope((512, 512), (8,), Call("log", (Read(x, (i, j + k)),)))
+    none = Scope((512, 512), (2,), product([Num(0.0), Read(logs, (i, j))]))
+    assert not of(none, op("Full", attrs=((512, 512), 0.0, "float32"))).failures
 
 
 def test_what_is_too_large_is_counted() -> None:
@@ -109,6 +113,10 @@ def test_rounding_is_told_from_a_difference() -> None:
 
     assert of(x, there_and_back(1e10)).checked == {"precise": 1}
     assert of(x, there_and_back(1e10, 1e-5)).failures
+    # Nothing but rounding is left, and nothing but rounding differs.
+    one, more = there_and_back(0.1), there_and_back(0.1, 1e-9)
+    assert of(op("Sub", x, one), op("Mul", op("Sub", x, one), x)).checked == {"precise": 1}
+    assert of(op("Sub", x, one), op("Sub", x, more)).failures
     # More digits than there are.
     assert of(x, there_and_back(1e25)).unchecked == {"rounding": 1}
 
@@ -118,6 +126,8 @@ def test_where_something_given_is_not_finite_the_rest_counts() -> None:
     two, three = (Scope((64,), (), total([Read(log, (it(0, 64),))] * n)) for n in (2, 3))
     assert of(op("Add", log, log), two).checked == {"whole": 1}
     assert of(op("Add", log, log), three).failures
+    none = Scope((64,), (), product([Num(0.0), Read(log, (it(0, 64),))]))
+    assert not of(none, op("Full", attrs=((64,), 0.0, "float32"))).failures
     # Here all that is given is finite, and the log isn't.
     (error,) = certify(
         Log(

@@ -28,8 +28,8 @@ LARGEST: Final = 1 << 23
 WORK: Final = 1 << 22
 """Points that one value may take, whole or at some elements."""
 
-BUDGET: Final = 1 << 30
-"""Points that the check of one log may take in all: some 20 seconds."""
+BUDGET: Final = 1 << 28
+"""Points that the check of one log may take in all: some 20 seconds for a kind of data."""
 
 KINDS: Final = ("normal", "ties")
 """The data: random numbers, and -1, 0 and 1, on which sums and products are exact."""
@@ -132,8 +132,9 @@ class Draw:
                 self._missing.clear()
 
     def is_wild(self, term: Tensor) -> bool:
-        """Whether it isn't finite, or something that it is computed from."""
-        return term in self._wild
+        """Whether it isn't finite, or something that it is computed from; or isn't known to be,
+        since it was computed in part."""
+        return term in self._wild or term not in self._values
 
     def reach(self, terms: Sequence[Tensor], given: Collection[Tensor]) -> float:
         """The largest finite number between what is given and these terms: what rounding is
