@@ -24,12 +24,10 @@ from eqsynth.egraph.tactics.requests import Later, Said, Using, is_gate
 from eqsynth.egraph.tactics.table import (
     ASKED_AGAIN,
     COMPUTED,
-    GATE_VARIANTS,
     LAWS,
     MEANING,
-    VARIANTS,
-    is_map_of_several,
 )
+from eqsynth.egraph.tactics.variants import GATE_VARIANTS, VARIANTS
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
@@ -139,19 +137,24 @@ class _Index:
 class _Room:
     """How many more answers of one law the classes of a view take, each answer counted once.
 
-    Classes fill within a round: each of a class's members may be asked, and each may answer. Of
-    what views are merged into, maps of several reads count alone.
+    Classes fill within a round: each of a class's members may be asked, and each may answer. Which
+    answers are counted the law's row says.
     """
 
     def __init__(self, view: View, law: str) -> None:
-        self._view, self._most = view, VARIANTS[law]
-        self._counts = is_map_of_several if law == "view-merge" else lambda _scope: True
+        self._view, self._most = view, VARIANTS[law].most
+        self._counts = VARIANTS[law].counts
         # The scopes of each class that was asked about: those of the view, and those given since.
         self._scopes: dict[ClassRef, set[Tensor]] = {}
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether each answer needs room: a class that is full needn't be asked about."""
+        return self._counts is None
+
     def is_full(self, ref: ClassRef) -> bool:
         if ref not in self._scopes:
-            self._scopes[ref] = set(filter(self._counts, self._view.scopes(ref)))
+            self._scopes[ref] = set(filter(self._counts or bool, self._view.scopes(ref)))
         most = self._most
         if any(isinstance(s, Scope) and is_gate(s) for s in self._scopes[ref]):
             most = min(most, GATE_VARIANTS)
@@ -159,7 +162,7 @@ class _Room:
 
     def takes(self, ref: ClassRef, answer: Tensor) -> bool:
         """Whether the answer isn't counted, or is new to the class and there was room for it."""
-        if not self._counts(answer):
+        if self._counts and not self._counts(answer):
             return True
         if self.is_full(ref) or answer in self._scopes[ref]:
             return False
@@ -301,7 +304,7 @@ class Requests:
             MemoryError: the process has no more.
         """
         try:
-            if law == "expression-fusion" and room is not None and room.is_full(decoded[0]):
+            if room is not None and room.counts_all and room.is_full(decoded[0]):
                 return None
             answers = self._applied(view, law, decoded, self._laws[law](view, decoded))
             return [a for a in answers if room is None or room.takes(decoded[0], a.term)]

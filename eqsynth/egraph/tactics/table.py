@@ -8,7 +8,7 @@ form); that each answer is an equality follows from the law's own function alone
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
@@ -47,6 +47,7 @@ from eqsynth.egraph.tactics.requests import (
     underived,
     without_constants,
 )
+from eqsynth.egraph.tactics.variants import is_map_of_several
 from eqsynth.egraph.tactics.view_chains import view_chain
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import Index
@@ -194,19 +195,6 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if not found:
         raise Later
     return found
-
-
-def is_map_of_several(scope: Tensor) -> bool:
-    """Whether it is computed element by element from several reads, without a sum.
-
-    Of three tensors that are views in eight ways each, 512 such maps would be made, where a class
-    takes few (``VARIANTS``). Products under a sum take all views: operators are found by them.
-    """
-    return (
-        isinstance(scope, Scope)
-        and not scope.reduction
-        and len(set(reads(scope.body))) > 1
-    )
 
 
 def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -435,14 +423,5 @@ ASKED_AGAIN: Final = (
     "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
     "tap-merge", "operand-split", "expand", "expand-cancels", "rows-by-place",
 )  # fmt: skip
-# Laws whose answers are ways of computing one thing in more or fewer steps, and the scopes up to
-# which a class takes them, those with small bodies first. Which maps are fused into a map is a
-# subset of those before it: a gate of an LSTM would have hundreds. Which views a map of several
-# reads takes is a choice for each read: the scores of one token against a cache of keys in two
-# pieces, with rotated positions, had 1,444 sums in one class.
-VARIANTS: Final[Mapping[str, int]] = {"expression-fusion": 16, "view-merge": 16}
-# The same of classes that are products element by element (``sigmoid(o) * tanh(c)``): all but the
-# whole are hardly ever worth a kernel. (LSTM, e-nodes with 16, 8 and 4: 12,093, 7,439, 5,482.)
-GATE_VARIANTS: Final = 4
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
