@@ -445,7 +445,6 @@ PLANTED = """
 import os
 from eqsynth.egraph import saturation
 from eqsynth.egraph.tactics.table import LAWS
-from eqsynth.egraph.tactics.variants import GATE_VARIANTS, VARIANTS, is_map_of_several
 saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
 LAWS["match-epilogue"] = lambda view, row: os._exit(3)
 """
