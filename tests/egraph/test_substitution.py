@@ -220,7 +220,7 @@ K = it(1, 5)
     [
         taps(read("w", K, extra=1)),
         taps(read("w", K, fill=1.0, extra=-1)),
-        taps(read("w", 4 - K, extra=1)),
+        taps(read("w", 5 - K, extra=1)),
         taps(read("w", K % 5)),
         taps(read("w", K), "max"),
         taps(read("w", K), "prod"),
@@ -236,7 +236,9 @@ def test_a_reduction_is_relaxed_only_where_the_product_is_zero(scope: Scope) -> 
 
 
 def test_a_reduction_is_relaxed_where_the_weight_ends() -> None:
-    for scope in (taps(read("w", K)), taps(read("w", it(1, 4), extra=2), extent=4)):
+    # In reverse, the sixth tap is before the weight's first.
+    backward = taps(read("w", 4 - K, extra=1))
+    for scope in (taps(read("w", K)), taps(read("w", it(1, 4), extra=2), extent=4), backward):
         (answer,) = kernel_split(scope)
         assert_equal(scope, answer)
         assert isinstance(answer, Scope) and 2 in answer.reduction
