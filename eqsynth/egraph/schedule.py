@@ -86,7 +86,7 @@ DEFAULT_PHASES = (
     Phase("merge", ("merge", "simplify"), 3),
 )  # fmt: skip
 # E-nodes that a program has in any case.
-_SMALL = 200
+_SMALL = 300
 
 # Why phases ended before they were done; the report says the first of these.
 _STOPS = ("deadline", "node_limit", "growth", "rounds")

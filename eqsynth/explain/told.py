@@ -160,8 +160,9 @@ def _steps(change: Change, room: int) -> list[str]:
         found = [f"  by {_names(change.steps[0].rules)}"]  # the tables say what it changed
     else:
         found = [line for n, step in enumerate(change.steps, 1) for line in _step(n, step)]
-    room = max(room - 1, 3)
+    room = max(room - 1, 4)
     if len(found) > room:
+        room -= 1  # for the line that says how many are left out
         left = len(found) - room
         end = room // 3
         found = [*found[: room - end], f"  … {left} lines more", *found[-end:]]
