@@ -47,11 +47,17 @@ class Calls:
         self._read: Read | None = None
         self._result: Build | None = None
         self._makes = False  # objects, for its result
+        # Arguments that are tensors in a row are leaves as they come.
+        self._row: int | None = None
         # Of the objects among the arguments: names of attributes, and what builds these.
         self._states: list[tuple[tuple[str, ...], list[Build]]] = []
         known = calling.convention
         if known is not None and known.parameters is not None:
             self._bind = _Binding(known.parameters, known.spec)
+            placed_spec, named_spec = known.spec.children()
+            alone = all(child.is_leaf() for child in placed_spec.children())
+            if alone and not named_spec.children() and all(type(n) is int for n in known.arguments):
+                self._row = len(known.arguments)
             self._read = _reader(known.spec, iter(known.arguments), known.any_order)
             self._result = self._of_results(known.spec, known.out_spec)
             self._makes = known.out_spec is not None and _holds(known.out_spec)
@@ -114,6 +120,8 @@ class Calls:
         """
         if self._read is None or self._result is None:
             return None
+        if len(args) == self._row and not kwargs:
+            return list(args)
         tree, leaves = self._bind(args, kwargs), list[Any]()
         return leaves if tree is not None and self._read(tree, objects, leaves) else None
 

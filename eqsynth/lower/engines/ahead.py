@@ -138,12 +138,15 @@ def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) ->
     if not places and apart.computed is None:
         return run
     before = None if apart.computed is None else region_function(apart.computed)
+    every = [constants.get(n) for n in range(len(apart.computed.args))] if apart.computed else []
+    own = [(k, n) for k, n in enumerate(varying) if n < len(every)]
 
     def guard(*args: torch.Tensor) -> Any:
         if before is not None:
-            values = {**constants, **dict(zip(varying, args, strict=False))}
-            computed = before(*(values[n] for n in range(len(values))))
-            args = (*args, *(value.contiguous() for value in computed))
+            values = every[:]
+            for k, n in own:
+                values[n] = args[k]
+            args = (*args, *(value.contiguous() for value in before(*values)))
         for place, count in places:
             if args[place].numel():
                 low, high = torch.aminmax(args[place])
