@@ -66,8 +66,8 @@ PROGRAMS = {
 }
 
 
-# Enough for the layers' rewrites that have fewer FLOPs (a search keeps two sevenths of its nodes for
-# matching, which takes none of them); to its end it would take a minute.
+# Enough for the layers' rewrites that have fewer FLOPs (part of the nodes are kept for matching);
+# to its end the search would take a minute.
 NODES = 1000
 
 
