@@ -81,11 +81,10 @@ def region_function(
     # Values by their places in a list: terms are large keys (83 arguments of a BERT: 30 us a call).
     place: dict[Tensor, int] = {Input(str(n), a.type): n for n, a in enumerate(region.args)}
     steps = []
-    for term in topological(region.outputs):
-        if term not in place:
-            read = term.args if isinstance(term, Op) else args_of(term)
-            steps.append((function_of(term, opaque, exact), [place[arg] for arg in read]))
-            place[term] = len(place)
+    for term in (term for term in topological(region.outputs) if term not in place):
+        read = term.args if isinstance(term, Op) else args_of(term)
+        steps.append((function_of(term, opaque, exact), [place[arg] for arg in read]))
+        place[term] = len(place)
     outputs = [place[term] for term in region.outputs]
 
     def run(*args: Array) -> list[Array]:
