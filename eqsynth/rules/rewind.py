@@ -8,7 +8,9 @@ the same steps as on a new one (``tests/rules/test_rewind.py``).
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Hashable
 from typing import Any, Final
 
@@ -18,28 +20,44 @@ MAX_KEPT: Final = 3
 """E-graphs that a thread keeps; of more, those that were used longest ago go."""
 
 
-class _Kept(threading.local):
-    """An e-graph belongs to the thread that made it."""
+class _Kept:
+    """What a thread keeps."""
 
     def __init__(self) -> None:
         self.owners: list[tuple[Hashable, Any]] = []
+        _every.add(self)
 
 
-_kept = _Kept()
+class _Threads(threading.local):
+    """An e-graph belongs to the thread that made it."""
+
+    def __init__(self) -> None:
+        self.kept = _Kept()
+
+
+_every: weakref.WeakSet[_Kept] = weakref.WeakSet()
+_threads = _Threads()
+
+# A child process has one thread, the one that has forked, and what others kept is thrown away: by
+# that thread, of which egglog complains on the terminal. So what they keep is held meanwhile.
+_held: list[_Kept] = []
+os.register_at_fork(before=lambda: _held.extend(_every), after_in_parent=_held.clear)
 
 
 def take(key: Hashable) -> Any:
     """What was kept under a key, for the caller alone; None if nothing is."""
-    for place, (known, owner) in enumerate(_kept.owners):
+    owners = _threads.kept.owners
+    for place, (known, owner) in enumerate(owners):
         if known == key:
-            del _kept.owners[place]
+            del owners[place]
             return owner
     return None
 
 
 def keep(key: Hashable, owner: Any) -> None:
     """Keeps an e-graph, or what holds one, for the next ``take`` of this thread."""
-    _kept.owners = [*_kept.owners, (key, owner)][-MAX_KEPT:]
+    kept = _threads.kept
+    kept.owners = [*kept.owners, (key, owner)][-MAX_KEPT:]
 
 
 def mark(egraph: egg.EGraph) -> None:

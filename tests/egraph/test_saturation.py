@@ -231,24 +231,24 @@ def test_the_same_program_twice_is_the_same_e_graph(name: str) -> None:
 @pytest.mark.rotating
 def test_an_e_graph_that_was_used_before_goes_the_same_way() -> None:
     """The engine of a session is put back and used again; its numbers order what is done."""
-    rewind._kept.owners.clear()
+    rewind._threads.kept.owners.clear()
     names = ["distributivity", "attention", "pooled-linear"]
     fresh = {}
     for name in names:
         fresh[name] = saturate(PROGRAMS[name]())
-        rewind._kept.owners.clear()
+        rewind._threads.kept.owners.clear()
     for name in [*names, *reversed(names)]:
         again = saturate(PROGRAMS[name]())
-        assert len(rewind._kept.owners) == 1
+        assert len(rewind._threads.kept.owners) == 1
         assert replace(again, seconds=0.0) == replace(fresh[name], seconds=0.0)
 
 
 def test_an_engine_that_failed_is_not_used_again(tmp_path: Path) -> None:
-    rewind._kept.owners.clear()
+    rewind._threads.kept.owners.clear()
     text = ';; x\' = x\n(rewrite (Permute x o) x :ruleset simplify :name "shape-wrong")'
     with pytest.raises(SaturationError):
         saturate(op("Permute", leaf("x", 2, 3), attrs=((1, 0),)), with_rules(tmp_path, text))
-    assert all(key[0] == "loader" for key, _ in rewind._kept.owners)
+    assert all(key[0] == "loader" for key, _ in rewind._threads.kept.owners)
 
 
 def test_a_saturated_graph_has_nothing_left_to_do() -> None:
