@@ -86,7 +86,7 @@ def test_engines_that_are_slower_in_the_program_give_way(
     """The profile promises that a region takes no time; the programs, timed in turns, tell."""
     cache = shutil.copytree(fast_inductor, tmp_path / "cache")
     monkeypatch.setenv("EQSYNTH_CACHE", str(cache))
-    for chosen in list(cache.rglob("plans-1")):  # by other tests
+    for chosen in list(cache.rglob("plans-*")):  # by other tests
         shutil.rmtree(chosen)
     slow, fast = (Timing(s, s, s, 9) for s in (2.0, 1.0))
     races = iter([Race(fast, slow), Race(slow, fast), Race(slow, fast)])
