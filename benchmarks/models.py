@@ -157,13 +157,11 @@ def main() -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(data, indent=2), encoding="utf-8")
     if options.page:
-        shown = about(zoo.LIBRARIES)
-        cpu = f"{shown['machine']['cores']} cores of {shown['machine']['name']}"
         how = " ".join(f"--{k} {v}" for k, v in (("size", options.size),
             ("limit-s", f"{options.limit_s:g}"), ("objective", options.objective),
             ("threads", options.threads)))  # fmt: skip
         how += "" if engines is None else " --engine " + " ".join(engines)
-        models_page.write(options.page, rows, options.size, how.strip(), cpu, shown["versions"])
+        models_page.write(options.page, rows, options.size, how.strip(), about(zoo.LIBRARIES))
     if options.plot:
         options.plot.write_text(models_page.plot(rows), encoding="utf-8")
     return int(equal < len(rows))

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.curve import bars
 from benchmarks.model_runs import Row
@@ -27,13 +27,13 @@ def write(
     rows: Sequence[Row],
     size: str,
     how: str,
-    machine: str,
-    versions: Mapping[str, str],
+    origin: Mapping[str, Any],
 ) -> None:
     """Puts the table in the place of what stands between the two comments of a document.
 
     Args:
         how: the options that they were made with.
+        origin: what ``about`` says of the machine and the versions.
 
     Raises:
         ValueError: the document doesn't have the comments.
@@ -43,12 +43,14 @@ def write(
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{path} has no lines {BEGIN} and {END}")
-    made = f"{head}{BEGIN}\n{said(size, how, machine, versions)}\n\n{table(rows)}\n{END}{tail}"
+    made = f"{head}{BEGIN}\n{said(size, how, origin)}\n\n{table(rows)}\n{END}{tail}"
     path.write_text(made, encoding="utf-8")
 
 
-def said(size: str, how: str, machine: str, versions: Mapping[str, str]) -> str:
+def said(size: str, how: str, origin: Mapping[str, Any]) -> str:
     """What the figures are of."""
+    versions, cpu = origin["versions"], origin["machine"]
+    machine = f"{cpu['cores']} cores of {cpu['model']}"
     told = ", ".join(f"{n} {versions[n]}" for n in ("torch", *LIBRARIES) if n in versions)
     return _SAID.format(size=SIZES[size], how=how, machine=machine, versions=told)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import models, models_page
+from benchmarks.about import about
 from benchmarks.model_runs import Row, difference, tried
 from benchmarks.models import Journal, line, run
 from benchmarks.zoo import LIBRARIES, MODELS, Call, installed
@@ -91,7 +92,7 @@ def test_the_rows_are_written_into_a_document(tmp_path: Path) -> None:
         Row("opt", "transformers", error="no memory"),
     ]
     for _ in range(2):  # written again, it is the same
-        models_page.write(page, rows, "small", "--limit-s 5", "2 cores of a CPU", {"torch": "9"})
+        models_page.write(page, rows, "small", "--limit-s 5", about())
         text = page.read_text()
         assert text.startswith("# Head\n") and text.endswith("\ntail\n") and "old" not in text
         assert text.count("| bert |") == 1 and "4 layers of 256" in text and "`--limit-s 5`" in text
@@ -101,7 +102,7 @@ def test_the_rows_are_written_into_a_document(tmp_path: Path) -> None:
     assert "bert" in models_page.plot(rows) and "opt" not in models_page.plot(rows)
     page.write_text("# Head\n")
     with pytest.raises(ValueError, match="models-table"):
-        models_page.write(page, rows, "small", "", "", {})
+        models_page.write(page, rows, "small", "", about())
 
 
 def test_the_documents_table_has_its_place() -> None:
