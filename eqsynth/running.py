@@ -103,6 +103,7 @@ class Run:
             used, settle = searched.own, Searched.settle
         if used is not searched.found:
             compiled = self._checked(graph, own)
+        self.built = None  # the search knows this run: the loser's constants would outlive it
         with self._stage("race"), unchanged(self.captured.buffers):
             plan = (found if used is searched.found else own).plan
             result = self._race(graph, plan, compiled)
