@@ -11,10 +11,11 @@ import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map
 
 from eqsynth.errors import LoweringError
 
@@ -56,14 +57,20 @@ class TorchCall:
     kwargs: dict[str, Any]
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        def value(leaf: Any) -> Any:
-            if isinstance(leaf, Argument):
-                return tensors[leaf.position]
-            return leaf(*tensors) if isinstance(leaf, TorchCall) else leaf.value
+        return self._run(tensors)
 
-        kinds = (Argument, TorchCall, Named)
-        args, kwargs = tree_map_only(kinds, value, (self.args, self.kwargs))
-        return self.target(*args, **kwargs)
+    @cached_property
+    def _run(self) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """The call with all that doesn't depend on the tensors decided: walking the arguments
+        takes 15 times as long as a ``cumsum`` of 16 numbers."""
+        target, kwargs = self.target, _from_tensors(self.kwargs)
+        args = [_from_tensors(arg) for arg in self.args]
+        rest = [arg.value for arg in args[1:] if isinstance(arg, Named)]
+        if isinstance(kwargs, Named) and len(rest) == len(args) - 1:
+            first, named = _always(args[0]), kwargs.value
+            return lambda tensors: target(first(tensors), *rest, **named)
+        every, others = [_always(arg) for arg in args], _always(kwargs)
+        return lambda tensors: target(*[arg(tensors) for arg in every], **others(tensors))
 
     def on(self, device: torch.device) -> TorchCall:
         """The same call on another device: with its fixed tensors there, and where it names a
@@ -83,6 +90,40 @@ class TorchCall:
         parts = [repr(arg) for arg in self.args]
         parts += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         return f"{self.name}({', '.join(parts)})"
+
+
+_Made = Callable[[Sequence[torch.Tensor]], Any]
+
+
+def _from_tensors(tree: Any) -> _Made | Named:
+    """Arguments of a call as a function of the tensors that the call is given; a value where they
+    don't depend on these."""
+    if isinstance(tree, Argument):
+        return operator.itemgetter(tree.position)
+    if isinstance(tree, TorchCall):
+        return tree._run
+    if isinstance(tree, dict):
+        keys = tuple(tree)
+        return _built(lambda values: dict(zip(keys, values, strict=True)), list(tree.values()))
+    if isinstance(tree, list | tuple):
+        return _built(type(tree), tree)
+    return tree if isinstance(tree, Named) else Named("", tree)
+
+
+def _built(kind: Callable[[list[Any]], Any], parts: Sequence[Any]) -> _Made | Named:
+    made = [_from_tensors(part) for part in parts]
+    values = [part.value for part in made if isinstance(part, Named)]
+    if len(values) == len(made):
+        return Named("", kind(values))
+    every = [_always(part) for part in made]
+    return lambda tensors: kind([part(tensors) for part in every])
+
+
+def _always(part: _Made | Named) -> _Made:
+    if isinstance(part, Named):
+        value = part.value
+        return lambda _: value
+    return part
 
 
 # ---- as data --------------------------------------------------------------------------------

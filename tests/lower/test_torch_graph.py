@@ -218,6 +218,32 @@ def test_calls_survive_as_data(call: TorchCall) -> None:
         equal(again(X), made(X))
 
 
+def test_a_call_computes_with_the_tensors_of_each_call() -> None:
+    """Tensors in front, further back, in lists and by name; calls of calls; and none at all."""
+    first, second = Argument(0), Argument(1)
+    twice = TorchCall(ATEN.mul.Tensor, "mul", (first, Named("n", torch.full((1,), 2.0))), {})
+    line = TorchCall(ATEN.arange.default, "arange", (4,), {"dtype": torch.float32})
+    calls = [
+        (TorchCall(ATEN.sub.Tensor, "sub", (first, second), {"alpha": 3}),
+         lambda x, y: x - 3 * y),
+        (TorchCall(ATEN.cat.default, "cat", ([second, twice], 1), {}),
+         lambda x, y: torch.cat([y, 2 * x], 1)),
+        (TorchCall(ATEN.where.ScalarSelf, "where", (TorchCall(ATEN.lt.Tensor, "lt",
+         (first, second), {}), 1.0, twice), {}), lambda x, y: torch.where(x < y, 1.0, 2 * x)),
+        (TorchCall(ATEN.clamp.Tensor, "clamp", (twice,), {"max": second}),
+         lambda x, y: torch.minimum(2 * x, y)),
+        (TorchCall(ATEN.add.Tensor, "add", (line, first), {}), lambda x, y: torch.arange(4) + x),
+        (TorchCall(ATEN.sum.dim_IntList, "sum", (second, [0]), {"keepdim": True}),
+         lambda x, y: y.sum(0, keepdim=True)),
+        (line, lambda x, y: torch.arange(4.0)),
+    ]  # fmt: skip
+    for call, wanted in calls:
+        for seed in range(2):
+            torch.manual_seed(seed)
+            x, y = torch.randn(3, 4), torch.randn(3, 4)
+            torch.testing.assert_close(call(x, y), wanted(x, y))
+
+
 @pytest.mark.parametrize(
     "target",
     ["aten::add_.Tensor", "aten::from_file", "aten::nothing", "no::thing", "os::system", "item ",
