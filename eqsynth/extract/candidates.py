@@ -115,12 +115,16 @@ def candidates(
 
 def _of_region(region: Region, backends: Sequence[Backend]) -> Iterator[Candidate]:
     args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
-    inputs = tuple(Input(str(n), arg.type) for n, arg in enumerate(args))
     for backend in backends:
         if isinstance(backend, Fusing):
-            term, constants = Region(region.outputs, inputs), tuple(a.constant for a in args)
-            for kernel in backend.fused(term, constants):
+            for kernel in backend.fused(unplaced(region), tuple(a.constant for a in args)):
                 yield Candidate(region, kernel, args)
+
+
+def unplaced(region: Region) -> Region:
+    """The region over ``Input("0")``…, so that equal computations are equal."""
+    inputs = tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
+    return Region(region.outputs, inputs)
 
 
 def fused(

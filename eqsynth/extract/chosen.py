@@ -20,13 +20,14 @@ from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
 from eqsynth.extract import schedule, tuned
-from eqsynth.extract.candidates import copy_kernel, literals_of, placeholder
+from eqsynth.extract.candidates import copy_kernel, fused, literals_of, placeholder, unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.regions import on_engines
 from eqsynth.extract.search import Extraction, OnEngine
 from eqsynth.ir.scalar import digest_of
-from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor, over, topological
+from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor
 
 MAX_BYTES: Final = 64 << 20
 """Of more, the files that weren't used for longest go."""
@@ -76,10 +77,14 @@ def recall(
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if costs.profile.lower_quartiles(chosen.times) != chosen.times:
             return None
-        own = _recalled(chosen.own, graph, engines)
+        plan = _placed(chosen.own.plan, graph)
+        own = replace(chosen.own, plan=plan, rounds=0, timed=0)
         if chosen.found.plan is chosen.own.plan:
             return replace(chosen, own=own, found=own)
-        return replace(chosen, own=own, found=_recalled(chosen.found, graph, engines))
+        plan = _on_engines(chosen.found, own, graph, engines)
+        return replace(
+            chosen, own=own, found=replace(chosen.found, plan=plan, rounds=0, timed=0)
+        )
     return None
 
 
@@ -107,15 +112,25 @@ def settle(
         kept.keep(path, Chosen(own, used, dict(times), limit_s), MAX_BYTES)
 
 
-def _recalled(found: Extraction, graph: EGraph, engines: Sequence[Backend]) -> Extraction:
-    """
+def _on_engines(
+    found: Extraction, own: Extraction, graph: EGraph, engines: Sequence[Backend]
+) -> Plan:
+    """The plan with regions on engines: the spans of eqsynth's own plan that ran there are handed
+    to the engines again, and what comes out has to be what was kept.
+
     Raises:
-        ValueError: the plan isn't one of this e-graph.
+        ValueError: it isn't; an engine may be of another version.
     """
-    return replace(found, plan=_placed(found.plan, graph, engines), rounds=0, timed=0)
+    made = on_engines(graph, own, found.regions, engines)
+    kept_plan = found.plan
+    if made is None or not made.plan.runs_as(kept_plan) or made.plan.inputs != kept_plan.inputs:
+        raise ValueError("regions of another program, or on other engines")
+    steps = zip(made.plan.steps, kept_plan.steps, strict=True)
+    timed = tuple(replace(step, cost_s=before.cost_s) for step, before in steps)
+    return replace(made.plan, steps=timed, cost_s=kept_plan.cost_s)
 
 
-def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
+def _placed(plan: Plan, graph: EGraph) -> Plan:
     """The plan over the e-graph's own members, which know their place in the user's model.
 
     Raises:
@@ -131,7 +146,7 @@ def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
             raise ValueError("a step reads what isn't computed yet")
         if not all(ref in graph.classes and ref.constant for ref in step.constants.values()):
             raise ValueError("a constant is none of the program's")
-        steps.append(_step(step, places, literals, engines))
+        steps.append(_step(step, graph, places, literals))
         at_hand |= {step.result, *step.also}
     if not at_hand.issuperset(s for s in plan.outputs if not s[0].constant):
         raise ValueError("an output isn't computed")
@@ -140,9 +155,9 @@ def _placed(plan: Plan, graph: EGraph, engines: Sequence[Backend]) -> Plan:
 
 def _step(
     step: PlanStep,
+    graph: EGraph,
     places: Mapping[Tensor, tuple[ClassRef, Tensor]],
     literals: Mapping[ClassRef, Tensor],
-    engines: Sequence[Backend],
 ) -> PlanStep:
     """
     Raises:
@@ -158,29 +173,18 @@ def _step(
         copied = copy_kernel(member.type, step.args[0][1], step.result[1])
         right = step.kernel == copied and args == results == [member]
     elif isinstance(member, Region):
-        leaves = dict(zip(_inputs(member), args, strict=True))
-        terms: dict[Tensor, ClassRef] = {**leaves}
-        for term in topological(member.outputs):
-            if term not in terms:
-                terms[term] = places[over(term, terms)][0]
-        placed = Region(member.outputs, tuple(_inputs(member)))
-        # A schedule's kernel is made of its term; an engine's has to be of the version of now.
-        if isinstance(step.kernel.schedule, schedule.Schedule):
-            right = step.kernel.term == placed
-        else:
-            right = any(step.kernel in e.kernels(placed, step.kernel.constants) for e in engines)
-        right = right and [terms[o] for o in member.outputs] == results
+        # Found as it was when the plan was made: what a literal is in stands in several classes.
+        (ref,) = results
+        own = (region for m in graph.classes[ref] for region in fused(graph, ref, m, literals))
+        right = member in own and args == list(member.args)
+        right = right and step.kernel.term == unplaced(member)
     else:
         ref, member = places[member]
-        term, own = placeholder(member, literals)
-        right = step.kernel.term == term and list(own) == args and results == [ref]
+        term, refs = placeholder(member, literals)
+        right = step.kernel.term == term and list(refs) == args and results == [ref]
     if not right:
         raise ValueError(f"{step.kernel.implementation} doesn't compute its class")
     return replace(step, member=member)
-
-
-def _inputs(region: Region) -> list[Tensor]:
-    return [Input(str(n), arg.type) for n, arg in enumerate(region.args)]
 
 
 _CLASSES: Final = {

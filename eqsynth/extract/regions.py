@@ -20,7 +20,7 @@ from functools import partial
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
 from eqsynth.egraph.segments import Segment, inlined, stitch
-from eqsynth.extract.candidates import copy_kernel
+from eqsynth.extract.candidates import copy_kernel, unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
@@ -291,9 +291,8 @@ def _ways(graph: EGraph, plan: Plan, span: Span, tried: _Try) -> Iterator[PlanSt
     region = _region(roots, (chosen, first)[side], given)
     if region is None:
         return
-    placed = Region(region.outputs, tuple(Input(str(n), a.type) for n, a in enumerate(region.args)))
     known = tuple(arg.constant for arg in region.args)
-    for kernel in engine.kernels(placed, known):
+    for kernel in engine.kernels(unplaced(region), known):
         yield _step(region, kernel, roots)
 
 

@@ -15,6 +15,7 @@ from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.segments import cut, stitch
 from eqsynth.extract import chosen
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
@@ -25,6 +26,7 @@ from eqsynth.extract.regions import with_engines
 from eqsynth.extract.route import form_of
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import Timing
+from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Region, Scope, args_of, is_literal, topological
@@ -47,6 +49,21 @@ def layer(size: int = 8) -> tuple[Program, EGraph]:
     return program, saturate_terms(
         program.outputs, RULES, DEFAULT_PHASES, Limits(), log_matches=False
     )
+
+
+def layers() -> EGraph:
+    """Two layers, each a segment."""
+    x: Expr = eqsynth.input("x", (1, 16, 8, 8))
+    for name in "wv":
+        x = ops.relu(ops.conv2d(x, eqsynth.weight(name, (16, 16, 3, 3)), None, padding=1))
+    program = program_of(x)[0]
+    segments = cut(program)
+    graphs = {
+        s.key: saturate_terms(s.roots, RULES, DEFAULT_PHASES, Limits(), log_matches=False)
+        for s in segments
+    }
+    assert len(segments) == 2
+    return stitch(program, segments, [graphs[segment.key] for segment in segments])
 
 
 def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
@@ -108,6 +125,28 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     wrong = replace(own, plan=plan, ended=True)
     chosen.settle(path, wrong, wrong, costs.relied_on(), 1.0, wrong)
     assert chosen.recall(path, graph, costs, (), 1.0) is None
+
+
+@pytest.mark.parametrize("engine", [False, True], ids=["own kernels", "on an engine"])
+def test_the_plan_of_several_layers_comes_back(engine: bool, costs: CostModel) -> None:
+    """Each segment has a class of its own for the same literal."""
+    graph = layers()
+    literals = [m for members in graph.classes.values() for m in members if is_literal(m)]
+    assert len(literals) > len(set(literals))
+    own = extracted(graph, costs)
+    assert len(regions(own.plan)) == 2
+
+    def fast(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        return dict.fromkeys(kernels, Timing(0.1, 0.1, 0.1, 5))
+
+    tried = INDUCTOR if engine else ()
+    found = with_engines(graph, own, tried, costs, fast, 60.0)
+    assert (found.plan is own.plan) is not engine
+    path = chosen.path_of(graph, costs, tried)
+    chosen.settle(path, own, found, costs.relied_on(), 60.0, found)
+    back = chosen.recall(path, graph, costs, tried, 60.0)
+    assert back is not None
+    assert back.own.plan == own.plan and back.found.plan == found.plan
 
 
 @pytest.mark.rotating
