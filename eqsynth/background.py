@@ -35,12 +35,17 @@ _JOIN_S: Final = 30.0  # for a race or a compilation that was begun before the e
 
 @dataclass(frozen=True)
 class Ambient:
-    """By what torch computes, besides a graph and its inputs, in the thread that asks."""
+    """By what torch computes, besides a graph and its inputs, in the thread that asks.
+
+    Attributes:
+        precision: of float32 products; None where torch's newer switches say it, which differ by
+            library, and of which nothing is carried.
+    """
 
     autocast: bool
     autocast_dtype: torch.dtype
     default_dtype: torch.dtype
-    precision: str
+    precision: str | None
     deterministic: bool
     threads: int
 
@@ -50,7 +55,7 @@ class Ambient:
             torch.is_autocast_enabled(CPU),
             torch.get_autocast_dtype(CPU),
             torch.get_default_dtype(),
-            torch.get_float32_matmul_precision(),
+            _precision(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_num_threads(),
         )
@@ -72,9 +77,17 @@ class Ambient:
 
     def _set(self) -> None:
         torch.set_default_dtype(self.default_dtype)
-        torch.set_float32_matmul_precision(self.precision)
+        if self.precision is not None:
+            torch.set_float32_matmul_precision(self.precision)
         torch.use_deterministic_algorithms(self.deterministic)
         torch.set_num_threads(self.threads)
+
+
+def _precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch says so where libraries have switches of their own
+        return None
 
 
 class ClosingError(Exception):

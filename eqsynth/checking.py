@@ -52,11 +52,16 @@ class Stage:
     report: Report
 
     def hold(self, program: CompiledProgram, original: Original) -> None:
-        """Compares the two; the report gets the figures.
+        """Compares the two, both as precise as the target's numerics say; the report gets the
+        figures.
 
         Raises:
             Mismatch: they differ by more than rounding explains.
         """
+        with program.place.as_planned():
+            self._hold(program, original)
+
+    def _hold(self, program: CompiledProgram, original: Original) -> None:
         captured = self.captured
         reference: torch.nn.Module
         if original.module is None:

@@ -20,7 +20,7 @@ import torch
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Clock, wall_s
 from eqsynth.lower import measurer
-from eqsynth.lower.cuda import backend, driver, measure, place
+from eqsynth.lower.cuda import backend, driver, measure, place, precision
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.places import Place, Run
 
@@ -67,6 +67,7 @@ def a_gpu(failed: list[str] | None = None, clock: Clock = wall_s) -> Iterator[No
         clock=clock,
         recorded=partial(place.Recorded, record=record, clock=wall_s),
         others=_others,
+        as_planned=partial(precision.as_planned, PLAYED.numerics),
         after_failure=lambda: None if failed is None else failed.append("failed"),
         alone=False,
         target=PLAYED,

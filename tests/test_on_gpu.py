@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import eqsynth
+from eqsynth import checking
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.target import CUDA
 from eqsynth.extract.timing import wall_s
 from eqsynth.lower import backends
-from eqsynth.lower.cuda import place
+from eqsynth.lower.check import Check
+from eqsynth.lower.cuda import place, precision
 from eqsynth.lower.cuda.backend import GeneratedBackend
 from eqsynth.lower.program import CompiledProgram
 from tests.played import a_gpu, record
@@ -64,6 +66,25 @@ def test_the_pipeline_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch
             module.calls.fill_(before)
             torch.testing.assert_close(found(x), expected, rtol=1e-4, atol=1e-5)
             assert float(module.calls) == before + 1
+
+
+def test_the_check_is_in_full_precision(
+    found: CompiledProgram, given: tuple[Layer, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's convolutions are in TF32 unless somebody says otherwise: an original that is off by
+    5e-4 would look like a wrong program."""
+    seen: list[str] = []
+
+    def checked(*_: object, **__: object) -> Check:
+        seen.append(precision.CONVOLUTIONS.fp32_precision)
+        return Check(0.0, 1)
+
+    module, x = given
+    monkeypatch.setattr(checking, "check_equivalence", checked)
+    with a_gpu():
+        eqsynth.optimize(module, (x,), target=CUDA, objective="flops", time_limit_s=0.1)
+    assert seen and "tf32" not in seen
+    assert precision.CONVOLUTIONS.fp32_precision == "tf32"
 
 
 def test_new_weights_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch.Tensor]) -> None:
@@ -163,6 +184,25 @@ def test_what_cannot_be_recorded_runs_step_by_step() -> None:
     steps = place.Recorded(double, refused, wall_s)  # type: ignore[arg-type]
     x, y = torch.arange(3.0), torch.ones(3)
     assert all(torch.equal(steps(x, y)[1], x + 1) for _ in range(2))
+
+
+def test_a_recording_of_inference_mode_is_used_outside_of_it() -> None:
+    steps = place.Recorded(double, record, quick)  # type: ignore[arg-type]
+    x, y = torch.arange(3.0), torch.ones(3)
+    with torch.inference_mode():
+        steps(x, y)
+    with torch.no_grad():
+        assert torch.equal(steps(x + 1, y)[0], 2 * x + 2)
+
+
+def test_where_memory_is_short_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    steps = place.Recorded(double, record, quick)  # type: ignore[arg-type]
+    x, y = torch.arange(3.0), torch.ones(3)
+    monkeypatch.setattr(torch, "empty_like", full)
+    assert all(torch.equal(steps(x, y)[0], 2 * x) for _ in range(2))
 
 
 def test_a_recording_that_is_slower_is_not_used() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import CPU, Device, MemoryLevel, Target, target_key
@@ -43,7 +43,7 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
     import torch
 
     device, threads = describe_cpu(), torch.get_num_threads()
-    numerics = torch.get_float32_matmul_precision()
+    numerics = cpu_numerics()
 
     def measure() -> Target:
         return Target(
@@ -52,6 +52,15 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
         )  # fmt: skip
 
     return kept_target(target_key(CPU, device, threads, numerics), measure, profile_path, again)
+
+
+def cpu_numerics() -> str:
+    """How oneDNN is asked to multiply float32 now, as ``Target.numerics`` says it. (Where somebody
+    has set one of torch's newer switches, ``torch.get_float32_matmul_precision`` raises.)"""
+    import torch
+
+    switch: Any = torch.backends.mkldnn
+    return {"tf32": "high", "bf16": "medium"}.get(switch.matmul.fp32_precision, "highest")
 
 
 def kept_target(

@@ -8,6 +8,7 @@ calls a program asks its place, and knows no device. Not here: which kernels the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -58,6 +59,7 @@ class Place:
         after_failure: called when a kernel has failed; it doesn't return if no other can run now.
         alone: a program's steps can be timed where they stand, one by one. They can't where the
             whole program is one launch.
+        as_planned: while it lasts, torch computes as precisely as the target's numerics say.
         here: this machine has the device; programs for it can be called.
         target: the device, where it isn't the host.
     """
@@ -67,6 +69,7 @@ class Place:
     recorded: Callable[[Run], Run] = _as_it_is
     others: Callable[[int, int], OtherSteps] = _other_steps
     after_failure: Callable[[], None] = _no_fault
+    as_planned: Callable[[], AbstractContextManager[None]] = nullcontext
     alone: bool = True
     here: bool = True
     target: Target | None = None

@@ -127,12 +127,16 @@ _ROUNDS: Final = frozenset({
     "add", "sub", "rsub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow", "tan",
     "softplus", "elu", "mish", "hardswish", "hardsigmoid",
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear",
-    "convolution", "_convolution", "mkldnn_convolution", "sum", "nansum", "mean", "cumsum",
+    "convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution",
+    "sum", "nansum", "mean", "cumsum",
     "logsumexp", "norm", "linalg_vector_norm", "native_layer_norm", "native_group_norm",
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
     "_softmax", "_log_softmax", "avg_pool2d", "_adaptive_avg_pool2d", "var", "std", "var_mean",
     "_scaled_dot_product_flash_attention_for_cpu", "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd", "mkldnn_rnn_layer", "lstm_cell", "gru_cell",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+    "cudnn_batch_norm", "_cudnn_rnn", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
 })  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""CUDA kernels run on the CPU, from the very text that nvrtc compiles (``cuda_on_cpu.h``)."""
+"""Kernels of CUDA that several tests look at; and how they run on the CPU, from the very text that
+nvrtc compiles (``cuda_on_cpu.h``)."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from eoperator_cases import array, assert_close, laid_out, sample
+from eoperator_cases import array, assert_close, it, laid_out, sample, tensor
 
-from eqsynth.extract.kernel import Kernel, strides
+from eqsynth.extract.kernel import Kernel, contiguous, strides
+from eqsynth.extract.schedule import Schedule
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.tensor import args_of
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
+from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.cuda.code import Entry, Source
 from eqsynth.lower.cuda.source import source_of
+from eqsynth.lower.loop_nest import LoopNest, loop_nest
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 # No fused products and no reordering: what differs from the interpreter is the kernel's own order.
@@ -87,3 +91,35 @@ def check_on_cpu(
         for backwards in (False, True):
             got = run(library, kernel, source.entries[kernel], values, backwards)
             assert_close(array(got), expected[term], term.dtype, tolerance, kernel)
+
+
+def nest_of(scope: Scope) -> LoopNest:
+    inputs = [contiguous(len(arg.shape)) for arg in args_of(scope)]
+    return loop_nest(scope, inputs, contiguous(len(scope.shape)))
+
+
+def kernel_of(scope: Scope, schedule: Schedule) -> Kernel:
+    inputs = tuple(contiguous(len(arg.shape)) for arg in args_of(scope))
+    output = contiguous(len(scope.shape))
+    return Kernel(scope, (False,) * len(inputs), "cuda", inputs, output, schedule)
+
+
+def _wide(dtype: str, to: str) -> Scope:
+    x = tensor(0, (33, 47), dtype)
+    read = Read(x, (it(0, 33), it(1, 47)))
+    return Scope((33, 47), (), Cast(to, Sum((read, Value(it(1, 47))))))
+
+
+DTYPES = ("float16", "bfloat16", "float64", "int64", "uint8", "bool")
+NUMBERS = [
+    *(_wide(dtype, dtype) for dtype in DTYPES),
+    Scope((64,), (), Sum((
+        Prod((Num(1e-20), Read(tensor(0, (64,), "float64"), (it(0, 64),)))), Num(1 / 3)
+    ))),
+    Scope((64,), (), Call("exp", (Sum((
+        Prod((Num(3.0), Read(tensor(0, (64,)), (it(0, 64),)))), Num(-1.5)
+    )),))),
+    Scope((7, 40), (9,), Read(tensor(0, (7, 40, 9)), (it(0, 7), it(1, 40), it(2, 9) - 4), -np.inf),
+          "max"),
+    Scope((7,), (90,), Cast("float32", Read(tensor(0, (7, 90), "float16"), (it(0, 7), it(1, 90))))),
+]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 from cuda_cases import library_of
@@ -39,10 +40,29 @@ class Driver:
     def __init__(self, source: Source) -> None:
         self._kernels, self._source = library_of(source), source
         self._symbols: list[str] = []
+        self._bound = threading.local()
         self.launched: list[tuple[str, int, int]] = []
 
-    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+    # A thread has no context until it is given one, and nothing can be done without.
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = getattr(self._bound, "context", None)
         return 0
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = number
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 1 + device.value
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self._bound.context = context.value
+        return 0
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        return 0 if hasattr(self._bound, "context") else 201
 
     def cuModuleGetFunction(self, function: Any, module: Any, symbol: bytes) -> int:
         known = {entry.symbol for entry in self._source.entries.values()}
@@ -57,6 +77,8 @@ class Driver:
         shared: int, stream: Any, places: Any, extra: Any,
     ) -> int:  # fmt: skip
         assert (by, bz, ty, tz, shared, extra) == (1, 1, 1, 1, 0, None)
+        if not hasattr(self._bound, "context"):
+            return 201  # no context in this thread
         symbol = self._symbols[function.value - 1]
         self.launched.append((symbol, blocks, threads))
         # A place holds the address of an argument, which is a pointer.

@@ -7,19 +7,24 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from cuda_cases import NUMBERS, kernel_of, nest_of
 from eoperator_cases import it, tensor
 from test_spaces import CASES
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.schedule import Grid, Team, Tiles, Turn
+from eqsynth.extract.schedule import Grid, Schedule, Team, Tiles, Turn
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.cuda import nvrtc
 from eqsynth.lower.cuda.cubin import Resources, resources
 from eqsynth.lower.cuda.source import source_of
+from eqsynth.lower.cuda.spaces import Multiprocessor, offered, shared_bytes
+from eqsynth.lower.loop_nest import loop_nest
 
 compiles = pytest.mark.skipif(not nvrtc.available(), reason="nvrtc isn't installed")
 ARCHES = ("sm_80", "sm_90")
@@ -63,6 +68,33 @@ def test_symbols_and_resources(arch: str) -> None:
 
 
 @compiles
+@pytest.mark.rotating
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_offered_kernel_can_be_launched(arch: str) -> None:
+    """Of all cases and number types: its symbol is there, its shared memory is what the space
+    counts, and a multiprocessor has the registers of its threads."""
+    kernels = [
+        case.kernel(schedule)
+        for case in CASES.values()
+        for schedule in offered(case.nest(), case.by_memory)
+    ]
+    for scope in NUMBERS:
+        kernels += [kernel_of(scope, schedule) for schedule in offered(nest_of(scope), True)]
+    source = source_of({kernel: f"k{n}" for n, kernel in enumerate(dict.fromkeys(kernels))})
+    found = resources(nvrtc.compile_cubin(source.text, arch))
+    assert set(found) == {entry.symbol for entry in source.entries.values()}
+    limits, system = Multiprocessor(), 1024 if arch == "sm_90" else 0
+    for kernel, entry in source.entries.items():
+        told, threads = found[entry.symbol], entry.launch.threads
+        assert threads <= limits.threads and told.registers * threads <= 1 << 16
+        assert isinstance(kernel.schedule, Schedule) and isinstance(kernel.term, Scope)
+        nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
+        shared = shared_bytes(nest, kernel.schedule)
+        assert told.shared_bytes == (shared and shared + system), kernel.schedule
+        assert told.stack_bytes <= 16, f"{kernel.schedule} spills registers"
+
+
+@compiles
 def test_the_same_as_the_toolkit_tells(tmp_path: Path) -> None:
     tool = _tool("cuobjdump")
     if tool is None:
@@ -99,6 +131,23 @@ def test_a_source_that_is_wrong() -> None:
 def test_an_architecture_that_is_none() -> None:
     with pytest.raises(LoweringError):
         nvrtc.compile_cubin('extern "C" __global__ void k() {}', "sm_1")
+
+
+def test_the_compiler_is_that_of_torchs_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver for CUDA 12 loads no cubin that the compiler of CUDA 13 has made."""
+    wheels = [
+        tmp_path / "cu13/lib/libnvrtc.so.13", tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12",
+    ]  # fmt: skip
+    for path in wheels:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    homes = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: homes)
+    for version, first in ((None, wheels[0]), ("13.0", wheels[0]), ("12.8", wheels[1])):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        assert nvrtc._wheels()[0] == str(first)
 
 
 def test_without_nvrtc_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

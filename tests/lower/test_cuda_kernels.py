@@ -6,28 +6,17 @@ import re
 
 import numpy as np
 import pytest
-from cuda_cases import check_on_cpu
-from eoperator_cases import it, tensor
+from cuda_cases import NUMBERS, check_on_cpu, kernel_of, nest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_spaces import CASES
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.schedule import Grid, Rows, Schedule, Team, Tiles, Turn
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, Value
-from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.cuda.source import source_of
 from eqsynth.lower.cuda.spaces import Multiprocessor, offered, refusal, space_of
-from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.tuning.space import Refused
 from tests.turns import in_turns
-
-
-def kernel_of(scope: Scope, schedule: Schedule) -> Kernel:
-    inputs = tuple(contiguous(len(arg.shape)) for arg in args_of(scope))
-    output = contiguous(len(scope.shape))
-    return Kernel(scope, (False,) * len(inputs), "cuda", inputs, output, schedule)
 
 
 @pytest.mark.rotating
@@ -98,33 +87,10 @@ def test_many_points_are_right_or_refused(data: st.DataObject) -> None:
     _check_points(data, 12)
 
 
-def _wide(dtype: str, to: str) -> Scope:
-    x = tensor(0, (33, 47), dtype)
-    read = Read(x, (it(0, 33), it(1, 47)))
-    return Scope((33, 47), (), Cast(to, Sum((read, Value(it(1, 47))))))
-
-
-DTYPES = ("float16", "bfloat16", "float64", "int64", "uint8", "bool")
-NUMBERS = [
-    *(_wide(dtype, dtype) for dtype in DTYPES),
-    Scope((64,), (), Sum((
-        Prod((Num(1e-20), Read(tensor(0, (64,), "float64"), (it(0, 64),)))), Num(1 / 3)
-    ))),
-    Scope((64,), (), Call("exp", (Sum((
-        Prod((Num(3.0), Read(tensor(0, (64,)), (it(0, 64),)))), Num(-1.5)
-    )),))),
-    Scope((7, 40), (9,), Read(tensor(0, (7, 40, 9)), (it(0, 7), it(1, 40), it(2, 9) - 4), -np.inf),
-          "max"),
-    Scope((7,), (90,), Cast("float32", Read(tensor(0, (7, 90), "float16"), (it(0, 7), it(1, 90))))),
-]  # fmt: skip
-
-
 def test_numbers_of_every_dtype() -> None:
     kernels = {}
     for scope in NUMBERS:
-        nest = loop_nest(scope, [contiguous(len(a.shape)) for a in args_of(scope)],
-                         contiguous(len(scope.shape)))  # fmt: skip
-        kernels |= {kernel_of(scope, schedule): 8.0 for schedule in offered(nest, True)}
+        kernels |= {kernel_of(scope, schedule): 8.0 for schedule in offered(nest_of(scope), True)}
     check_on_cpu(kernels)
 
 

@@ -3,7 +3,9 @@ and its attention run on the CPU as well; what is cuDNN's is called with a stand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +17,11 @@ from test_spaces import CASES
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel, channels_last
+from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.schedule import Grid
 from eqsynth.ir.tensor import Input, Op, args_of
 from eqsynth.ir.types import TensorType
-from eqsynth.lower.cuda import driver
+from eqsynth.lower.cuda import driver, precision
 from eqsynth.lower.cuda.backend import GeneratedBackend, architectures, gpu_backends, load_here
 from eqsynth.lower.cuda.libraries import Library, libraries, matrices
 from eqsynth.lower.cuda.source import source_of
@@ -119,7 +122,7 @@ class Cudnn:
         self.tf32: list[bool] = []
 
     def _saw(self, tf32: bool) -> None:
-        self.tf32 += [tf32, torch.backends.cudnn.allow_tf32]
+        self.tf32 += [tf32, torch.backends.cudnn.conv.fp32_precision == "tf32"]
 
     def convolution(self, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any,
                     benchmark: bool, deterministic: bool, tf32: bool) -> Any:  # fmt: skip
@@ -128,12 +131,12 @@ class Cudnn:
 
     def convolution_relu(self, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
                          groups: Any) -> Any:  # fmt: skip
-        self._saw(torch.backends.cudnn.allow_tf32)
+        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
         return torch.conv2d(x, w, bias, stride, padding, dilation, groups).relu()
 
     def convolution_add_relu(self, x: Any, w: Any, z: Any, alpha: Any, bias: Any, stride: Any,
                              padding: Any, dilation: Any, groups: Any) -> Any:  # fmt: skip
-        self._saw(torch.backends.cudnn.allow_tf32)
+        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
         y = torch.conv2d(x, w, bias, stride, padding, dilation, groups)
         return (y + alpha * z).relu()
 
@@ -147,12 +150,24 @@ class Cudnn:
         )
 
 
+OF_CUDNN = ("convolution", "convolution_relu", "convolution_add_relu", "convolution_transpose")
+
+
+@pytest.mark.parametrize("name", OF_CUDNN)
+def test_the_stand_in_takes_what_torch_takes(name: str) -> None:
+    """Its arguments are those of torch's own operator, in the same order."""
+    schema = getattr(torch.ops.aten, f"cudnn_{name}").default._schema
+    known = {"self": "x", "weight": "w", "allow_tf32": "tf32"}
+    wanted = [known.get(argument.name, argument.name) for argument in schema.arguments]
+    assert list(inspect.signature(getattr(Cudnn(), name)).parameters) == wanted
+
+
 @pytest.fixture
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     stand_in = Cudnn()
-    for name in ("", "_relu", "_add_relu", "_transpose"):
-        function: Callable[..., Any] = getattr(stand_in, f"convolution{name}")
-        monkeypatch.setattr(torch, f"cudnn_convolution{name}", function)
+    for name in OF_CUDNN:
+        function: Callable[..., Any] = getattr(stand_in, name)
+        monkeypatch.setattr(torch, f"cudnn_{name}", function)
     return stand_in
 
 
@@ -175,6 +190,61 @@ def test_float32_is_float32_unless_numerics_allow_less(cudnn: Cudnn) -> None:
         run(*values)
         assert cudnn.tf32[-1] is allowed
     assert torch.backends.cudnn.allow_tf32 is before
+
+
+@pytest.fixture
+def switches() -> Iterator[None]:
+    """torch's switches, as they were again at the end."""
+    before = [(home, home.fp32_precision) for home in (precision.PRODUCTS, precision.CONVOLUTIONS)]
+    yield
+    for home, value in before:
+        home.fp32_precision = value
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize(("told", "wanted"), [("highest", False), ("high", True)])
+def test_a_check_is_as_precise_as_the_plan(
+    switches: None, newer: bool, told: str, wanted: bool
+) -> None:
+    """Whichever of torch's switches the user has set; they are as before afterwards."""
+    if newer:
+        precision.PRODUCTS.fp32_precision = "tf32"
+        with pytest.raises(RuntimeError):  # torch's own: the older ones can't be read any more
+            torch.get_float32_matmul_precision()
+    homes = precision.PRODUCTS, precision.CONVOLUTIONS
+    before = [home.fp32_precision == "tf32" for home in homes]
+    with precision.as_planned(told):
+        assert [home.fp32_precision == "tf32" for home in homes] == [wanted] * 2
+    assert [home.fp32_precision == "tf32" for home in homes] == before
+    if not newer:
+        assert torch.backends.cudnn.allow_tf32  # can be read, as before
+
+
+def test_numerics_under_either_switch(switches: None) -> None:
+    assert precision.numerics() == "highest"
+    precision.PRODUCTS.fp32_precision = "tf32"
+    assert precision.numerics() == "high"
+    assert measure_cpu_target().numerics == "highest"
+
+
+def test_threads_do_not_see_each_others_switches(switches: None) -> None:
+    """An operator in full precision stays so, while another thread's is in TF32."""
+    seen: list[str] = []
+    inside, done = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        inside.set()
+        done.wait(0.2)  # the other one would begin and end meanwhile
+        seen.append(precision.PRODUCTS.fp32_precision)
+
+    one = threading.Thread(target=precision.called, args=(precision.PRODUCTS, True, slow))
+    one.start()
+    inside.wait()
+    precision.called(precision.PRODUCTS, False, lambda: (
+        seen.append(precision.PRODUCTS.fp32_precision), done.set()
+    ))  # fmt: skip
+    one.join()
+    assert seen[0] == "tf32" and seen[1] != "tf32"
 
 
 def test_a_device_has_the_operators_that_its_target_names() -> None:
@@ -237,6 +307,18 @@ def test_the_driver_refuses() -> None:
     with pytest.raises(LoweringError) as caught:
         module.function("another")
     assert caught.value.got == "error 500" and caught.value.where == "another"
+
+
+def test_a_kernel_is_launched_from_a_thread_that_has_no_context() -> None:
+    """Memory from torch's cache takes no call of CUDA that would give it one."""
+    case = CASES["map"]
+    (run,) = GeneratedBackend(GPU, load_on_cpu).build([(case.kernel(Grid(256)), {})])
+    assert run is not None
+    value, got = sample((70, 150), "float32"), list[torch.Tensor]()
+    thread = threading.Thread(target=lambda: got.append(run(value)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(got[0], torch.nn.functional.silu(value), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(not driver.missing(), reason="there is a GPU")

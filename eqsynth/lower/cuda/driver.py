@@ -1,9 +1,11 @@
 """Cubins loaded and launched through the CUDA driver, on torch's context and stream.
 
-Three functions of ``libcuda`` are enough. TVM's runtime for CUDA would load libraries of 7 MB to
-call the same ones; and a launch on torch's own stream goes into a CUDA graph that torch records.
+Three functions of ``libcuda`` are enough, and four that find torch's context. TVM's runtime for
+CUDA would load libraries of 7 MB to call the same ones; and a launch on torch's own stream goes
+into a CUDA graph that torch records.
 
-Source: CUDA Driver API (NVIDIA), "Module Management", "Execution Control".
+Source: CUDA Driver API (NVIDIA), "Module Management", "Execution Control", "Primary Context
+Management".
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any, Final
 from eqsynth.errors import LoweringError
 
 _LIBRARIES: Final = ("libcuda.so.1", "libcuda.so")
+# What the driver says in a thread that has no context, and by a handle of another one.
+_UNBOUND: Final = (201, 400)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Module:
                 hint="a program can be planned and saved here; load it where the GPU is",
             )
         self._library, self._module = found, ctypes.c_void_p()
+        _bind(found)
         # The driver reads the image when it loads it, and keeps nothing of it.
         _check(found, found.cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
@@ -79,10 +84,14 @@ class Module:
         places = (ctypes.c_void_p * len(pointers))(
             *(ctypes.addressof(values) + n * size for n in range(len(pointers)))
         )
-        status = self._library.cuLaunchKernel(
+        given = (
             function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, ctypes.c_void_p(stream),
             places, None,
         )  # fmt: skip
+        status = self._library.cuLaunchKernel(*given)
+        if status in _UNBOUND:
+            _bind(self._library)
+            status = self._library.cuLaunchKernel(*given)
         _check(self._library, status, "launch")
 
 
@@ -94,6 +103,22 @@ def _library() -> Any:
         except OSError:
             continue
     return None
+
+
+def _bind(library: Any) -> None:
+    """Makes torch's context, the primary one of its current device, that of this thread, which has
+    none before it calls torch for something that the driver has to do: an allocation from torch's
+    cache isn't such a thing."""
+    context, device = ctypes.c_void_p(), ctypes.c_int()
+    _check(library, library.cuCtxGetCurrent(ctypes.byref(context)), "context")
+    if context.value:
+        return
+    import torch
+
+    number = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    _check(library, library.cuDeviceGet(ctypes.byref(device), number), "context")
+    _check(library, library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "context")
+    _check(library, library.cuCtxSetCurrent(context), "context")
 
 
 def _check(library: Any, status: int, where: str) -> None:

@@ -29,13 +29,15 @@ from eqsynth.extract.target import Target
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
 from eqsynth.ir.types import Shape
 from eqsynth.lower.attention import attention
-from eqsynth.lower.cuda import strided
+from eqsynth.lower.cuda import precision, strided
 from eqsynth.lower.torch_backend import lay_out, matmul_layouts, route
 from eqsynth.lower.torch_scalars import apply
 
 Array = torch.Tensor
 
 _FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+
+
 @dataclass(frozen=True)
 class Matrices:
     """An operand of a batched product as cuBLAS takes it, in elements.
@@ -109,7 +111,7 @@ class Library:
         return kind in known and term.dtype in _FLOATS and 0 not in sizes
 
     def build(self, kernels: Sequence[tuple[Kernel, Mapping[int, Array]]]) -> list[Runner | None]:
-        reduced = self.target.numerics != "highest"
+        reduced = precision.is_reduced(self.target.numerics)
         functions = [_BUILDERS[kernel.implementation](kernel, reduced) for kernel, _ in kernels]
         return [
             route(kernel, function, _laid_out(kernel, values))
@@ -149,7 +151,7 @@ def _products(term: Op, _: Target) -> Iterator[Offer]:
 
 
 def _matmul(_: Kernel, reduced: bool) -> Callable[..., Array]:
-    return partial(_with_precision, reduced, torch.mm)
+    return partial(precision.called, precision.PRODUCTS, reduced, torch.mm)
 
 
 def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
@@ -164,13 +166,13 @@ def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
     def product(*operands: Array) -> Array:
         return torch.bmm(*map(_stacked, operands, given)).view(shape)
 
-    return partial(_with_precision, reduced, product)
+    return partial(precision.called, precision.PRODUCTS, reduced, product)
 
 
 def _strided(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
     assert isinstance(kernel.term, Scope)
     function = strided.function_of(kernel.term, kernel.inputs)
-    return partial(_with_precision, reduced, function)
+    return partial(precision.called, precision.PRODUCTS, reduced, function)
 
 
 def _stacked(value: Array, at: Matrices | None) -> Array:
@@ -208,7 +210,7 @@ def _linear(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
             y = y.add_(added)
         return y if activation == "none" else apply(activation, [y])
 
-    return partial(_with_precision, reduced, linear)
+    return partial(precision.called, precision.PRODUCTS, reduced, linear)
 
 
 # ---- convolutions ---------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def _conv(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
         return y if activation == "none" else apply(activation, [y])
 
     fused = activation == "relu" and len(kernel.term.args) > 2
-    return partial(_with_precision, reduced, with_relu if fused else apart)
+    return partial(precision.called, precision.CONVOLUTIONS, reduced, with_relu if fused else apart)
 
 
 def _conv_transpose(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
@@ -294,25 +296,10 @@ def _attention(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
             return function(*given)
 
-    return partial(_with_precision, reduced, run)
+    return partial(precision.called, precision.PRODUCTS, reduced, run)
 
 
 # ---------------------------------------------------------------------------------------------
-
-
-def _with_precision(reduced: bool, function: Callable[..., Array], *given: Array) -> Array:
-    """A call in which float32 products are those of float32, and not of TF32's 10 bits, unless the
-    target's numerics allow it. torch's switches are as before afterwards."""
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32
-    if before == (reduced, reduced):
-        return function(*given)
-    products.allow_tf32, convolutions.allow_tf32 = reduced, reduced
-    try:
-        return function(*given)
-    finally:
-        products.allow_tf32, convolutions.allow_tf32 = before
-
 
 _OFFERS: Final[Mapping[str, Callable[[Op, Target], Iterator[Offer]]]] = {
     "cublas": _products, "cublasLt": _linears, "cudnn": _convolutions, "cutlass": _attentions,

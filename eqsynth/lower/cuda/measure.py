@@ -14,7 +14,7 @@ import torch
 from eqsynth.errors import LoweringError
 from eqsynth.extract.measure import Probe, kept_target
 from eqsynth.extract.target import CUDA, Device, Target, target_key
-from eqsynth.lower.cuda import driver
+from eqsynth.lower.cuda import driver, precision
 from eqsynth.lower.cuda.place import events_s
 
 OPERATORS: Final = (
@@ -57,7 +57,7 @@ def measure_gpu_target(profile_path: Path | None = None, again: bool = False) ->
     Raises:
         LoweringError: there is none.
     """
-    device, numerics = describe_gpu(), torch.get_float32_matmul_precision()
+    device, numerics = describe_gpu(), precision.numerics()
 
     def measure() -> Target:
         told = torch.cuda.get_device_properties(torch.cuda.current_device())

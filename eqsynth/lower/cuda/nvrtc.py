@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from eqsynth.errors import LoweringError
 from eqsynth.lower.cuda.code import PRELUDE
 
@@ -94,11 +96,14 @@ def _library() -> Any:
 
 def _wheels() -> list[str]:
     """Libraries of NVIDIA's wheels: ``nvidia/cu13/lib`` since CUDA 13, ``nvidia/cuda_nvrtc/lib``
-    before; the newest first."""
+    before. First that of torch's own version, whose cubins the driver loads if it runs torch at
+    all: a driver for CUDA 12 refuses those of 13. Then the newest."""
     spec = importlib.util.find_spec("nvidia")
     homes = [Path(home) for home in (spec.submodule_search_locations or ())] if spec else []
     found = [path for home in homes for path in home.glob(f"*/lib/{_FAMILY}.*")]
-    return [str(path) for path in sorted(found, key=lambda path: path.suffix, reverse=True)]
+    own = f".{(torch.version.cuda or '').partition('.')[0]}"
+    found.sort(key=lambda path: (path.suffix == own, path.suffix), reverse=True)
+    return [str(path) for path in found]
 
 
 def _bytes(library: Any, what: str, program: ctypes.c_void_p) -> bytes:

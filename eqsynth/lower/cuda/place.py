@@ -17,8 +17,10 @@ from typing import Final
 
 import torch
 
+from eqsynth.errors import LoweringError
 from eqsynth.extract.target import CUDA, Target
 from eqsynth.extract.timing import Clock
+from eqsynth.lower.cuda import precision
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.places import Place, Run
 
@@ -38,8 +40,9 @@ def place(target: Target) -> Place:
     return Place(
         device=device,
         clock=events_s,
-        recorded=Recorded,
+        recorded=partial(Recorded, device=device),
         others=partial(_others, int(target.levels[0].capacity_bytes), device),
+        as_planned=partial(precision.as_planned, target.numerics),
         after_failure=end_if_broken,
         alone=False,
         target=target,
@@ -76,7 +79,8 @@ def end_if_broken() -> None:
 
 
 def record(run: Run, values: Values) -> tuple[Callable[[], None], list[torch.Tensor]]:
-    """The steps as a CUDA graph."""
+    """The steps as a CUDA graph. What other threads do meanwhile, such as to allocate memory, is
+    neither recorded nor refused."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -84,7 +88,7 @@ def record(run: Run, values: Values) -> tuple[Callable[[], None], list[torch.Ten
             run(*values)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = run(*values)
     return graph.replay, results
 
@@ -118,18 +122,30 @@ class Recorded:
     """The steps of a program as one launch, where that is faster, inputs and results copied.
 
     There is a recording for each stream, so that calls on two streams share no memory; calls on one
-    stream follow each other. What can't be recorded (an operator that waits for the GPU) runs step
-    by step, and so does what is called while somebody else records.
+    stream follow each other. What can't be recorded (an operator that waits for the GPU, or more
+    memory than there is twice) runs step by step, and so does what is called while somebody else
+    records. The program's device is that of the call, whichever is the thread's current one.
     """
 
     def __init__(
-        self, run: Run, record: Record = record, clock: Clock = events_s
+        self,
+        run: Run,
+        record: Record = record,
+        clock: Clock = events_s,
+        device: torch.device | None = None,
     ) -> None:
         self._run, self._record, self._clock = run, record, clock
+        self._device = device
         self._lock = threading.Lock()
         self._graphs: dict[int, _Graph | None] = {}
 
     def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        if self._device is None:
+            return self._called(values)
+        with torch.cuda.device(self._device):
+            return self._called(values)
+
+    def _called(self, values: Values) -> list[torch.Tensor]:
         if recording():
             return self._run(*values)
         stream = current_stream()
@@ -144,16 +160,20 @@ class Recorded:
             return graph(*values)
 
     def _recorded(self, values: Values) -> _Graph | None:
-        inputs = [torch.empty_like(value).copy_(value) for value in values]
+        """The recording, if there is one and it is faster. Its tensors are written to by calls
+        outside of ``torch.inference_mode``, too, even if the first call was inside of it."""
         try:
-            replay, results = self._record(self._run, inputs)
-        except RuntimeError:
+            with torch.inference_mode(False), torch.no_grad():
+                inputs = [torch.empty_like(value).copy_(value) for value in values]
+                replay, results = self._record(self._run, inputs)
+                graph = _Graph(inputs, replay, results)
+                if not graph.takes(values):
+                    return None
+                whole_s = self._clock(lambda: graph(*values), _TRIES)
+                apart_s = self._clock(lambda: self._run(*values), _TRIES)
+        except (RuntimeError, LoweringError):
             return None
-        graph = _Graph(inputs, replay, results)
-        if not graph.takes(values):
-            return None
-        whole_s = self._clock(lambda: graph(*values), _TRIES)
-        return graph if whole_s < self._clock(lambda: self._run(*values), _TRIES) else None
+        return graph if whole_s < apart_s else None
 
 
 def recording() -> bool:

@@ -80,7 +80,7 @@ def refusal(
             return f"there are no threads in {type(schedule).__name__}"
     if threads > limits.threads:
         return "a block has more threads than there may be"
-    if _shared_bytes(nest, schedule) > limits.shared_bytes:
+    if shared_bytes(nest, schedule) > limits.shared_bytes:
         return "the shared memory doesn't hold it"
     if _registers(nest, schedule) > limits.registers:
         return "the registers don't hold it"
@@ -129,7 +129,8 @@ def _own(index: Any, loop: Loop) -> list[Any]:
     return [atom for atom, _ in index.terms if getattr(atom, "slot", None) == loop.slot]
 
 
-def _shared_bytes(nest: LoopNest, schedule: Schedule) -> int:
+def shared_bytes(nest: LoopNest, schedule: Schedule) -> int:
+    """Of a block."""
     size = ITEMSIZE[arithmetic(accumulation(nest.scope)[0])]
     match schedule:
         case Team(threads=threads, teams=teams):

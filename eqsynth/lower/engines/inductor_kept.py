@@ -29,6 +29,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_flatten
 
 from eqsynth import kept
+from eqsynth.extract.measure import cpu_numerics
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Region
 
@@ -123,7 +124,7 @@ def _path(region: Region, constants: Mapping[int, torch.Tensor]) -> Path:
         )
     ]
     made = (
-        str(torch.__version__), config.get_hash().hex(), torch.get_float32_matmul_precision(),
+        str(torch.__version__), config.get_hash().hex(), cpu_numerics(),
         torch.get_num_threads(), _processor(), kept.code_of("lower"),
     )  # fmt: skip
     outputs = [output.digest for output in region.outputs]
