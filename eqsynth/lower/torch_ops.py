@@ -1,7 +1,8 @@
-"""Every term as plain, differentiable torch: operators, views, and constants at compile time.
+"""Every term as plain, differentiable torch: operators, views, regions.
 
-Not here: scopes (``torch_scopes.py``), which of these are kernels (``torch_backend.py``), the
-vendor's operators (``vendor.py``).
+Not here: scopes (``torch_scopes.py``), what is computed at compile time
+(``constant_values.py``), which of these are kernels (``torch_backend.py``), the vendor's operators
+(``vendor.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 
 from eqsynth.errors import LoweringError
 from eqsynth.ir.inference import window
-from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import is_float, promote
 from eqsynth.lower.attention import attention
 from eqsynth.lower.torch_scalars import (
@@ -75,23 +76,42 @@ def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False)
 
 
 def region_function(
-    region: Region, opaque: Opaque | None = None, exact: bool = False
+    region: Region,
+    opaque: Opaque | None = None,
+    exact: bool = False,
+    known: Mapping[int, Array] | None = None,
 ) -> Callable[..., list[Array]]:
-    """The values of a region's outputs from those of its arguments, term by term."""
+    """The values of a region's outputs from those of its other arguments, term by term.
+
+    Args:
+        known: arguments that are the same in every call. What depends on them alone is computed
+            now, except by opaque operators: these may draw random numbers.
+    """
     # Values by their places in a list: terms are large keys (83 arguments of a BERT: 30 us a call).
+    kept = {} if known is None else known
+    varying = [n for n in range(len(region.args)) if n not in kept]
     place: dict[Tensor, int] = {Input(str(n), a.type): n for n, a in enumerate(region.args)}
+    values: list[Any] = [kept.get(n) for n in range(len(region.args))]
     steps = []
     for term in (term for term in topological(region.outputs) if term not in place):
-        read = term.args if isinstance(term, Op) else args_of(term)
-        steps.append((function_of(term, opaque, exact), [place[arg] for arg in read]))
-        place[term] = len(place)
+        read = [place[arg] for arg in (term.args if isinstance(term, Op) else args_of(term))]
+        function, at = function_of(term, opaque, exact), len(values)
+        place[term] = at
+        values.append(None)
+        fixed = known is not None and not (isinstance(term, Op) and term.name == "Opaque")
+        if fixed and all(values[n] is not None for n in read):
+            values[at] = function(*[values[n] for n in read])
+        else:
+            steps.append((function, read, at))
     outputs = [place[term] for term in region.outputs]
 
     def run(*args: Array) -> list[Array]:
-        values = list(args)
-        for function, read in steps:
-            values.append(function(*[values[n] for n in read]))
-        return [values[n] for n in outputs]
+        all_values = values[:]
+        for n, arg in zip(varying, args, strict=True):
+            all_values[n] = arg
+        for function, read, at in steps:
+            all_values[at] = function(*[all_values[n] for n in read])
+        return [all_values[n] for n in outputs]
 
     return run
 
@@ -372,79 +392,3 @@ _OPERATORS: Final[dict[str, Function]] = {
     "Embedding": lambda table, ids: F.embedding(ids.long(), table),
     "Gather": lambda x, index, axis: torch.gather(x, axis, index.long()),
 }
-
-
-# ---- constants at compile time -------------------------------------------------------------
-
-
-def evaluate_constant(
-    term: Tensor, weights: Mapping[str, Array], opaque: Opaque | None = None
-) -> Array:
-    """The value of a term over weights only, computed in float64 and rounded once.
-
-    Raises:
-        LoweringError: the term depends on an input.
-    """
-    return evaluate_constants([term], weights, opaque)[0]
-
-
-def evaluate_constants(
-    terms: Sequence[Tensor], weights: Mapping[str, Array], opaque: Opaque | None = None
-) -> list[Array]:
-    """Values of several constant terms; what they share is computed once.
-
-    A weight that is only moved (permuted, sliced, …) isn't widened on the way; a result that is
-    a weight as it stands is that weight, not a copy. An ``Opaque`` operator is run by its function
-    in ``opaque``, on arguments of the dtypes that it was captured with.
-    """
-    exact: dict[Tensor, Array] = {}
-    moved: dict[Tensor, Array] = {}
-    order = list(topological(terms))
-    users: dict[Tensor, int] = dict.fromkeys(order, 0)
-    for term in order:
-        for arg in args_of(term):
-            users[arg] += 1
-    for term in terms:
-        users[term] += 1
-    with torch.no_grad():
-        for term in order:
-            args = term.args if isinstance(term, Op) else args_of(term)
-            if not term.constant:
-                raise LoweringError(
-                    what="a term that should be constant depends on an input",
-                    where=term.label,
-                    got=str(term.type),
-                    expected="a term over weights",
-                    hint="compute it at run time",
-                )
-            if isinstance(term, Weight):
-                moved[term] = weights[term.name].detach()
-            elif isinstance(term, Op) and term.name == "Opaque":
-                rounded = [_rounded(arg, exact, moved) for arg in args]
-                moved[term] = run_term(term, rounded, opaque).detach()
-            elif _only_moves(term) and all(arg in moved for arg in args):
-                moved[term] = run_term(term, [moved[arg] for arg in args])
-            else:
-                wide = [_wide(arg, exact, moved) for arg in args]
-                exact[term] = run_term(term, wide, exact=True)
-            for arg in args_of(term):
-                users[arg] -= 1
-                if not users[arg]:
-                    exact.pop(arg, None)
-                    moved.pop(arg, None)
-    return [_rounded(term, exact, moved) for term in terms]
-
-
-def _only_moves(term: Tensor) -> bool:
-    """Views of one tensor; a concatenation may also promote."""
-    return isinstance(term, Op) and term.row.kind == "view" and len(term.args) == 1
-
-
-def _rounded(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
-    return moved[term] if term in moved else exact[term].to(torch_dtype(term.dtype))
-
-
-def _wide(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
-    if term in exact:
-        return exact[term]
-    return moved[term].double() if is_float(term.dtype) else moved[term]

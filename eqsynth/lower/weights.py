@@ -16,7 +16,7 @@ import torch
 from eqsynth.errors import WeightError
 from eqsynth.ir.tensor import Tensor, Weight, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.lower.torch_ops import evaluate_constant
+from eqsynth.lower.constant_values import evaluate_constant
 from eqsynth.lower.torch_scalars import as_bytes
 
 State = torch.nn.Module | Mapping[str, torch.Tensor]

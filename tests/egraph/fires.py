@@ -89,5 +89,6 @@ FIRES: dict[str, str] = {
         "match-causal-attention",
     "attended-mask":
         "where-definition equal-definition masked-attention-definition match-masked-attention",
+    "attended-seen": "seen-by-none",
     "transposed-products": "permute-definition",
 }  # fmt: skip

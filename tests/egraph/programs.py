@@ -440,6 +440,15 @@ def attended_mask() -> Tensor:
     return op("Where", nothing, zero, attended(op("Add", HALF, mask)))
 
 
+def attended_seen() -> Tensor:
+    """softmax(scores where seen, else -inf) @ v, and 0 where nothing is seen."""
+    seen = op("GreaterEqual", leaf("m", 3, 5), op("Full", attrs=((), 0.0, "float32")))
+    one, zero = (op("Full", attrs=((), value, "float32")) for value in (1.0, 0.0))
+    most = op("ReduceMax", op("Where", seen, one, zero), attrs=((1,), 1))
+    scores = op("Add", HALF, op("Where", seen, zero, LEAST))
+    return op("Where", op("Equal", most, zero), zero, attended(scores))
+
+
 def windows_by_tiles() -> Tensor:
     """A convolution of channels enough for fewer products to be less work."""
     image, filters = leaf("x", 1, 16, 4, 4), weight("w", 16, 16, 3, 3)
@@ -520,6 +529,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
         op("Div", SCORES, op("Full", attrs=((), 3.0, "float32")))),
     "attended-below": lambda: attended(op("Where", SEEN, HALF, LEAST)),
     "attended-mask": attended_mask,
+    "attended-seen": attended_seen,
     "transposed-products": lambda: op("Matmul", op("Permute", op("Matmul", leaf("a", 2, 3),
         leaf("b", 3, 4)), attrs=((1, 0),)), leaf("c", 2, 5)),
 }  # fmt: skip

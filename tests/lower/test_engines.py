@@ -16,7 +16,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.ir.types import TensorType
-from eqsynth.lower.engines.ahead import Apart, guarded, taken_apart
+from eqsynth.lower.engines.ahead import Apart, guarded, settled, taken_apart
 from eqsynth.lower.engines.engine import Engine, RegionBackend
 from eqsynth.lower.engines.open_vino import OpenVino
 from eqsynth.lower.engines.table import ENGINES
@@ -242,6 +242,52 @@ def test_a_mask_of_integers_is_what_torch_makes_of_it(engine: Engine, value: int
     torch.testing.assert_close(runner(x, mask), torch.full((64, 48), -1.0))
     mask[5:] = value
     torch.testing.assert_close(runner(x, mask), torch.relu((x * (mask != 0)) @ w))
+
+
+def test_what_is_computed_before_from_constants_alone_is_a_constant(engine: Engine) -> None:
+    """Types of tokens that a table has for all positions: ``types[ids_of_types[:n]]``."""
+    types, kinds, x = _in(0, 3, 8), _in(1, 9, dtype="int64"), _in(2, 4, 8)
+    first = Op("Slice", (kinds,), (0, 0, 4, 1))
+    region = Region((Op("Add", (Op("Embedding", (types, first)), x)),), (types, kinds, x))
+    constants = {0: torch.randn(3, 8), 1: torch.arange(9) % 3}
+    apart = taken_apart(region, engine.refuses)
+    found = settled(apart, constants)
+    assert found.keys() == {0, 1, 3} and torch.equal(found[3], torch.arange(4) % 3)
+    run = guarded(lambda given: given, apart, found)
+    given = torch.randn(4, 8)
+    assert run(given) is given, "nothing is left to compute before"
+    wanted = constants[0][torch.arange(4) % 3] + given
+    torch.testing.assert_close(_runner(engine, region, constants)(given), wanted)
+
+
+def test_equality_with_a_finite_number_is_what_torch_makes_of_it(engine: Engine) -> None:
+    """Also of NaN and infinities; OpenVINO takes equality with other values otherwise, so that it
+    isn't asked: NaN for equal to NaN, the maximum of a row of -inf for a finite number."""
+    x = _in(0, 2, 7)
+    two, three, half = _numbers(2.0, 3.0, 0.5)
+    asked = (Op(name, args) for name in ("Equal", "NotEqual") for args in ((x, half), (half, x)))
+    region = Region(tuple(Op("Where", (one, two, three)) for one in asked), (x,))
+    values = torch.tensor([0.0, 0.5, -0.5, 1e-40, float("inf"), float("-inf"), float("nan")])
+    given = values.repeat(2, 1)
+    results = _runner(engine, region, {})(given)
+    for got, wanted in zip(results, region_function(region)(given), strict=True):
+        assert torch.equal(got, wanted)
+    other = _numbers(float("-inf"), 3.4028234663852886e38, float("nan"))
+    for right in (*other, x, _in(1, 7)):
+        term = Op("Where", (Op("Equal", (x, right)), two, three))
+        args = tuple(part for part in topological([term]) if isinstance(part, Input))
+        assert not OpenVino().takes(Region((term,), args))
+
+
+def test_a_mask_is_moved_as_bools(engine: Engine) -> None:
+    """As padding comes to the keys: ``seen[:, None, None, places]``."""
+    seen, x = _in(0, 2, 5, dtype="bool"), _in(1, 2, 3, 4)
+    moved = Scope((2, 1, 4), (), Read(seen, (Index.iterator(0, 2), Index.iterator(2, 4) + 1)))
+    region = Region((Op("Where", (moved, x, *_numbers(0.0))),), (seen, x))
+    assert taken_apart(region, engine.refuses).computed is None
+    mask, given = torch.rand(2, 5) > 0.5, torch.randn(2, 3, 4)
+    wanted = torch.where(mask[:, None, 1:], given, 0)
+    assert torch.equal(_runner(engine, region, {})(mask, given), wanted)
 
 
 # ---- what engines that take ONNX refuse -------------------------------------------------------

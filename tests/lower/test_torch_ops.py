@@ -19,7 +19,8 @@ from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Op, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower import torch_scopes
-from eqsynth.lower.torch_ops import evaluate_constant, evaluate_constants, run_term
+from eqsynth.lower.constant_values import evaluate_constant, evaluate_constants
+from eqsynth.lower.torch_ops import run_term
 
 it = Index.iterator
 

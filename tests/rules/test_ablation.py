@@ -300,6 +300,7 @@ ROWS: dict[str, Winner | Equal] = {
             ("match-attention-unscaled", "attended", "Attention"),
             ("match-causal-attention", "attended-below", "CausalAttention"),
             ("match-masked-attention", "attended-mask", "MaskedAttention"),
+            ("seen-by-none", "attended-seen", "Scope MaskedAttention"),
         )
     },
     # derive-explore, boundary

@@ -9,9 +9,11 @@ A mask that is computed from nothing is known here, and said as what it is:
 
 Any other mask is added, as numbers, and whether a query may attend to nothing is asked of the mask
 alone, since scores are finite. The question is then as large as the mask (padding: a row of keys,
-where scores have all heads and queries), and its answer the same in all layers.
+where scores have all heads and queries), and its answer the same in all layers. Of bools it is
+asked in finite numbers: the maximum of a row of -inf is not -inf in OpenVINO.
 
-    where(max(mask) = -inf, 0, softmax(scores + mask) @ value),  mask = where(seen, 0, -inf)
+    where(max(mask) = -inf, 0, softmax(scores + mask) @ value)
+    where(max(where(seen, 1, 0)) = 0, 0, softmax(scores + where(seen, 0, -inf)) @ value)
 
 Not here: what is matched to an operator (``rules/attention.egg``).
 """
@@ -82,17 +84,27 @@ def scaled_dot_product_attention(
         below = pointwise.ge(creation.iota(grid, 0), creation.iota(grid, 1))
         if left is None:
             scores = _masked(scores, below)
+        elif left.dtype == "bool":
+            left, may_be_empty = pointwise.logical_and(left, below), True
         else:
-            left, may_be_empty = _masked(_numbers(left, scores.dtype), below), True
-    if left is not None and left.dtype == "bool":
-        scores = _masked(scores, left)
-    elif left is not None:
+            left, may_be_empty = _masked(left, below), True
+    if left is None:
+        return matmul(reduction.softmax(scores, -1), value)
+    zero = as_tensor(0.0, scores.dtype)
+    if left.dtype != "bool":
         scores = pointwise.add(scores, left)
+    elif may_be_empty:
+        scores = pointwise.add(scores, _masked(zero, left))
+    else:
+        scores = _masked(scores, left)
     result = matmul(reduction.softmax(scores, -1), value)
-    if left is None or not may_be_empty:
+    if not may_be_empty:
         return result
-    nothing = pointwise.eq(reduction.amax(left, -1, keepdim=True), -math.inf)
-    return pointwise.where(nothing, as_tensor(0.0, result.dtype), result)  # type: ignore[no-any-return]
+    most, least = left, as_tensor(-math.inf, scores.dtype)
+    if left.dtype == "bool":
+        most, least = pointwise.where(left, as_tensor(1.0, scores.dtype), zero), zero
+    nothing = pointwise.eq(reduction.amax(most, -1, keepdim=True), least)
+    return pointwise.where(nothing, zero, result)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ class _Mask:
 
     Attributes:
         left: the mask, where it isn't said by ``causal`` or by leaving it out: which keys are seen
-            where that is all and no row is empty, else numbers that are added.
+            where that is all, else numbers that are added.
         may_be_empty: whether there may be a query that may attend to nothing.
         causal: queries see the keys up to their own place.
     """
@@ -116,23 +128,18 @@ class _Mask:
         value = known_value(mask.tensor)
         repeated = np.broadcast_shapes(mask.shape, scores.shape) != scores.shape
         if value is None or repeated or 0 in scores.shape or np.isnan(value).any():
-            return _Mask(_numbers(mask, scores.dtype), True)
+            return _Mask(mask, True)
         grid = scores.shape[-2:]
         value = np.broadcast_to(value, np.broadcast_shapes(value.shape, grid))
         seen = value if mask.dtype == "bool" else value != -np.inf
         may_be_empty = not seen.any(-1).all()
         if may_be_empty or (value[seen].any() and mask.dtype != "bool"):
-            return _Mask(_numbers(mask, scores.dtype), may_be_empty)
+            return _Mask(mask, may_be_empty)
         if seen.all():
             return _Mask(None, False)
         if np.array_equal(seen, np.broadcast_to(np.tril(np.ones(grid, dtype=bool)), seen.shape)):
             return _Mask(None, False, True)
         return _Mask(mask if mask.dtype == "bool" else pointwise.ne(mask, -math.inf), False)
-
-
-def _numbers(mask: Expr, dtype: str) -> Expr:
-    """What is added to scores of a dtype: 0 where a key is seen, else -inf."""
-    return _masked(as_tensor(0.0, dtype), mask) if mask.dtype == "bool" else mask
 
 
 def _masked(scores: Expr, seen: Expr) -> Expr:

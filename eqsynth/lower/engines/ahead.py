@@ -125,28 +125,40 @@ def _keeps_numbers(term: Tensor) -> bool:
     return all(arg.dtype == dtype or (arg.dtype, dtype) in _CASTS for arg in args_of(term))
 
 
+def settled(apart: Apart, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The constant arguments of ``apart.region``: those of the region that was taken apart, and
+    what is computed before from them alone, a slice of a table of positions for instance."""
+    found = dict(constants)
+    if apart.computed is None:
+        return found
+    first = len(apart.computed.args)
+    given = {Input(str(n), a.type) for n, a in enumerate(apart.computed.args) if n not in found}
+    parts = [(first + n, out) for n, out in enumerate(apart.computed.outputs)]
+    fixed = {n: out for n, out in parts if given.isdisjoint(topological([out]))}
+    if fixed:
+        function = region_function(Region(tuple(fixed.values()), apart.computed.args), known=found)
+        values = function(*[None] * len(given))
+        found.update((n, value.contiguous()) for n, value in zip(fixed, values, strict=True))
+    return found
+
+
 def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) -> Runner:
     """A runner of the region that was taken apart, from the engine's runner of ``apart.region``.
 
     The runner raises ``IndexError`` where a position isn't in its axis, as torch does.
 
     Args:
-        constants: those of the region's arguments that aren't given at the call.
+        constants: the arguments of ``apart.region`` that aren't given at the call (``settled``).
     """
     varying = [n for n in range(len(apart.region.args)) if n not in constants]
     places = [(varying.index(n), count) for n, count in apart.limits.items() if n in varying]
-    if not places and apart.computed is None:
+    before = _before(apart, constants)
+    if not places and before is None:
         return run
-    before = None if apart.computed is None else region_function(apart.computed)
-    every = [constants.get(n) for n in range(len(apart.computed.args))] if apart.computed else []
-    own = [(k, n) for k, n in enumerate(varying) if n < len(every)]
 
     def guard(*args: torch.Tensor) -> Any:
         if before is not None:
-            values = every[:]
-            for k, n in own:
-                values[n] = args[k]
-            args = (*args, *(value.contiguous() for value in before(*values)))
+            args = (*args, *(value.contiguous() for value in before(*args)))
         for place, count in places:
             if args[place].numel():
                 low, high = torch.aminmax(args[place])
@@ -155,3 +167,16 @@ def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) ->
         return run(*args)
 
     return guard
+
+
+def _before(
+    apart: Apart, constants: Mapping[int, torch.Tensor]
+) -> Callable[..., list[torch.Tensor]] | None:
+    """What computes the last arguments of ``apart.region`` that vary from the others that do."""
+    if apart.computed is None:
+        return None
+    args = apart.computed.args
+    parts = enumerate(apart.computed.outputs, len(args))
+    varying = tuple(out for n, out in parts if n not in constants)
+    known = {n: value for n, value in constants.items() if n < len(args)}
+    return region_function(Region(varying, args), known=known) if varying else None

@@ -12,7 +12,7 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
 from eqsynth.ir.tensor import Op, Region, Tensor, topological
-from eqsynth.lower.engines.ahead import guarded, taken_apart
+from eqsynth.lower.engines.ahead import guarded, settled, taken_apart
 
 
 class Engine(Protocol):
@@ -76,8 +76,9 @@ class RegionBackend:
         assert isinstance(kernel.term, Region)
         apart = taken_apart(kernel.term, self.engine.refuses)
         try:
-            run = guarded(self.engine.compiled(apart.region, constants), apart, constants)
-            return holding(run, constants.values())
+            fixed = settled(apart, constants)
+            run = guarded(self.engine.compiled(apart.region, fixed), apart, fixed)
+            return holding(run, fixed.values())
         except Exception:  # whatever a library or a compiler raises costs this candidate only
             return None
 

@@ -1,9 +1,10 @@
 """The engine OpenVINO: its CPU plugin, for latency, in float32.
 
 The plugin computes with int64 as int32, with float64 as float32, and with narrow integers in its
-own way; so it gets regions of float32 only, with bools that are compared, combined and selected by,
-and integers that are positions. Its remainders are off by a divisor (10 // 0.001 is 10000), and it
-takes x != x for false, by which programs look for NaN: both are refused.
+own way; so it gets regions of float32 only, with bools that are moved, compared, combined and
+selected by, and integers that are positions. Its remainders are off by a divisor (10 // 0.001 is
+10000). It takes x != x for false, by which programs look for NaN, and the maximum of a row of -inf
+for the least finite number: equality is asked with finite numbers only.
 
 Arguments are read where torch has them, and results are written into tensors of torch.
 """
@@ -38,7 +39,8 @@ _SMALL: Final = 1 << 16
 """Bytes of a result that is copied rather than bound."""
 _COMPUTED = ("float32", "bool")
 _BOOLEAN = ("LogicalAnd", "LogicalOr", "LogicalNot", "Cast", "Where")
-_REFUSED = ("Remainder", "FloorDivide", "Equal", "NotEqual")
+_REFUSED = ("Remainder", "FloorDivide")
+_EQUALITIES = ("Equal", "NotEqual")
 _REFUSED_FUNCTIONS = ("mod", "floordiv", "eq", "ne")
 
 
@@ -147,6 +149,9 @@ def _is_taken(term: Tensor) -> bool:
     if isinstance(term, Input):
         return True
     if isinstance(term, Scope):
+        if term.dtype == "bool":
+            moved = isinstance(term.body, Read) and term.body.tensor.dtype == "bool"
+            return moved and not term.reduction
         return term.dtype == "float32" and all(map(_is_float_or_bool, _parts(term.body)))
     if not isinstance(term, Op):
         return False
@@ -158,10 +163,19 @@ def _is_taken(term: Tensor) -> bool:
         return False
     if term.name in _REFUSED:
         return False
+    if term.name in _EQUALITIES and not any(map(_is_finite_number, term.args)):
+        return False
     of_bools = any(arg.dtype == "bool" for arg in term.args)
     if of_bools and term.name not in _BOOLEAN:
         return False
     return all(part.dtype in _COMPUTED for part in (term, *term.args))
+
+
+def _is_finite_number(term: Tensor) -> bool:
+    """Whether a term is one finite number throughout, not the least one or the largest."""
+    if not isinstance(term, Op) or term.name != "Full" or term.dtype != "float32":
+        return False
+    return abs(float(str(term.attrs[1]))) < torch.finfo(torch.float32).max
 
 
 def _parts(body: Scalar) -> list[Scalar]:

@@ -14,10 +14,10 @@ import numpy as np
 from eqsynth.ir.inference import window
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import is_float
+from eqsynth.lower.constant_values import evaluate_constant
 from eqsynth.lower.onnx_out import functions
 from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, ring, wide
 from eqsynth.lower.onnx_out.scopes import emit_scope
-from eqsynth.lower.torch_ops import evaluate_constant
 
 Ints = tuple[int, ...]
 Row = Callable[..., Value]
