@@ -1,16 +1,18 @@
 """eqsynth against torch eager, frozen Inductor, ONNX Runtime and OpenVINO, side by side; where
 there are convolutions, at batch 1, against ncnn and MNN, too, which have Winograd kernels.
 
-    python -m benchmarks.bench_peers [--suite algebra] [--workload NAME ...] [--batch N ...]
+    python -m benchmarks.bench_peers [--suite algebra ...] [--workload NAME ...] [--batch N ...]
                                      [--native] [--json FILE [--resume]] [--plot FILE]
-                                     [--device cuda]
+    python -m benchmarks.bench_peers --device cuda
 
 Every time is the median over blocks taken by turns, with its quartiles; each ratio stands beside
 both of its times. The table is refused if an installed peer, a workload or a batch size is missing
 from it, and a ratio if our result is wrong. Rows go to the JSON file as they are measured, so an
 interrupted run loses one row at most, and ``--resume`` measures what the file lacks. ``--native``
 adds our program without engines. ``--device cuda`` measures on the GPU that is here, against the
-engines of ``gpu_peers.py``. Suites are those of ``workloads.py``; nothing here knows one.
+engines of ``gpu_peers.py``: all nets, algebra and kernels unless ``--suite`` says otherwise, into
+``benchmarks/results/`` under the device's name unless ``--json`` does. Suites are those of
+``workloads.py``; nothing here knows one.
 
 The profile of measured kernels starts empty and is shared by the rows, so that ``optimize_s`` is
 what a first optimization takes (the first row also measures the machine); ``--warm`` uses yours.
@@ -43,6 +45,8 @@ from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import MEASURED, SUITES, Measured, RealModel
 from eqsynth.side_by_side import PAUSE_S
 
+# What is measured on a GPU if nobody says what.
+_ON_GPU = ("nets", "algebra", "kernels")
 # What part of the gain by hand a workload should reach.
 _OF_BY_HAND = 0.8
 
@@ -70,9 +74,11 @@ def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine])
     return result
 
 
-def table(rows: Sequence[Row], engines: Sequence[Engine]) -> Table:
+def table(rows: Sequence[Row], engines: Sequence[Engine], device: str = "cpu") -> Table:
     """One line a workload and batch size; times in ms with quartiles below."""
-    result = Table(title="eqsynth side by side with its peers, fp32; medians in ms [quartiles]")
+    where = "" if device == "cpu" else f" on {device}"
+    title = f"eqsynth side by side with its peers{where}, fp32; medians in ms [quartiles]"
+    result = Table(title=title)
     for column in ("workload", "batch", *(engine.name for engine in engines), "best peer",
                    "best peer /\neqsynth", "best peer /\nnative", "on\nengines",
                    f"{_OF_BY_HAND:.0%} of\nby hand", "error", "FLOPs", "optimize s"):  # fmt: skip
@@ -136,6 +142,7 @@ def measured_rows(path: Path, origin: Mapping[str, Any]) -> list[Row]:
     if not path.exists():
         return []
     names = {field.name for field in fields(Row)}
+    origin = json.loads(json.dumps(origin))  # the file has lists for tuples
     kept = [row for row in json.loads(path.read_text(encoding="utf-8"))
             if all(row.get(key) == value for key, value in origin.items())]  # fmt: skip
     if any(names - row.keys() for row in kept):
@@ -183,8 +190,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=SUITES, default="algebra")
-    parser.add_argument("--workload", nargs="+", metavar="NAME", help="these of the suite only")
+    parser.add_argument(
+        "--suite", nargs="+", choices=SUITES, metavar="SUITE",
+        help=f"{', '.join(SUITES)}; algebra by default, on a GPU {', '.join(_ON_GPU)}",
+    )  # fmt: skip
+    parser.add_argument("--workload", nargs="+", metavar="NAME", help="these of the suites only")
     parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="these sizes only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     parser.add_argument(
@@ -209,10 +219,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
     """The workloads and batch sizes that are asked for, or an error that lists what there is."""
-    suite = {w.name: w for w in MEASURED.values() if w.suite == options.suite}
+    suites = options.suite or (_ON_GPU if options.device != "cpu" else ("algebra",))
+    suite = {w.name: w for name in suites for w in MEASURED.values() if w.suite == name}
     for name in options.workload or ():
         if name not in suite:
-            parser.error(f"no workload {name!r} in suite {options.suite}: {', '.join(suite)}")
+            parser.error(f"no workload {name!r} in {', '.join(suites)}: {', '.join(suite)}")
     if options.threads < 1 or options.rounds < 1:
         parser.error("--threads and --rounds must be at least 1")
     chosen = [suite[name] for name in dict.fromkeys(options.workload or suite)]
@@ -227,25 +238,33 @@ def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
     return [(w, b) for w in chosen for b in options.batch or w.batches]
 
 
+def _gpu(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """The name of the GPU that is measured, or an error that says what is missing here."""
+    if missing := gpu_peers.missing():
+        parser.error(f"--device {options.device}: {'; '.join(missing)}")
+    if options.native:
+        parser.error("--native: on a GPU no engines are used anyway")
+    return torch.cuda.get_device_name()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the table was printed, 1 if it was refused, 130 if interrupted."""
     parser = _parser()
     options = parser.parse_args(argv)
     cases = _cases(parser, options)
+    on_gpu = options.device != "cpu"
+    device = _gpu(parser, options) if on_gpu else "cpu"
+    if on_gpu and options.json is None:
+        options.json = gpu_peers.RESULTS / f"{device.lower().replace(' ', '-')}.json"
     if options.resume and not options.json:
         parser.error("--resume needs the rows of --json FILE")
-    on_gpu = options.device != "cpu"
-    if on_gpu and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU here; run this where one is")
-    if on_gpu and options.native:
-        parser.error("--native: on a GPU no engines are used anyway")
     every = gpu_peers.engines(options.device) if on_gpu else ENGINES
     engines = [engine for engine in every if engine.installed]
     engines[1:1] = [WITHOUT_ENGINES] if options.native else []
     not_installed = [engine.name for engine in every if not engine.installed]
     origin = {
         **about(package for engine in engines for package in engine.packages),
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "device": device,
         "threads": options.threads,
         "rounds": options.rounds,
         "pause_s": PAUSE_S,
@@ -279,7 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing and not options.allow_missing:
         console.print("no table, since it would lack:", *missing, sep="\n  ", highlight=False)
         return 1
-    console.print(table(rows, engines))
+    console.print(table(rows, engines, device))
+    if on_gpu:
+        console.print(f"{device}: rows in {options.json}", highlight=False)
     console.print(means(rows), highlight=False)
     if not_installed:
         console.print(f"not installed: {', '.join(not_installed)} (make peers)", highlight=False)

@@ -1,6 +1,6 @@
 """The engines that run a workload on a GPU: eqsynth, torch eager, torch.compile, and CUDA graphs.
 
-    python -m benchmarks.bench_peers --device cuda --suite nets --json gpu.json --plot gpu.svg
+    python -m benchmarks.bench_peers --device cuda
 
 A call ends when the device has finished it. Products and convolutions are float32 (no TF32), as the
 check of every result wants them. Engines for the CPU are in ``peers.py``.
@@ -8,19 +8,38 @@ check of every result wants them. Engines for the CPU are in ``peers.py``.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from eqsynth import peers
+from eqsynth.lower.cuda import driver, nvrtc
 from eqsynth.peers import OURS, Engine, Given, Loaded, arrays
 
 # Calls before a graph is captured: libraries choose their algorithms in the first ones.
 _WARM_CALLS: Final = 3
+
+
+RESULTS: Final = Path(__file__).parent / "results"
+"""Where rows go by default, in a file for each device."""
+
+
+def missing() -> list[str]:
+    """What measuring on a GPU lacks here: the device, the compiler of our kernels, that of
+    Inductor's."""
+    lacking = driver.missing()
+    found = [f"{lacking}: run this where a GPU is, with a build of torch for it"] if lacking else []
+    if not nvrtc.available():
+        found.append("nvrtc isn't installed: pip install 'eqsynth[cuda]'")
+    if not lacking and importlib.util.find_spec("triton") is None:
+        found.append("triton, which torch.compile needs on a GPU, isn't installed")
+    return found
 
 
 def loaded_on(
@@ -55,6 +74,8 @@ def load_compiled(mode: str, given: Given, threads: int) -> Loaded:
     from torch._inductor import config
 
     config.freezing = True
+    # A pool of compiling processes would still be there while the others are timed.
+    config.compile_threads = 1
     call = given.caller(torch.compile(given.module, mode=mode))
     return Loaded(call, lambda: arrays(call()))
 

@@ -26,7 +26,9 @@ from eqsynth.lower.places import Place, Run
 
 sys.path.append(str(Path(__file__).parent / "lower"))
 
-from gpu_cases import GPU, load_on_cpu  # noqa: E402
+from gpu_cases import GPU, Cudnn, load_on_cpu  # noqa: E402
+
+__all__ = ["GPU", "PLAYED", "Cudnn", "a_gpu", "load_on_cpu", "record"]
 
 PLAYED = Target.from_json(GPU.to_json())
 

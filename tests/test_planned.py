@@ -9,19 +9,23 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import eqsynth
+from eqsynth import planned as planned_at
 from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.extract import carried
 from eqsynth.extract.target import CPU, CUDA
 from eqsynth.lower.cuda import backend, carrying, driver, nvrtc
 from eqsynth.lower.cuda.cubin import resources
+from eqsynth.lower.places import Place
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.planned import plan
-from tests.played import GPU, a_gpu, load_on_cpu
+from tests.played import GPU, Cudnn, a_gpu, load_on_cpu
 
 
 class Attention(torch.nn.Module):
@@ -225,3 +229,70 @@ def test_optimize_for_a_device_that_is_not_here() -> None:
         eqsynth.optimize(torch.nn.ReLU().eval(), (torch.ones(3),), target=CUDA)
     assert caught.value.got == driver.missing()
     assert "eqsynth profile --device" in caught.value.hint
+
+
+# ---- nothing is left on the host ------------------------------------------------------------
+
+
+class Images(torch.nn.Module):
+    """Convolutions of each kind that cuDNN has, and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False)
+        self.up = torch.nn.ConvTranspose2d(8, 4, 2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return self.up(torch.relu(self.second(y) + y)).mean((2, 3))
+
+
+class Data(torch.nn.Module):
+    """With rows by data, a mask, lines of numbers, and operators that torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(20, 8)
+        self.register_buffer("line", torch.arange(6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.rows(x)
+        values, places = torch.sort(y.sum(-1), -1)
+        mask = torch.ones(6, 6).triu(1).bool()
+        weights = (y @ y.transpose(-1, -2)).masked_fill(mask, -torch.inf).softmax(-1)
+        taken = y.gather(1, places.unsqueeze(-1).expand(-1, -1, 8))
+        return weights @ y, torch.cumsum(values, -1) + torch.arange(6) * self.line, places, taken
+
+
+class Nowhere:
+    """A module of the driver whose launches do nothing."""
+
+    def function(self, symbol: str) -> str:
+        return symbol
+
+    def launch(self, *_: object) -> None:
+        """There is nothing to compute on the device of the test."""
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("module", [Images(), Data(), Attention()], ids=lambda m: type(m).__name__)
+def test_a_program_keeps_to_its_device(
+    module: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's ``meta`` is a device like a GPU, but that it has no numbers: an operator with tensors
+    of it and of the host is refused."""
+    there = torch.device("meta")
+    Cudnn.played(monkeypatch)
+    monkeypatch.setattr(planned_at, "Place", lambda target: Place(there, target=target))
+    given = {Images: torch.randn(2, 3, 6, 6), Data: torch.randint(0, 20, (3, 6))}
+    x = given.get(type(module), torch.randn(1, 32, 64))
+    load = cast("backend.Load", lambda source: Nowhere())
+    program = plan(module.eval(), (x,), target=GPU, time_limit_s=1.0, load=load)
+    with torch.no_grad():
+        results, expected = program(x.to(there)), module(x)
+    for result, value in zip(tree_leaves(results), tree_leaves(expected), strict=True):
+        assert (result.device, result.shape, result.dtype) == (there, value.shape, value.dtype)
+    with pytest.raises(EqsynthError) as caught:
+        program(x)
+    assert "meta" in caught.value.expected

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_peers, zoo
+from benchmarks import bench_peers, gpu_peers, zoo
 from benchmarks.bench_peers import holes, line, main, means, measured_rows, plot, write
 from benchmarks.curve import bars
 from benchmarks.peers import ENGINES, NATIVE, OURS, PHONES, Engine, takes
 from benchmarks.side_by_side import Row, measure
-from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS
+from benchmarks.workloads import DEPTHS, MEASURED, MODELS, SUITES, WORKLOADS, Workload
 from eqsynth.peers import Given
 from eqsynth.side_by_side import REFERENCE, relative_error, wrong
 from tests.shared import once
@@ -40,6 +40,14 @@ TOGETHER = pytest.mark.rotating(together="row")
 
 def small_row(*engines: Engine) -> Row:
     return measure(CHAIN, 1, engines, threads=1, rounds=2, reduced=True, show=False)
+
+
+def blank(workload: Workload, batch: int) -> Row:
+    """A row of which nothing was measured."""
+    empty = {field.name: None for field in dataclasses.fields(Row)}
+    told = {"workload": workload.name, "batch": batch, "suite": workload.suite}
+    kinds = ("median_s", "quartiles_s", "samples", "errors_rel", "failed")
+    return Row(**{**empty, **dict.fromkeys(kinds, {}), **told, "rules": ()})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -326,8 +334,37 @@ def test_engines_of_a_device_go_to_processes_of_their_own() -> None:
 def test_a_device_that_is_not_here(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    """All that is missing is told at once."""
+    monkeypatch.setattr(gpu_peers.driver, "missing", lambda: "torch finds no GPU")
+    monkeypatch.setattr(gpu_peers.nvrtc, "available", lambda: False)
     with pytest.raises(SystemExit) as ended:
         main(["--device", "cuda"])
     assert ended.value.code == 2
-    assert "torch sees no GPU here; run this where one is" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "torch finds no GPU: run this where a GPU is" in told and "eqsynth[cuda]" in told
+
+
+def test_one_command_measures_what_a_gpu_is_measured_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All nets, algebra and kernels, into a file of the device's name; here each engine is asked
+    for nothing, since nobody has the device."""
+    seen: list[tuple[str, int]] = []
+
+    def measured(workload: Workload, batch: int, *_: object, **__: object) -> Row:
+        seen.append((workload.name, batch))
+        return blank(workload, batch)
+
+    monkeypatch.setattr(gpu_peers, "missing", list)
+    monkeypatch.setattr(gpu_peers, "RESULTS", tmp_path)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(bench_peers, "measure", measured)
+    assert main(["--device", "cuda"]) == 1  # a table without times is refused
+    suites = {"nets", "algebra", "kernels"}
+    assert set(seen) == {(w.name, b) for w in MEASURED.values() if w.suite in suites
+                         for b in w.batches}  # fmt: skip
+    rows = json.loads((tmp_path / "nvidia-h200.json").read_text())
+    assert len(rows) == len(seen) and {row["device"] for row in rows} == {"NVIDIA H200"}
+    seen.clear()
+    assert main(["--device", "cuda", "--resume"]) == 1 and not seen
+    assert "resnet18 at batch 16: inductor, CUDA graphs: no times" in capsys.readouterr().out

@@ -6,6 +6,8 @@ import ctypes
 import threading
 from typing import Any
 
+import pytest
+import torch
 from cuda_cases import library_of
 
 from eqsynth.extract.target import CUDA, Device, MemoryLevel, Target
@@ -96,3 +98,49 @@ class Driver:
 
 def load_on_cpu(source: Source) -> Module:
     return Module(b"", Driver(source))
+
+
+OF_CUDNN = ("convolution", "convolution_relu", "convolution_add_relu", "convolution_transpose")
+
+
+class Cudnn:
+    """torch's operators of cuDNN as their documentation has them, on the CPU."""
+
+    def __init__(self) -> None:
+        self.tf32: list[bool] = []
+
+    def _saw(self, tf32: bool) -> None:
+        self.tf32 += [tf32, torch.backends.cudnn.conv.fp32_precision == "tf32"]
+
+    def convolution(self, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any,
+                    benchmark: bool, deterministic: bool, tf32: bool) -> Any:  # fmt: skip
+        self._saw(tf32)
+        return torch.conv2d(x, w, None, stride, padding, dilation, groups)
+
+    def convolution_relu(self, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+                         groups: Any) -> Any:  # fmt: skip
+        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
+        return torch.conv2d(x, w, bias, stride, padding, dilation, groups).relu()
+
+    def convolution_add_relu(self, x: Any, w: Any, z: Any, alpha: Any, bias: Any, stride: Any,
+                             padding: Any, dilation: Any, groups: Any) -> Any:  # fmt: skip
+        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
+        y = torch.conv2d(x, w, bias, stride, padding, dilation, groups)
+        return (y + alpha * z).relu()
+
+    def convolution_transpose(
+        self, x: Any, w: Any, padding: Any, output_padding: Any, stride: Any, dilation: Any,
+        groups: Any, benchmark: bool, deterministic: bool, tf32: bool,
+    ) -> Any:  # fmt: skip
+        self._saw(tf32)
+        return torch.conv_transpose2d(
+            x, w, None, stride, padding, output_padding, groups, dilation
+        )
+
+    @classmethod
+    def played(cls, patch: pytest.MonkeyPatch) -> Cudnn:
+        """In the place of torch's operators."""
+        stand_in = cls()
+        for name in OF_CUDNN:
+            patch.setattr(torch, f"cudnn_{name}", getattr(stand_in, name))
+        return stand_in

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from eoperator_cases import laid_out, sample
-from gpu_cases import GPU, Driver, load_on_cpu
+from gpu_cases import GPU, OF_CUDNN, Cudnn, Driver, load_on_cpu
 from test_spaces import CASES
 
 from eqsynth.errors import LoweringError
@@ -56,6 +56,9 @@ def check(name: str, term: Op) -> list[Kernel]:
 PRODUCTS = [
     ("cublas", op("Matmul", [(5, 7), (7, 6)]), 4),
     ("cublas", op("Matmul", [(3, 5, 7), (3, 7, 6)]), 4),
+    # Rows of a stack.
+    ("cublas", op("Matmul", [(3, 5, 7), (7, 6)]), 2),
+    ("cublas", op("Matmul", [(2, 3, 5, 7), (7, 6)]), 2),
     # One sequence: heads inside the rows are steps of one length, too.
     ("cublas", op("Matmul", [(1, 3, 5, 7), (1, 3, 7, 6)]), 12),
     # Several: only where the heads are outside.
@@ -115,44 +118,6 @@ CONVOLUTIONS = [
 ]  # fmt: skip
 
 
-class Cudnn:
-    """torch's operators of cuDNN as their documentation has them, on the CPU."""
-
-    def __init__(self) -> None:
-        self.tf32: list[bool] = []
-
-    def _saw(self, tf32: bool) -> None:
-        self.tf32 += [tf32, torch.backends.cudnn.conv.fp32_precision == "tf32"]
-
-    def convolution(self, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any,
-                    benchmark: bool, deterministic: bool, tf32: bool) -> Any:  # fmt: skip
-        self._saw(tf32)
-        return torch.conv2d(x, w, None, stride, padding, dilation, groups)
-
-    def convolution_relu(self, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-                         groups: Any) -> Any:  # fmt: skip
-        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
-        return torch.conv2d(x, w, bias, stride, padding, dilation, groups).relu()
-
-    def convolution_add_relu(self, x: Any, w: Any, z: Any, alpha: Any, bias: Any, stride: Any,
-                             padding: Any, dilation: Any, groups: Any) -> Any:  # fmt: skip
-        self._saw(torch.backends.cudnn.conv.fp32_precision == "tf32")
-        y = torch.conv2d(x, w, bias, stride, padding, dilation, groups)
-        return (y + alpha * z).relu()
-
-    def convolution_transpose(
-        self, x: Any, w: Any, padding: Any, output_padding: Any, stride: Any, dilation: Any,
-        groups: Any, benchmark: bool, deterministic: bool, tf32: bool,
-    ) -> Any:  # fmt: skip
-        self._saw(tf32)
-        return torch.conv_transpose2d(
-            x, w, None, stride, padding, output_padding, groups, dilation
-        )
-
-
-OF_CUDNN = ("convolution", "convolution_relu", "convolution_add_relu", "convolution_transpose")
-
-
 @pytest.mark.parametrize("name", OF_CUDNN)
 def test_the_stand_in_takes_what_torch_takes(name: str) -> None:
     """Its arguments are those of torch's own operator, in the same order."""
@@ -164,11 +129,7 @@ def test_the_stand_in_takes_what_torch_takes(name: str) -> None:
 
 @pytest.fixture
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
-    stand_in = Cudnn()
-    for name in OF_CUDNN:
-        function: Callable[..., Any] = getattr(stand_in, name)
-        monkeypatch.setattr(torch, f"cudnn_{name}", function)
-    return stand_in
+    return Cudnn.played(monkeypatch)
 
 
 @pytest.mark.parametrize("term", CONVOLUTIONS, ids=lambda t: f"{t.name} {t.attrs[-1]}")

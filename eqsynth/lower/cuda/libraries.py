@@ -138,20 +138,38 @@ Offer = tuple[str, tuple[Layout, ...], Layout]
 
 
 def _products(term: Op, _: Target) -> Iterator[Offer]:
-    """``x @ w``, either operand transposed, and batched where one step leads through the batch."""
+    """``x @ w``, either operand transposed, and batched where one step leads through the batch. The
+    rows of a stack, as (b, n, k) @ (k, m) has it, are those of one matrix where they follow each
+    other."""
     x, w = term.args
     if x.dtype != term.dtype or w.dtype != term.dtype or len(x.shape) < 2 or len(w.shape) < 2:
         return
     batched = len(x.shape) > 2 and x.shape[:-2] == w.shape[:-2]
-    if not batched and (len(x.shape), len(w.shape)) != (2, 2):
+    if not batched and len(w.shape) != 2:
         return
     for left, right in matmul_layouts(term):
-        if matrices(x.shape, left) is not None and matrices(w.shape, right) is not None:
+        fits = batched or _in_rows(left)
+        if fits and matrices(x.shape, left) is not None and matrices(w.shape, right) is not None:
             yield ("batched" if batched else "matmul"), (left, right), contiguous(len(term.shape))
 
 
-def _matmul(_: Kernel, reduced: bool) -> Callable[..., Array]:
-    return partial(precision.called, precision.PRODUCTS, reduced, torch.mm)
+def _in_rows(layout: Layout) -> bool:
+    """Whether a tensor that lies so is a matrix, or its rows are those of one."""
+    return len(layout) == 2 or layout == contiguous(len(layout))
+
+
+def _rows(x: Array) -> Array:
+    return x if x.dim() == 2 else x.view(-1, x.shape[-1])
+
+
+def _matmul(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    shape = kernel.term.shape
+
+    def stacked(x: Array, w: Array) -> Array:
+        return torch.mm(_rows(x), w).view(shape)
+
+    function = torch.mm if len(shape) == 2 else stacked
+    return partial(precision.called, precision.PRODUCTS, reduced, function)
 
 
 def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
@@ -189,8 +207,7 @@ def _linears(term: Op, _: Target) -> Iterator[Offer]:
         return
     rest = tuple(contiguous(len(arg.shape)) for arg in term.args[2:])
     for left, right in matmul_layouts(term):
-        flat = len(left) == 2 or left == contiguous(len(left))
-        if flat and matrices(x.shape, left) and matrices(w.shape, right):
+        if _in_rows(left) and matrices(x.shape, left) and matrices(w.shape, right):
             yield "linear", (left, right, *rest), contiguous(len(term.shape))
 
 
@@ -202,7 +219,7 @@ def _linear(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
     fused, shape = torch._addmm_activation, kernel.term.shape
 
     def linear(x: Array, w: Array, bias: Array, added: Array | None = None) -> Array:
-        rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
+        rows = _rows(x)
         if activation == "relu" and not residual:
             return fused(bias, rows, w).view(shape)
         y = torch.addmm(bias, rows, w).view(shape)
