@@ -5,16 +5,15 @@
         y = model(x)        # optimized at the first call with these shapes
 
 Dynamo hands over a graph whose parameters are inputs; they become weights of the program here. What
-eqsynth can't take goes to Inductor: graphs that gradients are wanted of, graphs whose results share
-memory, graphs that the search fails on. So does what it doesn't make faster than Inductor does,
-which is timed where time is the objective: a model is never worse off than with
-``backend="inductor"``. A graph with symbolic sizes is Inductor's, too, until the same sizes come a
-second time: then they get a program of their own (``sizes.py``), up to a limit. The first of them
-is searched; others follow its plan (``extract/route.py``), and are searched where they can't. With
-``mode="fast-start"`` nothing waits for a search: Inductor's program runs until one is found in the
-background (``background.py``), and if none is. Where Inductor
-fails or is missing, torch runs the graph as it is. Registered under torch's entry point
-``torch_dynamo_backends``. Not here: what may be asked for (``compile_options.py``).
+eqsynth can't take goes to Inductor: graphs that gradients are wanted of, whose results share
+memory, that the search fails on. So does what it doesn't make faster than Inductor does, where time
+is the objective: a model is never worse off than with ``backend="inductor"``. A graph with symbolic
+sizes is Inductor's, too, until the same sizes come a second time: then they get a program of their
+own (``sizes.py``), up to a limit. The first of them is searched; others follow its plan
+(``extract/route.py``), where they can. With ``mode="fast-start"`` nothing waits for a search:
+Inductor's program runs until one is found in the background (``background.py``), and if none is.
+Where Inductor fails or is missing, torch runs the graph as it is. Registered under torch's entry
+point ``torch_dynamo_backends``. Not here: what may be asked for (``compile_options.py``).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch.utils._pytree import tree_leaves
 
 from eqsynth import background, reproducer
+from eqsynth.ambient import Ambient
 from eqsynth.compile_options import Asked
 from eqsynth.errors import (
     CompileWarning,
@@ -250,7 +250,7 @@ class _Search:
         """
         swapped = Swapped(self.inductor())
         kept = [x if not _is_plain_input(x) else x.clone() for x in inputs]
-        ambient, alive = background.Ambient.now(), weakref.ref(swapped)
+        ambient, alive = Ambient.now(), weakref.ref(swapped)
 
         def job() -> None:
             cut = self._cut(kept)
@@ -274,7 +274,7 @@ class _Search:
                 raise
             except Exception as error:  # a fault costs the gain; the graph runs as it did
                 kind = EquivalenceWarning if isinstance(error, EquivalenceError) else CompileWarning
-                with suppress(Warning):
+                with suppress(Warning), ambient.autocasting():
                     self._failed(cut.module, cut.given, error, kind)
 
         background.submit(job)

@@ -305,6 +305,24 @@ def test_a_fault_in_eqsynth_costs_the_graph_only_and_leaves_a_script(
 
 
 @pytest.mark.rotating
+def test_a_script_computes_by_what_torch_did_when_it_failed(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    model, x = Bottleneck().eval(), torch.randn(5, 12)
+    options = {**FAST, "time_limit_s": Faulty(3.0)}
+    compiled = torch.compile(model, backend=watched, options=options)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), pytest.warns(CompileWarning):
+        compiled(x)
+        expected = model(x)
+    (script,) = (tmp_path / "reproducers").glob("*.py")
+    names: dict[str, Any] = {"__file__": str(script)}
+    exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), names)
+    assert names["found"][0].dtype == names["expected"][0].dtype == torch.bfloat16
+    torch.testing.assert_close(names["expected"][0], expected)
+
+
+@pytest.mark.rotating
 def test_the_faster_of_the_program_and_inductors_is_taken(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
