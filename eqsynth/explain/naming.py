@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 from eqsynth.egraph.terms import Term
 from eqsynth.ir.formulas import ATOM, Line, formula, in_one, kind_of, lines
-from eqsynth.ir.tensor import Input, Op, Tensor, Weight, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Tensor, Weight, args_of, is_literal, topological
 
 _LETTERS = ("x", "y", "z", "u", "v", "p", "q", "r")
 # A name's definition that is longer is told by what it is made of.
@@ -75,6 +76,8 @@ class Names:
         if not isinstance(term, Op):
             return self._computed(term)
         row = term.row
+        if is_literal(term):
+            return self._computed(term)
         if row.kind == "constant":
             return formula(term, lambda arg: (arg.label, ATOM))[0]
         if row.kind == "view" and len(term.args) == 1:
@@ -97,11 +100,16 @@ class Names:
 
     def where(self, shown: Iterable[str]) -> dict[str, str]:
         """What the names in a text stand for."""
-        used = set(re.findall(r"\w+", " ".join(shown).replace("ᵀ", " ")))
-        return {name: self._told(term) for name, term in self._meaning.items() if name in used}
+        used, found = _words(shown), dict[str, str]()
+        while names := [n for n in self._meaning if n in used and n not in found]:
+            found |= {name: self._told(self._meaning[name]) for name in names}
+            used |= _words(found.values())  # a constant may be made of others
+        return found
 
     def _told(self, term: Tensor) -> str:
         kind = f"{term.dtype}{list(term.shape)}"
+        if isinstance(term, Op) and is_literal(term):
+            return f"{kind}, {_numbers(term)}"
         if not term.constant:
             origin = term.origin.split(", ")[0] if isinstance(term, Op) else ""
             return f"{kind}, {kind_of(term)}" + (f" in {origin}" if origin else "")
@@ -117,3 +125,17 @@ class Names:
         if isinstance(term, Weight) or not args_of(term):
             return self._constant(term)
         return None
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return set(re.findall(r"\w+", " ".join(texts).replace("ᵀ", " ")))
+
+
+def _numbers(literal: Op) -> str:
+    """``1 0 -1; 0 1/2 1/2``, row by row, as far as there is room."""
+    _, above, below, *_ = literal.attrs
+    assert isinstance(above, tuple) and isinstance(below, tuple)
+    told = [str(Fraction(a, b)) for a, b in zip(above, below, strict=True)]
+    width = literal.shape[-1] if literal.shape else 1
+    text = "; ".join(" ".join(told[n : n + width]) for n in range(0, len(told), width))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]} …"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ SCREEN: Final = 40
 """Lines of a region at most."""
 
 _WIDTH: Final = 100
+_NOUNS: Final = ("view", "transform")
 # From this ratio on FLOPs or bytes are told as so many times fewer.
 _TOLD_RATIO: Final = 1.05
 
@@ -40,17 +42,30 @@ def _is_worth_a_table(change: Change) -> bool:
 
 def _short(change: Change) -> str:
     before, after = change.before, change.after
-    one = len(after.lines) == sum(after.kinds.values()) == 1 < sum(before.kinds.values())
-    if one and before.formula and spelled(before.formula) == spelled(after.formula):
-        return f"{before.formula} in one kernel"
+    if _is_fused(change):
+        return f"{before.formula or counted(before.kinds)} in one kernel"
     if before.formula and after.formula:
         return f"{before.formula} -> {after.formula}"
     return f"{counted(before.kinds)} -> {counted(after.kinds)}"
 
 
+def _is_fused(change: Change) -> bool:
+    """Whether one kernel computes what several operators did, in the same way."""
+    one = len(change.after.lines) == sum(change.after.kinds.values()) == 1
+    return one and sum(change.before.kinds.values()) > 1 and all(map(is_spelling, change.rules))
+
+
+def is_as_before(change: Change) -> bool:
+    """Whether the same operators stand there, only that others run them."""
+    sides = change.before, change.after
+    counts = [sum(side.kinds.values()) for side in sides]
+    old, new = ([spelled(line.text) for line in side.lines] for side in sides)
+    return counts[0] == counts[1] and old == new
+
+
 def counted(kinds: Mapping[str, int]) -> str:
     """``conv3x3, 2 mul, add``; views last."""
-    told = [f"{n} {kind}s" if kind == "view" and n > 1 else f"{n} {kind}" if n > 1 else kind
+    told = [f"{n} {kind}s" if kind in _NOUNS and n > 1 else f"{n} {kind}" if n > 1 else kind
             for kind, n in sorted(kinds.items(), key=lambda item: item[0] == "view")]  # fmt: skip
     left = sum(kinds.values()) - sum(list(kinds.values())[:6])
     return ", ".join(told[:6]) + (f" and {left} more" if len(told) > 6 else "") or "nothing"
@@ -112,9 +127,10 @@ def region(change: Change, longest: int = SCREEN) -> list[str]:
 
 
 def _places(change: Change) -> list[str]:
-    known = [place for place in change.places if place]
-    more = f" and {len(known) - 4} more places" if len(known) > 4 else ""
-    return [f"  in {'; '.join(known[:4])}{more}"] if known else []
+    known = Counter(place for place in change.places if place)
+    told = [f"{place} ({count} times)" if count > 1 else place for place, count in known.items()]
+    more = f" and {len(told) - 4} more places" if len(told) > 4 else ""
+    return [f"  in {'; '.join(told[:4])}{more}"] if told else []
 
 
 def _table(side: Side, longest: int) -> list[str]:
@@ -157,7 +173,9 @@ def _steps(change: Change, room: int) -> list[str]:
     if change.count < 0:
         return [f"  by {_names(change.rules)}", '  too many steps to show: explain("full")']
     if len(change.steps) == 1 and _is_worth_a_table(change):
-        found = [f"  by {_names(change.steps[0].rules)}"]  # the tables say what it changed
+        # The tables say what it changed; that operators are what they mean nobody has to be told.
+        rules = [] if _is_fused(change) else change.steps[0].rules
+        found = [f"  by {_names(rules)}"] if rules else []
     else:
         found = [line for n, step in enumerate(change.steps, 1) for line in _step(n, step)]
     room = max(room - 1, 4)
@@ -190,14 +208,32 @@ def _names(rules: Sequence[str]) -> str:
 
 
 def summary(found: Sequence[Change], notes: Sequence[str] = ()) -> str:
-    """All regions; those in which nothing but views changed with a line each."""
-    worth = [c for c in found if {*c.before.kinds, *c.after.kinds} - {"view"}]
-    views = len(found) - len(worth)
+    """All regions; a line each for operators that only another kernel runs, and one for all regions
+    in which nothing but views changed."""
+    moving = [c for c in found if {*c.before.kinds, *c.after.kinds} - {"view"}]
+    worth = [c for c in moving if not is_as_before(c)]
+    views = len(found) - len(moving)
     parts = [*notes]
     if not found:
         parts.append("no operator was changed")
     blocks = ["\n".join(region(change)) for change in worth]
+    if len(worth) < len(moving):
+        blocks.append("\n".join(_as_before([c for c in moving if is_as_before(c)])))
     if views:
         regions = "regions" if views > 1 else "region"
         blocks.append(f'{views} {regions} of views alone changed: explain("full")')
     return "\n\n".join(["\n".join(parts), *blocks] if parts else blocks)
+
+
+def _as_before(found: Sequence[Change]) -> list[str]:
+    """Operators that are what they were, and what runs them now."""
+    lines = ["as before, by other kernels:"]
+    for change in found[: SCREEN - 2]:
+        what = change.before.formula or counted(change.before.kinds)
+        where = f" in {change.places[0]}" if change.places[0] else ""
+        kernels = ", ".join(dict.fromkeys(change.after.kernels.values()))
+        facts = [f"{what}{where}{_alike(change)}", _time(change), kernels]
+        lines.append("  " + "  ".join(filter(None, facts)))
+    left = len(found) - (SCREEN - 2)
+    lines = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 2]} …" for line in lines]
+    return [*lines, f"  and {left} more"] if left > 0 else lines

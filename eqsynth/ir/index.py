@@ -247,7 +247,10 @@ class Index(NamedTuple):
                 text = name(atom)
             elif isinstance(atom, FloorDiv | Mod):
                 sign = "//" if isinstance(atom, FloorDiv) else "%"
-                text = f"(({atom.value.render(name)}) {sign} {atom.divisor})"
+                inner = atom.value.render(name)
+                inner = inner if atom.value.bare() else f"({inner})"
+                text = f"{inner} {sign} {atom.divisor}"
+                text = text if self == Index(0, ((atom, 1),)) else f"({text})"
             else:
                 text = f"{type(atom).__name__.lower()}({atom.value.render(name)}, {atom.bound})"
             text = text if abs(c) == 1 else f"{abs(c)}*{text}"

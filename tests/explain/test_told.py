@@ -162,3 +162,4 @@ def test_what_changed_nothing_is_no_region() -> None:
     explanation = explained(nn.Softmax(dim=-1), (torch.ones(2, 3),))
     assert explanation.changes == ()
     assert str(explanation) == "no operator was changed"
+

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.ir.formulas import in_one, kind_of, lines
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.scalar import Read, product
+from eqsynth.ir.scalar import Num, Read, product, total
 from eqsynth.ir.tensor import Input, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import TensorType
 
@@ -113,6 +114,58 @@ def test_a_contraction_means_what_its_scope_does() -> None:
         seen.add(re.sub(r"\(.*", "", formula))
         np.testing.assert_allclose(value_of(formula, values), evaluate(scope, values))
     assert {"p @ q", "pᵀ @ q", "p @ qᵀ", "pᵀ @ qᵀ", "q @ p", "einsum"} <= seen
+
+
+def drawn(rng: np.random.Generator) -> tuple[Scope, dict[str, np.ndarray]]:
+    """A map, or a reduction of one, over two tensors that are read whole, cut or turned."""
+    extents = [int(e) for e in rng.choice((2, 3, 4), size=3)]
+    reduced = int(rng.integers(0, 3))
+    values, parts = {}, list[Any]()
+    for name in "pq":
+        axes = rng.permutation(3)[: rng.integers(1, 4)]
+        if rng.random() < 0.7:
+            axes = np.sort(axes)
+        at, shape = list[Index](), list[int]()
+        numbers = (0,) if rng.random() < 0.7 else (0, 0, 0, 1, 2)
+        for slot in axes:
+            step, first, more = (int(n) for n in rng.choice(numbers, size=3))
+            at.append(Index.iterator(int(slot), extents[slot]) * max(step, 1) + first)
+            shape.append(first + max(step, 1) * (extents[slot] - 1) + 1 + more)
+        if rng.random() < 0.3:
+            place = int(rng.integers(0, len(at) + 1))
+            shape.insert(place, int(rng.integers(2, 4)))
+            at.insert(place, Index(int(rng.integers(0, shape[place]))))
+        tensor = Input(name, TensorType(tuple(shape), "float64"))
+        values[name] = rng.normal(size=shape)
+        parts.append(Read(tensor, tuple(at)))
+    body = total((parts[0], product((Num(2.0), parts[1])))) if rng.random() < 0.5 else (
+        product(parts) if rng.random() < 0.5 else parts[0]
+    )  # fmt: skip
+    rank = 3 - reduced
+    return Scope(tuple(extents[:rank]), tuple(extents[rank:]), body), values
+
+
+def test_a_formula_means_what_its_scope_does() -> None:
+    """Axes of extent 1, which formulas leave out, aside."""
+    rng, written, cuts = np.random.default_rng(0), 0, 0
+    for _ in range(3000):
+        scope, values = drawn(rng)
+        formula = text(scope)
+        assert formula is not None
+        if formula.startswith("L["):
+            continue
+        python = re.sub(r"ax[ei]s (\(.*?\)|\d+)\)", r"axis=\1)", formula)
+        python = re.sub(r"permute\((\w+), ([\d ]+)\)",
+                        lambda m: f"{m[1]}.transpose({m[2].replace(' ', ', ')})", python)
+        python = python.replace("ᵀ", ".swapaxes(-1, -2)")
+        names = {"einsum": np.einsum, "sum": np.sum, "expand": np.broadcast_to, **values}
+        got, expected = eval(python, names), evaluate(scope, values)  # noqa: S307
+        np.testing.assert_allclose(
+            np.broadcast_to(got, expected.shape), expected, atol=1e-12, err_msg=formula
+        )
+        written += 1
+        cuts += bool(re.search(r"\[.*\d", formula))
+    assert written > 1000 and 300 < cuts < written - 100
 
 
 def test_a_program_is_a_line_for_each_product_and_each_value_that_is_used_again() -> None:

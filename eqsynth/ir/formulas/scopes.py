@@ -16,11 +16,11 @@ from eqsynth.ir.formulas.parts import (
     Formula,
     Operands,
     infix,
-    permuted,
     tight,
     window,
 )  # fmt: skip
-from eqsynth.ir.index import It
+from eqsynth.ir.formulas.reads import broadcast, cut_out, slots_of, view
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.printing import render_term
 from eqsynth.ir.scalar import (
     Call,
@@ -32,10 +32,12 @@ from eqsynth.ir.scalar import (
     Sum,
     factors_of,
     iterators,
+    reads,
+    substitute,
     tensors,
     tree_size,
 )  # fmt: skip
-from eqsynth.ir.tensor import Scope, Tensor, args_of
+from eqsynth.ir.tensor import Scope, Tensor, args_of, is_literal
 
 # Leaves of a body that is still written as a formula.
 _LONGEST_BODY: Final = 24
@@ -50,7 +52,7 @@ def scope_formula(scope: Scope, operands: Operands) -> Formula:
 
 def _as_operator(scope: Scope, operands: Operands) -> Formula | None:
     found = _contraction(scope, operands) or _convolution(scope, operands)
-    return found or _map(scope, operands)
+    return found or _map(scope, operands) or _reduced_map(scope, operands)
 
 
 def is_written_out(scope: Scope) -> bool:
@@ -62,6 +64,8 @@ def scope_kind(scope: Scope) -> str:
     """``matmul``, ``einsum``, ``conv3x3``, ``sum``, ``map``, …; what is reduced through a window
     is an ``offset-reduce`` [EinNet]."""
     single = isinstance(scope.body, Read)
+    if any(map(is_literal, args_of(scope))):
+        return "transform"  # by numbers that the program doesn't have: those of Winograd's tiles
     if not scope.reduction:
         return "view" if single else "map"
     found = _contraction(scope, _anything)
@@ -70,6 +74,8 @@ def scope_kind(scope: Scope) -> str:
     windowed = _windowed(scope)
     if windowed is not None:
         return f"conv{windowed[2]}"
+    if _reduced_map(scope, _anything) is not None:
+        return scope.reducer
     if single:
         return "offset-reduce" if scope.reducer == "sum" else f"offset-{scope.reducer}"
     return f"{scope.reducer} of products"
@@ -79,43 +85,31 @@ def _anything(_term: Tensor) -> Formula:
     return "_", ATOM
 
 
-def _slots(read: Read, scope: Scope) -> list[int] | None:
-    """The iterators at which a tensor is read whole, one an axis, without axes of extent 1."""
-    if not read.in_range():
-        return None
-    slots = []
-    for index, extent in zip(read.index, read.tensor.shape, strict=True):
-        it = index.bare()
-        if it is None and not index.terms and extent == 1:
-            continue
-        if it is None or it.extent != extent or it.slot in slots:
-            return None
-        slots.append(it.slot)
-    return slots
-
-
 def _contraction(scope: Scope, operands: Operands) -> Formula | None:
-    """A reduction of tensors that are read whole: a product of matrices, an einsum, a sum."""
+    """A reduction of tensors, or of parts of them: a product of matrices, an einsum, a sum."""
     rank = len(scope.traversal)
     out = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
-    reads = [part for part in factors_of(scope.body) if isinstance(part, Read)]
-    if not scope.reduction or not reads or len(reads) != len(factors_of(scope.body)):
+    factors = factors_of(scope.body)
+    read_by = [part for part in factors if isinstance(part, Read)]
+    if not scope.reduction or not read_by or len(read_by) != len(factors):
         return None
-    slots = [_slots(read, scope) for read in reads]
-    if any(found is None for found in slots):
+    own = [found for read in read_by if (found := cut_out(read, operands(read.tensor))) is not None]
+    if len(own) < len(read_by):
         return None
-    own = [(read, found) for read, found in zip(reads, slots, strict=True) if found is not None]
     used = {slot for _, found in own for slot in found}
     reduced = [rank + n for n, extent in enumerate(scope.reduction) if extent != 1]
     if used != {*out, *reduced}:
         return None
     if len(own) == 1:
-        read, found = own[0]
-        if [slot for slot in found if slot < rank] != out:
+        ((source, kept),) = own
+        if [slot for slot in kept if slot < rank] != out:
             return None
-        axes = [n for n, index in enumerate(read.index) if (it := index.bare()) and it.slot >= rank]
-        text = f"axis {axes[0]}" if len(axes) == 1 else f"axes {tuple(axes)}"
-        return f"{scope.reducer}({operands(read.tensor)[0]}, {text})", ATOM
+        if slots_of(read_by[0]) is None:
+            axes = [n for n, slot in enumerate(kept) if slot >= rank]
+        else:
+            its = [(n, index.bare()) for n, index in enumerate(read_by[0].index)]
+            axes = [n for n, it in its if it is not None and it.slot >= rank]
+        return _reduced(scope, source, axes)
     if scope.reducer != "sum":
         return None
     if len(own) == 2 and len(reduced) == 1:
@@ -123,12 +117,36 @@ def _contraction(scope: Scope, operands: Operands) -> Formula | None:
             found_product = _product(out, reduced[0], left, right)
             if found_product is not None:
                 sides = zip((a, b), found_product, strict=True)
-                first, second = (_transposed(operands(x.tensor), flip) for x, flip in sides)
+                first, second = (_transposed(side, flip) for side, flip in sides)
                 return infix(" @ ", MATMUL, first, second)
     letter = {slot: _LETTERS[n % 26] for n, slot in enumerate([*out, *reduced])}
     subscripts = ",".join("".join(letter[s] for s in found) for _, found in own)
-    names = ", ".join(operands(read.tensor)[0] for read, _ in own)
+    names = ", ".join(text for (text, _), _ in own)
     return f'einsum("{subscripts}->{"".join(letter[s] for s in out)}", {names})', ATOM
+
+
+def _reduced(scope: Scope, source: Formula, axes: Sequence[int]) -> Formula:
+    text = f"axis {axes[0]}" if len(axes) == 1 else f"axes {tuple(axes)}"
+    return f"{scope.reducer}({source[0]}, {text})", ATOM
+
+
+def _reduced_map(scope: Scope, operands: Operands) -> Formula | None:
+    """A reduction of an elementwise body, ``sum(relu(x) * w, axis 1)``: over the axes of a tensor
+    that is read whole and has all of them."""
+    extents = (*scope.traversal, *scope.reduction)
+    every = {slot for slot, extent in enumerate(extents) if extent != 1}
+    whole = [(r, s) for r in reads(scope.body) if set(s := slots_of(r) or []) == every]
+    if not scope.reduction or not whole:
+        return None
+    (read, slots), rank = whole[0], len(scope.traversal)
+    if (kept := [slot for slot in slots if slot < rank]) != sorted(kept):
+        return None
+    place = {it.slot: axis for axis, index in enumerate(read.index) if (it := index.bare())}
+    body = substitute(scope.body, lambda it: Index.iterator(place[it.slot], it.extent))
+    inner = _map(Scope(read.tensor.shape, (), body), operands)
+    if inner is None:
+        return None
+    return _reduced(scope, inner, [place[slot] for slot in slots if slot >= rank])
 
 
 def _transposed(source: Formula, flip: bool) -> Formula:
@@ -141,7 +159,7 @@ def _product(out: list[int], k: int, left: list[int], right: list[int]) -> tuple
     n = [slot for slot in out if slot in right and slot not in left]
     m = [slot for slot in out if slot in left and slot not in right]
     shared = [slot for slot in out if slot in left and slot in right]
-    if len(n) > 1 or out != [*shared, *m, *n]:
+    if len(n) > 1 or out != [*shared, *m, *n] or (shared and not m):
         return None
     if left == [*shared, *m, k]:
         a = False
@@ -195,76 +213,8 @@ def _map(scope: Scope, operands: Operands) -> Formula | None:
     if scope.reduction or tree_size(scope.body) > _LONGEST_BODY:
         return None
     if isinstance(scope.body, Read):
-        return _read_view(scope, scope.body, operands)
-    return _scalar(scope.body, lambda read: _broadcast(scope, read, operands))
-
-
-def _broadcast(scope: Scope, read: Read, operands: Operands) -> Formula | None:
-    """A read as an operand of NumPy's broadcasting; None where it isn't one."""
-    slots = _slots(read, scope)
-    if slots is None:
-        return None
-    source = operands(read.tensor)
-    ahead = len(scope.traversal) - len(read.index)
-    its = [index.bare() for index in read.index]
-    if ahead >= 0 and all(it is None or it.slot == ahead + n for n, it in enumerate(its)):
-        return source
-    axes = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
-    if sorted(slots) != slots:
-        return (
-            permuted(source, read.tensor.shape, _order(slots))
-            if len(slots) == len(axes) and (len(slots) == len(read.tensor.shape))
-            else None
-        )
-    if len(slots) < len(read.tensor.shape):
-        return None
-    first = axes.index(slots[0])
-    if slots == axes[first:]:
-        return source  # what follows has extent 1
-    at = ", ".join(":" if slot in slots else "None" for slot in axes[first:])
-    return f"{tight(source, ATOM)}[{at}]", ATOM
-
-
-def _order(slots: Sequence[int]) -> list[int]:
-    """The order of the axes of what is read, by which it has those of the result."""
-    return sorted(range(len(slots)), key=lambda axis: slots[axis])
-
-
-def _read_view(scope: Scope, read: Read, operands: Operands) -> Formula | None:
-    slots = _slots(read, scope)
-    axes = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
-    source = operands(read.tensor)
-    if slots is None:
-        return _cut(scope, read, source)
-    if slots == axes:
-        return source
-    if sorted(slots) == axes and len(slots) == len(read.tensor.shape):
-        return permuted(source, read.tensor.shape, _order(slots))
-    if sorted(slots) == slots and slots == axes[len(axes) - len(slots) :]:
-        return f"expand({source[0]}, {list(scope.traversal)})", ATOM
-    return None
-
-
-def _cut(scope: Scope, read: Read, source: Formula) -> Formula | None:
-    """A slice: each axis at an iterator, from a number on, or at a number."""
-    if not read.in_range():
-        return None
-    at, slots = list[str](), list[int]()
-    for index, extent in zip(read.index, read.tensor.shape, strict=True):
-        if not index.terms:
-            at.append(str(index.const) if extent != 1 else ":")
-            continue
-        atom, step = index.terms[0]
-        if len(index.terms) > 1 or not isinstance(atom, It) or step < 1:
-            return None
-        stop = index.const + step * (atom.extent - 1) + 1
-        whole = not index.const and step == 1 and atom.extent == extent
-        part = f"{index.const}:{stop}" + (f":{step}" if step != 1 else "")
-        at.append(":" if whole else part)
-        slots.append(atom.slot)
-    if slots != [slot for slot, extent in enumerate(scope.traversal) if extent != 1]:
-        return None
-    return f"{tight(source, ATOM)}[{', '.join(at)}]", ATOM
+        return view(scope, scope.body, operands(scope.body.tensor))
+    return _scalar(scope.body, lambda read: broadcast(scope, read, operands(read.tensor)))
 
 
 def _scalar(part: Scalar, read: Callable[[Read], Formula | None]) -> Formula | None:
