@@ -106,25 +106,28 @@ def optimize(
 def _searched(
     found: models.Model, limit_s: float, options: dict[str, Any], begin: float
 ) -> tuple[Any, bool]:
-    """The best program, and whether Ctrl-C ended the search. It is done in two, unless it tunes
-    kernels: what the first search measures and saturates, the second needn't.
+    """The best program, and whether Ctrl-C ended the search. It is done in two: what the first one
+    measures and saturates, the second needn't. Kernels are tuned in the last.
 
     Raises:
         typer.Exit: Ctrl-C before there was a program.
     """
     from eqsynth import pipeline
 
-    short = limit_s < _SHORT_S or options["tune"] > 0
-    limits = [limit_s] if short else [limit_s * _FIRST, limit_s * (1 - _FIRST)]
+    tune = options.pop("tune")
+    limits = [limit_s * _FIRST, limit_s * (1 - _FIRST)]
+    if limit_s < _SHORT_S:
+        limits = [limit_s, limit_s] if tune else [limit_s]
     best: Any = None
     console = Console(stderr=True)
-    for seconds in limits:
+    for number, seconds in enumerate(limits, 1):
         try:
             program = pipeline.optimize(
                 found.program,
                 found.args,
                 example_kwargs=found.kwargs or None,
                 time_limit_s=seconds,
+                tune=tune if number == len(limits) else 0.0,
                 **options,
             )
         except KeyboardInterrupt:
@@ -133,11 +136,12 @@ def _searched(
                 raise typer.Exit(130) from None
             console.print("interrupted: what was found is kept")
             return best, True
-        if best is None or program.report.time_after_s < best.report.time_after_s:
+        tuned = program.report.tuned and program.original is None
+        if best is None or tuned or program.report.time_after_s < best.report.time_after_s:
             best = program
         report = best.report
         console.print(f"{report.speedup:.2f}x at {time.monotonic() - begin:.0f} s")
-        if _is_whole(report):
+        if _is_whole(report) and not (tune and report.route):
             break
     return best, False
 

@@ -26,7 +26,10 @@ Files = Annotated[
 
 @rules_app.command("list")
 def list_rules(files: Files = None, as_json: AsJson = False) -> None:
-    """Lists the rules: name, kind, ruleset, numerics, status, what they say."""
+    """Lists the rules: name, kind, ruleset, numerics, status, what they say.
+
+    eqsynth rules list my.egg
+    """
     from eqsynth.rules.catalogue import entry
 
     rules, names = _load(files or [])
@@ -47,7 +50,10 @@ def show_rule(
     files: Files = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows a rule: both sides, conditions, status, numerics, source, where it is tested."""
+    """Shows a rule: both sides, conditions, status, numerics, source, where it is tested.
+
+    eqsynth rules show relu-of-relu
+    """
     from eqsynth.rules.catalogue import entry
 
     rules, _ = _load(files or [])
@@ -102,6 +108,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Checks rule files: what the linter finds, and whether each rule is sound.
+
+    eqsynth rules check my.egg
 
     Sound is: types, values, digits in float32, exact equality. That a rule was tested proves
     nothing: the table says on how many samples. Exits with 1 if a rule is refused
@@ -167,6 +175,8 @@ def verify(
 ) -> None:
     """Proves rules for all sizes that their conditions allow, or refutes them with numbers.
 
+    eqsynth rules verify my.egg
+
     Neither proved nor refuted is not proved: what is left to show is told. Exits with 1 if a rule
     is refuted, with 2 for what can't be loaded or if z3-solver isn't installed. A file given here
     is loaded after eqsynth's own.
@@ -221,6 +231,8 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Enumerates operator graphs, and tells which of their equalities the rules don't derive.
+
+    eqsynth rules generate my.egg --operators 2 --world matrices
 
     What was done is kept in the cache directory: a run that was ended goes on where it was. Exits
     with 1 if a sample refutes an equality.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import eqsynth
+from eqsynth import pipeline
 from eqsynth.cli import app
 from eqsynth.cli.models import model
 from eqsynth.errors import CaptureError, EqsynthError
@@ -165,9 +170,21 @@ def test_the_version_is_that_of_the_package() -> None:
     assert output("--version").split() == ["eqsynth", eqsynth.__version__]
 
 
+def leaves(group: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The commands that do something."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, (*names, name))
+        else:
+            yield *names, name
+
+
 def test_every_command_teaches_with_an_example() -> None:
-    for name in ("optimize", "run", "explain", "profile", "bench"):
-        assert f"eqsynth {name} " in output(name, "--help").split("Usage")[1].split("\n", 1)[1]
+    found = list(leaves(get_command(app)))
+    assert len(found) >= 13 and ("rules", "generate") in found
+    for names in found:
+        told = output(*names, "--help").split("Usage")[1].split("\n", 1)[1]
+        assert re.search(rf"^ *eqsynth {' '.join(names)}\b", told, re.MULTILINE), names
     assert "Exit codes" in output("--help")
 
 
@@ -186,6 +203,29 @@ def test_an_interrupt_keeps_what_was_found(folder: Path) -> None:
     assert process.returncode == 0, err
     assert json.loads(out)["interrupted"]
     assert eqsynth.load(folder / "kept.eqsynth")(torch.randn(1, 16, 32)).shape == (1, 16, 32)
+
+
+@pytest.mark.parametrize("limit", ["4", "40"])
+def test_ctrl_c_while_kernels_are_tuned_keeps_what_the_search_found(
+    limit: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuning is of the last search, so that there is a program to keep."""
+    asked: list[tuple[float, float]] = []
+    search = pipeline.optimize
+
+    def once(*args: Any, **options: Any) -> Any:
+        asked.append((options["time_limit_s"], options["tune"]))
+        if options["tune"]:
+            raise KeyboardInterrupt
+        return search(*args, **options)
+
+    monkeypatch.setattr(pipeline, "optimize", once)
+    name, out = f"{folder / 'attentive.py'}:attention", folder / f"kept{limit}.eqsynth"
+    flags = ["--time-limit", limit, "--tune", "300", "--objective", "flops", "--json"]
+    result = CliRunner().invoke(app, ["optimize", name, "-o", str(out), *flags])
+    assert result.exit_code == 0 and json.loads(result.stdout)["interrupted"]
+    assert [tune for _, tune in asked] == [0.0, 300.0] and eqsynth.load(out)
+    assert sum(seconds for seconds, _ in asked) <= max(8.0, float(limit))
 
 
 def test_a_device_is_measured_into_a_file(tmp_path: Path) -> None:
