@@ -108,6 +108,7 @@ class Run:
             plan = (found if used is searched.found else own).plan
             result = self._race(graph, plan, compiled)
         settle(used if result is compiled else None)
+        telling.explained(result)
         return result
 
     def _searched(self, measurer: Measurer) -> Searched:

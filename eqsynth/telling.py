@@ -1,5 +1,6 @@
 """What ``optimize`` logs, under the name ``eqsynth.optimize``: what was captured, found, timed,
-chosen and refused at ``INFO``, one line each; the steps of a plan and the rules at ``DEBUG``.
+chosen and refused at ``INFO``, one line each; the steps of a plan, the rules, and what ``explain``
+says at ``DEBUG``, so that graphs of ``torch.compile`` are explained, too.
 
     logging.basicConfig(level=logging.INFO)
 
@@ -13,12 +14,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.errors import EqsynthError
 from eqsynth.extract.search import Extraction
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.race import Race
 
 if TYPE_CHECKING:
+    from eqsynth.lower.program import CompiledProgram
     from eqsynth.report import Report
 
 log = logging.getLogger("eqsynth.optimize")
@@ -80,6 +83,16 @@ def raced(result: Race) -> None:
         "timed the program of own kernels at %.3f ms, and with regions on engines at %.3f ms",
         result.before.median_s * 1e3, result.after.median_s * 1e3,
     )  # fmt: skip
+
+
+def explained(program: CompiledProgram) -> None:
+    """Only where it is asked for: an explanation replays the log."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    try:
+        log.debug("%s", program.explain())
+    except EqsynthError as error:
+        log.debug("no explanation: %s", error)
 
 
 def refused(what: str, why: BaseException | str) -> None:
