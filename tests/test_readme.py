@@ -17,6 +17,7 @@ import eqsynth
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+RULES = re.findall(r"^```egg\n(;; (\S+).*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -38,6 +39,9 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_examples_run(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """One test: each goes on where the last one has ended, in the same process."""
     monkeypatch.chdir(names["directory"])
+    assert RULES
+    for text, name in RULES:
+        Path(name).write_text(text, encoding="utf-8")
     for number, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {number + 1}", "exec"), names)
         if number == 0 or "model.onnx" in block:
@@ -45,6 +49,8 @@ def test_the_examples_run(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
         if "A = " in block or "load" in block:
             result = names["program"](torch.randn(64, 512))
             assert result.shape == (64, 32) and (result >= 0).all()
+        if "rules=" in block:
+            assert names["signed"].report.rules_fired["positive-minus-negative"] == 1
         if "proof" in block:
             assert names["proof"].stop == "proved"
 

@@ -260,7 +260,8 @@ th { white-space: nowrap; } td { overflow-wrap: anywhere; }
 }
 """
 
-# Lights up what has a mark in common with the line under the pointer; a click keeps it lit.
+# Lights up what has a mark in common with the line under the pointer; a click keeps it lit, and so
+# does the address: page.html#r0 points at the first region.
 _SCRIPT = """
 const marked = [...document.querySelectorAll('[data-r]')];
 const marksOf = element => element.dataset.r.split(' ');
@@ -281,5 +282,10 @@ for (const element of marked) {
     kept = kept === element ? null : element;
     light(kept);
   });
+}
+const named = marked.find(e => e.matches('details') && '#' + marksOf(e)[0] === location.hash);
+if (named) {
+  named.open = true;
+  light(kept = named);
 }
 """

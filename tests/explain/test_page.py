@@ -134,6 +134,7 @@ const made = JSON.parse(process.argv[2]).map(([kind, r]) => ({
 }));
 for (const element of made) element.classList.owner = element;
 globalThis.document = { querySelectorAll: () => made };
+globalThis.location = { hash: '' };
 eval(require('fs').readFileSync(process.argv[3], 'utf8'));
 const lit = () => made.flatMap((element, n) => element.lit ? [n] : []);
 const found = made.map(element => {

@@ -139,3 +139,11 @@ def test_a_region_opens_and_shuts(opened: Any) -> None:
     assert not steps.is_visible()
     region.locator("summary").click()
     assert steps.is_visible() and "fewer FLOPs" in steps.inner_text()
+
+
+def test_an_address_points_at_a_region(opened: Any, drawn: Path) -> None:
+    opened.goto(f"{drawn.as_uri()}#r1")
+    opened.reload()
+    away(opened)
+    assert lit(opened, "program") and lit(opened, "plan") and lit(opened, "derivation") == 1
+    assert "on" in str(opened.locator("details >> nth=1").get_attribute("class"))
