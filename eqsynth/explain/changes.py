@@ -50,6 +50,7 @@ class Side:
         terms: what it computes that isn't constant.
         time_s: what these take, and those of equal regions; None if that isn't known.
         seconds, kernels: of terms in the lines, as far as they are known.
+        where: of a whole program, what names of constants in its lines stand for.
         flops, bytes: of the terms.
     """
 
@@ -60,6 +61,7 @@ class Side:
     time_s: float | None = None
     seconds: Mapping[Tensor, float] = field(default_factory=dict)
     kernels: Mapping[Tensor, str] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flops(self) -> int:
@@ -179,10 +181,10 @@ class _Comparison:
         roots = [self.derivation.outputs_of(whole) for whole in (before, after)]
         terms = [tuple(t for t in topological(root) if not t.constant) for root in roots]
         names, known = Names(self.classes, {}, [*terms[0], *terms[1]]), self.times
-        return (
-            self._side(roots[0], terms[0], names, known.before, {}),
-            self._side(roots[1], terms[1], names, known.after, known.kernels),
-        )
+        old = self._side(roots[0], terms[0], names, known.before, {})
+        new = self._side(roots[1], terms[1], names, known.after, known.kernels)
+        told = [names.where(map(str, side.lines)) for side in (old, new)]
+        return replace(old, where=told[0]), replace(new, where=told[1])
 
     def _places(self) -> list[Term]:
         order = [self.classes[t] for t in topological(list(self.found.values())) if not t.constant]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from eqsynth.explain.changes import Change, Side
 from eqsynth.explain.explanation import Explanation, NoExplanation
-from eqsynth.explain.told import SCREEN, headline, milliseconds, region
+from eqsynth.explain.told import SCREEN, headline, is_as_before, milliseconds, region
 from eqsynth.ir.formulas import Line
 from eqsynth.ir.tensor import Tensor
 
@@ -107,6 +107,10 @@ def _lines(side: Side, number: int, marks: _Marks, longest_s: float) -> str:
         )
     if len(side.lines) > _LONGEST:
         rows.append(f"<p class=cut>{len(side.lines) - _LONGEST} lines more were cut</p>")
+    if side.where:
+        told = "\n".join(escape(f"{name}: {text}") for name, text in side.where.items())
+        rows.append(f"<details><summary>{len(side.where)} constants</summary>"
+                    f"<pre class=wrap>{told}</pre></details>")  # fmt: skip
     return "\n".join(rows)
 
 
@@ -123,12 +127,15 @@ def _changes(changes: Sequence[Change]) -> str:
     if not changes:
         return "<p>no operator was changed</p>"
     found = []
-    for number, change in enumerate(changes):
+    # What changed comes first; what only another kernel runs is shut.
+    ordered = sorted(enumerate(changes), key=lambda item: is_as_before(item[1]))
+    for place, (number, change) in enumerate(ordered):
         marks = [f"r{number}", *(f"r{number}-{n}" for n in range(len(change.alike)))]
+        opened = " open" if place < 3 and not is_as_before(change) else ""
         what, gained = headline(change)
-        told = "\n".join(map(_step_line, region(change, SCREEN)[1:]))
+        told = "\n".join(map(_step_line, region(change, SCREEN, headed=False)))
         found.append(
-            f'<details class=change data-r="{" ".join(marks)}"{" open" if number < 3 else ""}>'
+            f'<details class=change data-r="{" ".join(marks)}"{opened}>'
             f"<summary><code>{escape(what)}</code><em>{escape(gained)}</em></summary>"
             f"<pre>{told}</pre></details>"
         )
@@ -231,7 +238,7 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 0; }
 header { display: flex; gap: 1em; align-items: baseline; padding: .5em 1em; }
 header { border-bottom: 1px solid var(--line); }
 h1, header p { font-size: 1em; margin: 0; }
-#panels { display: grid; grid-template-columns: 1fr 1.9fr 1fr; height: 70vh; }
+#panels { display: grid; grid-template-columns: 1fr 2.05fr 1fr; height: 70vh; }
 #panels section { overflow: auto; padding: 0 1em 1em; border-right: 1px solid var(--line); }
 #panels section { min-width: 0; }
 h2 { font-size: 1em; position: sticky; top: 0; background: Canvas; padding: .6em 0; margin: 0; }
@@ -242,6 +249,7 @@ pre { font-size: 11px; white-space: pre; overflow-x: auto; margin: .5em 0; }
 .changed { border-left-color: var(--bar); }
 .line small { display: block; opacity: .65; }
 .on { background: var(--on); }
+pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
 details { border: 1px solid var(--line); border-radius: 4px; margin: 0 0 .6em; padding: .4em; }
 summary { cursor: pointer; }
 summary em { display: block; opacity: .8; }

@@ -42,6 +42,8 @@ def _is_worth_a_table(change: Change) -> bool:
 
 def _short(change: Change) -> str:
     before, after = change.before, change.after
+    if is_as_before(change):
+        return f"{before.formula or counted(before.kinds)} by another kernel"
     if _is_fused(change):
         return f"{before.formula or counted(before.kinds)} in one kernel"
     if before.formula and after.formula:
@@ -57,10 +59,15 @@ def _is_fused(change: Change) -> bool:
 
 def is_as_before(change: Change) -> bool:
     """Whether the same operators stand there, only that others run them."""
+    counts = [sum(side.kinds.values()) for side in (change.before, change.after)]
+    return counts[0] == counts[1] and _reads_alike(change)
+
+
+def _reads_alike(change: Change) -> bool:
+    """Whether both sides are spelled the same, line by line."""
     sides = change.before, change.after
-    counts = [sum(side.kinds.values()) for side in sides]
     old, new = ([spelled(line.text) for line in side.lines] for side in sides)
-    return counts[0] == counts[1] and old == new
+    return old == new
 
 
 def counted(kinds: Mapping[str, int]) -> str:
@@ -112,13 +119,15 @@ def _alike(change: Change) -> str:
 # ---- a region -----------------------------------------------------------------------------------
 
 
-def region(change: Change, longest: int = SCREEN) -> list[str]:
-    """The lines that tell of a region, at most so many."""
-    found = [*_headline(change), *_places(change)]
+def region(change: Change, longest: int = SCREEN, headed: bool = True) -> list[str]:
+    """The lines that tell of a region, at most so many; without its headline if that is told."""
+    found = [*(_headline(change) if headed else ()), *_places(change)]
     found += [f"  {name}: {told}" for name, told in list(change.where.items())[:8]]
     if len(change.where) > 8:
         found.append(f"  and {len(change.where) - 8} more names")
-    if _is_worth_a_table(change):
+    if _is_fused(change) and _reads_alike(change):
+        found += _table(change.after, 4, indent=2)
+    elif _is_worth_a_table(change):
         half = max(4, (longest - len(found)) // 4)
         found += ["  before", *_table(change.before, half)]
         found += ["  after", *_table(change.after, half)]
@@ -133,8 +142,9 @@ def _places(change: Change) -> list[str]:
     return [f"  in {'; '.join(told[:4])}{more}"] if told else []
 
 
-def _table(side: Side, longest: int) -> list[str]:
+def _table(side: Side, longest: int, indent: int = 4) -> list[str]:
     """The lines of a side, each with its type and its share of the work."""
+    ahead = " " * indent
     rows = [(str(line), *_facts(line, side)) for line in side.lines]
     shown = rows if len(rows) <= longest else [*rows[: longest - 2], *rows[-1:]]
     widths = [max((len(row[n]) for row in shown), default=0) for n in range(len(rows[0]))]
@@ -142,9 +152,9 @@ def _table(side: Side, longest: int) -> list[str]:
     found = []
     for text, *facts in shown:
         if len(text) > widths[0]:
-            found.append(f"    {text}")
+            found.append(f"{ahead}{text}")
             text = ""
-        found.append("    " + "  ".join(map(str.ljust, (text, *facts), widths)).rstrip())
+        found.append(ahead + "  ".join(map(str.ljust, (text, *facts), widths)).rstrip())
     if len(rows) > len(shown):
         found.insert(-1, f"    … {len(rows) - len(shown)} lines more")
     return found
@@ -174,7 +184,7 @@ def _steps(change: Change, room: int) -> list[str]:
         return [f"  by {_names(change.rules)}", '  too many steps to show: explain("full")']
     if len(change.steps) == 1 and _is_worth_a_table(change):
         # The tables say what it changed; that operators are what they mean nobody has to be told.
-        rules = [] if _is_fused(change) else change.steps[0].rules
+        rules = [rule for rule in change.steps[0].rules if not is_spelling(rule)]
         found = [f"  by {_names(rules)}"] if rules else []
     else:
         found = [line for n, step in enumerate(change.steps, 1) for line in _step(n, step)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,16 @@ from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
 from eqsynth.explain import Explanation, explain_plan, planned_values
-from eqsynth.explain.told import SCREEN, headline, region
+from eqsynth.explain.changes import Change, Side
+from eqsynth.explain.told import SCREEN, headline, region, summary
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import OperatorTimes
 from eqsynth.frontend.torch_export import capture
-from eqsynth.ir.tensor import Op
+from eqsynth.ir.formulas import Line
+from eqsynth.ir.tensor import Input, Op
+from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import load_rules
@@ -59,7 +63,15 @@ class Layer(nn.Module):
         return x + self.down(torch.relu(self.up(self.after(x))))
 
 
+class Gate(nn.Module):
+    """Of an LSTM: parts of one product, each through its function."""
+
+    def forward(self, gates: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(gates[:, 4:8]) * c
+
+
 PROGRAMS = {
+    "gate": (Gate(), (torch.ones(3, 16), torch.ones(3, 4))),
     "linear_attention": (LinearAttention(), tuple(torch.ones(2, 64, 8) for _ in range(3))),
     "resnet_block": (Block(), (torch.ones(1, 4, 6, 6),)),
     "two_layers": (nn.Sequential(Layer(), Layer()), (torch.ones(1, 6, 8),)),
@@ -163,3 +175,21 @@ def test_what_changed_nothing_is_no_region() -> None:
     assert explanation.changes == ()
     assert str(explanation) == "no operator was changed"
 
+
+
+def of_one_line(text: str, kinds: dict[str, int], **known: Any) -> Side:
+    term = Input("x", TensorType((2, 3), "float32"))
+    return Side((Line("t0", text, term, (term,)),), text, kinds, (term,), **known)
+
+
+def test_what_only_another_kernel_runs_is_a_line() -> None:
+    x = Input("x", TensorType((2, 3), "float32"))
+    before = of_one_line("x @ w0", {"matmul": 1}, time_s=2e-5)
+    after = of_one_line("x @ w7", {"matmul": 1}, time_s=1e-5, kernels={x: "tvm rows"})
+    same = Change(before, after, {}, ("head",), (), 1, ("matmul-definition",))
+    assert headline(same)[0] == "x @ w0 by another kernel"
+    assert summary([same]).splitlines() == [
+        "as before, by other kernels:", "  x @ w0 in head  0.020 -> 0.010 ms  tvm rows",
+    ]  # fmt: skip
+    other = replace(same, after=replace(after, lines=of_one_line("w7 @ x", {}).lines))
+    assert not summary([other]).startswith("as before")

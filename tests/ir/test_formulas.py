@@ -47,6 +47,13 @@ def text(term: Tensor, longest: int = 200) -> str | None:
         (eqsynth.scope(lambda i, j: A[j, i], i=4, j=4), "aᵀ"),
         (eqsynth.scope(lambda i, j: A[i, j] * V[i], i=4, j=4), "a * v[:, None]"),
         (eqsynth.scope(lambda i, j: A[i, j] * V[j] + 2.0, i=4, j=4), "a * v + 2"),
+        (eqsynth.scope(lambda i, j: A[i, j] - V[j] * A[j, i], i=4, j=4), "a - v * aᵀ"),
+        (eqsynth.scope(lambda i, j: A[i, j + 1] * A[2, j], i=4, j=3), "a[:, 1:4] * a[2, 0:3]"),
+        (eqsynth.scope(lambda i, j: A[i, j] + A[i, 1], i=4, j=4), "a + a[:, 1:2]"),
+        (
+            eqsynth.scope(lambda i: eqsynth.sum(lambda k: A[i, k] * A[i, k] * 0.5, k=4), i=4),
+            "sum(0.5 * a * a, axis 1)",
+        ),
         (eqsynth.scope(lambda i, j: A[i + 1, 2 * j], i=3, j=2), "a[1:4, 0:3:2]"),
         (eqsynth.scope(lambda i: eqsynth.sum(lambda k: A[i, k], k=4), i=4), "sum(a, axis 1)"),
         (

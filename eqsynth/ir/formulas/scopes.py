@@ -32,6 +32,7 @@ from eqsynth.ir.scalar import (
     Sum,
     factors_of,
     iterators,
+    product,
     reads,
     substitute,
     tensors,
@@ -232,6 +233,10 @@ def _scalar(part: Scalar, read: Callable[[Read], Formula | None]) -> Formula | N
             if len(inside) < len(args):
                 return None
             return f"{fn}({', '.join(text for text, _ in inside)})", ATOM
+        case Prod(factors=parts) if Num(-1) in parts and len(parts) > 1:
+            rest = product([other for other in parts if other != Num(-1)])
+            inner = _scalar(rest, read)
+            return None if inner is None else (f"-{tight(inner, PRODUCT)}", PRODUCT)
         case Prod(factors=parts):
             return _joined(" * ", PRODUCT, parts, read)
         case Sum(terms=parts):
