@@ -14,6 +14,7 @@ from functools import partial
 
 from eqsynth import telling
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.schedule import collecting_seldom
 from eqsynth.egraph.segments import Segment
 from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
@@ -152,7 +153,8 @@ class Search:
         # Building comes after the deadline, so that it may take a share of the limit's slack.
         slack_s = 0.2 * settings.time_limit_s + 0.5
         settle: Callable[[Extraction | None], None] = Searched.settle
-        with closing(Profile(target.key())) as profile:
+        # What is chosen from is as many objects as the e-graph, and no garbage.
+        with closing(Profile(target.key())) as profile, collecting_seldom():
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)
             tried = engines_of(settings.engines)

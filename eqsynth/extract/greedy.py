@@ -24,7 +24,7 @@ from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placehold
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
 from eqsynth.extract.layout import normalized, view_kernel
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.prices import Choice, Prices, Way
+from eqsynth.extract.prices import Choice, Prices, Way, Ways
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
@@ -43,7 +43,6 @@ class _Best(NamedTuple):
     choices: dict[int, Choice]
 
 
-Ways = Mapping[ClassRef, Sequence[Way]]
 Members = Mapping[ClassRef, Sequence[Tensor]]
 
 
@@ -223,9 +222,7 @@ class _Run:
         shared: bool,
     ) -> None:
         self._table, self._prices, self._shared = table, prices, shared
-        self._ways: list[list[tuple[int, Choice]]] = [
-            [] if ref.constant else list(map(prices.cheapest, ways[ref])) for ref in table.order
-        ]
+        self._ways = prices.priced(ways, table.order)
         if shared:
             self._ways = [list(map(self._per_reader, own)) for own in self._ways]
         self._views = table.viewed(members)

@@ -139,6 +139,17 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class Compiling(Protocol):
+    """A backend that takes regions.
+
+    Attributes:
+        slow: compiling one takes about a second for each of its kernels.
+    """
+
+    slow: bool
+
+
+@runtime_checkable
 class Fusing(Protocol):
     """A backend that may compute a map together with the reduction that it reads."""
 

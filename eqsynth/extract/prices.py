@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.kernel import Kernel
+from eqsynth.ir.tensor import ClassRef
 
 Costs = Callable[[Kernel], float]
 
@@ -24,6 +25,9 @@ class Way:
     needs: tuple[int, ...]
     candidates: tuple[Candidate, ...]
     kernels: tuple[int, ...]
+
+
+Ways = Mapping[ClassRef, Sequence[Way]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,16 @@ class Prices:
         self._known: dict[int, float] = {}
         self._cheapest: dict[tuple[int, ...], int] = {}
         self._choices: dict[Way, tuple[int, Choice]] = {}
+        # By identity; the ways are held, so that no others take their place.
+        self._priced: dict[int, tuple[Ways, list[list[tuple[int, Choice]]]]] = {}
+
+    def priced(self, ways: Ways, order: Sequence[ClassRef]) -> list[list[tuple[int, Choice]]]:
+        """The cheapest candidates of all ways, class by class; none of constants. Asked for again
+        it is the same list: plans that are made at one time have it in common."""
+        if id(ways) not in self._priced:
+            found = [[] if ref.constant else list(map(self.cheapest, ways[ref])) for ref in order]
+            self._priced[id(ways)] = ways, found
+        return self._priced[id(ways)][1]
 
     def cheapest(self, way: Way) -> tuple[int, Choice]:
         """The state that a way gives, and the choice of its cheapest candidate."""

@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, combinations
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
-from eqsynth.egraph.segments import Segment, inlined, stitch
-from eqsynth.extract.candidates import copy_kernel, unplaced
+from eqsynth.egraph.segments import Segment, stitch
+from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel
-from eqsynth.extract.kernel import Backend, Kernel, Layout, contiguous
+from eqsynth.extract.handing import CHOSEN, ORIGINAL, SIDES, Try, handed
+from eqsynth.extract.kernel import Backend, Compiling, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
 from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure, OnEngine
 from eqsynth.extract.spans import Span, Spans, spans
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
+from eqsynth.ir.tensor import ClassRef, Input
 
 LIGHT = 0.1
 """A span that takes less than this part of the plan is not tried by itself: an engine takes
@@ -46,6 +48,13 @@ longer than the other's on the same engine by more than this factor, its parts a
 APART = 3.0
 """Times of whole programs, taken one after the other, that are further apart than this factor tell
 which is faster. (OpenVINO on GPT-2 of 4 layers: 2.5 and 5.7 ms in two runs of one minute.)"""
+
+SAMPLE = 0.25
+"""Part of the plan's time that a slow engine compiles first, at most. (resnet18, tiled: the whole
+as it was chosen is 28 kernels for Inductor, 33 to 46 s of CPU, a sample of it 14.)"""
+
+FEW = 12
+"""Steps of a plan that are handed over as a whole at once."""
 
 COMPILE_S = 5.0
 """What an engine takes to compile a region, about."""
@@ -69,7 +78,7 @@ def first_asked(
     plan, span = Plan((), inputs, roots, 0.0), Span(0, 0, results)
     if within_s < 2 * COMPILE_S or not results:
         return graph, []
-    return graph, [step for e in engines for step in _ways(graph, plan, span, (e, _ORIGINAL))]
+    return graph, [step for e in engines for step in handed(graph, plan, span, (e, ORIGINAL))]
 
 
 def reserved_s(left_s: float, compiled_s: float) -> float:
@@ -97,10 +106,11 @@ def with_engines(
     """The extraction, with regions on engines where these were measured to be faster.
 
     The whole is tried first, then its halves where nobody wins clearly, then theirs, so long as the
-    last halving gained a hundredth: an engine takes seconds for each. A region is timed as a
-    whole, so the plan's own kernels weigh what they take as a program (``Extraction.together``). At
-    the deadline what was measured until then decides. In the last half of the time, less what one
-    compilation takes, none is begun.
+    last halving gained a hundredth: an engine takes seconds for each. A slow engine gets a sample
+    of what was chosen before the whole of it, and no more if at that pace it loses clearly. A
+    region is timed as a whole, so the plan's own kernels weigh what they take as a program
+    (``Extraction.together``). At the deadline what was measured until then decides. In the last
+    half of the time, less what one compilation takes, none is begun.
 
     Args:
         tell: is told the steps before their kernels are measured, and whether each is the whole
@@ -118,17 +128,29 @@ def with_engines(
     timed, ended = 0, found.ended
     weights = [_own_s(plan, part, found.together) for part in parts]
     total_s = sum(weights)
-    every = tuple((engine, side) for engine in engines for side in _SIDES)
-    level: list[tuple[int, int, tuple[_Try, ...]]] = [(0, len(parts), every)]
+    every = tuple((engine, side) for engine in engines for side in SIDES)
+    samples = _samples(graph, parted, every, weights, costs)
+    if samples and time.monotonic() < begin_until:
+        all_ = parted.joined(0, len(parts))
+        others = [s for t in every if t not in samples for s in handed(graph, plan, all_, t)]
+        tell(others, True)
+        timed += _time([step.kernel for step in others], costs, measure, end)
+        best_s = min([total_s, *(_placed(step, plan, all_, costs).cost_s for step in others)])
+        tell([step for step, _ in samples.values()], False)
+        for tried, (step, own_s) in samples.items():
+            timed += _time([step.kernel], costs, measure, end)
+            if CLEAR * best_s / total_s < costs.timed_only(step.kernel) / own_s < float("inf"):
+                every = tuple(t for t in every if t != tried)
+    level: list[tuple[int, int, tuple[Try, ...]]] = [(0, len(parts), every)]
     while level:
-        halves: list[tuple[int, int, tuple[_Try, ...]]] = []
-        refused: list[tuple[int, int, tuple[_Try, ...]]] = []
+        halves: list[tuple[int, int, tuple[Try, ...]]] = []
+        refused: list[tuple[int, int, tuple[Try, ...]]] = []
         for first, last, tries in level:
             if time.monotonic() >= begin_until:
                 ended = False
                 break
             span = parted.joined(first, last)
-            ways = [(tried, step) for tried in tries for step in _ways(graph, plan, span, tried)]
+            ways = [(tried, step) for tried in tries for step in handed(graph, plan, span, tried)]
             tell([step for _, step in ways], (first, last) == (0, len(parts)))
             kernels = [step.kernel for _, step in ways]
             timed += _time(kernels, costs, measure, end)
@@ -143,7 +165,7 @@ def with_engines(
             own_s = sum(weights[first:last])
             # What is shared is too light to be a half.
             halved = _halves(first + (first == 0 and bool(parted.shared)), last, weights)
-            again: dict[tuple[int, int], tuple[_Try, ...]] = {}
+            again: dict[tuple[int, int], tuple[Try, ...]] = {}
             if took:
                 best = min(took, key=lambda tried: (took[tried], tried[1]))
                 if took[best] < choices.get((first, last), (float("inf"),))[0]:
@@ -183,13 +205,42 @@ def on_engines(
         if engine is None or region.parts != len(parts) or region.first < begin:
             return None
         span = parted.joined(region.first, region.last)
-        step = next(_ways(graph, plan, span, (engine, region.side)), None)
+        step = next(handed(graph, plan, span, (engine, region.side)), None)
         if step is None:
             return None
         way += [*((part, None) for part in parts[begin : region.first]), (span, step)]
         begin = region.last
     way += [(part, None) for part in parts[begin:]]
     return replace(found, plan=_joined(found.plan, plan, plan.cost_s, way), regions=tuple(regions))
+
+
+def _samples(
+    graph: EGraph,
+    parted: Spans,
+    tries: Sequence[Try],
+    weights: Sequence[float],
+    costs: CostModel,
+) -> dict[Try, tuple[PlanStep, float]]:
+    """For slow engines: the heaviest range of spans that is no more than a sample, as it was
+    chosen, as one step, and what the plan's own kernels take for it. None for what is compiled at
+    once, or was before: few steps, terms of the original."""
+    ends, most_s = [0.0, *accumulate(weights)], SAMPLE * sum(weights)
+    ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
+    own_s, first, last = max((r for r in ranges if r[0] <= most_s), default=(0.0, 0, 0))
+    plan, found = parted.plan, dict[Try, tuple[PlanStep, float]]()
+    if len(plan.steps) <= FEW or own_s < LIGHT * ends[-1]:
+        return found
+    whole, part = parted.joined(0, len(parted.parts)), parted.joined(first, last)
+    for engine, side in tries:
+        if side != CHOSEN or not (isinstance(engine, Compiling) and engine.slow):
+            continue
+        ways = (handed(graph, plan, whole, (engine, own)) for own in SIDES)
+        chosen, original = ({step.kernel for step in way} for way in ways)
+        costs.load([*chosen])
+        if not chosen <= original and not all(map(costs.measured, chosen)):
+            for step in handed(graph, plan, part, (engine, side)):
+                found[engine, side] = step, own_s
+    return found
 
 
 def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:
@@ -229,7 +280,7 @@ def _placed(step: PlanStep, plan: Plan, span: Span, costs: CostModel) -> PlanSte
     return replace(step, cost_s=cost_s)
 
 
-def _near(took: Mapping[_Try, float]) -> tuple[_Try, ...]:
+def _near(took: Mapping[Try, float]) -> tuple[Try, ...]:
     """What is tried on the parts of a range: of each engine the sides that were nearly its best,
     unless it was far from the best engine."""
     best: dict[str, float] = {}
@@ -266,84 +317,8 @@ def _trimmed(
     return [(a, b) for a, b in ends if a < b and sum(weights[a:b]) >= least][:1]
 
 
-def _is_taken(graph: EGraph, parted: Spans, tried: _Try, first: int, last: int) -> bool:
-    return any(True for _ in _ways(graph, parted.plan, parted.joined(first, last), tried))
-
-
-# A span as it was chosen, and as it was in the original.
-_CHOSEN, _ORIGINAL = _SIDES = (0, 1)
-
-_Try = tuple[Backend, int]
-"""An engine, and the side whose terms it gets."""
-
-
-def _ways(graph: EGraph, plan: Plan, span: Span, tried: _Try) -> Iterator[PlanStep]:
-    """The span as one step on an engine; none if the engine, or the side, has no such."""
-    chosen: dict[ClassRef, Tensor] = {}
-    for step in plan.steps[span.first : span.last]:
-        if not isinstance(step.member, ClassRef):
-            chosen.setdefault(step.result[0], step.member)
-    given = {ref for ref, _ in plan.inputs.values()}
-    given |= {ref for step in plan.steps[: span.first] for ref, _ in (step.result, *step.also)}
-    roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
-    engine, side = tried
-    first = {ref: members[0] for ref, members in graph.original.items() if members}
-    region = _region(roots, (chosen, first)[side], given)
-    if region is None:
-        return
-    known = tuple(arg.constant for arg in region.args)
-    for kernel in engine.kernels(unplaced(region), known):
-        yield _step(region, kernel, roots)
-
-
-def _region(
-    roots: Sequence[ClassRef], members: Mapping[ClassRef, Tensor], given: set[ClassRef]
-) -> Region | None:
-    """The terms of the roots down to what is given and to constants; None where a class has no
-    member among those that are asked for."""
-    args: dict[ClassRef, Tensor] = {}
-    terms: dict[Tensor, Tensor] = {}
-    stack: list[tuple[ClassRef, bool]] = [(root, False) for root in reversed(roots)]
-    open_: set[ClassRef] = set()
-    while stack:
-        ref, ready = stack.pop()
-        if ref in terms:
-            continue
-        if ref.constant or ref in given:
-            args[ref] = terms[ref] = Input(str(len(args)), ref.type)
-            continue
-        member = members.get(ref)
-        if not isinstance(member, Op | Scope | Region) or (ref in open_ and not ready):
-            return None
-        if ready:
-            if isinstance(member, Region):
-                (terms[ref],) = inlined(member, [terms[arg] for arg in member.args])
-            else:
-                terms[ref] = over(member, terms)
-            continue
-        open_.add(ref)
-        stack.append((ref, True))
-        stack.extend(
-            (arg, False)
-            for arg in reversed(args_of(member))
-            if isinstance(arg, ClassRef) and arg not in terms
-        )
-    outputs = tuple(terms[root] for root in roots)
-    return Region(outputs, tuple(args)) if not all(root in args for root in roots) else None
-
-
-def _step(region: Region, kernel: Kernel, roots: Sequence[ClassRef]) -> PlanStep:
-    args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
-    results = [(root, contiguous(len(root.shape))) for root in roots]
-    return PlanStep(
-        kernel,
-        region,
-        tuple((arg, contiguous(len(arg.shape))) for arg in args if not arg.constant),
-        {n: arg for n, arg in enumerate(args) if arg.constant},
-        results[0],
-        0.0,
-        tuple(results[1:]),
-    )
+def _is_taken(graph: EGraph, parted: Spans, tried: Try, first: int, last: int) -> bool:
+    return any(True for _ in handed(graph, parted.plan, parted.joined(first, last), tried))
 
 
 def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> float:

@@ -19,10 +19,10 @@ from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
 from eqsynth.extract.blocks import Problem, Solved, improved, least_s
 from eqsynth.extract.candidates import Candidate
-from eqsynth.extract.greedy import Greedy, Ways
+from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.prices import Choice, Costs, Prices, Worth
+from eqsynth.extract.prices import Choice, Costs, Prices, Ways, Worth
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
 # Seconds that stating the choice of all classes at once may take; with less it isn't begun.
@@ -201,7 +201,7 @@ class Selection:
         for place, ref in enumerate(table.order):
             if ref.constant:
                 continue
-            own = [prices.cheapest(way) for way in self._ways[ref]]
+            own = prices.priced(self._ways, table.order)[place]
             found[place] = [(s, choice) for s, choice in own if math.isfinite(choice.cost_s)]
             if any(isinstance(member, Input) for member in self.graph.classes[ref]):
                 given = table.number(ref, contiguous(len(ref.shape)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,45 @@ def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
         graph, found, engines(["inductor"]), costs, measure, 600.0, in_turns=in_turns
     )
     assert len(asked) >= 2 and better.plan.steps[0].kernel == asked[chosen]
+
+
+@cache
+def sixteen_layers() -> EGraph:
+    h: Expr = X
+    for _ in range(16):
+        h = ops.tanh(h @ W)
+    program = capture_expression(h).program
+    segments, rules = cut(program), load_rules().select()
+    graphs = {
+        s.key: saturate_terms(s.roots, rules, DEFAULT_PHASES, Limits(), False) for s in segments
+    }
+    return stitch(program, segments, [graphs[segment.key] for segment in segments])
+
+
+@pytest.mark.parametrize(
+    ("sample_s", "original_s", "compiled"),
+    [(4.0, 40.0, True), (13.0, 40.0, False), (4.0, 1.0, False)],
+    ids=["near", "slower than own kernels", "slower than the original"],
+)
+def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
+    costs: CostModel, sample_s: float, original_s: float, compiled: bool
+) -> None:
+    """As they were chosen, layers are a step and a second each, and four are a sample."""
+    graph = sixteen_layers()
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+    )
+    assert len(found.plan.steps) == 16
+    takes = {"Region of 32 operators": original_s, "Region of 4 operators": sample_s}
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        (label,) = (kernel.term.label for kernel in kernels)
+        asked.append(label)
+        return dict.fromkeys(kernels, seconds(takes.get(label, 99.0)))
+
+    with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
+    assert asked == [*takes, *["Region of 16 operators"] * compiled]
 
 
 @pytest.mark.rotating

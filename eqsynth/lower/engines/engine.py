@@ -16,9 +16,14 @@ from eqsynth.lower.engines.ahead import guarded, settled, taken_apart
 
 
 class Engine(Protocol):
-    """Something that compiles regions whose positions are arguments (``ahead.py``)."""
+    """Something that compiles regions whose positions are arguments (``ahead.py``).
+
+    Attributes:
+        slow: that takes about a second for each kernel of a region.
+    """
 
     name: str
+    slow: bool
 
     def version(self) -> str | None:
         """Of the library, found without importing it; None where it isn't installed, or lacks what
@@ -52,7 +57,7 @@ class RegionBackend:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.name = engine, engine.name
+        self.engine, self.name, self.slow = engine, engine.name, engine.slow
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """One, contiguous in and out, for a region without opaque operators that the engine

@@ -28,6 +28,7 @@ class Inductor:
     """Implements ``Engine``."""
 
     name = "inductor"
+    slow = True
 
     def version(self) -> str | None:
         # As plain text: kernels are kept as data.

@@ -25,6 +25,7 @@ class OnnxRuntime:
     """Implements ``Engine``."""
 
     name = "onnxruntime"
+    slow = False
 
     def version(self) -> str | None:
         return installed_version("onnxruntime", "onnx")

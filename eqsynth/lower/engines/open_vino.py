@@ -48,6 +48,7 @@ class OpenVino:
     """Implements ``Engine``."""
 
     name = "openvino"
+    slow = False
 
     def version(self) -> str | None:
         return installed_version("openvino", "onnx")

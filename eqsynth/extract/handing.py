@@ -1,0 +1,93 @@
+"""A span of a plan as one step on an engine: as it was chosen, and as it was in the original.
+
+    steps of conv, relu (chosen: tiles, products, tiles)    ->    Region of three terms, or of two
+
+Not here: which spans are handed over, and what becomes of them (``regions.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.segments import inlined
+from eqsynth.extract.candidates import unplaced
+from eqsynth.extract.kernel import Backend, Kernel, contiguous
+from eqsynth.extract.plan import Plan, PlanStep
+from eqsynth.extract.spans import Span
+from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
+
+CHOSEN, ORIGINAL = SIDES = (0, 1)
+"""A span as it was chosen, and as it was in the original."""
+
+Try = tuple[Backend, int]
+"""An engine, and the side whose terms it gets."""
+
+
+def handed(graph: EGraph, plan: Plan, span: Span, tried: Try) -> Iterator[PlanStep]:
+    """The span as one step on an engine; none if the engine, or the side, has no such."""
+    chosen: dict[ClassRef, Tensor] = {}
+    for step in plan.steps[span.first : span.last]:
+        if not isinstance(step.member, ClassRef):
+            chosen.setdefault(step.result[0], step.member)
+    given = {ref for ref, _ in plan.inputs.values()}
+    given |= {ref for step in plan.steps[: span.first] for ref, _ in (step.result, *step.also)}
+    roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
+    engine, side = tried
+    first = {ref: members[0] for ref, members in graph.original.items() if members}
+    region = _region(roots, (chosen, first)[side], given)
+    if region is None:
+        return
+    known = tuple(arg.constant for arg in region.args)
+    for kernel in engine.kernels(unplaced(region), known):
+        yield _step(region, kernel, roots)
+
+
+def _region(
+    roots: Sequence[ClassRef], members: Mapping[ClassRef, Tensor], given: set[ClassRef]
+) -> Region | None:
+    """The terms of the roots down to what is given and to constants; None where a class has no
+    member among those that are asked for."""
+    args: dict[ClassRef, Tensor] = {}
+    terms: dict[Tensor, Tensor] = {}
+    stack: list[tuple[ClassRef, bool]] = [(root, False) for root in reversed(roots)]
+    open_: set[ClassRef] = set()
+    while stack:
+        ref, ready = stack.pop()
+        if ref in terms:
+            continue
+        if ref.constant or ref in given:
+            args[ref] = terms[ref] = Input(str(len(args)), ref.type)
+            continue
+        member = members.get(ref)
+        if not isinstance(member, Op | Scope | Region) or (ref in open_ and not ready):
+            return None
+        if ready:
+            if isinstance(member, Region):
+                (terms[ref],) = inlined(member, [terms[arg] for arg in member.args])
+            else:
+                terms[ref] = over(member, terms)
+            continue
+        open_.add(ref)
+        stack.append((ref, True))
+        stack.extend(
+            (arg, False)
+            for arg in reversed(args_of(member))
+            if isinstance(arg, ClassRef) and arg not in terms
+        )
+    outputs = tuple(terms[root] for root in roots)
+    return Region(outputs, tuple(args)) if not all(root in args for root in roots) else None
+
+
+def _step(region: Region, kernel: Kernel, roots: Sequence[ClassRef]) -> PlanStep:
+    args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
+    results = [(root, contiguous(len(root.shape))) for root in roots]
+    return PlanStep(
+        kernel,
+        region,
+        tuple((arg, contiguous(len(arg.shape))) for arg in args if not arg.constant),
+        {n: arg for n, arg in enumerate(args) if arg.constant},
+        results[0],
+        0.0,
+        tuple(results[1:]),
+    )
