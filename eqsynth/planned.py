@@ -13,7 +13,7 @@ device (``lower/cuda``), what runs on this machine (``pipeline.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -27,11 +27,11 @@ from eqsynth.extract.cost import DOUBT, CostModel, measurement_key
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import COMPUTE, Profile
 from eqsynth.extract.select import Selection
-from eqsynth.extract.target import CPU, CUDA, Target
+from eqsynth.extract.target import CPU, KINDS, Target
 from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.torch_export import capture
-from eqsynth.lower.cuda.backend import Load, gpu_backends
+from eqsynth.lower.backends import planning_backends
 from eqsynth.lower.places import HOST, Place, elsewhere, moved
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lowered import lowered, mutations_of
@@ -52,7 +52,7 @@ def plan(
     time_limit_s: float = 60.0,
     numerics: str = "real",
     certify: bool = False,
-    load: Load | None = None,
+    load: Callable[..., Any] | None = None,
 ) -> CompiledProgram:
     """A program for a GPU that needn't be here, by its profile. ``str`` of it is a line a step: the
     kernel, the layouts, the result's type.
@@ -71,11 +71,12 @@ def plan(
         LoweringError: a kernel has no code.
         CertificateError: a certificate fails.
     """
-    if target is None or target.name != CUDA:
+    if target is None or target.name == CPU:
+        others = ", ".join(repr(kind) for kind in KINDS if kind != CPU)
         raise EqsynthError(
             "plan: a plan for a device that isn't here is one for a GPU, by its profile",
             got=repr(target and target.device.model),
-            expected=f"a Target of the kind {CUDA!r}: peaks, levels of memory, operators, layouts",
+            expected=f"a Target of a kind of {others}: peaks, levels of memory, operators, layouts",
             hint="eqsynth profile --device cuda, where the device is, writes it to a file",
         )
     begin = time.monotonic()
@@ -95,7 +96,7 @@ def plan(
     report.segments, report.distinct_segments = len(saturation.segments), saturation.distinct
     report.enodes, report.eclasses, report.stop = graph.enodes, graph.eclasses, graph.stop
     report.rules_fired, report.certified = graph.matches, saturation.certified
-    backends = gpu_backends(target, captured.opaque, load)
+    backends = planning_backends(target, captured.opaque, load)
     with closing(Profile(target.key())) as profile:
         costs = CostModel(target, profile)
         found = candidates(graph, backends)

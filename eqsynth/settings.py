@@ -13,7 +13,7 @@ import torch
 from eqsynth.errors import EqsynthError
 from eqsynth.extract import carried
 from eqsynth.extract.target import CPU, KINDS, Target
-from eqsynth.lower.cuda import driver
+from eqsynth.lower.places import missing
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Settings:
                     expected=", ".join(map(repr, allowed)),
                     hint=f"choose one of the {name}s",
                 )
-        if self.target != CPU and driver.missing():
+        if lacking := missing(self.target):
             raise EqsynthError(
                 f"optimize: programs for {self.target} can't be measured here",
                 where=f"target={self.target!r}",
-                got=driver.missing(),
+                got=lacking,
                 expected="a GPU, or the profile of one",
                 hint="target=FILE plans for the GPU that eqsynth profile --device has written of",
             )

@@ -228,5 +228,21 @@ def test_devices_are_named_by_the_target_and_the_backends() -> None:
     assert not found, "eqsynth.extract.target has the names of devices"
 
 
+def test_the_code_of_a_device_is_asked_for_through_the_backends() -> None:
+    """A module outside of `lower/` asks `backends.py` or `places.py`, and knows no device's own."""
+    of_devices = [path.name for path in (PACKAGE / "lower").iterdir() if path.name in DEVICES]
+    assert of_devices, "a device has a folder of its own"
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] != "lower"
+        for name in imported_modules(
+            ast.parse(path.read_text()), path.relative_to(ROOT).with_suffix("").parts, False
+        )
+        if any(name.startswith(f"eqsynth.lower.{device}") for device in of_devices)
+    ]
+    assert not found
+
+
 def test_a_device_that_is_named_is_found() -> None:
     assert device_names("x.to('cuda:0')\ny.device.type != \"cpu\"\n'the CPU'\n") == [1, 2]

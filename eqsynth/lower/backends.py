@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -60,6 +61,21 @@ def backends_of(
 
     moved = ported(opaque or {}, place_of(target))
     return backend.gpu_backends(target, moved, backend.load_here)
+
+
+def planning_backends(
+    target: Target,
+    opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    load: Callable[..., Any] | None = None,
+) -> tuple[Backend, ...]:
+    """All backends of a device that isn't here.
+
+    Args:
+        load: makes the generated kernels run on this machine; None where nothing is to run.
+    """
+    from eqsynth.lower.cuda import backend
+
+    return backend.gpu_backends(target, opaque, load)
 
 
 def place_of(target: Target) -> Place:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from eqsynth.extract.kernel import Layout, strides
+from eqsynth.extract.kernel import Kernel, Layout, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import is_whole
 from eqsynth.ir.scalar import Read, Scalar, Value, leaves
@@ -98,6 +98,12 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
 def inputs_of(region: Region) -> tuple[Input, ...]:
     """What stands for a region's arguments in its outputs."""
     return tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
+
+
+def nest_of(kernel: Kernel) -> LoopNest:
+    """Of a kernel that is generated."""
+    assert isinstance(kernel.term, Scope | Region)
+    return loop_nest(kernel.term, kernel.inputs, kernel.output)
 
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:

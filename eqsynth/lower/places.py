@@ -90,6 +90,19 @@ def moved(values: T, device: torch.device) -> T:
     return found
 
 
+def missing(kind: str) -> str:
+    """What running on a kind of device lacks here; empty if nothing does.
+
+    >>> missing("cpu")
+    ''
+    """
+    if kind == CPU:
+        return ""
+    from eqsynth.lower.cuda import driver
+
+    return driver.missing()
+
+
 def elsewhere(target: Target) -> Place:
     """A device that isn't here: programs for it can be saved, and not called."""
 

@@ -35,7 +35,13 @@ from eqsynth.ir.scalar import Read, factors_of, leaves
 from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
 from eqsynth.ir.work import by_matrices, operations
 from eqsynth.lower import tvm_kept, tvm_runtime
-from eqsynth.lower.loop_nest import LoopNest, flops_per_element, loop_nest, map_after
+from eqsynth.lower.loop_nest import (
+    LoopNest,
+    flops_per_element,
+    loop_nest,
+    map_after,
+    nest_of,
+)
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
 
@@ -375,21 +381,10 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
 
     tvm_runtime.ensure_runtime()
     functions = {}
-    try:
+    with tvm_runtime.compiling(names, "TVM could not compile a kernel", "code for this machine"):
         for kernel, name in names.items():
-            assert isinstance(kernel.term, Scope | Region)
-            nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
-            functions[name] = prim_func(nest, kernel.schedule, name)
+            functions[name] = prim_func(nest_of(kernel), kernel.schedule, name)
         return tvm.compile(tvm.IRModule(functions), _target(), tir_pipeline=_pipeline())
-    # TVM's errors have no common root but Exception.
-    except Exception as error:
-        raise LoweringError(
-            what="TVM could not compile a kernel",
-            where=", ".join(str(kernel.term.type) for kernel in list(names)[:4]),
-            got=f"{type(error).__name__}: {error}"[:2000],
-            expected="code for this machine",
-            hint="the term still runs through torch",
-        ) from error
 
 
 @lru_cache(maxsize=1)

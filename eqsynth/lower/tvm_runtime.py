@@ -2,7 +2,8 @@
 
 A kernel library finds its runtime through symbols registered with ``tvm_ffi``; calling one
 before any are registered is a crash, so no library is loaded before :func:`ensure_runtime`.
-Not here: making kernels (``eoperators.py``, ``tvm_backend.py``). ``tvm`` itself is never imported.
+And what becomes of TVM's errors. Not here: making kernels (``eoperators.py``, ``tvm_backend.py``).
+``tvm`` itself is never imported.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from eqsynth.errors import LoweringError
+from eqsynth.extract.kernel import Kernel
 
 Threads = Literal["torch", "tvm"]
 
@@ -191,3 +195,23 @@ def load_library(data: bytes) -> Any:
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # the mapping outlives its file
+
+
+@contextmanager
+def compiling(kernels: Iterable[Kernel], what: str, expected: str) -> Iterator[None]:
+    """
+    Raises:
+        LoweringError: whatever goes wrong; TVM's errors have no common root but Exception.
+    """
+    try:
+        yield
+    except LoweringError:
+        raise
+    except Exception as error:
+        raise LoweringError(
+            what=what,
+            where=", ".join(str(kernel.term.type) for kernel in [*kernels][:4]),
+            got=f"{type(error).__name__}: {error}"[:2000],
+            expected=expected,
+            hint="the term still runs through torch",
+        ) from error

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
-from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.ir.tensor import args_of
 from eqsynth.lower.cuda.code import Entry, Source
 from eqsynth.lower.cuda.emitter import thread_func
-from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.loop_nest import nest_of
+from eqsynth.lower.tvm_runtime import compiling
 
 # What TVM puts behind the names of functions that it has split off for the device.
 _SUFFIX: Final = "_kernel"
@@ -34,31 +35,19 @@ def source_of(kernels: Mapping[Kernel, str]) -> Source:
         LoweringError: a kernel has no code.
     """
     functions, launches = {}, {}
-    try:
+    with compiling(kernels, "a kernel has no CUDA code", "the text of a kernel"):
         for kernel, name in kernels.items():
-            assert isinstance(kernel.term, Scope)
-            nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
-            functions[name], launches[kernel] = thread_func(nest, kernel.schedule, name)
+            found = thread_func(nest_of(kernel), kernel.schedule, name)
+            functions[name], launches[kernel] = found
         text = _text(functions)
-    except LoweringError:
-        raise
-    # TVM's errors have no common root but Exception.
-    except Exception as error:
-        raise LoweringError(
-            what="a kernel has no CUDA code",
-            where=", ".join(str(kernel.term.type) for kernel in list(kernels)[:4]),
-            got=f"{type(error).__name__}: {error}"[:2000],
-            expected="the text of a kernel",
-            hint="the term still runs through torch",
-        ) from error
-    found = {symbol: parameters for symbol, parameters in _DEFINITION.findall(text)}
+    told = {symbol: parameters for symbol, parameters in _DEFINITION.findall(text)}
     entries = {}
     for kernel, name in kernels.items():
         symbol = f"{name}{_SUFFIX}"
-        arguments = tuple(map(_argument, found[symbol].split(",")))
+        arguments = tuple(map(_argument, told[symbol].split(",")))
         used = {n for n, arg in enumerate(args_of(kernel.term)) if arg.type.size}
         if not {-1} <= set(arguments) <= {*used, -1}:
-            raise LoweringError(f"{symbol} has the parameters {found[symbol]}")
+            raise LoweringError(f"{symbol} has the parameters {told[symbol]}")
         entries[kernel] = Entry(symbol, launches[kernel], arguments)
     return Source(text, entries)
 
