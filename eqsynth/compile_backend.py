@@ -45,6 +45,7 @@ from eqsynth.errors import (
 from eqsynth.extract.route import Route
 from eqsynth.extract.target import CPU
 from eqsynth.frontend.examples import TENSORS
+from eqsynth.graph_weights import is_held, is_plain_input, with_weights
 from eqsynth.lower import memory_order
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -249,7 +250,7 @@ class _Search:
         and looks at them before each call as always.
         """
         swapped = Swapped(self.inductor())
-        kept = [x if not _is_plain_input(x) else x.clone() for x in inputs]
+        kept = [x if not is_plain_input(x) else x.clone() for x in inputs]
         ambient, alive = Ambient.now(), weakref.ref(swapped)
 
         def job() -> None:
@@ -285,9 +286,9 @@ class _Search:
         return {**self.asked.options, "strict": True, "like": next(iter(self.route), None)}
 
     def _cut(self, inputs: Sequence[Any]) -> _Cut:
-        held = {n: value for n, value in enumerate(inputs) if _is_held(value)}
+        held = {n: value for n, value in enumerate(inputs) if is_held(value)}
         numbers = {n: v for n, v in enumerate(inputs) if not isinstance(v, torch.Tensor)}
-        module, names = _with_weights(self.graph, held, numbers)
+        module, names = with_weights(self.graph, held, numbers)
         places = tuple(n for n in range(len(inputs)) if n not in held and n not in numbers)
         return _Cut(module, names, held, places, tuple(inputs[n] for n in places))
 
@@ -345,50 +346,6 @@ def _slower(found: Program, inductor: _Inductor, inputs: Sequence[Any]) -> str:
     if ours < theirs:
         return ""
     return f"Inductor takes {theirs:.3f} ms, and eqsynth {ours:.3f} ms"
-
-
-def _is_plain_input(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not _is_held(value)
-
-
-def _is_held(value: object) -> bool:
-    """Whether an input of the graph is a parameter or buffer of the user's module."""
-    return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
-
-
-def _with_weights(
-    graph: torch.fx.GraphModule, held: Mapping[int, torch.Tensor], numbers: Mapping[int, int]
-) -> tuple[torch.fx.GraphModule, dict[int, str]]:
-    """The graph as a module that holds some of its inputs as weights, and their names in it.
-
-    Args:
-        numbers: inputs that are numbers, by position; they stand in the module as they are.
-    """
-    module = _copy(graph)
-    names = {}
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for position, number in numbers.items():
-        node = placeholders[position]
-        known = {node: int(number)}
-        for user in list(node.users):
-            user.args, user.kwargs = _filled(user.args, known), _filled(user.kwargs, known)
-        module.graph.erase_node(node)
-    for position, value in held.items():
-        node = placeholders[position]
-        names[position] = name = node.name
-        if isinstance(value, torch.nn.Parameter):
-            module.register_parameter(name, value)
-        else:
-            module.register_buffer(name, value)
-        with module.graph.inserting_before(node):
-            node.replace_all_uses_with(module.graph.get_attr(name))
-        module.graph.erase_node(node)
-    module.recompile()
-    return module.eval(), names
-
-
-def _filled(args: Any, known: Mapping[torch.fx.Node, int]) -> Any:
-    return torch.fx.map_arg(args, lambda node: known.get(node, node))
 
 
 @dataclass

@@ -14,6 +14,7 @@ import torch
 
 from eqsynth import compile_backend, sizes
 from eqsynth.errors import CompileWarning, EqsynthError, GradientWarning
+from eqsynth.graph_weights import is_held, with_weights
 from tests.compiled import Bottleneck, Watched
 
 FAST = {"time_limit_s": 120.0, "objective": "flops"}
@@ -42,6 +43,8 @@ def test_a_model_is_optimized_and_weights_stay_the_models(watched: Watched) -> N
         torch.testing.assert_close(compiled(x), model(x))
         (program,) = watched.made
         assert isinstance(program, compile_backend.Program)
+        # Weights have the names that they have in the model.
+        assert set(program.names.values()) == {"up_weight", "up_bias", "down_weight", "down_bias"}
         report = program.program.report
         assert report.flops_after < report.flops_before / 5
         # Changed in place, and replaced: the next call sees it, without a search.
@@ -56,6 +59,39 @@ def test_a_model_is_optimized_and_weights_stay_the_models(watched: Watched) -> N
         torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
         assert program.instead is not None
     assert len(watched.made) == 1
+
+
+def test_weights_of_any_name_are_held() -> None:
+    """By what they are called, as far as Python allows it and nothing else is called so."""
+
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("graph", "lambda", "a b", "0"):
+                self.register_buffer(name, torch.randn(3))
+            self.a = torch.nn.Module()
+            self.a.register_buffer("b_c", torch.randn(3))
+            self.a_b = torch.nn.Module()
+            self.a_b.register_buffer("c", torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            own = [getattr(self, name) for name in ("graph", "lambda", "a b", "0")]
+            return x + sum((n + 1) * w for n, w in enumerate([*own, self.a.b_c, self.a_b.c]))
+
+    found: list[dict[int, str]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        held = {n: value for n, value in enumerate(inputs) if is_held(value)}
+        module, names = with_weights(graph, held, {})
+        found.append(names)
+        given = [value for n, value in enumerate(inputs) if n not in held]
+        result = module(*given)
+        return lambda *_: result
+
+    model, x = Named().eval(), torch.randn(3)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    names = list(found[0].values())
+    assert len(set(names)) == 6 and {"a_b", "a_b_c", "model_lambda", "model_0"} <= set(names)
 
 
 def sized(watched: Watched) -> sizes.BySize:
