@@ -78,7 +78,7 @@ class Run:
         weights = self.captured.program.weights()
         far = self.original.target.far(sum(w.type.nbytes for w in weights))
         target = self.original.target
-        with Measurer(target.threads, target) as measurer:
+        with Measurer(target.threads, target, self.captured.opaque) as measurer:
             measurer.far = far
             searched = self._searched(measurer)
         graph, own, found = searched.graph, searched.own, searched.found

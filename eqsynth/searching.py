@@ -90,7 +90,7 @@ class Search:
         backends = backends_of(target, self.captured.opaque)
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, self.settings.objective, self.measurer.far)
-            engines = engines_of(self.settings.engines)
+            engines = engines_of(self.settings.engines, self.captured.opaque)
             limit_bytes = self.settings.memory_limit
             plans = follow(route, graph, backends, engines, costs, limit_bytes)
         if plans is None:
@@ -106,7 +106,8 @@ class Search:
         timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
         # Kernels wait for the worker while it compiles: no longer than the e-graph takes, or a
         # quarter of the time.
-        begin_s, engines = settings.time_limit_s / 4, engines_of(settings.engines)
+        begin_s = settings.time_limit_s / 4
+        engines = engines_of(settings.engines, self.captured.opaque)
 
         def prepare(segments: Sequence[Segment]) -> None:
             # Of a program whose e-graphs are remembered, the times mostly are too.
@@ -157,7 +158,7 @@ class Search:
         with closing(Profile(target.key())) as profile, collecting_seldom():
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)
-            tried = engines_of(settings.engines)
+            tried = engines_of(settings.engines, self.captured.opaque)
             path = chosen.path_of(graph, costs, tried)
             timing = settings.objective == "time"
             limit_s = settings.time_limit_s

@@ -35,8 +35,26 @@ class Net(torch.nn.Module):
 NET, X = Net().eval(), torch.randn(5, 24)
 
 
-def optimized(**options: Any) -> eqsynth.CompiledProgram:
-    return eqsynth.optimize(NET, (X,), time_limit_s=300.0, objective="time", **options)
+def optimized(
+    net: torch.nn.Module = NET, x: torch.Tensor = X, **options: Any
+) -> eqsynth.CompiledProgram:
+    return eqsynth.optimize(net, (x,), time_limit_s=300.0, objective="time", **options)
+
+
+class Positions(torch.nn.Module):
+    """Rows at positions that are counted from a mask, by a ``cumsum`` that torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.linear = torch.nn.Embedding(12, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.nn.functional.gelu(self.linear(self.table(mask.cumsum(1) * mask + 1)))
+        return h, h.mean(1)
+
+
+POSITIONS, MASK = Positions().eval(), torch.tensor([[1, 1, 1, 0], [0, 1, 0, 1]])
 
 
 # The cache directory that these tests share takes ten seconds to make.
@@ -136,22 +154,29 @@ def test_it_is_saved(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert caught.value.got == "no inductor" and "damaged" not in caught.value.what
 
 
+@pytest.mark.parametrize(("net", "x"), [(NET, X), (POSITIONS, MASK)], ids=["net", "positions"])
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-def test_other_engines(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_engines(
+    name: str,
+    net: torch.nn.Module,
+    x: torch.Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     """Measured, chosen where it is fastest, checked, saved, loaded and written as ONNX."""
     if not engines([name]):
         pytest.skip(f"{name} isn't installed")
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
-    optimized(engines=[name])
+    optimized(net, x, engines=[name])
     _set_times(tmp_path, 1e-9, name)
     monkeypatch.setattr("eqsynth.race.Race.won", True)
-    program = optimized(engines=[name], strict=True)
+    program = optimized(net, x, engines=[name], strict=True)
     assert program.report.backend == name and not program.report.engine_refused
     assert program.report.shares == {name: pytest.approx(1.0)}
     path = tmp_path / "net.eqsynth"
     eqsynth.save(program, path)
     for made in (program, eqsynth.load(path)):
-        for mine, wanted in zip(made(X), NET(X), strict=True):
+        for mine, wanted in zip(made(x), net(x), strict=True):
             torch.testing.assert_close(mine, wanted)
     program.to_onnx(tmp_path / "net.onnx")
 

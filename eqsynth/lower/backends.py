@@ -27,6 +27,7 @@ from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.places import Place, ported
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.torch_calls import Data, calls_from_data
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.lower.vendor import OneDnnBackend
@@ -44,7 +45,7 @@ def cpu_backends(
 ) -> tuple[Backend, ...]:
     """oneDNN, TVM and torch, and the engines. Which of them runs an operator best, timing says."""
     own = (OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}))
-    return *own, *map(RegionBackend, ENGINES.values())
+    return *own, *(RegionBackend(engine, opaque) for engine in ENGINES.values())
 
 
 def backends_of(
@@ -112,9 +113,15 @@ def target_here(kind: str, again: bool = False) -> Target:
     return measure.measure_gpu_target(again=again)
 
 
-def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
+def engines(
+    names: Sequence[str] | None = None,
+    opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+) -> tuple[Backend, ...]:
     """The engines of these names; of None, those that ``EQSYNTH_ENGINES`` lists (with commas
     between), or all if it isn't set. Those that aren't installed are left out.
+
+    Args:
+        opaque: what runs the ``Opaque`` operators.
 
     Raises:
         EqsynthError: there is no engine of a name.
@@ -133,7 +140,7 @@ def engines(names: Sequence[str] | None = None) -> tuple[Backend, ...]:
                 hint="name engines that eqsynth knows; an empty list uses none",
             )
     wanted = [ENGINES[name.strip()] for name in names]
-    return tuple(RegionBackend(engine) for engine in wanted if engine.version() is not None)
+    return tuple(RegionBackend(e, opaque) for e in wanted if e.version() is not None)
 
 
 def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
@@ -210,6 +217,7 @@ def time_kernels(
     far: int = 0,
     alone: Collection[Kernel] = (),
     target: Target | None = None,
+    opaque: Mapping[str, Data] | None = None,
 ) -> list[tuple[int, Timing | None]]:
     """Builds and times kernels, on random data but for what is known; a task of the worker.
 
@@ -217,6 +225,7 @@ def time_kernels(
         alone: kernels that are whole programs, and are called in a row.
         far: the caches that weights are to be out of when a kernel is called (``Target.far``).
         target: whose kernels they are; None for this CPU.
+        opaque: plain calls of torch that run ``Opaque`` operators, as data.
         until: when the monotonic clock (one for all processes) says so, nothing more is begun.
 
     Returns:
@@ -224,7 +233,7 @@ def time_kernels(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)  # the same data, whatever the worker ran before
-    backends, place = _of(target)
+    backends, place = _of(target, opaque)
     times: dict[int, Timing | None] = {}
     by_backend = [
         (backend, n)
@@ -246,10 +255,13 @@ def time_kernels(
     return list(times.items())
 
 
-def _of(target: Target | None) -> tuple[tuple[Backend, ...], Place]:
+def _of(
+    target: Target | None, opaque: Mapping[str, Data] | None = None
+) -> tuple[tuple[Backend, ...], Place]:
+    calls = calls_from_data(opaque or {})
     if target is None:
-        return cpu_backends(), Place()
-    return backends_of(target), place_of(target)
+        return cpu_backends(calls), Place()
+    return backends_of(target, calls), place_of(target)
 
 
 def load_libraries() -> None:
@@ -292,6 +304,7 @@ def prepare_kernels(
     threads: int,
     known: Known = MappingProxyType({}),
     target: Target | None = None,
+    opaque: Mapping[str, Data] | None = None,
 ) -> None:
     """Builds kernels that take long to build; a task of the measuring worker, which keeps them
     until they are timed or others are prepared."""
@@ -299,7 +312,7 @@ def prepare_kernels(
     torch.manual_seed(0)
     _prepared.clear()
     _whole.clear()
-    backends, place = _of(target)
+    backends, place = _of(target, opaque)
     with torch.no_grad():
         for kernel in kernels:
             (_prepared[kernel],) = built(backend_of(kernel, backends), [kernel], known, place)

@@ -125,7 +125,7 @@ class OnHost:
                 hint="load(path, recompile=True) builds them here, or optimize the program here",
             )
         generated = _recompiling() if code.recompile else _of_library(code)
-        engines = map(RegionBackend, ENGINES.values())
+        engines = (RegionBackend(engine, opaque) for engine in ENGINES.values())
         return TorchBackend(opaque), OneDnnBackend(), generated, *engines
 
     def check_schedule(self, kernel: Kernel) -> None:

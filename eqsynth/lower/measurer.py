@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,6 +28,7 @@ from eqsynth.lower.backends import (
     time_in_turns,
     time_kernels,
 )
+from eqsynth.lower.torch_calls import Data, calls_to_data, plain_calls
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH: Final = 24
@@ -53,11 +54,19 @@ class Measurer:
             threads of torch beside an engine's own (resnet18 on ONNX Runtime: 12.9 ms for 11.1).
     """
 
-    def __init__(self, threads: int, target: Target | None = None) -> None:
+    def __init__(
+        self,
+        threads: int,
+        target: Target | None = None,
+        opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    ) -> None:
         """
         Args:
             target: whose kernels are timed; None for this CPU.
+            opaque: what runs the ``Opaque`` operators of regions; plain calls of torch go to the
+                worker, as data.
         """
+        self._opaque = calls_to_data(plain_calls(opaque or {}))
         self._threads, self._target, self.spent_s = threads, target, 0.0
         self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
         self.far, self.alone = 0, set[Kernel]()
@@ -73,7 +82,7 @@ class Measurer:
         """
         with uninterrupted():
             worker = borrow(threads=self._threads)
-            given = list(kernels), self._threads, self._known(kernels), self._target
+            given = list(kernels), self._threads, self._known(kernels), self._target, self._opaque
             self._loading = _Loading(worker, given, timeout_s)
 
     def preparing_s(self) -> float:
@@ -121,6 +130,7 @@ class Measurer:
                 self.far,
                 self.alone.intersection(kernels),
                 self._target,
+                self._opaque,
                 timeout_s=max(timeout_s, 0.0),
             )
             return {kernels[n]: timing for n, timing in found}
@@ -173,7 +183,7 @@ class _Loading:
     def __init__(
         self,
         worker: Worker,
-        given: tuple[list[Kernel], int, Known, Target | None],
+        given: tuple[list[Kernel], int, Known, Target | None, Mapping[str, Data]],
         timeout_s: float,
     ) -> None:
         """

@@ -16,7 +16,7 @@ import torch
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
-from eqsynth.ir.tensor import Op, Tensor, topological
+from eqsynth.ir.tensor import Op, Region, Tensor, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.lower import calling
 from eqsynth.lower.carrying import Code, carrier_of
@@ -123,7 +123,11 @@ def to_parts(program: CompiledProgram) -> Parts:
 def _opaque(program: CompiledProgram, constants: Sequence[Tensor]) -> dict[str, TorchCall]:
     """The calls of torch that are in steps and constants, by their names."""
     known = program.recipe.opaque if program.recipe is not None else {}
-    places = {step.kernel.term: step.label or step.name for step in program.steps}
+    places: dict[Tensor, str] = {}
+    for step in program.steps:
+        term = step.kernel.term
+        inner = topological(term.outputs) if isinstance(term, Region) else [term]
+        places |= dict.fromkeys(inner, step.label or step.name)
     found = {}
     for term in (*places, *topological(constants)):
         if isinstance(term, Op) and term.name == "Opaque":

@@ -12,7 +12,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map
@@ -126,9 +127,16 @@ def _always(part: _Made | Named) -> _Made:
     return part
 
 
+Calls = Mapping[str, TorchCall]
+"""Calls by their names, which are those of the ``Opaque`` operators that they run."""
+NO_CALLS: Final[Calls] = MappingProxyType({})
+
+
 # ---- as data --------------------------------------------------------------------------------
 
 _PLAIN = (bool, int, float, str, type(None))
+# Arguments that a call may have, where it isn't known how many there are.
+_ANY = 1 << 20
 _NAMED_BY_TORCH: Mapping[str, type] = {
     "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format,
 }  # fmt: skip
@@ -177,6 +185,36 @@ def _to_data(value: Any, keep: Callable[[torch.Tensor], int]) -> Data:
         if isinstance(value, type_):
             return {kind: str(value).removeprefix("torch.")}
     raise _not_plain(repr(value), "tensors, numbers and lists of them")
+
+
+def plain_calls(calls: Mapping[str, Callable[..., Any]]) -> dict[str, TorchCall]:
+    """Those that are data alone: operators of torch without tensors of their own, which their names
+    tell in whole."""
+    return {n: c for n, c in calls.items() if isinstance(c, TorchCall) and _is_plain(c)}
+
+
+def _is_plain(call: TorchCall) -> bool:
+    kept: list[torch.Tensor] = []
+
+    def keep(value: torch.Tensor) -> int:
+        kept.append(value)
+        return 0
+
+    try:
+        call_to_data(call, keep)
+    except LoweringError:
+        return False
+    return not kept
+
+
+def calls_to_data(calls: Mapping[str, TorchCall]) -> dict[str, Data]:
+    """Plain calls as data."""
+    return {name: call_to_data(call, lambda _: 0) for name, call in calls.items()}
+
+
+def calls_from_data(data: Mapping[str, Data]) -> dict[str, TorchCall]:
+    """The inverse of :func:`calls_to_data`."""
+    return {name: call_from_data(call, (), _ANY) for name, call in data.items()}
 
 
 def call_from_data(data: Data, tensors: Sequence[torch.Tensor], count: int) -> TorchCall:

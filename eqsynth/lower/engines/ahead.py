@@ -12,6 +12,7 @@ So is what an engine refuses, and what that is computed from, where it is next t
 region: masks, mostly. The engine begins after it.
 
     Where(Cast(mask, bool), 0, -inf)   ->   seen = mask.bool() in torch, Where(seen, 0, -inf)
+    Embedding(w, sort(ids))            ->   p = sort(ids) in torch, Embedding(w, p)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from eqsynth.extract.kernel import Runner
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of, over, topological
 from eqsynth.ir.work import flops
-from eqsynth.lower.torch_ops import region_function
+from eqsynth.lower.torch_ops import Opaque, region_function
 
 _MOVING: Final = ("Reshape", "Permute", "Expand", "Split", "Merge", "Concat", "Cast")
 """Operators whose result holds every value of their arguments, and no other: casts do so among
@@ -125,9 +126,15 @@ def _keeps_numbers(term: Tensor) -> bool:
     return all(arg.dtype == dtype or (arg.dtype, dtype) in _CASTS for arg in args_of(term))
 
 
-def settled(apart: Apart, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+def settled(
+    apart: Apart, constants: Mapping[int, torch.Tensor], opaque: Opaque | None = None
+) -> dict[int, torch.Tensor]:
     """The constant arguments of ``apart.region``: those of the region that was taken apart, and
-    what is computed before from them alone, a slice of a table of positions for instance."""
+    what is computed before from them alone, a slice of a table of positions for instance.
+
+    Args:
+        opaque: what runs the ``Opaque`` operators of ``apart.computed``.
+    """
     found = dict(constants)
     if apart.computed is None:
         return found
@@ -136,23 +143,30 @@ def settled(apart: Apart, constants: Mapping[int, torch.Tensor]) -> dict[int, to
     parts = [(first + n, out) for n, out in enumerate(apart.computed.outputs)]
     fixed = {n: out for n, out in parts if given.isdisjoint(topological([out]))}
     if fixed:
-        function = region_function(Region(tuple(fixed.values()), apart.computed.args), known=found)
+        before = Region(tuple(fixed.values()), apart.computed.args)
+        function = region_function(before, opaque, known=found)
         values = function(*[None] * len(given))
         found.update((n, value.contiguous()) for n, value in zip(fixed, values, strict=True))
     return found
 
 
-def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) -> Runner:
+def guarded(
+    run: Runner,
+    apart: Apart,
+    constants: Mapping[int, torch.Tensor],
+    opaque: Opaque | None = None,
+) -> Runner:
     """A runner of the region that was taken apart, from the engine's runner of ``apart.region``.
 
     The runner raises ``IndexError`` where a position isn't in its axis, as torch does.
 
     Args:
         constants: the arguments of ``apart.region`` that aren't given at the call (``settled``).
+        opaque: what runs the ``Opaque`` operators of ``apart.computed``.
     """
     varying = [n for n in range(len(apart.region.args)) if n not in constants]
     places = [(varying.index(n), count) for n, count in apart.limits.items() if n in varying]
-    before = _before(apart, constants)
+    before = _before(apart, constants, opaque)
     if not places and before is None:
         return run
 
@@ -170,7 +184,7 @@ def guarded(run: Runner, apart: Apart, constants: Mapping[int, torch.Tensor]) ->
 
 
 def _before(
-    apart: Apart, constants: Mapping[int, torch.Tensor]
+    apart: Apart, constants: Mapping[int, torch.Tensor], opaque: Opaque | None
 ) -> Callable[..., list[torch.Tensor]] | None:
     """What computes the last arguments of ``apart.region`` that vary from the others that do."""
     if apart.computed is None:
@@ -179,4 +193,4 @@ def _before(
     parts = enumerate(apart.computed.outputs, len(args))
     varying = tuple(out for n, out in parts if n not in constants)
     known = {n: value for n, value in constants.items() if n < len(args)}
-    return region_function(Region(varying, args), known=known) if varying else None
+    return region_function(Region(varying, args), opaque, known=known) if varying else None

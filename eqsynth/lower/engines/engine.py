@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Protocol
@@ -12,7 +12,8 @@ import torch
 
 from eqsynth.extract.kernel import Kernel, Runner, contiguous, holding
 from eqsynth.ir.tensor import Op, Region, Tensor, topological
-from eqsynth.lower.engines.ahead import guarded, settled, taken_apart
+from eqsynth.lower.engines.ahead import Apart, guarded, settled, taken_apart
+from eqsynth.lower.torch_calls import Calls, plain_calls
 
 
 class Engine(Protocol):
@@ -30,15 +31,17 @@ class Engine(Protocol):
         it needs to compile."""
         ...
 
-    def refuses(self, term: Tensor) -> bool:
+    def refuses(self, term: Tensor, calls: Calls = ...) -> bool:
         """Whether it computes something else than a term means, or nothing."""
         ...
 
-    def takes(self, region: Region) -> bool:
+    def takes(self, region: Region, calls: Calls = ...) -> bool:
         """Whether it computes what the region means; asked only where it is installed."""
         ...
 
-    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+    def compiled(
+        self, region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = ...
+    ) -> Runner:
         """The region as a function of the arguments that aren't constant, which are contiguous:
         its result, or a list of several. Results are contiguous, and share no memory with
         arguments, constants or each other.
@@ -56,18 +59,25 @@ class RegionBackend:
     kernels' schedule, so that what one version takes isn't taken for the time of another.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: Engine, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None
+    ) -> None:
+        """
+        Args:
+            opaque: what runs the ``Opaque`` operators; those that aren't plain calls of torch are
+                in no region.
+        """
         self.engine, self.name, self.slow = engine, engine.name, engine.slow
+        self.calls = plain_calls(opaque or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """One, contiguous in and out, for a region without opaque operators that the engine
-        takes."""
+        """One, contiguous in and out, for a region that the engine takes."""
         if not isinstance(term, Region):
             return
         version = self.engine.version()
-        if version is None or _is_opaque(term):
+        if version is None or any(name not in self.calls for name in _opaque(term)):
             return
-        if not self.engine.takes(taken_apart(term, self.engine.refuses).region):
+        if not self.engine.takes(self._apart(term).region, self.calls):
             return
         inputs = tuple(contiguous(len(arg.shape)) for arg in term.args)
         yield Kernel(term, constants, self.name, inputs, contiguous(len(term.shape)), version)
@@ -79,18 +89,28 @@ class RegionBackend:
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
         assert isinstance(kernel.term, Region)
-        apart = taken_apart(kernel.term, self.engine.refuses)
+        apart = self._apart(kernel.term)
         try:
-            fixed = settled(apart, constants)
-            run = guarded(self.engine.compiled(apart.region, fixed), apart, fixed)
+            fixed = settled(apart, constants, self.calls)
+            compiled = self.engine.compiled(apart.region, fixed, self.calls)
+            run = guarded(compiled, apart, fixed, self.calls)
             return holding(run, fixed.values())
         except Exception:  # whatever a library or a compiler raises costs this candidate only
             return None
 
 
-def _is_opaque(region: Region) -> bool:
+    def _apart(self, region: Region) -> Apart:
+        # What is taken apart is remembered by who refuses: the engine, where the calls don't count.
+        return taken_apart(region, self._refuses if _opaque(region) else self.engine.refuses)
+
+    def _refuses(self, term: Tensor) -> bool:
+        return self.engine.refuses(term, self.calls)
+
+
+def _opaque(region: Region) -> list[str]:
+    """The names of the calls of torch in a region."""
     parts = topological(region.outputs)
-    return any(isinstance(part, Op) and part.name == "Opaque" for part in parts)
+    return [str(p.attrs[0]) for p in parts if isinstance(p, Op) and p.name == "Opaque"]
 
 
 @functools.cache

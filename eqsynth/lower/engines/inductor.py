@@ -20,6 +20,7 @@ from eqsynth.extract.kernel import Runner
 from eqsynth.ir.tensor import Region, Tensor
 from eqsynth.lower.engines import inductor_kept
 from eqsynth.lower.torch_backend import separate
+from eqsynth.lower.torch_calls import NO_CALLS, Calls
 from eqsynth.lower.torch_ops import region_function
 from eqsynth.lower.torch_scalars import torch_dtype
 
@@ -34,14 +35,16 @@ class Inductor:
         # As plain text: kernels are kept as data.
         return str(torch.__version__) if _has_compiler() else None
 
-    def refuses(self, term: Tensor) -> bool:
+    def refuses(self, term: Tensor, calls: Calls = NO_CALLS) -> bool:
         return False
 
-    def takes(self, region: Region) -> bool:
+    def takes(self, region: Region, calls: Calls = NO_CALLS) -> bool:
         return True
 
-    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
-        return _compiled(region, constants)
+    def compiled(
+        self, region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = NO_CALLS
+    ) -> Runner:
+        return _compiled(region, constants, calls)
 
 
 @functools.cache
@@ -50,15 +53,17 @@ def _has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def _compiled(region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+def _compiled(region: Region, constants: Mapping[int, torch.Tensor], calls: Calls) -> Runner:
     result = _listed if len(region.outputs) > 1 else _single
     try:
         return functools.partial(result, _boxed, inductor_kept.load(region, constants))
     except inductor_kept.Unkept:
-        return functools.partial(result, _fresh(region, constants))
+        return functools.partial(result, _fresh(region, constants, calls))
 
 
-def _fresh(region: Region, constants: Mapping[int, torch.Tensor]) -> Callable[..., Any]:
+def _fresh(
+    region: Region, constants: Mapping[int, torch.Tensor], calls: Calls
+) -> Callable[..., Any]:
     """Compiles a region for the vector instructions that the processor has.
 
     Before it writes any code Inductor compiles and loads a test for each set of instructions (up to
@@ -67,12 +72,12 @@ def _fresh(region: Region, constants: Mapping[int, torch.Tensor]) -> Callable[..
     an old compiler may not know what a new processor can do.
     """
     try:
-        return _compiled_now(region, constants, {"cpp.vec_isa_ok": True})
+        return _compiled_now(region, constants, calls, {"cpp.vec_isa_ok": True})
     except Exception as error:
         if not _is_of_compiler(error):
             raise
     inductor_kept.forget_instructions()
-    return _compiled_now(region, constants, {})
+    return _compiled_now(region, constants, calls, {})
 
 
 def _is_of_compiler(error: BaseException | None) -> bool:
@@ -85,12 +90,15 @@ def _is_of_compiler(error: BaseException | None) -> bool:
 
 
 def _compiled_now(
-    region: Region, constants: Mapping[int, torch.Tensor], settings: Mapping[str, object]
+    region: Region,
+    constants: Mapping[int, torch.Tensor],
+    calls: Calls,
+    settings: Mapping[str, object],
 ) -> Callable[..., Any]:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    graph, examples = _graph(region, constants)
+    graph, examples = _graph(region, constants, calls)
     tape = inductor_kept.Tape(constants)
     # One compiling thread: a pool of processes would outlive the compilation.
     patched = config.patch({"freezing": True, "compile_threads": 1, **settings})
@@ -116,7 +124,7 @@ def _single(compiled: Callable[..., Any], *args: Any) -> Any:
 
 
 def _graph(
-    region: Region, constants: Mapping[int, torch.Tensor]
+    region: Region, constants: Mapping[int, torch.Tensor], calls: Calls
 ) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
     """The region as ATen operators over the arguments that aren't constant, and examples of these.
 
@@ -124,7 +132,7 @@ def _graph(
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    function = region_function(region)
+    function = region_function(region, calls)
     varying = [n for n in range(len(region.args)) if n not in constants]
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:

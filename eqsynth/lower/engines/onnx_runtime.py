@@ -16,8 +16,9 @@ from eqsynth.extract.kernel import Runner
 from eqsynth.ir.scalar import Call, composites, dtype_of
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, topological
 from eqsynth.lower.engines.engine import installed_version
-from eqsynth.lower.engines.through_onnx import can_be_said, model_of
+from eqsynth.lower.engines.through_onnx import call_is_said, can_be_said, model_of
 from eqsynth.lower.onnx_out.model import element_type
+from eqsynth.lower.torch_calls import NO_CALLS, Calls
 from eqsynth.lower.torch_scalars import torch_dtype
 
 
@@ -30,15 +31,19 @@ class OnnxRuntime:
     def version(self) -> str | None:
         return installed_version("onnxruntime", "onnx")
 
-    def refuses(self, term: Tensor) -> bool:
-        return not _is_taken(term)
+    def refuses(self, term: Tensor, calls: Calls = NO_CALLS) -> bool:
+        return not _is_taken(term) or not call_is_said(term, calls)
 
-    def takes(self, region: Region) -> bool:
-        return not any(map(self.refuses, topological(region.outputs))) and can_be_said(region)
+    def takes(self, region: Region, calls: Calls = NO_CALLS) -> bool:
+        parts = topological(region.outputs)
+        refused = any(self.refuses(part, calls) for part in parts)
+        return not refused and can_be_said(region, calls)
 
-    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
+    def compiled(
+        self, region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = NO_CALLS
+    ) -> Runner:
         varying = [n for n in range(len(region.args)) if n not in constants]
-        session = _session(model_of(region, constants))
+        session = _session(model_of(region, constants, calls))
         given = [
             (f"x{n}", element_type(arg.dtype), list(arg.shape))
             for n, arg in enumerate(region.args)

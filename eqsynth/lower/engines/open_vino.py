@@ -32,7 +32,8 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.lower.engines.engine import installed_version
-from eqsynth.lower.engines.through_onnx import can_be_said, model_of
+from eqsynth.lower.engines.through_onnx import call_is_said, can_be_said, model_of
+from eqsynth.lower.torch_calls import NO_CALLS, Calls
 from eqsynth.lower.torch_scalars import torch_dtype
 
 _SMALL: Final = 1 << 16
@@ -53,14 +54,18 @@ class OpenVino:
     def version(self) -> str | None:
         return installed_version("openvino", "onnx")
 
-    def refuses(self, term: Tensor) -> bool:
-        return not _is_taken(term)
+    def refuses(self, term: Tensor, calls: Calls = NO_CALLS) -> bool:
+        return not _is_taken(term) or not call_is_said(term, calls)
 
-    def takes(self, region: Region) -> bool:
-        return not any(map(self.refuses, topological(region.outputs))) and can_be_said(region)
+    def takes(self, region: Region, calls: Calls = NO_CALLS) -> bool:
+        parts = topological(region.outputs)
+        refused = any(self.refuses(part, calls) for part in parts)
+        return not refused and can_be_said(region, calls)
 
-    def compiled(self, region: Region, constants: Mapping[int, torch.Tensor]) -> Runner:
-        model = _core().read_model(model_of(region, constants))
+    def compiled(
+        self, region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = NO_CALLS
+    ) -> Runner:
+        model = _core().read_model(model_of(region, constants, calls))
         compiled = _core().compile_model(
             model,
             "CPU",
@@ -77,12 +82,13 @@ class OpenVino:
         given = [(k, place[f"x{n}"]) for k, n in enumerate(varying) if f"x{n}" in place]
         made = [(out.shape, torch_dtype(out.dtype)) for out in region.outputs]
         # A call is made for each thread that calls at once, and used again.
-        calls: list[_Call] = []
+        requests: list[_Call] = []
 
         def run(*args: torch.Tensor) -> Any:
-            call = calls.pop() if calls else _Call(compiled.create_infer_request(), given, made)
-            results = call(args)
-            calls.append(call)
+            free = requests.pop() if requests else None
+            request = free or _Call(compiled.create_infer_request(), given, made)
+            results = request(args)
+            requests.append(request)
             return results if len(results) > 1 else results[0]
 
         return run

@@ -7,7 +7,7 @@ that is loaded. Each value knows its shape; equal nodes over equal values are on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ import torch
 
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.ir.types import Shape, broadcast_shapes, is_float
+from eqsynth.lower.torch_calls import TorchCall
 from eqsynth.lower.torch_scalars import number, torch_dtype
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ class Node:
 
     operator: str
     inputs: tuple[str, ...]
-    output: str
+    outputs: tuple[str, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
@@ -62,8 +63,13 @@ def refuse(where: str, got: str, expected: str) -> NoReturn:
 
 @dataclass
 class Graph:
-    """Nodes in order, and the arrays of constants by name."""
+    """Nodes in order, and the arrays of constants by name.
 
+    Attributes:
+        calls: of torch, that the ``Opaque`` operators stand for, by their names.
+    """
+
+    calls: Mapping[str, TorchCall] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     arrays: dict[str, Array | torch.Tensor] = field(default_factory=dict)
     _known: dict[object, Value] = field(default_factory=dict)
@@ -85,9 +91,26 @@ class Graph:
         key = (operator, names, plain, dtype)
         if key not in self._known:
             value = Value(f".v{len(self.nodes)}", tuple(shape), dtype)
-            self.nodes.append(Node(operator, names, value.name, plain))
+            self.nodes.append(Node(operator, names, (value.name,), plain))
             self._known[key] = value
         return self._known[key]
+
+    def nodes_of(
+        self,
+        operator: str,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Shape, str]],
+        **attributes: Any,
+    ) -> list[Value]:
+        """The results of an operator of ONNX that has several."""
+        names = tuple("" if value is None else value.name for value in inputs)
+        key = (operator, names, tuple(sorted(attributes.items())))
+        places = [(key, n) for n in range(len(results))]
+        if places[0] not in self._known:
+            made = [Value(f".v{len(self.nodes)}.{n}", *kind) for n, kind in enumerate(results)]
+            self.nodes.append(Node(operator, names, tuple(v.name for v in made), key[2]))
+            self._known |= zip(places, made, strict=True)
+        return [self._known[place] for place in places]
 
     # ---- constants ------------------------------------------------------------------------
 
@@ -104,6 +127,10 @@ class Graph:
     def integers(self, *numbers: int) -> Value:
         """A vector of int64: axes, extents, bounds."""
         return self.array(np.array(numbers, np.int64), "int64")
+
+    def place(self, number: int) -> Value:
+        """An int64 of rank 0: an axis."""
+        return self.array(np.array(number, np.int64), "int64")
 
     def number(self, value: float, dtype: str) -> Value:
         """A constant of rank 0; one that doesn't fit an integer dtype wraps around, an infinity is

@@ -51,7 +51,7 @@ def _node(node: Node) -> Any:
     attributes = dict(node.attributes)
     if node.operator == "Cast":
         attributes["to"] = element_type(attributes["to"])
-    return helper.make_node(node.operator, node.inputs, [node.output], **attributes)
+    return helper.make_node(node.operator, node.inputs, node.outputs, **attributes)
 
 
 def _info(name: str, shape: Sequence[int], dtype: str) -> Any:

@@ -16,6 +16,7 @@ from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topolog
 from eqsynth.ir.types import is_float
 from eqsynth.lower.constant_values import evaluate_constant
 from eqsynth.lower.onnx_out import functions
+from eqsynth.lower.onnx_out.calls import emit_call
 from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, ring, wide
 from eqsynth.lower.onnx_out.scopes import emit_scope
 
@@ -75,7 +76,7 @@ def _operator(graph: Graph, term: Op, args: list[Value]) -> Value:
         own = tuple(Input(str(n), arg.type) for n, arg in enumerate(term.args))
         return region_values(graph, Region((row.expand(own, term.attrs),), own), args)[0]
     if row.kind == "opaque":
-        refuse(term.label, f"the operator {term.attrs[0]}", "operators that the IR knows")
+        return emit_call(graph, term, args)
     if row.kind == "constant":
         value = evaluate_constant(term, {})
         value = value.float() if term.dtype == "bfloat16" else value

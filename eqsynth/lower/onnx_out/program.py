@@ -17,6 +17,7 @@ from eqsynth.ir.tensor import Region, args_of
 from eqsynth.lower.onnx_out.graph import Graph, Value
 from eqsynth.lower.onnx_out.model import to_model
 from eqsynth.lower.onnx_out.operators import emit, region_values
+from eqsynth.lower.torch_calls import plain_calls
 
 if TYPE_CHECKING:
     from eqsynth.lower.program import CompiledProgram
@@ -76,7 +77,8 @@ def program_model(program: CompiledProgram) -> Any:
             expected="a function of its inputs",
             hint="make the buffers inputs and results of forward()",
         )
-    graph, values = Graph(), dict[str, Value]()
+    opaque = program.recipe.opaque if program.recipe is not None else {}
+    graph, values = Graph(plain_calls(opaque)), dict[str, Value]()
     for parameter in program.inputs:
         given = parameter.input
         values[given.name] = Value(given.name, given.shape, given.dtype)

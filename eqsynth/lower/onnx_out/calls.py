@@ -1,0 +1,245 @@
+"""Calls of torch that the IR has no operator for, as operators of ONNX.
+
+    aten.cumsum.default($0, 1)   ->   CumSum(x, 1)
+
+A row is for an operator of ATen, takes its arguments in the order of its schema, and refuses what
+ONNX means otherwise, or what a runtime was seen to. A complex tensor is one of its real and
+imaginary parts, in an axis behind the others. Not here: operators of the IR (``operators.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+
+from eqsynth.ir.tensor import Op
+from eqsynth.ir.types import is_float
+from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, wide
+from eqsynth.lower.torch_calls import Argument, Named, TorchCall
+
+Ints = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex tensor: its parts along a last axis of extent 2."""
+
+    parts: Value
+
+
+def emit_call(graph: Graph, term: Op, args: Sequence[Value]) -> Value:
+    """The value of an ``Opaque`` operator.
+
+    Raises:
+        UnsupportedOperatorError: ONNX has nothing that means the same.
+    """
+    name = str(term.attrs[0])
+    call = graph.calls.get(name)
+    if call is None:
+        refuse(term.label, f"the operator {name}", "operators that the IR knows")
+    value = _Emission(graph, args, term.label).value(call)
+    if not isinstance(value, Value) or (value.shape, value.dtype) != (term.shape, term.dtype):
+        refuse(term.label, f"the operator {name}", "a result of the type that torch says")
+    return value
+
+
+@dataclass(frozen=True)
+class _Emission:
+    """Calls of calls, over the values of the outermost one's tensors."""
+
+    graph: Graph
+    args: Sequence[Value]
+    where: str
+
+    def value(self, leaf: Any) -> Any:
+        if isinstance(leaf, Argument):
+            return self.args[leaf.position]
+        if isinstance(leaf, Named):
+            self._refuse(leaf.name)
+        if isinstance(leaf, list | tuple):
+            return [self.value(part) for part in leaf]
+        return self._call(leaf) if isinstance(leaf, TorchCall) else leaf
+
+    def _call(self, call: TorchCall) -> Any:
+        args = [self.value(arg) for arg in call.args]
+        kwargs = {name: self.value(arg) for name, arg in call.kwargs.items()}
+        if call.target is operator.getitem:
+            return args[0][args[1]]
+        is_operator = isinstance(call.target, torch._ops.OpOverload)
+        row = _ROWS.get(call.target.name()) if is_operator else None
+        made = None if row is None else row(self.graph, *args, **kwargs)
+        if made is None:
+            self._refuse(call.name)
+        return made
+
+    def _refuse(self, name: str) -> NoReturn:
+        refuse(self.where, f"the operator {name}", "operators that the IR knows")
+
+
+def _axis(x: Value, dim: int) -> int:
+    return dim % x.rank
+
+
+# ---- sums on the way, and order ----------------------------------------------------------------
+
+
+def _cumsum(g: Graph, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    wanted = str(dtype).removeprefix("torch.") if dtype is not None else x.dtype
+    if dtype is None and not is_float(x.dtype):
+        wanted = "int64"
+    x = g.cast(x, wanted)
+    if not x.rank:
+        return x
+    axis, inner = g.place(_axis(x, dim)), g.cast(x, wide(wanted))
+    return g.cast(g.node("CumSum", [inner, axis], x.shape, inner.dtype), wanted)
+
+
+def _topk(
+    g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Value] | None:
+    """Of equal elements the first one comes first, as in torch's stable sort. Not of floats: where
+    NaN is among them, runtimes sort by a comparison that is no order."""
+    if is_float(x.dtype) or x.dtype == "bool" or not x.rank:
+        return None
+    axis, inner = _axis(x, dim), g.cast(x, "int64")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    found = g.nodes_of(
+        "TopK", [inner, g.integers(k)], [(shape, "int64"), (shape, "int64")],
+        axis=axis, largest=int(largest), sorted=1,
+    )  # fmt: skip
+    return [g.cast(found[0], x.dtype), found[1]]
+
+
+def _sort(g: Graph, x: Value, dim: int = -1, descending: bool = False) -> list[Value] | None:
+    return _topk(g, x, x.shape[dim], dim, descending) if x.rank else None
+
+
+def _stable(
+    g: Graph, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> list[Value] | None:
+    return _sort(g, x, dim, descending)
+
+
+# ---- three spatial axes ------------------------------------------------------------------------
+
+
+def _convolution(
+    g: Graph, x: Value, w: Value, bias: Value | None, stride: Ints, padding: Ints, dilation: Ints,
+    transposed: bool, output_padding: Ints, groups: int,
+) -> Value | None:  # fmt: skip
+    """What the IR has no operator for: those over three axes."""
+    if x.rank != w.rank or x.dtype not in ("float32", "float64"):
+        return None
+    places = [
+        [part[0]] * (x.rank - 2) if len(part) == 1 else list(part)
+        for part in (stride, padding, dilation, output_padding)
+    ]
+    strides, pads, dilations, out = places
+    extents = []
+    for e, k, s, p, d, o in zip(
+        x.shape[2:], w.shape[2:], strides, pads, dilations, out, strict=True
+    ):
+        last = d * (k - 1)
+        up, down = (e - 1) * s - 2 * p + last + o + 1, (e + 2 * p - last - 1) // s + 1
+        extents.append(up if transposed else down)
+    attributes: dict[str, Any] = {
+        "kernel_shape": list(w.shape[2:]), "strides": strides, "pads": pads * 2,
+        "dilations": dilations, "group": groups,
+    }  # fmt: skip
+    if transposed:
+        attributes["output_padding"] = out
+    channels = w.shape[1] * groups if transposed else w.shape[0]
+    return g.node(
+        "ConvTranspose" if transposed else "Conv", [x, w] if bias is None else [x, w, bias],
+        (x.shape[0], channels, *extents), x.dtype, **attributes,
+    )  # fmt: skip
+
+
+# ---- Fourier transforms ------------------------------------------------------------------------
+
+
+def _to_complex(g: Graph, x: Any, *, dtype: torch.dtype | None = None) -> Complex | None:
+    if not isinstance(x, Value) or _PARTS.get(dtype) != x.dtype:
+        return None
+    zero = g.expand(g.number(0.0, x.dtype), (*x.shape, 1))
+    return Complex(g.concat([g.reshape(x, (*x.shape, 1)), zero], x.rank))
+
+
+_PARTS: Final[dict[torch.dtype | None, str]] = {
+    torch.complex64: "float32", torch.complex128: "float64",
+}  # fmt: skip
+
+
+def _fft(g: Graph, z: Any, dim: Ints, normalization: int, forward: bool) -> Complex | None:
+    if not isinstance(z, Complex):
+        return None
+    x, rank = z.parts, z.parts.rank - 1
+    for axis in dim:
+        x = _along(g, x, axis % rank, forward)
+    extents = math.prod(x.shape[axis % rank] for axis in dim)
+    # ONNX's inverse divides by the extents, torch's sum by nothing, their root, or them.
+    scale = (1.0 if forward else extents) / (1.0, math.sqrt(extents), extents)[normalization]
+    return Complex(x if scale == 1.0 else g.map("Mul", x, g.number(scale, x.dtype)))
+
+
+def _along(g: Graph, x: Value, axis: int, forward: bool) -> Value:
+    """Of rows, which is the same in opset 17, where the axis is an attribute that is 1 by default:
+    OpenVINO takes it for that."""
+    order = [*(n for n in range(x.rank - 1) if n != axis), axis, x.rank - 1]
+    moved = g.transpose(x, order)
+    rows = g.reshape(moved, (x.size // (2 * x.shape[axis]), x.shape[axis], 2))
+    made = g.node(
+        "DFT", [rows, None, g.place(1)], rows.shape, x.dtype, inverse=int(not forward), onesided=0
+    )
+    back = [order.index(n) for n in range(x.rank)]
+    return g.transpose(g.reshape(made, moved.shape), back)
+
+
+def _real_fft(g: Graph, x: Value, dim: Ints, normalization: int, onesided: bool) -> Complex | None:
+    """Of a real tensor; one-sided, the half of the last axis that the other half follows from."""
+    complexes = [dtype for dtype, real in _PARTS.items() if real == x.dtype]
+    z = _to_complex(g, x, dtype=complexes[0]) if complexes else None
+    made = None if z is None else _fft(g, z, dim, normalization, True)
+    if made is None or not onesided:
+        return made
+    axis = dim[-1] % (made.parts.rank - 1)
+    return Complex(g.slice(made.parts, axis, 0, made.parts.shape[axis] // 2 + 1))
+
+
+def _as_real(g: Graph, z: Any) -> Value | None:
+    return z.parts if isinstance(z, Complex) else None
+
+
+# ---- bits --------------------------------------------------------------------------------------
+
+
+def _bits(operator: str) -> Callable[..., Value | None]:
+    def row(g: Graph, *args: Any) -> Value | None:
+        if any(not isinstance(a, Value) or a.dtype != args[0].dtype for a in args):
+            return None
+        return g.map(operator, *args) if not is_float(args[0].dtype) else None
+
+    return row
+
+
+_ROWS: Final[dict[str, Callable[..., Any]]] = {
+    "aten::cumsum": _cumsum,
+    "aten::topk": _topk,
+    "aten::sort": _sort,
+    "aten::sort.stable": _stable,
+    "aten::convolution": _convolution,
+    "aten::_to_copy": _to_complex,
+    "aten::_fft_c2c": _fft,
+    "aten::_fft_r2c": _real_fft,
+    "aten::view_as_real": _as_real,
+    "aten::bitwise_not": _bits("BitwiseNot"),
+    **{
+        f"aten::bitwise_{name}.Tensor": _bits(f"Bitwise{name.capitalize()}")
+        for name in ("and", "or", "xor")
+    },
+}
