@@ -19,6 +19,7 @@ from eqsynth.ir.tensor import Input, Op, Region
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.engines import inductor, inductor_kept
 from eqsynth.lower.engines.inductor_kept import Compiled
+from eqsynth.lower.torch_calls import NO_CALLS, Calls
 
 X, W, B = (
     Input(str(n), TensorType(shape, "float32"))
@@ -37,9 +38,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Region]]
     is, as the measuring worker does it."""
     real, found = inductor._fresh, list[Region]()
 
-    def fresh(region: Region, constants: Mapping[int, torch.Tensor]) -> Any:
+    def fresh(region: Region, constants: Mapping[int, torch.Tensor], calls: Calls) -> Any:
         found.append(region)
-        return real(region, constants)
+        return real(region, constants, calls)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQSYNTH_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -143,9 +144,9 @@ def test_instructions_are_tried_where_the_compiler_has_failed(
     weights = {1: torch.randn(200, 160), 2: torch.zeros(160)}
     if isinstance(fault, NotImplementedError):
         with pytest.raises(InductorError):
-            inductor._fresh(LAYER, weights)
+            inductor._fresh(LAYER, weights, NO_CALLS)
     else:
-        inductor._fresh(LAYER, weights)
+        inductor._fresh(LAYER, weights, NO_CALLS)
     assert made == compilations
     assert len(forgotten) == len(compilations) - 1
 

@@ -29,7 +29,6 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_flatten
 
 from eqsynth import kept
-from eqsynth.extract.measure import cpu_numerics
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Region
 
@@ -114,6 +113,9 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _path(region: Region, constants: Mapping[int, torch.Tensor]) -> Path:
     from torch._inductor import config
+
+    # Here, and where a region is looked up alone: who loads a saved program needs no profile.
+    from eqsynth.extract.measure import cpu_numerics
 
     small = [
         (n, hashlib.blake2b(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
