@@ -9,7 +9,7 @@ are cut along the traversal. Not here: operators (``torch_ops.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -284,26 +284,41 @@ def _strided(
             array = array.narrow(axis, inner[0], inner[1] - inner[0] + 1)
         amounts = [amount for pair in reversed(outside) for amount in pair]
         array = F.pad(array, amounts, value=fill)
-        offset = 0
-    else:
-        offset = sum(low * step for low, step in zip(lows, array.stride(), strict=True))
-    return _view(read, array, offset, lows, box)
+        return _view(read, array, array.stride(), 0, lows, box)
+    array, own = _each_once(array)
+    offset = sum(low * step for low, step in zip(lows, own, strict=True))
+    return _view(read, array, own, offset, lows, box)
 
 
-def _view(read: Read, array: torch.Tensor, offset: int, lows: list[int], box: _Box) -> torch.Tensor:
+def _each_once(array: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """A tensor's elements without those that ``expand`` repeats, and the steps by which they are
+    read as the tensor. Inductor computes ``arange(2).double().expand(4, 2).as_strided(…)`` from
+    other elements; without the expand, what it should."""
+    repeated = [e > 1 and step == 0 for e, step in zip(array.shape, array.stride(), strict=True)]
+    if not any(repeated):
+        return array, array.stride()
+    once = array[tuple(slice(0, 1) if axis else slice(None) for axis in repeated)].contiguous()
+    pairs = zip(repeated, once.stride(), strict=True)
+    return once, tuple(0 if axis else step for axis, step in pairs)
+
+
+def _view(
+    read: Read, array: torch.Tensor, own: Sequence[int], offset: int, lows: list[int], box: _Box
+) -> torch.Tensor:
     """The view whose element at the box's lowest point is ``offset`` elements into the tensor.
 
     Args:
+        own: the steps by which the tensor's axes are read.
         lows: the least index of each axis; ``offset`` is where these lie.
     """
     sizes, steps, reversed_slots = [1] * box.rank, [0] * box.rank, []
-    for index, step in zip(read.index, array.stride(), strict=True):
+    for index, step in zip(read.index, own, strict=True):
         for atom, coefficient in index.terms:
             assert isinstance(atom, It)
             sizes[atom.slot] = box.lengths[atom.slot]
             steps[atom.slot] += coefficient * step
     # From where every axis is least to where every iterator is least.
-    for index, low, step in zip(read.index, lows, array.stride(), strict=True):
+    for index, low, step in zip(read.index, lows, own, strict=True):
         first = index.const + sum(c * box.starts[it.slot] for it, c in _affine(index))
         offset += (first - low) * step
     for slot, step in enumerate(steps):

@@ -91,6 +91,20 @@ def test_an_argument_is_read_again_where_it_stood_before(engine: Engine, rows: i
     torch.testing.assert_close(runner(kept), torch.relu(kept))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_scope_reads_what_is_repeated(engine: Engine, dtype: str) -> None:
+    """Numbers of a line, repeated along other axes, as positions and masks are. Inductor computes
+    another product of torch's own ``as_strided`` of such a line."""
+    i, j, k = (Index.iterator(n, extent) for n, extent in enumerate((4, 2, 3)))
+    x, line = _in(0, 4, 2, 3, dtype=dtype), Op("Iota", (), ((4, 2, 3), 1, dtype))
+    scope = Scope((4, 2, 3), (), Prod((Read(x, (i, j, k)), Read(line, (i, j, k)))))
+    given = torch.arange(1, 25, dtype=getattr(torch, dtype)).reshape(4, 2, 3)
+    expected = given * torch.arange(2, dtype=given.dtype)[:, None]
+    region = Region((scope,), (x,))
+    assert torch.equal(region_function(region)(given)[0], expected)
+    assert torch.equal(_runner(engine, region, {})(given), expected)
+
+
 def test_results_share_no_memory(engine: Engine) -> None:
     """An output that is a view of an argument, and one that is a view of another output."""
     h = Op("Relu", (_in(0, 4, 8),))
