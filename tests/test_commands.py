@@ -39,14 +39,17 @@ def commands(text: str, start: str) -> Iterator[str]:
         yield _REMARK.sub("", found.split(f", {start.split()[0]} ")[0].split(", rules ")[0]).strip()
 
 
+def named(command: str) -> Any:
+    """What `eqsynth rules check`, and nothing behind it, is the name of; else None."""
+    found: Any = typer.main.get_command(app)
+    for name in shlex.split(command)[1:]:
+        found = getattr(found, "commands", {}).get(name)
+    return found
+
+
 def is_a_name(command: str) -> bool:
     """`eqsynth optimize` in a sentence is the name of a command, not a call of it."""
-    found: Any = typer.main.get_command(app)
-    *names, last = shlex.split(command)[1:]
-    for name in names:
-        found = getattr(found, "commands", {}).get(name)
-    known = getattr(found, "commands", {}).get(last)
-    return known is not None and any(p.required for p in getattr(known, "params", ()))
+    return any(p.required for p in getattr(named(command), "params", ()))
 
 
 def refused(command: str) -> str:
@@ -68,9 +71,9 @@ def refused(command: str) -> str:
 
 
 def test_commands_of_the_documents_are_taken() -> None:
-    named = {page: list(commands(page.read_text(encoding="utf-8"), "eqsynth")) for page in PAGES}
-    assert sum(map(len, named.values())) > 15
-    wrong = [f"{p.name}: {w}" for p, found in named.items() for c in found if (w := refused(c))]
+    told = {page: list(commands(page.read_text(encoding="utf-8"), "eqsynth")) for page in PAGES}
+    assert sum(map(len, told.values())) > 15
+    wrong = [f"{p.name}: {w}" for p, found in told.items() for c in found if (w := refused(c))]
     assert not wrong, "\n".join(wrong)
 
 
@@ -111,11 +114,11 @@ def unread(command: str) -> str:
 
 
 def test_benchmarks_of_the_documents_take_their_options() -> None:
-    named = {(page, command) for page in PAGES
-             for command in commands(page.read_text(encoding="utf-8"), "python -m")
-             if command.split()[2].startswith("benchmarks.")}  # fmt: skip
-    assert len(named) > 10
-    wrong = [f"{page.name}: {told}" for page, command in named if (told := unread(command))]
+    told = {(page, command) for page in PAGES
+            for command in commands(page.read_text(encoding="utf-8"), "python -m")
+            if command.split()[2].startswith("benchmarks.")}  # fmt: skip
+    assert len(told) > 10
+    wrong = [f"{page.name}: {why}" for page, command in told if (why := unread(command))]
     assert not wrong, "\n".join(wrong)
     for command in ("python -m benchmarks.fuzz --hours 3", "python -m benchmarks.bench_none",
                     "python -m benchmarks.onnx_backend --kind none"):  # fmt: skip
@@ -125,9 +128,9 @@ def test_benchmarks_of_the_documents_take_their_options() -> None:
 def test_targets_of_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     known = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = {target for page in PAGES for target in re.findall(
+    told = {target for page in PAGES for target in re.findall(
         r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)}  # fmt: skip
-    assert {"demo", "test"} <= named <= known
+    assert {"demo", "test"} <= told <= known
 
 
 MODELS = """
@@ -171,8 +174,11 @@ def shortened(command: str) -> list[str]:
 
 def to_run(page: Path) -> list[str]:
     """The calls among the commands of a page, that which writes a program first."""
-    found = dict.fromkeys(commands(page.read_text(encoding="utf-8"), "eqsynth"))
-    calls = [c for c in found if not is_a_name(c) and "<" not in c]
+    text = page.read_text(encoding="utf-8")
+    found = dict.fromkeys(commands(text, "eqsynth"))
+    # Without arguments it is a call in a line of code, and a name in a sentence.
+    code = set(commands(text.replace("`", ""), "eqsynth"))
+    calls = [c for c in found if named(c) is None or (c in code and not is_a_name(c))]
     return sorted(calls, key=lambda c: "-o fast.eqsynth" not in c)
 
 

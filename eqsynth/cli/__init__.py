@@ -44,7 +44,8 @@ def main(
 ) -> None:
     """Makes tensor programs faster without changing what they compute.
 
-    eqsynth optimize model.pt2 -o fast.eqsynth     searches, checks, and writes what it found
-
-    eqsynth explain fast.eqsynth                   what was changed, and by which rules
+    \b
+    eqsynth optimize model.pt2 -o fast.eqsynth   searches, checks, and writes
+    eqsynth explain fast.eqsynth                 what was changed, by which rules
+    eqsynth run fast.eqsynth --inputs x.pt       runs it, and tells the time
     """
