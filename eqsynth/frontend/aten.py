@@ -69,6 +69,8 @@ TABLE: Final[dict[str, Entry]] = {
     # Reductions.
     "aten::max.dim": entries.max_dim,
     "aten::min.dim": entries.min_dim,
+    "aten::argmax": entries.extreme_place(ops.amax),
+    "aten::argmin": entries.extreme_place(ops.amin),
     "aten::max.other": ops.maximum,
     "aten::min.other": ops.minimum,
     "aten::max": ops.amax,

@@ -14,7 +14,6 @@ from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
 from eqsynth.frontend.ops import creation, indexing, pointwise, views
-from eqsynth.frontend.ops.positions import at_positions
 from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.types import INTEGERS, is_float
 
@@ -198,13 +197,38 @@ def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
     for _, positions in given:
         if positions.dtype not in ("int32", "int64"):
             refuse("indexing by a mask", positions.dtype, "int32 or int64")
-    if len(given) != 1:
-        known = at_positions(input, dict(given)) if given else None
-        if known is None:
-            refuse("indexing by several tensors of data", len(given), "one index tensor")
-        return known
+    if not given:
+        refuse("indexing by nothing", len(given), "an index tensor")
+    if len(given) > 1:
+        return indexing.at_indices(input, dict(given))
     axis, positions = given[0]
     return indexing.take_rows(input, axis, positions)
+
+
+def extreme_place(reduce: Entry) -> Entry:
+    """argmax, argmin: the first place of the largest (smallest) element, of integers.
+
+        argmax(x)   ->   the least j of those with x[j] = max(x)
+
+    Of floats they stay with torch: ``x`` and its maximum may come from two kernels that round
+    otherwise, and then no element is equal to it.
+    """
+
+    def place(input: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
+        if is_float(input.dtype) or 0 in input.shape:
+            refuse("the place of an extreme float", input.tensor.type, "integers")
+        if dim is None:
+            found = place(ops.flatten(input), 0)
+            return ops.reshape(found, (1,) * input.ndim) if keepdim else found
+        if not input.ndim:
+            return creation.full((), 0, "int64")
+        axis = views.axis_of(dim, input.ndim)
+        here = pointwise.eq(input, reduce(input, axis, True))
+        places = creation.iota(input.shape, axis)
+        last = input.shape[axis] - 1
+        return ops.amin(pointwise.where(here, places, last), axis, keepdim)
+
+    return place
 
 
 def gather(input: Expr, dim: int, index: Expr, sparse_grad: bool = False) -> Expr:

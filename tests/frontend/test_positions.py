@@ -9,7 +9,8 @@ import torch
 
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.interpret import evaluate
-from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, over, topological
+from eqsynth.lower.torch_ops import region_function
 
 arange = torch.arange
 
@@ -34,12 +35,12 @@ DATA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Of(torch.nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
 
 
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "data"])
@@ -89,3 +90,53 @@ def test_a_gathered_band_is_a_band_product() -> None:
     graph = session.graph(captured.program.outputs, report.stop, report.seconds, {})
     members = [m for terms in graph.classes.values() for m in terms if isinstance(m, Op)]
     assert any(m.name == "G2BMM" and m.attrs == (2, 2) for m in members)
+
+
+SEVERAL: dict[str, Callable[..., torch.Tensor]] = {
+    "a place of each row": lambda x, i: x[arange(3), i],
+    "the other way round": lambda x, i: x[i, arange(3)],
+    "axes behind": lambda x, i: x[:, arange(3), i],
+    "axes that are no neighbours": lambda x, i: x[arange(3), :, i],
+    "three axes": lambda x, i: x[arange(3), i, arange(3) + 2],
+    "known ones count from the end": lambda x, i: x[arange(3) - 3, i],
+    "broadcast": lambda x, i: x[arange(2)[:, None], i[None, :]],
+    "int32": lambda x, i: x[arange(3, dtype=torch.int32), i],
+    "the last largest of each row": lambda x, i: x[
+        arange(3), (i[:, None] * arange(5)).argmax(-1), (i[:, None] + arange(4)).argmin(-1)
+    ],
+    "one that both bounds hold": lambda x, i: x[arange(3), torch.where(i > 1, 2, -1)],
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_one_of_several_positions_may_be_data(name: str) -> None:
+    """It may count from the end, and one that there isn't is an error."""
+    model, x = Of(SEVERAL[name]).eval(), torch.randn(3, 5, 6)
+    given = torch.tensor([2, 0, 1])
+    captured = capture(model, (x, given))
+    assert not captured.opaque, captured.opaque
+    leaves = [*captured.program.inputs, *captured.program.weights()]
+    images: dict[Tensor, Tensor] = {a: Input(str(n), a.type) for n, a in enumerate(leaves)}
+    for term in topological(captured.program.outputs):
+        if term not in images:
+            images[term] = over(term, images)
+    outputs = tuple(images[o] for o in captured.program.outputs)
+    weights = [captured.weights[a.label] for a in captured.program.weights()]
+    run = region_function(Region(outputs, tuple(images[a] for a in leaves)))
+    data = "one that" not in name and "largest" not in name
+    for places in (given, given - 3, torch.tensor([-1, 2, -3])):
+        assert torch.equal(run(x, places, *weights)[0], model(x, places))
+    for places in (torch.tensor([0, 7, 1]), torch.tensor([-8, 1, 1]), torch.tensor([0, 0, 600])):
+        if not data:
+            assert torch.equal(run(x, places, *weights)[0], model(x, places))
+            continue
+        with pytest.raises(IndexError):
+            model(x, places)
+        with pytest.raises(IndexError):
+            run(x, places, *weights)
+
+
+def test_two_positions_of_data_stay_with_torch() -> None:
+    """Of one number for both nobody could say which of them is out of range."""
+    captured = capture(Of(lambda x, i: x[i, i + 1]).eval(), (torch.randn(3, 5), torch.tensor([1])))
+    assert captured.opaque

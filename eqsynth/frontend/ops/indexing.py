@@ -8,14 +8,16 @@ front first, and only where torch allows them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from eqsynth.errors import DtypeError, ShapeError
+from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr, cast, make
 from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.ops.creation import iota
 from eqsynth.frontend.ops.positions import at_positions
 from eqsynth.frontend.ops.views import axis_of, flatten, movedim, permute, reshape
 from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.ir.types import INTEGERS
 
 
 def gather(input: Expr, dim: int, index: Expr) -> Expr:
@@ -79,10 +81,7 @@ def take_rows(input: Expr, dim: int, index: Expr) -> Expr:
     known = at_positions(input, {axis: _positions(index)})
     if known is not None:
         return known
-    extent = input.shape[axis]
-    if lower_bound(index.tensor) < 0:
-        index = pointwise.where(pointwise.lt(index, 0), pointwise.add(index, extent), index)
-    return _rows(input, dim, index)
+    return _rows(input, dim, _from_front(index, input.shape[axis]))
 
 
 def _rows(input: Expr, dim: int, index: Expr) -> Expr:
@@ -95,6 +94,63 @@ def _rows(input: Expr, dim: int, index: Expr) -> Expr:
     before = [index.ndim + i for i in range(axis)]
     after = [index.ndim + i for i in range(axis, len(rest))]
     return permute(taken, [*before, *front, *after])
+
+
+def at_indices(input: Expr, indices: Mapping[int, Expr]) -> Expr:
+    """``input`` at index tensors on some of its axes, as torch's indexing by several tensors.
+
+        x[i, j]   ->   the rows of x (flattened over both axes) at i * n + j
+
+    A position that there isn't has to be an error, and of ``i * n + j`` only one that lies outside
+    of all rows is. So all but one of the index tensors must be known to be in range, as ``arange``
+    is; the other one counts the rows' blocks.
+
+    Raises:
+        DtypeError: an index isn't made of integers.
+        UnsupportedOperatorError: more than one may be out of range.
+    """
+    known = at_positions(input, {axis: _positions(index) for axis, index in indices.items()})
+    if known is not None:
+        return known
+    axes = sorted(indices, key=lambda axis: _is_within(indices[axis].tensor, input.shape[axis]))
+    open_ = [axis for axis in axes if not _is_within(indices[axis].tensor, input.shape[axis])]
+    if len(open_) > 1:
+        raise UnsupportedOperatorError(
+            what="indexing by several tensors of data",
+            got=f"{len(open_)} index tensors of unknown range",
+            expected="one at most",
+            hint="the operator stays opaque",
+        )
+    rows: Expr | None = None
+    for axis in axes:
+        at = _from_front(cast(indices[axis], "int64"), input.shape[axis])
+        rows = at if rows is None else pointwise.add(pointwise.mul(rows, input.shape[axis]), at)
+    assert rows is not None
+    rest = [axis for axis in range(input.ndim) if axis not in indices]
+    extents = [input.shape[axis] for axis in rest]
+    table = reshape(
+        permute(input, [*axes, *rest]),
+        (math.prod(input.shape[axis] for axis in axes), math.prod(extents)),
+    )
+    taken = reshape(embedding(table, rows), (*rows.shape, *extents))
+    first, last = min(axes), max(axes)
+    before = first if last - first == len(axes) - 1 else 0
+    order = list(range(rows.ndim, taken.ndim))
+    order[before:before] = range(rows.ndim)
+    return permute(taken, order)
+
+
+def _is_within(index: Tensor, extent: int) -> bool:
+    low, high = _bounds(index)
+    return -extent <= low and high < extent
+
+
+def _from_front(index: Expr, extent: int) -> Expr:
+    """Positions that may count from the end, all from the front."""
+    if lower_bound(index.tensor) >= 0:
+        return index
+    behind = pointwise.lt(index, 0)
+    return pointwise.where(behind, pointwise.add(index, extent), index)  # type: ignore[no-any-return]
 
 
 def index_select(input: Expr, dim: int, index: Expr) -> Expr:
@@ -144,6 +200,12 @@ def _bounds(term: Tensor) -> tuple[float, float]:
                 return max(parts[0][0], parts[1][0]), max(parts[0][1], parts[1][1])
             case "Minimum":
                 return min(parts[0][0], parts[1][0]), min(parts[0][1], parts[1][1])
+            case "Where":
+                return min(parts[1][0], parts[2][0]), max(parts[1][1], parts[2][1])
+            case "Cast" if term.dtype == "int64" and term.args[0].dtype in INTEGERS:
+                return parts[0]
+            case "ReduceMax" | "ReduceMin" if 0 not in term.args[0].shape:
+                return parts[0]
             case "Reshape" | "Split" | "Merge" | "Expand" | "Permute" | "Slice" | "Shift":
                 return parts[0]
     return (0.0, math.inf) if term.dtype in ("uint8", "bool") else (-math.inf, math.inf)

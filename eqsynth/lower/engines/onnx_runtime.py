@@ -2,7 +2,8 @@
 
 Arguments are read where torch has them, and results are written into tensors of torch: nothing is
 copied at a region's border. Refused is what it was seen to compute otherwise: it adds up int64 as
-floats, and its sine of float64 near a multiple of pi is 0.
+floats, takes no maximum of int64 along some axes (of 2**63 - 1 and 1 it may be 1), and its sine of
+float64 near a multiple of pi is 0.
 """
 
 from __future__ import annotations
@@ -87,11 +88,11 @@ def _session(model: bytes) -> Any:
 def _is_taken(term: Tensor) -> bool:
     if isinstance(term, Op):
         wave = term.name in ("Sin", "Cos") and term.dtype == "float64"
-        added = term.name in ("ReduceSum", "ReduceProd") and term.args[0].dtype == "int64"
-        return not (wave or added)
+        reduced = term.row.kind == "reduction" and term.args[0].dtype == "int64"
+        return not (wave or reduced)
     if isinstance(term, Scope):
         calls = [part for part in composites(term.body) if isinstance(part, Call)]
         wave = any(part.fn in ("sin", "cos") and dtype_of(part) == "float64" for part in calls)
-        added = bool(term.reduction) and term.reducer in ("sum", "prod")
-        return not (wave or (added and dtype_of(term.body) == "int64"))
+        reduced = bool(term.reduction) and dtype_of(term.body) == "int64"
+        return not (wave or reduced)
     return True

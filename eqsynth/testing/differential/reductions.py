@@ -95,7 +95,7 @@ def _extremes() -> list[Row]:
     for name in ("amax", "amin"):
         rows += [Row(f"aten::{name}", (_X, [-1]), dtypes=ALL)]
         rows += [
-            Row(f"aten::{name}", (_IMAGE, axes, keep), dtypes=("float32", "uint8"))
+            Row(f"aten::{name}", (_IMAGE, axes, keep), dtypes=("float32", "uint8", "int64"))
             for axes in _AXES
             if axes is not None
             for keep in (False, True)
@@ -106,6 +106,15 @@ def _extremes() -> list[Row]:
             Row(f"aten::{name}", (_X,), dtypes=ALL),
             Row(f"aten::{name}.dim", (_X, -1), dtypes=ALL),
             Row(f"aten::{name}.dim", (_IMAGE, 0, True), dtypes=("float32", "int8")),
+        ]
+    for name in ("argmax", "argmin"):
+        rows += [
+            Row(f"aten::{name}", (_X, -1), dtypes=INTEGERS),
+            Row(f"aten::{name}", (_IMAGE, 1, True), dtypes=("int8", "int64")),
+            Row(f"aten::{name}", (_IMAGE,), dtypes=("int64", "uint8")),
+            Row(f"aten::{name}", (_IMAGE, None, True), dtypes=("int32",)),
+            Row(f"aten::{name}", (Operand(()), 0), dtypes=("int64",), kinds=("normal",)),
+            Row(f"aten::{name}", (_X, -1), dtypes=("float32",), refused=True),
         ]
     for name in ("any", "all"):
         rows += [
