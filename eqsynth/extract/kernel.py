@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from eqsynth.extract.schedule import Schedule
 from eqsynth.ir.tensor import Op, Region, Tensor
@@ -120,6 +120,34 @@ def held(runner: Runner) -> tuple[torch.Tensor, ...]:
     """The constants that a runner holds, packed as it takes them."""
     constants: tuple[torch.Tensor, ...] = getattr(runner, "constants", ())
     return constants
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a runner writes its result into memory that it is given.
+
+    Attributes:
+        function: takes ``args``, and then where the result goes.
+        args: a constant as the function takes it, or the number of an argument that varies.
+        shape, strides, dtype: of the result.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def writing(runner: Runner, how: Writing) -> Runner:
+    """The runner, with a note of how it writes into memory that it is given."""
+    runner.writing = how  # type: ignore[attr-defined]
+    return runner
+
+
+def written(runner: Runner) -> Writing | None:
+    """How a runner writes into memory that it is given; None where it only makes its own."""
+    return getattr(runner, "writing", None)
 
 
 class Backend(Protocol):

@@ -17,15 +17,18 @@ from eqsynth.extract.kernel import (
     Kernel,
     Layout,
     Runner,
+    Writing,
     channels_last,
     contiguous,
     strides,
+    written,
 )
 from eqsynth.ir.tensor import Input, Op, Region, args_of
 from eqsynth.lower.torch_backend import VIEW, lay_out
 from eqsynth.lower.torch_modes import plain
 from eqsynth.lower.torch_ops import run_term
 from eqsynth.lower.torch_scalars import torch_dtype
+from eqsynth.lower.workspace import Value, Workspaces
 
 
 @dataclass(frozen=True)
@@ -141,26 +144,31 @@ def straight_line(
     names: dict[str, str] = {}
     scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
     scope |= {"Tensor": torch.Tensor, "plain": plain, "dense": torch.strided}
-    scope["as_strided"] = torch.as_strided
+    scope |= {"as_strided": torch.as_strided, "empty": torch.empty_strided}
+    checks: list[str] = []
     body: list[str] = []
     for position, (name, value) in enumerate(constants.items()):
         names[name] = f"c{position}"
         scope[f"c{position}"] = value
     for position, parameter in enumerate(inputs):
         names[parameter.input.name] = f"x{position}"
-        body += _check(position, parameter, device, scope)
+        checks += _check(position, parameter, device, scope)
     views = _views(steps)
     reads = [(views[s.name].source,) if s.name in views else s.args for s in steps]
     last_use = {arg: k for k, args in enumerate(reads) for arg in args}
     kept = {*outputs, *constants}
+    inside = _between(steps, outputs)
     for position, (step, args) in enumerate(zip(steps, reads, strict=True)):
         used = [_local(arg, names, step) for arg in args]
         made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
         names |= made
-        view = views.get(step.name)
-        if view is None:
-            constant = zip(used, step.kernel.constants, strict=True)
-            given = [name for name, is_constant in constant if not is_constant]
+        view, how = views.get(step.name), written(step.runner)
+        constant = zip(used, step.kernel.constants, strict=True)
+        given = [name for name, is_constant in constant if not is_constant] if not view else []
+        if how is not None:
+            code = _writing(position, how, given, {names[name] for name in inside}, scope)
+            body += code if step.name in inside else [_fresh(position, how, scope), *code]
+        elif view is None:
             scope[f"k{position}"] = step.runner
             body.append(f"{', '.join(made.values())} = k{position}({', '.join(given)})")
         elif step.name in last_use or step.name in kept:
@@ -169,14 +177,71 @@ def straight_line(
             made = {}  # only views of it are read, and these are taken of its source
         dying = {arg for arg in args if last_use[arg] == position} - kept
         dying |= {name for name in made if name not in last_use and name not in kept}
-        if dying:
-            body.append(f"del {', '.join(sorted(names[arg] for arg in dying))}")
+        if dying - inside.keys():
+            body.append(f"del {', '.join(sorted(names[arg] for arg in dying - inside.keys()))}")
     body.append(f"return [{', '.join(_results(inputs, steps, outputs, constants, names))}]")
+    if inside:
+        memory = Workspaces(list(inside.values()), device)
+        scope |= {"take": memory.take, "give": memory.give}
+        locals_ = [names[name] for name in inside]
+        locals_ += [f"d{name}" for name in locals_]
+        body = [
+            "w = take()",
+            "try:",
+            *(f"    {line}" for line in (f"{', '.join(locals_)} = w", *body)),
+            "finally:",
+            "    give(w)",
+        ]
     head = f"def run({', '.join(f'x{k}' for k in range(len(inputs)))}):"
-    source = "\n    ".join([head, *body]) + "\n"
+    source = "\n    ".join([head, *checks, *body]) + "\n"
     exec(compile(source, "<eqsynth program>", "exec"), scope)
     run: Callable[..., list[torch.Tensor]] = scope["run"]
     return run, source
+
+
+def _between(steps: Sequence[Step], outputs: Sequence[str]) -> dict[str, Value]:
+    """The values that lie in the program's workspace: their kernels write where they are told to,
+    no result is the same memory, and no function of the user's sees them, which may keep them."""
+    origin = _origins(steps)
+    last = {origin.get(arg, arg): k for k, step in enumerate(steps) for arg in step.args}
+    seen = {origin.get(name, name) for name in outputs}
+    seen |= {origin.get(arg, arg) for step in steps if step.kernel.opaque for arg in step.args}
+    return {
+        step.name: Value(k, last.get(step.name, k), how.shape, how.strides, how.dtype)
+        for k, step in enumerate(steps)
+        if (how := written(step.runner)) is not None and step.name not in seen
+    }
+
+
+def _origins(steps: Sequence[Step]) -> dict[str, str]:
+    """The values that are views, and what they are views of."""
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.kernel.implementation == VIEW:
+            found[step.name] = found.get(step.args[0], step.args[0])
+    return found
+
+
+def _writing(
+    position: int, how: Writing, given: Sequence[str], inside: set[str], scope: dict[str, Any]
+) -> list[str]:
+    """The call of a kernel that writes its result where it lies. TVM takes a tensor of its own in
+    half the time of one of torch's."""
+    scope[f"f{position}"] = how.function
+    args = []
+    for n, arg in enumerate(how.args):
+        name = given[arg] if isinstance(arg, int) else f"f{position}_{n}"
+        if not isinstance(arg, int):
+            scope[name] = arg
+        args.append(f"d{name}" if name in inside else name)
+    result = f"t{position}_0"
+    args.append(f"d{result}" if result in inside else result)
+    return [f"f{position}({', '.join(args)})"]
+
+
+def _fresh(position: int, how: Writing, scope: dict[str, Any]) -> str:
+    scope[f"dtype_of{position}"] = how.dtype
+    return f"t{position}_0 = empty({how.shape}, {how.strides}, dtype=dtype_of{position})"
 
 
 @dataclass(frozen=True)
@@ -261,11 +326,8 @@ def _results(
     names: Mapping[str, str],
 ) -> list[str]:
     """Outputs, copied where the same memory is an input, a constant or an earlier output."""
-    origin = {name: name for name in names}
-    for step in steps:
-        if step.kernel.implementation == VIEW:
-            origin[step.name] = origin[step.args[0]]
-    taken = {origin[p.input.name] for p in inputs} | set(constants)
+    origin = {name: name for name in names} | _origins(steps)
+    taken = {p.input.name for p in inputs} | set(constants)
     results = []
     for name in outputs:
         if name not in names:

@@ -23,11 +23,13 @@ from eqsynth.extract.kernel import (
     Kernel,
     Layout,
     Runner,
+    Writing,
     channels_last,
     contiguous,
     holding,
     matrix_layouts,
     strides,
+    writing,
 )
 from eqsynth.extract.schedule import Band, Schedule
 from eqsynth.ir.index import Index
@@ -259,7 +261,6 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
         return lambda *_: empty(shape, steps, dtype=dtype)
     slots: list[Any] = []
     kept: list[torch.Tensor] = []
-    varying: list[int] = []
     position = 0
     for k, arg in enumerate(args_of(kernel.term)):
         used = arg.type.size > 0
@@ -269,28 +270,28 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
                 slots.append(tvm_ffi.from_dlpack(kept[-1]))  # which keeps the memory alive
         else:
             if used:
-                varying.append(position)
-                slots.append(None)
+                slots.append(position)
             position += 1
-    if len(varying) == position == len(slots):
+    how = Writing(function, tuple(slots), shape, steps, dtype)
+    if slots == list(range(position)):
 
         def direct(*args: torch.Tensor) -> torch.Tensor:
             result = empty(shape, steps, dtype=dtype)
             function(*args, result)
             return result
 
-        return direct
-    holes = [k for k, slot in enumerate(slots) if slot is None]
+        return writing(direct, how)
+    varying = [(hole, slot) for hole, slot in enumerate(slots) if isinstance(slot, int)]
 
     def bound(*args: torch.Tensor) -> torch.Tensor:
         result = empty(shape, steps, dtype=dtype)
         values = slots.copy()
-        for hole, source in zip(holes, varying, strict=True):
+        for hole, source in varying:
             values[hole] = args[source]
         function(*values, result)
         return result
 
-    return holding(bound, kept)
+    return writing(holding(bound, kept), how)
 
 
 def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> torch.Tensor:
