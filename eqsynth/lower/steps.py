@@ -158,6 +158,7 @@ def straight_line(
     last_use = {arg: k for k, args in enumerate(reads) for arg in args}
     kept = {*outputs, *constants}
     inside = _between(steps, outputs)
+    placed = {f"t{k}_0" for k, step in enumerate(steps) if step.name in inside}
     for position, (step, args) in enumerate(zip(steps, reads, strict=True)):
         used = [_local(arg, names, step) for arg in args]
         made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
@@ -166,7 +167,7 @@ def straight_line(
         constant = zip(used, step.kernel.constants, strict=True)
         given = [name for name, is_constant in constant if not is_constant] if not view else []
         if how is not None:
-            code = _writing(position, how, given, {names[name] for name in inside}, scope)
+            code = _writing(position, how, given, placed, scope)
             body += code if step.name in inside else [_fresh(position, how, scope), *code]
         elif view is None:
             scope[f"k{position}"] = step.runner
@@ -223,7 +224,7 @@ def _origins(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def _writing(
-    position: int, how: Writing, given: Sequence[str], inside: set[str], scope: dict[str, Any]
+    position: int, how: Writing, given: Sequence[str], placed: set[str], scope: dict[str, Any]
 ) -> list[str]:
     """The call of a kernel that writes its result where it lies. TVM takes a tensor of its own in
     half the time of one of torch's."""
@@ -233,9 +234,9 @@ def _writing(
         name = given[arg] if isinstance(arg, int) else f"f{position}_{n}"
         if not isinstance(arg, int):
             scope[name] = arg
-        args.append(f"d{name}" if name in inside else name)
+        args.append(f"d{name}" if name in placed else name)
     result = f"t{position}_0"
-    args.append(f"d{result}" if result in inside else result)
+    args.append(f"d{result}" if result in placed else result)
     return [f"f{position}({', '.join(args)})"]
 
 
