@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 import eqsynth
@@ -25,6 +26,7 @@ from eqsynth.lower.cuda.cubin import resources
 from eqsynth.lower.places import Place
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.planned import plan
+from eqsynth.settings import aimed_at
 from tests.played import GPU, Cudnn, a_gpu, load_on_cpu
 
 
@@ -105,6 +107,51 @@ def test_layouts_are_converted_at_the_border() -> None:
     only = replace(GPU, layouts=("contiguous",))
     plain = plan(module, (x,), target=only, time_limit_s=0.001)
     assert [s.kernel.backend for s in plain.steps] == ["cudnn"]
+
+
+class Sliced(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(17, 13))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 5:22] @ self.weight
+
+
+class Attended(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    ("module", "shapes", "wanted"),
+    [
+        (Sliced(), [(11, 23)], {"cublas.strided"}),
+        (Attended(), [(1, 4, 48, 16)] * 3, {"cutlass.attention", "torch.view", "torch"}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_plan_passes_operands_as_they_lie(
+    module: torch.nn.Module, shapes: list[tuple[int, ...]], wanted: set[str]
+) -> None:
+    """A slice isn't copied: its strides and its offset are the product's. Attention is one
+    operator, named by what computes it."""
+    given = tuple(torch.randn(shape) for shape in shapes)
+    found = plan(module.eval(), given, target=GPU, time_limit_s=60.0, load=load_on_cpu)
+    assert {step.kernel.implementation for step in found.steps} <= wanted
+    assert min(wanted) in {step.kernel.implementation for step in found.steps}
+    with torch.no_grad():
+        torch.testing.assert_close(found(*given), module(*given), rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_is_aimed_at_what_holds_its_tensors() -> None:
+    with FakeTensorMode():  # which has tensors of devices that aren't here
+        there = torch.empty(2, device=CUDA)
+    here = torch.ones(2)
+    assert aimed_at(None, [here, there]) == CUDA
+    assert aimed_at(None, [here]) == aimed_at(None, []) == CPU
+    assert aimed_at(CPU, [there]) == CPU and aimed_at(GPU, [here]) is GPU
 
 
 @pytest.fixture(scope="module")
