@@ -52,13 +52,13 @@ class Stage:
     report: Report
 
     def hold(self, program: CompiledProgram, original: Original) -> None:
-        """Compares the two, both as precise as the target's numerics say; the report gets the
-        figures.
+        """Compares the two, in full precision even if the target's numerics allow less; the report
+        gets the figures.
 
         Raises:
             Mismatch: they differ by more than rounding explains.
         """
-        with program.place.as_planned():
+        with program.place.in_full():
             self._hold(program, original)
 
     def _hold(self, program: CompiledProgram, original: Original) -> None:

@@ -69,7 +69,7 @@ def a_gpu(failed: list[str] | None = None, clock: Clock = wall_s) -> Iterator[No
         clock=clock,
         recorded=partial(place.Recorded, record=record, clock=wall_s),
         others=_others,
-        as_planned=partial(precision.as_planned, PLAYED.numerics),
+        in_full=partial(precision.full, PLAYED.numerics),
         after_failure=lambda: None if failed is None else failed.append("failed"),
         alone=False,
         target=PLAYED,

@@ -195,6 +195,25 @@ def test_a_recording_of_inference_mode_is_used_outside_of_it() -> None:
         assert torch.equal(steps(x + 1, y)[0], 2 * x + 2)
 
 
+def test_what_was_recorded_in_less_precision_is_not_checked() -> None:
+    ran: list[int] = []
+
+    def counted(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        ran.append(1)
+        return double(x, y)
+
+    steps = place.Recorded(counted, lambda run, values: (lambda: None, run(*values)), quick)
+    x, y = torch.arange(3.0), torch.ones(3)
+    steps(x, y)
+    ran.clear()
+    steps(x, y)
+    assert not ran
+    for told, times in (("highest", 0), ("high", 1)):
+        with precision.full(told):
+            steps(x, y)
+        assert len(ran) == times
+
+
 def test_where_memory_is_short_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -59,7 +59,8 @@ class Place:
         after_failure: called when a kernel has failed; it doesn't return if no other can run now.
         alone: a program's steps can be timed where they stand, one by one. They can't where the
             whole program is one launch.
-        as_planned: while it lasts, torch computes as precisely as the target's numerics say.
+        in_full: while it lasts, float32 is computed in float32, whatever the target's numerics
+            allow.
         here: this machine has the device; programs for it can be called.
         target: the device, where it isn't the host.
     """
@@ -69,7 +70,7 @@ class Place:
     recorded: Callable[[Run], Run] = _as_it_is
     others: Callable[[int, int], OtherSteps] = _other_steps
     after_failure: Callable[[], None] = _no_fault
-    as_planned: Callable[[], AbstractContextManager[None]] = nullcontext
+    in_full: Callable[[], AbstractContextManager[None]] = nullcontext
     alone: bool = True
     here: bool = True
     target: Target | None = None

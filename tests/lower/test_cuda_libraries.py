@@ -150,7 +150,22 @@ def test_float32_is_float32_unless_numerics_allow_less(cudnn: Cudnn) -> None:
         assert run is not None
         run(*values)
         assert cudnn.tf32[-1] is allowed
+        with precision.full(numerics):  # as the check asks
+            run(*values)
+        assert cudnn.tf32[-1] is False
     assert torch.backends.cudnn.allow_tf32 is before
+
+
+def test_an_operator_that_is_told_is_told_so_in_a_check(cudnn: Cudnn) -> None:
+    own, term = Library("cudnn", replace(GPU, numerics="high")), CONVOLUTIONS[0]
+    values = [sample(arg.shape, arg.dtype, n) for n, arg in enumerate(args_of(term))]
+    kernel = list(own.kernels(term, (False,) * 2))[1]
+    (run,) = own.build([(kernel, {})])
+    assert run is not None
+    for told, seen in (("highest", True), ("high", False)):
+        with precision.full(told):
+            run(*values)
+        assert cudnn.tf32[-2] is seen
 
 
 @pytest.fixture
@@ -163,10 +178,8 @@ def switches() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("newer", [False, True])
-@pytest.mark.parametrize(("told", "wanted"), [("highest", False), ("high", True)])
-def test_a_check_is_as_precise_as_the_plan(
-    switches: None, newer: bool, told: str, wanted: bool
-) -> None:
+@pytest.mark.parametrize("told", ["highest", "high"])
+def test_a_check_is_in_full_precision(switches: None, newer: bool, told: str) -> None:
     """Whichever of torch's switches the user has set; they are as before afterwards."""
     if newer:
         precision.PRODUCTS.fp32_precision = "tf32"
@@ -174,8 +187,8 @@ def test_a_check_is_as_precise_as_the_plan(
             torch.get_float32_matmul_precision()
     homes = precision.PRODUCTS, precision.CONVOLUTIONS
     before = [home.fp32_precision == "tf32" for home in homes]
-    with precision.as_planned(told):
-        assert [home.fp32_precision == "tf32" for home in homes] == [wanted] * 2
+    with precision.full(told):
+        assert not any(home.fp32_precision == "tf32" for home in homes)
     assert [home.fp32_precision == "tf32" for home in homes] == before
     if not newer:
         assert torch.backends.cudnn.allow_tf32  # can be read, as before

@@ -257,7 +257,7 @@ def _conv(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
     window = (padding, stride, dilation, groups)
 
     def plain(x: Array, w: Array) -> Array:
-        return torch.cudnn_convolution(x, w, *window, False, False, reduced)
+        return torch.cudnn_convolution(x, w, *window, False, False, precision.allowed(reduced))
 
     def with_relu(x: Array, w: Array, bias: Array, added: Array | None = None) -> Array:
         at = (stride, padding, dilation, groups)
@@ -284,8 +284,9 @@ def _conv_transpose(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
 
     def conv(x: Array, w: Array) -> Array:
         return torch.cudnn_convolution_transpose(
-            x, w, padding, output_padding, stride, dilation, groups, False, False, reduced
-        )
+            x, w, padding, output_padding, stride, dilation, groups, False, False,
+            precision.allowed(reduced),
+        )  # fmt: skip
 
     return conv
 

@@ -42,7 +42,7 @@ def place(target: Target) -> Place:
         clock=events_s,
         recorded=partial(Recorded, device=device),
         others=partial(_others, int(target.levels[0].capacity_bytes), device),
-        as_planned=partial(precision.as_planned, target.numerics),
+        in_full=partial(precision.full, target.numerics),
         after_failure=end_if_broken,
         alone=False,
         target=target,
@@ -146,7 +146,7 @@ class Recorded:
             return self._called(values)
 
     def _called(self, values: Values) -> list[torch.Tensor]:
-        if recording():
+        if recording() or precision.in_full():
             return self._run(*values)
         stream = current_stream()
         with self._lock:

@@ -22,6 +22,7 @@ CONVOLUTIONS: Final[Any] = getattr(torch.backends.cudnn, "conv")  # noqa: B009
 _REDUCED: Final = "tf32"
 # Of two threads, each sees its own setting: the switches are the same for both.
 _switching: Final = threading.RLock()
+_thread: Final = threading.local()
 
 
 def numerics() -> str:
@@ -38,8 +39,20 @@ def is_reduced(told: str) -> bool:
     return told != "highest"
 
 
+def allowed(reduced: bool) -> bool:
+    """Whether an operator whose target allows TF32 may use it now: not while a program is held
+    against its original."""
+    return reduced and not in_full()
+
+
+def in_full() -> bool:
+    """Whether this thread computes in float32, whatever the target's numerics allow."""
+    return getattr(_thread, "full", False)
+
+
 def called(switch: Any, reduced: bool, function: Callable[..., T], *given: Any) -> T:
     """A call under one switch, as it has to be, and as it was afterwards."""
+    reduced = allowed(reduced)
     with _switching:
         before = switch.fp32_precision
         if (before == _REDUCED) == reduced:
@@ -52,28 +65,34 @@ def called(switch: Any, reduced: bool, function: Callable[..., T], *given: Any) 
 
 
 @contextmanager
-def as_planned(told: str) -> Iterator[None]:
-    """What torch computes is as precise as a target's numerics say: the original, too, which a
-    program is held against. Under TF32 each element of a convolution is off by 5e-4.
+def full(told: str) -> Iterator[None]:
+    """The program and the original that it is held against compute in float32. Under TF32, which
+    torch's convolutions use unless somebody says otherwise, each element is off by 5e-4, so that
+    nothing else could be seen.
 
     The user's code runs meanwhile. So torch's older switches are set, which its newer ones follow;
     the newer ones alone where the user has set these, since torch then refuses to read the older.
+
+    Args:
+        told: the target's numerics. If they allow TF32, what was recorded under it isn't replayed.
     """
     wanted: bool | str
     older = [(PRODUCTS, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]
     newer = [(PRODUCTS, "fp32_precision"), (CONVOLUTIONS, "fp32_precision")]
-    reduced = is_reduced(told)
     try:
-        switches, wanted = [(*at, getattr(*at)) for at in older], reduced
+        switches, wanted = [(*at, getattr(*at)) for at in older], False
     except RuntimeError:
-        switches, wanted = [(*at, getattr(*at)) for at in newer], _REDUCED if reduced else "ieee"
+        switches, wanted = [(*at, getattr(*at)) for at in newer], "ieee"
     changed = [(home, name, now) for home, name, now in switches if now != wanted]
+    before = in_full()
     try:
         with _switching:
             for home, name, _ in changed:
                 setattr(home, name, wanted)
+        _thread.full = is_reduced(told)
         yield
     finally:
+        _thread.full = before
         with _switching:
-            for home, name, before in changed:
-                setattr(home, name, before)
+            for home, name, value in changed:
+                setattr(home, name, value)
