@@ -26,6 +26,7 @@ from eqsynth.errors import (
     LoweringError,
     RuleError,
     SaturationError,
+    SeveralGraphsError,
     ShapeError,
     UnsteadyError,
     UnsupportedOperatorError,
@@ -38,7 +39,7 @@ __version__ = "0.1.0"
 logging.getLogger("eqsynth").addHandler(logging.NullHandler())
 
 _LAZY = {
-    "optimize": "eqsynth.pipeline",
+    "optimize": "eqsynth.by_graphs",
     "prove_equal": "eqsynth.prove",
     "CompiledProgram": "eqsynth.lower.program",
     "load": "eqsynth.lower.bundle",
@@ -65,6 +66,7 @@ __all__ = [
     "LoweringError",
     "RuleError",
     "SaturationError",
+    "SeveralGraphsError",
     "ShapeError",
     "UnsteadyError",
     "UnsupportedOperatorError",

@@ -103,6 +103,11 @@ class CaptureError(EqsynthError):
     """A program that could not be captured from its framework."""
 
 
+class SeveralGraphsError(CaptureError):
+    """A module that torch doesn't capture as one graph, but perhaps as several: its control flow or
+    its shapes depend on the values of tensors."""
+
+
 class SaturationError(EqsynthError):
     """The e-graph engine failed: a worker died, the engine panicked, or a class got two values
     of an analysis, which means that a rule is unsound. `rules` names the suspects.

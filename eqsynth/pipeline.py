@@ -24,6 +24,7 @@ from eqsynth.errors import (
     EqsynthError,
     ExtractionError,
     LoweringError,
+    SeveralGraphsError,
     UnsteadyError,
 )
 from eqsynth.explain import NoExplanation
@@ -192,6 +193,7 @@ def optimize(
             module, args, kwargs = own[0], *own[1:]
         telling.refused("the module", error)
         report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
+        report.several_graphs = kind == CPU and isinstance(error, SeveralGraphsError)
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")

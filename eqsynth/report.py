@@ -62,6 +62,28 @@ class StepTime:
         return f"{text}, {_ms(self.replaced_s)} before ({', '.join(self.replaced) or 'nothing'})"
 
 
+@dataclass(frozen=True)
+class Graph:
+    """One of the graphs that torch captures a module as.
+
+    Attributes:
+        operators: how many it has.
+        backends: what runs it: the implementations of eqsynth's kernels, or ``inductor``.
+        explanation: why eqsynth's program is equal to it; empty for Inductor's.
+    """
+
+    operators: int
+    backends: tuple[str, ...]
+    explanation: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.operators} operators on {', '.join(self.backends)}"
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{self.explanation}".rstrip()
+
+
 @dataclass
 class Report:
     """Figures of one optimization. Times are medians of interleaved runs.
@@ -86,7 +108,8 @@ class Report:
             largest value of its row, where that is more than rounding explains. Only where the
             user's ``numerics`` allows it; such a program is used.
         stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …; or
-            why there was none: ``capture``, ``unsteady`` (the original differs from itself).
+            why there was none: ``capture``, ``unsteady`` (the original differs from itself),
+            ``graphs`` (there was one for each of several).
         backend: what runs: the kernels' implementations, or ``original``.
         kernels_estimated: kernels of the plan that there was no time to measure.
         gap: what part of its time another choice among eqsynth's own kernels could save at most, by
@@ -108,6 +131,8 @@ class Report:
             is what extraction has waited for the times of kernels.
         tuned: what tuning has come to, by kernel, with the space around the best point.
         reason: why the original was kept, if it was.
+        several_graphs: the module isn't captured as one graph; it may be as several, which
+            ``graphs`` has where these run.
         page: draws the report; None where no program was captured.
         engine_refused: why the plan with regions on engines was given up, if it was.
     """
@@ -136,6 +161,8 @@ class Report:
     followed: bool = False
     optimize_s: float = 0.0
     stop: str = ""
+    several_graphs: bool = False
+    graphs: tuple[Graph, ...] = ()
     rules_fired: Mapping[str, int] = field(default_factory=dict)
     own_rules: tuple[str, ...] = ()
     over_budget: Mapping[str, int] = field(default_factory=dict)
@@ -238,6 +265,7 @@ class Report:
             [("runs on", self.backend + (f" ({self.reason})" if self.reason else ""))],
             [("share of time", self._shares())] if len(self.shares) > 1 else [],
             [("opaque share", f"{self.opaque_share:.0%}")] if raced else [],
+            [("graph", graph.title) for graph in self.graphs],
             [("why not", str(step)) for step in self.why_not],
             [("warning", text) for text in self.warnings],
         )

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_map_only
 
-from eqsynth.errors import CaptureError
+from eqsynth.errors import SeveralGraphsError
 from eqsynth.lower.torch_graph import taken_apart
 from eqsynth.lower.weights import storages
 
@@ -58,7 +58,7 @@ def export(
             return taken_apart(exported, {})
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise CaptureError(
+        raise SeveralGraphsError(
             "torch.export refuses the module",
             where=type(module).__name__,
             got=f"{type(error).__name__}: {lines[0] if lines else ''}"[:300],

@@ -16,7 +16,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.errors import CaptureError, EqsynthError, SeveralGraphsError
 from eqsynth.frontend import aten
 from eqsynth.frontend.captured import Captured, Convention
 from eqsynth.frontend.examples import any_order, refuse_foreign, validate
@@ -343,9 +343,15 @@ class _Translation:
             self.missing.add(node.target)
         return None
 
-    def _refuse(self, node: torch.fx.Node, what: str, expected: str) -> None:
+    def _refuse(
+        self,
+        node: torch.fx.Node,
+        what: str,
+        expected: str,
+        kind: type[CaptureError] = CaptureError,
+    ) -> None:
         """Notes why the module can't be captured; it counts if no decomposition helps."""
-        self.refusal = self.refusal or CaptureError(
+        self.refusal = self.refusal or kind(
             what,
             where=origin_of(node),
             got=str(node.target),
@@ -373,6 +379,7 @@ class _Translation:
                 node,
                 "a shape depends on the values of tensors",
                 "shapes that are known when the module is captured",
+                SeveralGraphsError,
             )
         label = "item" if target is operator.getitem else str(target)
         foreign = Foreign(target, label, args, kwargs)

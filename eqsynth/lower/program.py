@@ -20,6 +20,7 @@ from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
 from eqsynth.lower.call_trees import Calls
 from eqsynth.lower.calling import AsItIs, Calling
+from eqsynth.lower.graphs import Graphs
 from eqsynth.lower.places import Place
 from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, packed, straight_line
 from eqsynth.lower.weights import Recipe, State, Watch, copied, storages
@@ -138,7 +139,9 @@ class CompiledProgram(torch.nn.Module):
         if isinstance(original, torch.nn.Module):
             # Once: a walk over a large module takes longer than a small one takes to run.
             self._owned = storages((*original.parameters(), *original.buffers()))
-            self._watch = Watch.of_parameters(original)
+            # The programs of several graphs look at the weights themselves, and take new ones.
+            several = isinstance(original, Graphs)
+            self._watch = None if several else Watch.of_parameters(original)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these arguments, computed without gradients.

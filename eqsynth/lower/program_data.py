@@ -21,6 +21,7 @@ from eqsynth.ir.types import TensorType
 from eqsynth.lower import calling
 from eqsynth.lower.carrying import Code, carrier_of
 from eqsynth.lower.engines.table import ENGINES
+from eqsynth.lower.graphs import Graphs
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 from eqsynth.lower.manifest import (
     below,
@@ -159,6 +160,13 @@ def _recipe_to_data(recipe: Recipe, terms: Mapping[str, Tensor], arrays: _Arrays
 
 def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
     original = program.original
+    if isinstance(original, Graphs):
+        raise LoweringError(
+            what="this program is several graphs that Python joins, which can't be saved",
+            got=f"the graphs of {type(original.module).__name__}",
+            expected="a program of one graph",
+            hint="save the module itself, and optimize it where it is loaded",
+        )
     if isinstance(original, torch.nn.Module) and program.examples is not None:
         original = as_graph(original, *program.examples())
     if not isinstance(original, TorchGraph):

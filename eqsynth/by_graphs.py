@@ -1,0 +1,189 @@
+"""``optimize`` of modules that torch doesn't capture as one graph: graph by graph.
+
+    y = self.first(x);  if y.max() > 1: y = y / y.max();  return self.second(y)
+
+``torch.export`` refuses such a module, since its control flow depends on values. ``torch.compile``
+takes what lies between such places as graphs, which Python joins: so does this, and each graph goes
+the way of the backend (``compile_backend.py``), to eqsynth or to Inductor, whichever is faster. So
+the result is never worse than that of ``torch.compile``. The seconds that the search may take are
+shared out by how many operators the graphs have. The original stays where it isn't slower.
+
+Inputs of other shapes run as the original does: nothing is searched when the result is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, ParamSpec
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from eqsynth import pipeline
+from eqsynth.compile_backend import Program, Swapped, eqsynth
+from eqsynth.errors import EquivalenceError
+from eqsynth.explain import NoExplanation
+from eqsynth.extract.target import CPU
+from eqsynth.frontend.examples import arguments, kept_buffers
+from eqsynth.lower.graphs import Graphs
+from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.rounding import largest_error
+from eqsynth.race import race
+from eqsynth.report import Graph, Report
+
+log = logging.getLogger("eqsynth.optimize")
+
+NEAR: Final = 1e-3
+"""The difference to the original, over the largest value of a result, above which the graphs aren't
+used. Each graph was held against its own original before; this is for what joins them."""
+
+LEAST_S: Final = 5.0
+"""Seconds of a search below which no graph is compiled: Inductor takes as long."""
+
+# Arguments of `optimize` that say what is optimized, and not how.
+_WHAT: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "progress")
+
+_Args = ParamSpec("_Args")
+
+
+def by_graphs(whole: Callable[_Args, CompiledProgram]) -> Callable[_Args, CompiledProgram]:
+    """``pipeline.optimize``, and what comes after it where torch sees several graphs."""
+    signature = inspect.signature(whole)
+
+    @functools.wraps(whole)
+    def optimize(*args: _Args.args, **kwargs: _Args.kwargs) -> CompiledProgram:
+        found = whole(*args, **kwargs)
+        if not found.report.several_graphs:
+            return found
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return _optimized(found, given.arguments)
+
+    return optimize
+
+
+optimize = by_graphs(pipeline.optimize)
+
+
+@dataclass
+class _Capture:
+    """A backend of ``torch.compile`` that takes the graphs of the first call, and runs them as they
+    are until they have become programs; later graphs stay as they are."""
+
+    graphs: list[tuple[Swapped, torch.fx.GraphModule, Sequence[Any]]] = field(default_factory=list)
+    closed: bool = False
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        if self.closed:
+            return graph
+        place = Swapped(graph)
+        self.graphs.append((place, graph, tuple(inputs)))
+        return place
+
+
+def _optimized(found: CompiledProgram, given: Mapping[str, Any]) -> CompiledProgram:
+    """The program by graphs, or the one that was found, whose reason says why."""
+    module, report = found.original, found.report
+    args, kwargs = arguments(given["example_inputs"], given["example_kwargs"])
+    if not isinstance(module, torch.nn.Module) or given["objective"] != "time":
+        return found
+    if given["like"] is not None or not _on_cpu(module, (args, kwargs)):
+        return found
+    if given["time_limit_s"] < LEAST_S:
+        report.reason += f"\n  by graphs: compiling them takes longer than {LEAST_S} s"
+        return found
+    begin = time.monotonic()
+    capture = _Capture()
+    try:
+        with torch.no_grad(), kept_buffers(module), torch.random.fork_rng(devices=()):
+            compiled = torch.compile(module, backend=capture, dynamic=False)
+            compiled(*_copied(args), **_copied(kwargs))
+            told = _become_programs(capture, given)
+            capture.closed = True
+            why = _differs(module, compiled, args, kwargs) or _slower(
+                module, compiled, args, kwargs, report
+            )
+    except EquivalenceError as error:
+        if given["strict"]:
+            raise
+        why = str(error)
+    except Exception as error:  # whatever torch, a compiler, or the search raises
+        why = f"{type(error).__name__}: {error}"
+    finally:
+        capture.closed = True
+    report.optimize_s += time.monotonic() - begin
+    if not capture.graphs:
+        why = "torch.compile sees no graph in it"
+    if why:
+        log.info("the module stays as it is, not graph by graph: %s", why)
+        report.reason += f"\n  by graphs: {why}"
+        return found
+    report.stop, report.reason, report.graphs = "graphs", "", told
+    report.backend = ", ".join(sorted({name for row in told for name in row.backends}))
+    text = "\n\n".join(
+        [f"torch captures the module as {len(told)} graphs, which Python joins:", *map(str, told)]
+    )
+    made = Graphs(module, compiled)
+    return CompiledProgram.from_module(made, report, NoExplanation(text), (args, kwargs))
+
+
+def _on_cpu(module: torch.nn.Module, given: object) -> bool:
+    leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    every = [*module.parameters(), *module.buffers(), *leaves]
+    return all(tensor.device.type == CPU for tensor in every)
+
+
+def _copied(given: Any) -> Any:
+    return tree_map_only(torch.Tensor, torch.Tensor.clone, given)
+
+
+def _become_programs(capture: _Capture, given: Mapping[str, Any]) -> tuple[Graph, ...]:
+    """Puts a program, or Inductor's, in the place of each graph; what became of them."""
+    options = {name: value for name, value in given.items() if name not in _WHAT}
+    sizes = [_operators(graph) for _, graph, _ in capture.graphs]
+    rows = []
+    for (place, graph, inputs), size in zip(capture.graphs, sizes, strict=True):
+        limit_s = given["time_limit_s"] * size / max(sum(sizes), 1)
+        place.current = made = eqsynth(graph, inputs, options={**options, "time_limit_s": limit_s})
+        own = made.program if isinstance(made, Program) else None
+        backends = ("inductor",) if own is None else tuple(own.report.backend.split(", "))
+        rows.append(Graph(size, backends, "" if own is None else str(own.explain())))
+    return tuple(rows)
+
+
+def _operators(graph: torch.fx.GraphModule) -> int:
+    return sum(node.op.startswith("call") for node in graph.graph.nodes)
+
+
+def _differs(
+    module: torch.nn.Module, compiled: Callable[..., Any], args: Any, kwargs: Any
+) -> str:
+    """Why the results aren't the module's; empty if they are."""
+    wanted = tree_leaves(module(*_copied(args), **_copied(kwargs)))
+    got = tree_leaves(compiled(*_copied(args), **_copied(kwargs)))
+    if len(wanted) != len(got):
+        return f"{len(got)} results, where the original gives {len(wanted)}"
+    for n, (mine, its) in enumerate(zip(got, wanted, strict=True)):
+        if not isinstance(its, torch.Tensor):
+            continue
+        if (mine.shape, mine.dtype) != (its.shape, its.dtype):
+            return f"result {n} has another type"
+        exact = not its.is_floating_point() and not its.is_complex()
+        if not torch.equal(mine, its) if exact else not largest_error(mine, its) <= NEAR:
+            return f"result {n} differs"
+    return ""
+
+
+def _slower(
+    module: torch.nn.Module, compiled: Callable[..., Any], args: Any, kwargs: Any, report: Report
+) -> str:
+    """Why the graphs aren't taken in place of the original; empty if they are."""
+    found = race(lambda: module(*args, **kwargs), lambda: compiled(*args, **kwargs))
+    report.timed(found.before, found.after, kept=not found.won)
+    before, after = found.before.median_s * 1e3, found.after.median_s * 1e3
+    return "" if found.won else f"they take {after:.3f} ms, and the original {before:.3f} ms"
