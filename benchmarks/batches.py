@@ -1,14 +1,17 @@
 """A batch of random cases of the long run: how it is drawn, what it records, how a failure is
-shrunk. Not here: what the cases are, and what is done with one (``random_programs.py``,
-``random_modules.py``).
+shrunk, and the file that batches are kept in. Not here: what the cases are, and what is done with
+one (``random_programs.py``, ``random_modules.py``).
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -121,6 +124,23 @@ class Draws(Generic[Case]):
 def told(error: Exception) -> str:
     """What was wrong, whatever it was: a finding."""
     return f"{type(error).__name__}: {error}"
+
+
+def kept_rows(path: Path, version: str, fresh: bool = False) -> list[dict[str, Any]]:
+    """The JSON objects of a journal, a line each, if its first line is this version; without the
+    line that an interruption cut short."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = []
+    for line in lines[1:] if lines[:1] == [version] and not fresh else ():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def write_rows(path: Path, version: str, rows: Iterable[dict[str, Any]]) -> None:
+    """A journal with these objects, to which others may be added."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([version, *map(json.dumps, rows)]) + "\n", encoding="utf-8")
 
 
 def operators(roots: Sequence[Tensor]) -> int:

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import hunting
+from benchmarks.batches import kept_rows, write_rows
 from benchmarks.hunting import OURS, Finding, Hunted, operators_of
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker
@@ -59,16 +60,9 @@ class Journal:
 
     def __init__(self, path: Path, mine: str, fresh: bool = False) -> None:
         self.path, self.batches = path, dict[int, Hunted]()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines[1:] if lines[:1] == [mine] and not fresh else ():
-            try:
-                batch = _batch(json.loads(line))
-            except (ValueError, TypeError):
-                continue  # the line that an interruption cut short
-            self.batches[batch.number] = batch
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [mine, *(json.dumps(asdict(batch)) for batch in self.batches.values())]
-        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        for row in kept_rows(path, mine, fresh):
+            self.batches[row["number"]] = _batch(row)
+        write_rows(path, mine, map(asdict, self.batches.values()))
 
     def add(self, batch: Hunted) -> None:
         with self.path.open("a", encoding="utf-8") as file:

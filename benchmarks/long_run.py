@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.batches import Batch
+from benchmarks.batches import Batch, kept_rows, write_rows
 from benchmarks.random_modules import run_modules
 from benchmarks.random_programs import run_batch
 from eqsynth.executor import Worker
@@ -61,17 +61,9 @@ class Journal:
         self.path, self.batches, mine = path, dict[int, Batch](), version(extra)
         self.extra = extra
         self._lock = threading.Lock()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if not fresh and lines and lines[0] == mine:
-            for line in lines[1:]:
-                try:
-                    batch = Batch(**json.loads(line))
-                except (ValueError, TypeError):
-                    continue  # the line that an interruption cut short
-                self.batches[batch.number] = batch
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [mine, *(json.dumps(asdict(batch)) for batch in self.batches.values())]
-        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        for row in kept_rows(path, mine, fresh):
+            self.batches[row["number"]] = Batch(**row)
+        write_rows(path, mine, map(asdict, self.batches.values()))
 
     def add(self, batch: Batch) -> None:
         with self._lock, self.path.open("a", encoding="utf-8") as file:
