@@ -81,6 +81,8 @@ def test_the_check_is_in_full_precision(
 
     module, x = given
     monkeypatch.setattr(checking, "check_equivalence", checked)
+    # As in a new process: other tests have set the switches, too.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     with a_gpu():
         eqsynth.optimize(module, (x,), target=CUDA, objective="flops", time_limit_s=0.1)
     assert seen and "tf32" not in seen
