@@ -14,6 +14,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
+from eqsynth.extract import regions
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
@@ -322,6 +323,50 @@ def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
 
     with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
     assert asked == [*takes, *["Region of 16 operators"] * compiled]
+
+
+def test_what_was_timed_counts_when_a_sample_has_taken_the_time(
+    costs: CostModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Swin: four programs were compiled and timed in 7 s of 29, a sample for Inductor took 12, and
+    since half of the time was over then none of the four was looked at."""
+    graph = sixteen_layers()
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+    )
+    now = [0.0]
+    monkeypatch.setattr(regions.time, "monotonic", lambda: now[0])
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        (kernel,) = kernels
+        now[0] += 1.0 if kernel.term.label == "Region of 32 operators" else 400.0
+        return {kernel: seconds(10.0)}
+
+    better = with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
+    assert [step.kernel.term.label for step in better.plan.steps] == ["Region of 32 operators"]
+    assert not better.ended
+
+
+def test_engines_that_compile_at_once_are_asked_first(costs: CostModel) -> None:
+    """Each of them for the original first; what a slow one takes may be all the time there is."""
+    installed = engines(["inductor", "onnxruntime", "openvino"])
+    graph = sixteen_layers()
+    found = extract(
+        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+    )
+    asked: list[tuple[str, str]] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        asked.extend((kernel.backend, kernel.term.label) for kernel in kernels)
+        return dict.fromkeys(kernels, seconds(99.0))
+
+    with_engines(graph, found, installed, costs, measure, 600.0)
+    quick = [engine.name for engine in installed if engine.name != "inductor"]
+    sides = ("Region of 32 operators", "Region of 16 operators")
+    assert asked[: 2 * len(quick) + 1] == [
+        *((name, side) for side in sides for name in quick),
+        ("inductor", "Region of 32 operators"),
+    ]
 
 
 @pytest.mark.rotating
