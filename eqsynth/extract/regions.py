@@ -138,7 +138,8 @@ def with_engines(
         best_s = min([total_s, *(_placed(step, plan, all_, costs).cost_s for step in others)])
         tell([step for step, _ in samples.values()], False)
         for tried, (step, own_s) in samples.items():
-            timed += _time([step.kernel], costs, measure, end)
+            if time.monotonic() < begin_until:
+                timed += _time([step.kernel], costs, measure, end)
             if CLEAR * best_s / total_s < costs.timed_only(step.kernel) / own_s < float("inf"):
                 every = tuple(t for t in every if t != tried)
     level: list[tuple[int, int, tuple[Try, ...]]] = [(0, len(parts), every)]

@@ -21,11 +21,18 @@ from eqsynth.lower.engines import inductor, inductor_kept
 from eqsynth.lower.engines.inductor_kept import Compiled
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
 
-X, W, B = (
+X, W, B, V = (
     Input(str(n), TensorType(shape, "float32"))
-    for n, shape in enumerate([(4, 200), (200, 160), (160,)])
+    for n, shape in enumerate([(4, 400), (400, 100), (160,), (400, 60)])
 )
-LAYER = Region((Op("Relu", (Op("Add", (Op("Matmul", (X, W)), B)),)),), (X, W, B))
+# Inductor joins the weights when it compiles: by an operator of which a sibling writes into memory.
+BOTH = Op("Concat", (W, V), (1,))
+LAYER = Region((Op("Relu", (Op("Add", (Op("Matmul", (X, BOTH)), B)),)),), (X, W, B, V))
+
+
+def constants(w: torch.Tensor, bias: torch.Tensor) -> dict[int, torch.Tensor]:
+    """The layer's, so that its product is one with ``w``."""
+    return {1: w[:, :100].contiguous(), 2: bias, 3: w[:, 100:].contiguous()}
 
 pytestmark = pytest.mark.skipif(
     inductor.Inductor().version() is None, reason="Inductor needs a C++ compiler"
@@ -45,7 +52,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Region]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQSYNTH_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(inductor, "_fresh", fresh)
-        call(torch.randn(200, 160))
+        call(torch.randn(400, 160))
         assert len(found) == 1
         yield found
 
@@ -53,31 +60,31 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Region]]
 def call(w: torch.Tensor, b: float = 1.0) -> None:
     """Builds the layer with its weights, and compares what it gives."""
     bias = torch.linspace(-b, b, 160)
-    run = inductor.Inductor().compiled(LAYER, {1: w, 2: bias})
+    run = inductor.Inductor().compiled(LAYER, constants(w, bias))
     for _ in range(2):
-        x = torch.randn(4, 200)
+        x = torch.randn(4, 400)
         torch.testing.assert_close(run(x), torch.relu(x @ w + bias), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.rotating
 def test_other_large_weights_take_what_was_compiled(compiled: list[Region]) -> None:
     before = len(compiled)
-    call(torch.randn(200, 160))
-    call(torch.zeros(200, 160))
+    call(torch.randn(400, 160))
+    call(torch.zeros(400, 160))
     assert len(compiled) == before
 
 
 def test_other_small_constants_are_compiled_anew(compiled: list[Region]) -> None:
     """Numbers of small constants may stand in the code."""
     before = len(compiled)
-    call(torch.randn(200, 160), b=2.0)
+    call(torch.randn(400, 160), b=2.0)
     assert len(compiled) == before + 1
 
 
 def test_what_is_kept_is_read_as_data_and_a_damaged_file_costs_a_compilation(
     compiled: list[Region],
 ) -> None:
-    weights = {1: torch.randn(200, 160), 2: torch.linspace(-1.0, 1.0, 160)}
+    weights = constants(torch.randn(400, 160), torch.linspace(-1.0, 1.0, 160))
     path = inductor_kept._path(LAYER, weights)
     found = kept.load(path, kept.classes(Compiled))
     assert isinstance(found, Compiled) and found.steps
@@ -100,13 +107,13 @@ def test_what_is_kept_is_read_as_data_and_a_damaged_file_costs_a_compilation(
 def test_what_gives_other_values_is_not_kept(
     compiled: list[Region], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = {1: torch.randn(200, 160), 2: torch.linspace(-1.0, 1.0, 160)}
+    weights = constants(torch.randn(400, 160), torch.linspace(-1.0, 1.0, 160))
     found = kept.load(inductor_kept._path(LAYER, weights), kept.classes(Compiled))
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
     tape = inductor_kept.Tape(weights)
     tape.compiled = found
-    x = torch.randn(4, 200)
-    right = torch.relu(x @ weights[1] + weights[2])
+    x = torch.randn(4, 400)
+    right = torch.relu(x @ torch.cat([weights[1], weights[3]], 1) + weights[2])
     inductor_kept.keep(LAYER, weights, tape, [x], [right + 1.0])
     with pytest.raises(inductor_kept.Unkept):
         inductor_kept.load(LAYER, weights)
@@ -141,7 +148,7 @@ def test_instructions_are_tried_where_the_compiler_has_failed(
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
     monkeypatch.setattr(inductor_kept, "forget_instructions", lambda: forgotten.append(None))
-    weights = {1: torch.randn(200, 160), 2: torch.zeros(160)}
+    weights = constants(torch.randn(400, 160), torch.zeros(160))
     if isinstance(fault, NotImplementedError):
         with pytest.raises(InductorError):
             inductor._fresh(LAYER, weights, NO_CALLS)

@@ -275,9 +275,10 @@ def _replay(step: list[Any], values: dict[int, Any]) -> None:
 
 
 def _name(target: Any) -> str:
-    """Of an operator that changes none of its arguments."""
+    """Of an operator that changes none of its arguments. An overload is named with its own name:
+    ``aten::clone`` would be all overloads, of which one writes into an argument."""
     if isinstance(target, OpOverload) and not target._schema.is_mutable:
-        return str(target.name())
+        return f"{target._schema.name}.{target._overloadname}"
     if isinstance(target, OpOverloadPacket):
         schemas = [getattr(target, overload)._schema for overload in target.overloads()]
         if not any(schema.is_mutable for schema in schemas):
