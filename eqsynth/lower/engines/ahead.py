@@ -176,7 +176,8 @@ def guarded(
         for place, count in places:
             if args[place].numel():
                 low, high = torch.aminmax(args[place])
-                if low < 0 or high >= count:
+                # As numbers: to compare tensors is an operator of torch each, and one more to ask.
+                if low.item() < 0 or high.item() >= count:
                     raise IndexError("index out of range in self")
         return run(*args)
 
