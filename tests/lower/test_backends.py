@@ -159,7 +159,8 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(OtherSteps, "run", watched)
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
-    assert timing is not None and len(others) % timing.samples == 0
+    # Samples that are far apart are taken again: there are more then than the timing has.
+    assert timing is not None and len(others) >= timing.samples
     assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
     # What is a whole program is called in a row.
     others.clear()
