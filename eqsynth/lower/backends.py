@@ -38,6 +38,7 @@ _TOGETHER = 16
 # Rounds in which whole programs are timed against each other, calls and seconds of one turn, and
 # the pause before it.
 _ROUNDS, _BLOCK, _TURN_S, _PAUSE_S = 7, 100, 0.03, 0.01
+# Programs within this factor of the fastest get further rounds, of longer turns and pauses.
 _NEAR, _LONG_TURN_S, _LONG_PAUSE_S = 1.25, 0.1, 0.05
 
 
@@ -290,8 +291,8 @@ def time_in_turns(
 
     A turn begins with sleeping threads and with the weights of others in the caches: of a program
     of 2.5 ms, a tenth of a short turn. So those that came near to the best have long turns, too.
-    (BERT of 4 layers on OpenVINO: 2.55 ms in turns of 0.03 s, 2.40 in turns of 0.25 s; Inductor
-    2.60 in both.)
+    (BERT of 4 layers, lower quartiles of two runs: OpenVINO 2.55 ms in turns of 0.03 s, 2.38 in
+    turns of 0.1 s; Inductor 2.60 and 2.36.)
     """
     torch.set_num_threads(threads)
     _, place = _of(target)
