@@ -119,7 +119,8 @@ class Report:
         growth: phase of saturation -> e-nodes at its end, of all segments.
         own_rules: names of the user's rules, which are told before eqsynth's.
         remembered_plan: the plan was chosen before, by the times that the profile still holds; the
-            rounds and kernels that are counted are those of now, none.
+            rounds and kernels that are counted are those of now, none. Where its program lost the
+            race against the original, it is the plan of the ``reason``.
         followed: the plan is that of another program, for other sizes; nothing was searched.
         route: the plan without its sizes, which ``optimize(like=…)`` follows; None where the
             original is kept because nothing was searched.

@@ -99,7 +99,7 @@ class Run:
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
             telling.refused("regions on engines", error)
             self.report.engine_refused = str(error)
-            settle(None)
+            settle(None, False)
             used, settle = searched.own, Searched.settle
         if used is not searched.found:
             compiled = self._checked(graph, own)
@@ -107,7 +107,7 @@ class Run:
         with self._stage("race"), unchanged(self.captured.buffers):
             plan = (found if used is searched.found else own).plan
             result = self._race(graph, plan, compiled)
-        settle(used if result is compiled else None)
+        settle(used, result is compiled)
         telling.explained(result)
         return result
 
@@ -230,6 +230,8 @@ class Run:
                 self.report.operator_times = operator_times(*told)
             return compiled
         self.report.reason = "nothing faster was found"
+        if self.report.remembered_plan:
+            self.report.reason += " (the plan of an earlier search lost; nothing was searched)"
         self.report.why_not = why_not(*told)
         return self.original.program(self.report)
 

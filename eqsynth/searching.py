@@ -49,7 +49,8 @@ class Searched:
     Attributes:
         graph: of the whole program.
         own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
-        settle: is told which of the two is used, or None for the original; keeps it, or forgets.
+        settle: is told which of the two is used, and whether it was faster than the original; keeps
+            it. Of None, where an engine was wrong, it keeps nothing.
         route: of the plan.
     """
 
@@ -57,7 +58,7 @@ class Searched:
     own: Extraction
     found: Extraction
     route: Route
-    settle: Callable[[Extraction | None], None] = lambda _used: None
+    settle: Callable[[Extraction | None, bool], None] = lambda _used, _won: None
 
 
 @dataclass
@@ -153,7 +154,7 @@ class Search:
         target, settings, measurer = self.original.target, self.settings, self.measurer
         # Building comes after the deadline, so that it may take a share of the limit's slack.
         slack_s = 0.2 * settings.time_limit_s + 0.5
-        settle: Callable[[Extraction | None], None] = Searched.settle
+        settle: Callable[[Extraction | None, bool], None] = Searched.settle
         # What is chosen from is as many objects as the e-graph, and no garbage.
         with closing(Profile(target.key())) as profile, collecting_seldom():
             costs = CostModel(target, profile, settings.objective, measurer.far)
@@ -164,8 +165,7 @@ class Search:
             limit_s = settings.time_limit_s
             recalled = chosen.recall(path, graph, costs, tried, limit_s) if timing else None
             if recalled is not None:
-                own, found, times = recalled.own, recalled.found, recalled.times
-                limit_s = recalled.limit_s
+                own, found = recalled.own, recalled.found
             else:
                 left_s = self._left_s()
                 if tried and timing:
@@ -180,9 +180,9 @@ class Search:
                     graph, own, tried, costs, measurer, self._left_s(),
                     partial(self._tell, graph), measurer.in_turns,
                 )  # fmt: skip
-                times = costs.relied_on() if timing else {}
             if timing:
-                settle = partial(chosen.settle, path, own, found, times, limit_s)
+                told = recalled or chosen.Chosen(own, found, costs.relied_on(), limit_s)
+                settle = partial(chosen.settle, path, told)
             costs.load(own.plan.kernels())
             route = Route.of(own, found, costs, graph)
         self._told(own, found, recalled is not None)

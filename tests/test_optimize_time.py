@@ -4,6 +4,7 @@ are measured. (``test_pipeline.py`` asks for the fewest operations, and measures
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -35,3 +36,18 @@ def test_a_workload_keeps_its_values(name: str) -> None:
         scale = float(z.abs().max())
         assert scale > 1e-6  # else any tolerance would do
         torch.testing.assert_close(y, z, rtol=0, atol=2e-5 * scale)
+
+
+def test_where_the_original_wins_nothing_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eqsynth.race.Race.won", False)
+    module, inputs = torch.nn.Linear(5, 11).eval(), (torch.randn(2, 5),)
+    run = partial(optimize, module, inputs, engines=(), time_limit_s=60)
+    first = run().report
+    assert first.backend == "original" and first.complete and not first.remembered_plan
+    again = run().report
+    assert again.backend == "original" and again.remembered_plan and again.rounds == 0
+    assert "nothing was searched" in again.reason and "searched" not in first.reason
+    # A program that has become faster than the original is used.
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    won = run().report
+    assert won.remembered_plan and won.backend != "original" and not won.reason

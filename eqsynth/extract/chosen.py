@@ -10,6 +10,7 @@ race say of the program is asked each time.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,10 @@ from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor
 MAX_BYTES: Final = 64 << 20
 """Of more, the files that weren't used for longest go."""
 
+LOST_FOR_S: Final = 24 * 3600.0
+"""How long nothing else is searched for where the original was faster than what was chosen: the
+kernels may have been timed in a bad hour."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -41,12 +46,22 @@ class Chosen:
         times: seconds by which was chosen, by the names of the kernels' rows in the profile.
         limit_s: time limit of the search; infinite if it came to its own end, since more time would
             have found nothing else.
+        lost_at: when the original was first faster than the program of ``found``, by the clock that
+            all processes have (`time.time`); None if it isn't.
     """
 
     own: Extraction
     found: Extraction
     times: Mapping[str, float]
     limit_s: float
+    lost_at: float | None = None
+
+    def ended_by(self, used: Extraction, won: bool) -> Chosen:
+        """With what is used, and what became of it in the race against the original. What a
+        deadline has cut short serves searches that have no more time."""
+        limit_s = math.inf if self.own.ended and self.found.ended else self.limit_s
+        now = time.time() if self.lost_at is None else self.lost_at
+        return replace(self, found=used, limit_s=limit_s, lost_at=None if won else now)
 
 
 def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path:
@@ -63,16 +78,19 @@ def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path
         tuned.state(),
     )  # fmt: skip
     roots = [root.digest for root in graph.roots]
-    return kept.directory("plans-2") / digest_of(*members, *roots, *rest).hex()
+    return kept.directory("plans-3") / digest_of(*members, *roots, *rest).hex()
 
 
 def recall(
     path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend], limit_s: float
 ) -> Chosen | None:
     """What was chosen; None where nothing was, in less time than this search has, or by times that
-    aren't those of now, or where an engine is of another version."""
+    aren't those of now, or where an engine is of another version, or the original was faster for
+    `LOST_FOR_S`."""
     chosen = kept.load(path, _CLASSES)
     if not isinstance(chosen, Chosen) or chosen.limit_s < limit_s:
+        return None
+    if chosen.lost_at is not None and not 0 <= time.time() - chosen.lost_at < LOST_FOR_S:
         return None
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if costs.profile.lower_quartiles(chosen.times) != chosen.times:
@@ -88,28 +106,19 @@ def recall(
     return None
 
 
-def settle(
-    path: Path,
-    own: Extraction,
-    found: Extraction,
-    times: Mapping[str, float],
-    limit_s: float,
-    used: Extraction | None,
-) -> None:
-    """Keeps what is used, if it was chosen by times. What a deadline has cut short serves searches
-    that have no more time. Where the original is used, what was chosen is forgotten: what was
-    measured in a bad hour isn't believed for ever.
+def settle(path: Path, chosen: Chosen, used: Extraction | None, won: bool) -> None:
+    """Keeps what is used, if it was chosen by times, also where the original is faster: the next
+    search races the same program, and no other.
 
     Args:
-        limit_s: time limit of the search.
-        used: ``found``, or ``own`` where its program won against that of ``found``; None where both
-            lost against the original.
+        used: ``found``, or ``own`` where its program won against that of ``found``; None where an
+            engine was wrong, of which nothing is kept.
+        won: against the original.
     """
     if used is None:
         kept.forget(path)
-    elif own.complete and found.complete:
-        limit_s = math.inf if own.ended and found.ended else limit_s
-        kept.keep(path, Chosen(own, used, dict(times), limit_s), MAX_BYTES)
+    elif chosen.own.complete and chosen.found.complete:
+        kept.keep(path, chosen.ended_by(used, won), MAX_BYTES)
 
 
 def _on_engines(

@@ -59,8 +59,8 @@ class Setting:
         self.settle(self.found)
 
     def settle(self, used: Extraction | None) -> None:
-        times = self.costs.relied_on()
-        chosen.settle(self.path, self.own, self.found, times, LIMIT_S, used)
+        found = chosen.Chosen(self.own, self.found, self.costs.relied_on(), LIMIT_S)
+        chosen.settle(self.path, found, used, True)
 
     def recall(self, limit_s: float = LIMIT_S) -> chosen.Chosen | None:
         return chosen.recall(self.path, self.graph, self.costs, INDUCTOR, limit_s)
@@ -143,7 +143,7 @@ def test_another_search_has_another_file(costs: CostModel) -> None:
     assert same == setting.path
 
 
-def test_what_lost_or_was_estimated_is_not_kept(costs: CostModel) -> None:
+def test_what_is_wrong_or_was_estimated_is_not_kept(costs: CostModel) -> None:
     setting = searched(costs, 1e-3, program())
     replace(setting, own=replace(setting.own, estimated=1)).keep()
     assert setting.recall() is None
@@ -151,6 +151,23 @@ def test_what_lost_or_was_estimated_is_not_kept(costs: CostModel) -> None:
     assert setting.recall() is not None
     setting.settle(None)
     assert setting.recall() is None
+
+
+def test_what_lost_is_kept_for_a_day(costs: CostModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = searched(costs, 1e-3, program())
+    setting.keep()
+    for _ in range(2):  # the second time a day from the first one on
+        before = setting.recall()
+        assert before is not None
+        chosen.settle(setting.path, before, before.found, False)
+    back = setting.recall()
+    assert back is not None and back.lost_at is not None and back.lost_at == before.lost_at
+    end = back.lost_at + chosen.LOST_FOR_S
+    for now in (end, back.lost_at - 1):  # a clock may be set back
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        assert setting.recall() is None
+    chosen.settle(setting.path, back, back.found, True)
+    assert setting.recall() is not None
 
 
 def test_what_was_cut_short_serves_searches_with_no_more_time(costs: CostModel) -> None:

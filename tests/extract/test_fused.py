@@ -111,7 +111,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     own = extracted(graph, costs)
     path = chosen.path_of(graph, costs, ())
     own = replace(own, ended=True)
-    chosen.settle(path, own, own, costs.relied_on(), 1.0, own)
+    chosen.settle(path, chosen.Chosen(own, own, costs.relied_on(), 1.0), own, True)
     back = chosen.recall(path, graph, costs, (), 1.0)
     assert back is not None and back.own.plan == own.plan
     # A kernel of another map isn't taken for this one.
@@ -123,7 +123,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     other = replace(step, kernel=replace(step.kernel, term=Region((inner,), args)))
     plan = replace(own.plan, steps=(*own.plan.steps[:at], other, *own.plan.steps[at + 1 :]))
     wrong = replace(own, plan=plan, ended=True)
-    chosen.settle(path, wrong, wrong, costs.relied_on(), 1.0, wrong)
+    chosen.settle(path, chosen.Chosen(wrong, wrong, costs.relied_on(), 1.0), wrong, True)
     assert chosen.recall(path, graph, costs, (), 1.0) is None
 
 
@@ -143,7 +143,7 @@ def test_the_plan_of_several_layers_comes_back(engine: bool, costs: CostModel) -
     found = with_engines(graph, own, tried, costs, fast, 60.0)
     assert (found.plan is own.plan) is not engine
     path = chosen.path_of(graph, costs, tried)
-    chosen.settle(path, own, found, costs.relied_on(), 60.0, found)
+    chosen.settle(path, chosen.Chosen(own, found, costs.relied_on(), 60.0), found, True)
     back = chosen.recall(path, graph, costs, tried, 60.0)
     assert back is not None
     assert back.own.plan == own.plan and back.found.plan == found.plan
