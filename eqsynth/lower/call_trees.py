@@ -110,6 +110,20 @@ class Calls:
 
         return given, finish
 
+    def result(self) -> tuple[bool, Callable[..., Any] | None]:
+        """Whether results can be made of outputs and inputs alone, without objects; and by which
+        function, or None where the result is the first output."""
+        known = self._calling.convention
+        if known is None or self._makes or self._states:
+            return False, None
+        places, tree = known.results, known.out_spec
+        if tree is None and type(places[0]) is int and places[0] == 0:
+            return True, None
+        build = _next if tree is None else _builder(tree)
+        if build is None:
+            return False, None
+        return True, lambda outputs, inputs: build(iter(placed(places, outputs, inputs)), [])
+
     def _leaves(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], objects: list[Any]
     ) -> list[Any] | None:

@@ -18,12 +18,22 @@ from eqsynth import notebook
 from eqsynth.errors import EqsynthError, LoweringError, ShapeError, WeightError
 from eqsynth.extract.kernel import Backend, held
 from eqsynth.lower import torch_modes
+from eqsynth.lower.alike import UNLIKE, Alike, hooked
 from eqsynth.lower.call_trees import Calls
 from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.graphs import Graphs
-from eqsynth.lower.places import Place
-from eqsynth.lower.steps import Parameter, Step, build_kernels, listing, packed, straight_line
-from eqsynth.lower.weights import Recipe, State, Watch, copied, storages
+from eqsynth.lower.kept_original import called
+from eqsynth.lower.places import HOST, Place
+from eqsynth.lower.steps import (
+    Parameter,
+    Step,
+    as_read,
+    build_kernels,
+    listing,
+    packed,
+    straight_line,
+)
+from eqsynth.lower.weights import Recipe, State, Watch, storages
 
 
 class CompiledProgram(torch.nn.Module):
@@ -102,7 +112,7 @@ class CompiledProgram(torch.nn.Module):
         self.recipe, self._backends, self._watch = recipe, tuple(backends), watch
         self.mutations = dict(mutations or {})
         self._hold(constants or {})
-        self._run, self.source = self._compiled()
+        self._compile()
         super().train(False)
 
     def _hold(self, constants: Mapping[str, torch.Tensor]) -> None:
@@ -143,6 +153,13 @@ class CompiledProgram(torch.nn.Module):
             several = isinstance(original, Graphs)
             self._watch = None if several else Watch.of_parameters(original)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._alike is not None and not kwargs and not hooked(self):
+            result = self._alike.call(args)
+            if result is not UNLIKE:
+                return result
+        return super().__call__(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs for these arguments, computed without gradients.
 
@@ -172,9 +189,12 @@ class CompiledProgram(torch.nn.Module):
         if self._watch is not None:
             self._watch.check()
         if self.original is not None:
-            return self._run_original(args, kwargs)
+            return called(self.original, self._owned, args, kwargs)
         values, finish = self._calls.begin(args, kwargs, self.opens)
-        return finish(self._computed(values))
+        result = finish(self._computed(values))
+        if self._alike is not None and not kwargs and not self.opens:
+            self._alike.note(args, values)
+        return result
 
     def _computed(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if len(values) != len(self.inputs):
@@ -196,34 +216,6 @@ class CompiledProgram(torch.nn.Module):
             for position, buffer in self.mutations.items():
                 buffer.copy_(results[position])
         return torch_modes.without_gradients(results, values)
-
-    def _run_original(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self.original is not None
-        if getattr(self.original, "training", False):
-            raise LoweringError(
-                what="the original module, which this program is, is in training mode",
-                got=type(self.original).__name__,
-                expected="evaluation mode, as when it was optimized",
-                hint="call .eval() on the module first",
-            )
-        inputs, _ = torch_modes.tensors((args, kwargs) if kwargs else args)
-        for x in inputs:
-            torch_modes.refuse_tracing(x)
-        with torch.no_grad():
-            result = self.original(*args, **kwargs)
-        values, rebuilt = torch_modes.tensors(result)
-        given = {id(x) for x in inputs}
-        taken = self._owned | storages(inputs)
-        with torch.no_grad():
-            own = [
-                x if id(x) in given else copied(x) if storages([x]) & taken else x.detach()
-                for x in values
-            ]
-        fresh = [n for n, x in enumerate(values) if id(x) not in given]
-        marked = torch_modes.without_gradients([own[n] for n in fresh], inputs)
-        for n, x in zip(fresh, marked, strict=True):
-            own[n] = x
-        return rebuilt(own)
 
     def _refuse_shared(self, values: Sequence[torch.Tensor]) -> None:
         """A buffer that the program changes is no argument: when it is read would matter."""
@@ -295,7 +287,7 @@ class CompiledProgram(torch.nn.Module):
             module = state if isinstance(state, torch.nn.Module) else None
             self._watch = Watch.of(module, self.recipe, weights)
         self._bind_state(buffers)
-        self._run, self.source = self._compiled()
+        self._compile()
 
     def _refresh_original(self, state: State) -> None:
         if type(state) is not type(self.original) or not isinstance(state, torch.nn.Module):
@@ -359,10 +351,14 @@ class CompiledProgram(torch.nn.Module):
 
         return bundle.loads, (bundle.dumps(self),)
 
-    def _compiled(self) -> tuple[Callable[..., list[torch.Tensor]], str]:
+    def _compile(self) -> None:
         given = self.inputs, self.steps, self.outputs, self.constants, self.device
-        run, source = straight_line(*given)
-        return self.place.recorded(run), source
+        run, self.source = straight_line(*given)
+        self._run, self._alike = self.place.recorded(run), cast("Alike | None", None)
+        alone, result = self._calls.result()
+        # Weights that are watched, buffers and devices are looked at in each call.
+        if alone and not self.mutations and self._watch is None and self.device == HOST:
+            self._alike = Alike(run, list(map(as_read, self.inputs)), result)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.

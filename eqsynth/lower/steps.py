@@ -39,6 +39,12 @@ class Parameter:
     layout: Layout
 
 
+def as_read(parameter: Parameter) -> tuple[int, ...] | None:
+    """The strides in which kernels read an input; None where users have others as a rule."""
+    shape, layout = parameter.input.type.shape, parameter.layout
+    return strides(shape, layout) if layout == contiguous(len(shape)) else None
+
+
 @dataclass(frozen=True)
 class Step:
     """One kernel applied to values.
@@ -135,8 +141,9 @@ def straight_line(
     constants: Mapping[str, torch.Tensor],
     device: torch.device,
 ) -> tuple[Callable[..., list[torch.Tensor]], str]:
-    """One Python function, and its source: checks of the inputs, then a call a step; values die at
-    their last use.
+    """One Python function, and its source: checks of the inputs (unless the argument after them
+    says that they are as they have to be, but for strides where ``as_read`` has none),
+    then a call a step; values die at their last use.
 
     Raises:
         LoweringError: a step reads what isn't computed before it.
@@ -146,6 +153,7 @@ def straight_line(
     scope |= {"Tensor": torch.Tensor, "plain": plain, "dense": torch.strided}
     scope |= {"as_strided": torch.as_strided, "empty": torch.empty_strided}
     checks: list[str] = []
+    laid_out: list[str] = []
     body: list[str] = []
     for position, (name, value) in enumerate(constants.items()):
         names[name] = f"c{position}"
@@ -153,6 +161,7 @@ def straight_line(
     for position, parameter in enumerate(inputs):
         names[parameter.input.name] = f"x{position}"
         checks += _check(position, parameter, device, scope)
+        (laid_out if as_read(parameter) is None else checks).append(_lay_out(position))
     views = _views(steps)
     reads = [(views[s.name].source,) if s.name in views else s.args for s in steps]
     last_use = {arg: k for k, args in enumerate(reads) for arg in args}
@@ -193,8 +202,9 @@ def straight_line(
             "finally:",
             "    give(w)",
         ]
-    head = f"def run({', '.join(f'x{k}' for k in range(len(inputs)))}):"
-    source = "\n    ".join([head, *checks, *body]) + "\n"
+    head = f"def run({''.join(f'x{k}, ' for k in range(len(inputs)))}checked=False):"
+    checks = ["if not checked:", *(f"    {line}" for line in checks)] if checks else []
+    source = "\n    ".join([head, *checks, *laid_out, *body]) + "\n"
     exec(compile(source, "<eqsynth program>", "exec"), scope)
     run: Callable[..., list[torch.Tensor]] = scope["run"]
     return run, source
@@ -302,9 +312,15 @@ def _check(
         f"if type({x}) is not Tensor or {x}.is_neg(): {x} = plain({x})",
         f"if {x}.shape != shape{position} or {x}.dtype is not dtype{position} "
         f"or {x}.device != device or {x}.layout is not dense: wrong({x}, input{position}, device)",
-        f"if {x}.stride() != strides{position}: "
-        f"{x} = lay_out({x}, shape{position}, layout{position})",
     ]
+
+
+def _lay_out(position: int) -> str:
+    x = f"x{position}"
+    return (
+        f"if {x}.stride() != strides{position}: "
+        f"{x} = lay_out({x}, shape{position}, layout{position})"
+    )
 
 
 def _local(name: str, names: Mapping[str, str], step: Step) -> str:

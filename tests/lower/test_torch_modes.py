@@ -37,7 +37,16 @@ def original() -> CompiledProgram:
     return CompiledProgram.from_module(layers)
 
 
-BOTH = pytest.mark.parametrize("make", [compiled, original])
+def called() -> CompiledProgram:
+    """A program that calls of each mode went through, so that another like them isn't looked at."""
+    program = compiled()
+    for mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
+        with mode:
+            program(X)
+    return program
+
+
+BOTH = pytest.mark.parametrize("make", [compiled, called, original])
 Make = Callable[[], CompiledProgram]
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -17,7 +17,9 @@ region: masks, mostly. The engine begins after it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +36,9 @@ _MOVING: Final = ("Reshape", "Permute", "Expand", "Split", "Merge", "Concat", "C
 """Operators whose result holds every value of their arguments, and no other: casts do so among
 integers in which every position has its place."""
 _CASTS: Final = (("int32", "int64"), ("int64", "int32"))
+
+_POSITIONS: Final = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
+_FEW: Final = 256
 
 _LITTLE: Final = 0.01
 """Of the region's operations, what torch may do before the engine, operator by operator."""
@@ -170,18 +175,45 @@ def guarded(
     if not places and before is None:
         return run
 
+    bounds = {place: _bounds_of(apart.region.args[varying[place]]) for place, _ in places}
+
     def guard(*args: torch.Tensor) -> Any:
         if before is not None:
             args = (*args, *(value.contiguous() for value in before(*args)))
         for place, count in places:
-            if args[place].numel():
-                low, high = torch.aminmax(args[place])
-                # As numbers: to compare tensors is an operator of torch each, and one more to ask.
-                if low.item() < 0 or high.item() >= count:
-                    raise IndexError("index out of range in self")
+            low, high = bounds[place](args[place])
+            if low < 0 or high >= count:
+                raise IndexError("index out of range in self")
         return run(*args)
 
     return guard
+
+
+def _bounds_of(positions: Tensor) -> Callable[[torch.Tensor], tuple[int, int]]:
+    """What gives the least and the largest of a contiguous tensor of positions. Those of a few are
+    read as Python's numbers: two operators of torch and four more steps to two numbers cost twice
+    as much where an engine has run since (90 us, and 38)."""
+    count = math.prod(positions.shape)
+    kind = _POSITIONS.get(positions.dtype)
+    if kind is None or not 0 < count <= _FEW:
+        return _bounds
+    row = (kind * count).from_address
+
+    def bounds(given: torch.Tensor) -> tuple[int, int]:
+        if given.device.type != "cpu":
+            return _bounds(given)
+        values: Any = row(given.data_ptr())[:]
+        return min(values), max(values)
+
+    return bounds
+
+
+def _bounds(given: torch.Tensor) -> tuple[int, int]:
+    if not given.numel():
+        return 0, -1
+    low, high = torch.aminmax(given)
+    # As numbers: to compare tensors is an operator of torch each, and one more to ask.
+    return int(low.item()), int(high.item())
 
 
 def _before(

@@ -1,0 +1,57 @@
+"""The call of a user's own module, where nothing faster was found: as it is, without gradients, and
+with results that share no memory with its weights and arguments.
+
+Not here: whether its weights have changed (``weights.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from eqsynth.errors import LoweringError
+from eqsynth.lower import torch_modes
+from eqsynth.lower.weights import copied, storages
+
+
+def called(
+    original: Callable[..., Any],
+    owned: frozenset[int],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """What the module gives.
+
+    Args:
+        owned: memory of its parameters and buffers: a result there is copied.
+
+    Raises:
+        LoweringError: the module is in training mode, or torch traces the call.
+    """
+    if getattr(original, "training", False):
+        raise LoweringError(
+            what="the original module, which this program is, is in training mode",
+            got=type(original).__name__,
+            expected="evaluation mode, as when it was optimized",
+            hint="call .eval() on the module first",
+        )
+    inputs, _ = torch_modes.tensors((args, kwargs) if kwargs else args)
+    for x in inputs:
+        torch_modes.refuse_tracing(x)
+    with torch.no_grad():
+        result = original(*args, **kwargs)
+    values, rebuilt = torch_modes.tensors(result)
+    given = {id(x) for x in inputs}
+    taken = owned | storages(inputs)
+    with torch.no_grad():
+        own = [
+            x if id(x) in given else copied(x) if storages([x]) & taken else x.detach()
+            for x in values
+        ]
+    fresh = [n for n, x in enumerate(values) if id(x) not in given]
+    marked = torch_modes.without_gradients([own[n] for n in fresh], inputs)
+    for n, x in zip(fresh, marked, strict=True):
+        own[n] = x
+    return rebuilt(own)
