@@ -167,7 +167,7 @@ def check(
 
 @rules_app.command("verify")
 def verify(
-    files: Annotated[list[Path], typer.Argument(help="Rule files, or directories of them.")],
+    files: Files = None,
     name: Annotated[str | None, typer.Option(help="Verify this rule only.")] = None,
     limit_s: Annotated[float, typer.Option(
         min=0, help="Seconds of the processor that one rule may take.")] = 20.0,
@@ -184,7 +184,7 @@ def verify(
     from eqsynth.rules.catalogue import find
     from eqsynth.verify import to_verify, verify_rules
 
-    rules, names = _load(files)
+    rules, names = _load(files or [])
     results, interrupted = [], False
     with _progress() as progress:
         try:

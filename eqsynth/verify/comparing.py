@@ -150,6 +150,10 @@ class Comparison:
         if name == "reciprocal" and isinstance(args[0], Call) and not self.bitwise:
             if function_of(args[0].name) == "sqrt":
                 return Call("rsqrt", args[0].args)
+        if name == "div" and isinstance(args[1], Number) and not self.bitwise:
+            # By a number that a rule names: the product with one over it.
+            if isinstance(args[1].value, str):
+                return Call("mul", (args[0], Number(f"(/ 1.0 {args[1].value})")))
         if name in ("max", "min") and self.same(args[0], args[1], given):
             return args[0]
         increasing = len(args) == 1 and name in FUNCTIONS and FUNCTIONS[name].increasing

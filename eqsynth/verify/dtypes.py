@@ -6,6 +6,7 @@ every assignment, at the extents of one model of the rule's facts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import product
 from math import prod
@@ -16,7 +17,7 @@ import z3
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.ir.tensor import Input, Tensor, args_of, topological
+from eqsynth.ir.tensor import Input, Op, Tensor, args_of, topological
 from eqsynth.ir.types import DTYPES, TensorType, is_float
 from eqsynth.rules.tree import Tree, Var, is_call
 from eqsynth.rules.values import Unknown, evaluate
@@ -28,11 +29,12 @@ from eqsynth.verify.verdict import Left
 _MOST_DTYPES: Final = 1200
 _KNOWN_DTYPES: Final = frozenset(DTYPES)
 MIXED: Final = "mixed"
+TRUTHS: Final = "truths"
 
 
 def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
     """Which kinds of dtypes the rule is about: ``floats``, ``integers``, ``bools``, ``mixed``;
-    ``views``: it computes nothing.
+    ``truths``: mixed ones of which bools are made; ``views``: it computes nothing.
 
     Args:
         known: what the rule's variables are at one rank; model: numbers for the extents in it.
@@ -74,7 +76,9 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
         bound |= {n: tuple(inputs[part] for part in parts) for n, parts in lists.items()}
         sides = _typed(form, bound)
         if sides is not None:
-            found.add(_mode(_computed_in(sides)))
+            mode = MIXED if _has_no_value(sides) else _mode(_computed_in(sides))
+            is_truth = mode == MIXED and sides[0].dtype == "bool" and not _has_no_value(sides)
+            found.add(TRUTHS if is_truth else mode)
     views = all(OPERATORS[h].kind == "view" and h not in ("Cast", "Concat")
                 for h in form.heads if h in OPERATORS)  # fmt: skip
     if not found:
@@ -89,6 +93,15 @@ def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
     return {t.dtype for t in (*sides, *varying)} | {
         arg.dtype for t in varying for arg in args_of(t)
     }
+
+
+def _has_no_value(sides: tuple[Tensor, Tensor]) -> bool:
+    """Whether a constant is infinite in a dtype that has no such number."""
+    return any(
+        isinstance(t, Op) and t.name == "Full" and t.attrs[1] in (math.inf, -math.inf)
+        and not is_float(t.dtype)
+        for t in topological(sides)
+    )
 
 
 def _plain(x: Any, model: Any) -> Any:

@@ -58,6 +58,11 @@ class Form:
         aligned = any(OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
                       for h in self.heads if h in OPERATORS) or "Expand" in self.heads  # fmt: skip
         spread = self._shapes() - 1 if marks and aligned else 0
+        self.bools = frozenset(
+            side[1].name for fact in self.facts if fact[0] == "=" and "bool" in fact[1:]
+            for side in fact[1:] if is_call(side) and side[0] == "dtype" and
+            isinstance(side[1], Var)
+        )  # fmt: skip
         self.rank = max(2 * marks + 1 + spread if marks else 2, self.literal,
                         3 if "Matmul" in self.heads else 0)  # fmt: skip
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
@@ -170,7 +175,7 @@ class Form:
             return isinstance(tree[1], Var) and self.sorts.get(tree[1].name) == "Tensors"
         if tree[0] == "vec-of":
             self.rank = max(self.rank, len(tree) + 1)
-        if tree[0] in ("shape", "dtype"):
+        if tree[0] == "shape":
             return isinstance(tree[1], Var)
         return all(self._by_axis(part) for part in tree[1:])
 

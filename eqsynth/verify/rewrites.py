@@ -17,7 +17,7 @@ ranks so far may be.
 **Dtypes.** Each assignment of dtypes that types the left side has to type the right side with the
 same dtype. Where all is of one dtype the sides may be the same (``comparing.py``), or
 for floats and not to the bit, or for integers of one size, equal polynomials. Where dtypes are
-mixed nothing but views is proved.
+mixed nothing but views is proved, and bools that are made of truths (``truths.py``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ import z3
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.tree import Tree, Var, is_call, render
 from eqsynth.verify.comparing import Comparison
-from eqsynth.verify.dtypes import MIXED
+from eqsynth.verify.dtypes import MIXED, TRUTHS
 from eqsynth.verify.dtypes import modes as modes_of
 from eqsynth.verify.facts import COMPARISONS, comparison, integer
 from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.operators import Operators
 from eqsynth.verify.symbolic import IllTyped, Symbolic, leaf, reciprocal
+from eqsynth.verify.truths import same_truths
 from eqsynth.verify.verdict import Left
 
 
@@ -242,6 +243,10 @@ class _Case:
         if MIXED in modes:
             # What is the same where all is of one dtype may be converted in two places.
             raise Left(f"the elements are equal where dtypes are mixed ({self})")
+        if TRUTHS in modes:
+            if not same_truths(a, b, self.ints, self.form.bools):
+                raise Left(f"the elements are true in the same cases ({self})")
+            modes -= {TRUTHS}
         if Comparison(self.ints).same(a, b):
             return
         for mode in sorted(modes):
@@ -249,6 +254,9 @@ class _Case:
                 one = Comparison(self.ints, bitwise=False)
                 if not one.same(a, b) and not one.equal(a, b):
                     raise Left(f"the elements are equal over the reals ({self})")
+            elif mode == "bools":
+                if not same_truths(a, b, self.ints, self.form.leaves):
+                    raise Left(f"the elements are true in the same cases ({self})")
             elif mode == "integers":
                 if not Comparison(self.ints, whole=True).equal(a, b):
                     raise Left(f"the elements are equal as integers that wrap ({self})")

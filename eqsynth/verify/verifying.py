@@ -105,7 +105,7 @@ def verify_rule(
 
 
 def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
-    from eqsynth.verify import indices, rewrites, scalars
+    from eqsynth.verify import indices, rewrites, scalars, scope_rules, unfolding
 
     if rule.kind == "analysis":
         return "proved", indices.verify_range_rule(rules, rule)
@@ -114,6 +114,8 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
     if rule.kind == "law-request":
         if rule.law in _DEFINING:
             raise Left("that it says what another definition says")
+        if rule.scopes is not None:
+            return "proved", scope_rules.verify_scope_rule(rule)
         written = behind(rule.law)
         if written and _is_ours(rule):
             return "by law", f"the law {rule.law} answers by {written}"
@@ -122,7 +124,14 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
     if sort == "Idx":
         return "proved", indices.verify_index_rule(rules, rule)
     if sort == "Tensor":
-        return "proved", rewrites.verify_tensor_rule(rules, rule)
+        try:
+            return "proved", rewrites.verify_tensor_rule(rules, rule)
+        except Left:
+            parts = unfolding.differences(rules, rule)
+            if parts == [rule]:
+                raise
+        shown = [rewrites.verify_tensor_rule(rules, part) for part in parts]
+        return "proved", "; ".join(shown) or "for all sizes and ranks: both sides are one term"
     if sort == "Scalar":
         return "proved", scalars.verify_scalar_rule(rules, rule)
     raise Left(f"rules of the sort {sort}")

@@ -39,21 +39,17 @@ def verified(tmp_path: Path):  # type: ignore[no-untyped-def]
     return one
 
 
-# Of bools; a proof that is found takes its name off.
-UNPROVED = {"where-as-and", "and-true"}
-
-
 @by_turns
 def test_rules_of_operators_and_views_are_proved(turn: int) -> None:
-    """All of these files but those that are left to samples, an eighth a day."""
+    """All rewrites of tensors that define nothing, an eighth a day."""
     names = [
         rule.name for rule in OURS.rules
-        if Path(rule.file).name in ("simplify.egg", "views-match.egg") and rule.kind == "rewrite"
+        if rule.kind == "rewrite" and rule.status != "definition"
+        and Path(rule.file).name not in ("index.egg", "scalar.egg")
     ]  # fmt: skip
-    assert len(names) >= 16
+    assert len(names) >= 23
     found = list(verify_rules(OURS, names[turn::PARTS]))
-    left = {v.rule.name for v in found if v.outcome != "proved"}
-    assert found and left == UNPROVED & set(names[turn::PARTS]), [v.why for v in found]
+    assert found and {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
 
 
 # Over three seconds each, of the processor.
@@ -151,6 +147,36 @@ def test_a_definition_is_none_to_prove() -> None:
         ('(rewrite (AvgPool2d x k s p d) (Conv2d x (Full (vec-of c 1 m n) 1.0 "float32") s p d c) '
          ':when ((= 4 (vec-length (shape x))) (= c (vec-get (shape x) 1)) (= m (vec-get k 0)) '
          '(= n (vec-get k 1)) (>= c 1) (= (dtype x) "float32"))', "real"),
+        # Places that bfloat16 rounds: 257 is 256 there.
+        ('(rewrite (Matmul (Softmax (Where (GreaterEqual (Iota x 0 k) (Iota x 1 k)) '
+         "(Mul (Matmul q t) (Full o c d)) (Full o -inf d)) a) v) (CausalAttention q t v c) "
+         ":when ((= o (vec-empty)) (= d (dtype q)) (= p (shape q)) (= u (shape t)) "
+         "(= a (- (vec-length p) 1)) (= (vec-get x 0) (vec-get p (- a 1))) "
+         "(= (vec-get x 1) (vec-get u a)) (= 2 (vec-length x)))", "real"),
+        # One over the number is 0 in integers.
+        ("(rewrite (Matmul (Softmax (Div (Matmul q t) (Full o c d)) a) v) "
+         "(Attention q t v (/ 1.0 c)) :when ((= o (vec-empty)) (= d (dtype q)) "
+         "(= a (- (vec-length (shape q)) 1)))", "real"),
+        # Written out, the scores are shifted and not scaled; along another axis; of other values.
+        ("(rewrite (Matmul (Softmax (Add (Matmul q t) (Full o c d)) a) v) (Attention q t v c) "
+         ":when ((= o (vec-empty)) (= d (dtype q)) (= a (- (vec-length (shape q)) 1)))", "real"),
+        ("(rewrite (Matmul (Softmax (Mul (Matmul q t) (Full o c d)) a) v) (Attention q t v c) "
+         ":when ((= o (vec-empty)) (= d (dtype q)) (= a (- (vec-length (shape q)) 2)))", "real"),
+        ("(rewrite (Matmul (Softmax (Matmul q t) a) v) (Attention q t t 1.0) "
+         ":when ((= a (- (vec-length (shape q)) 1)))", "real"),
+        # True where one of two is, or where both are; a number that is true.
+        ('(rewrite (Where c x (Full (vec-empty) 0.0 "bool")) (LogicalOr c x) '
+         ':when ((= "bool" (dtype x)))', "bitwise"),
+        ('(rewrite (Where c x (Full (vec-empty) 1.0 "bool")) (LogicalAnd c x) '
+         ':when ((= "bool" (dtype x)))', "bitwise"),
+        ('(rewrite (Equal x (Full (vec-empty) 1.0 "bool")) (LogicalAnd x x)', "bitwise"),
+        # Seen by some, and not by all.
+        ('(rewrite (Equal (ReduceMax (Where s (Full o 1.0 d) (Full o 0.0 d)) r k) (Full o 1.0 d)) '
+         "(Equal (ReduceMin (Where s (Full o 1.0 d) (Full o 0.0 d)) r k) (Full o 1.0 d)) "
+         ':when ((= o (vec-empty)) (= d "float32"))', "bitwise"),
+        # A scope that sums the number.
+        ('(rewrite (Scope t s r (Num v)) (Full t v "float32") :when ((= 1 (vec-length s)))',
+         "real"),
         # Number 2.5 is 2 in integers.
         ("(rewrite (Mul x (Full (vec-empty) 2.5 (dtype x))) "
          "(Add (Mul x (Full (vec-empty) 1.5 (dtype x))) x)", "real"),
