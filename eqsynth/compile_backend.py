@@ -48,6 +48,7 @@ from eqsynth.frontend.examples import TENSORS
 from eqsynth.graph_weights import is_held, is_plain_input, with_weights
 from eqsynth.lower import memory_order
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.samples import Samples, version_of
 from eqsynth.pipeline import optimize
 from eqsynth.race import race
 from eqsynth.sizes import BySize, Compiled
@@ -372,19 +373,25 @@ class Program:
     orders: Mapping[int, memory_order.Order]
     instead: Compiled | None = None
     _seen: list[tuple[int, torch.Tensor, int, int]] = field(init=False, repr=False)
+    _samples: Samples = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._look(self.held)
 
     def _look(self, held: Mapping[int, torch.Tensor]) -> None:
-        self._seen = [(n, w, w._version, w.data_ptr()) for n, w in held.items()]
+        self._samples = Samples(held.values())
+        self._seen = [(n, w, version_of(w), w.data_ptr()) for n, w in held.items()]
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
+    def _changed(self, inputs: Sequence[torch.Tensor]) -> bool:
         for n, weight, version, pointer in self._seen:
             now = inputs[n]
-            if now is not weight or now._version != version or now.data_ptr() != pointer:
-                self.take(inputs)
-                break
+            if now is not weight or version_of(now) != version or now.data_ptr() != pointer:
+                return True
+        return self._samples.changed()  # what lies where it was can be read
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self._seen and self._changed(inputs):
+            self.take(inputs)
         if self.instead is not None:
             return self.instead(*inputs)
         try:

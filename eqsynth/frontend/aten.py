@@ -86,6 +86,7 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::clamp_min": lambda x, low: ops.clamp(x, low),
     "aten::clamp_max": lambda x, high: ops.clamp(x, None, high),
     "aten::celu": entries.celu,
+    "aten::rrelu": entries.rrelu,
     "aten::glu": entries.glu,
     "aten::div": entries.div,
     "aten::divide": entries.div,

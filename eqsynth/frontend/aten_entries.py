@@ -384,6 +384,18 @@ def celu(input: Expr, alpha: float = 1.0) -> Expr:
     return ops.elu(input, alpha, 1.0, 1 / alpha)
 
 
+def rrelu(
+    input: Expr,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    _generator: Any = None,
+) -> Expr:
+    if training:
+        refuse("a random slope", "training", "evaluation")
+    return ops.leaky_relu(input, (lower + upper) / 2)
+
+
 def vector_norm(
     input: Expr, order: Number = 2, dim: Any = None, keepdim: bool = False, dtype: str | None = None
 ) -> Expr:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_map_only
 
 from eqsynth.errors import SeveralGraphsError
@@ -37,6 +38,10 @@ _KEPT_WHOLE: Final = frozenset(
         "upsample_trilinear3d", "upsample_bicubic2d",
     )
 )  # fmt: skip
+
+# Of the two forms of this assertion torch takes only the one with a message for more than its
+# results, and drops the other where it exports.
+torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 
 
 def apart(module: torch.nn.Module, inputs: Any) -> Any:
@@ -105,16 +110,25 @@ def decomposed(
 ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
     """The program with more operators taken apart, and all decompositions that worked. An operator
     of which torch's own decomposition fails stays whole: there are arguments that it refuses and
-    the operator takes."""
+    the operator takes. So does one whose parts raise an error by an effect of their own: of
+    ``linalg_inv`` they would be the inverse, and a check that it exists."""
     try:
-        return taken_apart(exported, {**working, **more}), {**working, **more}
+        made = taken_apart(exported, {**working, **more})
+        if not _has_effects(made) or _has_effects(exported):
+            return made, {**working, **more}
     except Exception:  # whatever goes wrong anywhere in a decomposition
-        if len(more) == 1:
-            return exported, working
+        pass
+    if len(more) == 1:
+        return exported, working
     parts = list(more.items())
     for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
         exported, working = decomposed(exported, working, dict(half))
     return exported, working
+
+
+def _has_effects(exported: torch.export.ExportedProgram) -> bool:
+    specs = exported.graph_signature.input_specs
+    return any(spec.kind == InputKind.TOKEN for spec in specs)
 
 
 def origin_of(node: torch.fx.Node) -> str:

@@ -37,10 +37,9 @@ from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
 
-# Operators that say something of their arguments and compute nothing.
+# Operators that say something of shapes and dtypes, which capture knows, and compute nothing.
 _ASSERTIONS: Final = frozenset(
     {
-        "aten::_assert_async",
         "aten::_assert_scalar",
         "aten::_assert_tensor_metadata",
         "aten::sym_constrain_range",
@@ -222,6 +221,14 @@ class _Translation:
             lifted = spec.kind == InputKind.CONSTANT_TENSOR
             own = not lifted or tensor_at(self.module, spec.target) is not None
             return self._weight(spec.target, tensor, lifted, own)
+        if spec.kind == InputKind.TOKEN:
+            raise SeveralGraphsError(
+                "the module does something beside computing its results",
+                where=type(self.module).__name__,
+                got="an operator with an effect, which torch.export keeps in its order",
+                expected="operators that compute tensors",
+                hint="the original runs as it is",
+            )
         raise CaptureError(
             "the module holds something that is neither a tensor nor a plain value",
             where=str(spec.target),
@@ -318,6 +325,13 @@ class _Translation:
         name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
         if name.partition(".")[0] in _ASSERTIONS:
             return None
+        if name.startswith("aten::_assert_async"):
+            self._refuse(
+                node,
+                "the module raises an error where values of tensors aren't as it wants them",
+                "a result for all values of the inputs",
+                SeveralGraphsError,
+            )
         strided = name.startswith("aten::as_strided") and isinstance(args[0], Expr)
         read: tuple[Any, ...] | None = args
         if strided:

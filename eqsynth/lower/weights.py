@@ -17,6 +17,7 @@ from eqsynth.errors import WeightError
 from eqsynth.ir.tensor import Tensor, Weight, topological
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.constant_values import evaluate_constant
+from eqsynth.lower.samples import Samples, is_in_memory
 from eqsynth.lower.torch_scalars import as_bytes
 
 State = torch.nn.Module | Mapping[str, torch.Tensor]
@@ -277,21 +278,23 @@ def _same(path: str, got: str, expected: str) -> None:
 
 
 class Watch:
-    """Sees that a tensor was changed in place, or that a module holds another one in its place.
+    """Sees that a tensor was changed in place, or that a module holds another one in its place."""
 
-    A change through ``.data`` of a tensor, or through NumPy, leaves no trace that could be seen.
-    """
-
-    def __init__(self, entries: Iterable[tuple[str, dict[str, Any], str]]) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[str, dict[str, Any], str]], sampled: bool = False
+    ) -> None:
         """
         Args:
             entries: for each tensor a name for messages, and the dictionary and key it stands at.
+            sampled: also look for changes that torch doesn't count (``Samples``).
         """
         self._entries: list[tuple[str, dict[str, Any], str, torch.Tensor, int, int]] = []
         for name, where, key in entries:
             x = where[key]
             if not x.is_inference():
                 self._entries.append((name, where, key, x, x._version, x.data_ptr()))
+        self._sampled = [e for e in self._entries if sampled and is_in_memory(e[3])]
+        self._samples = Samples(entry[3] for entry in self._sampled)
 
     @staticmethod
     def of(module: torch.nn.Module | None, recipe: Recipe, weights: Mapping[str, torch.Tensor]
@@ -309,7 +312,7 @@ class Watch:
                 if not found:
                     yield name, {name: weights[name]}, name
 
-        return Watch(entries())
+        return Watch(entries(), sampled=True)
 
     @staticmethod
     def of_parameters(module: torch.nn.Module) -> Watch:
@@ -333,10 +336,17 @@ class Watch:
         for name, where, key, x, version, pointer in self._entries:
             now = _at(where, key)
             if now is not x or x._version != version or x.data_ptr() != pointer:
-                raise WeightError(
-                    "a weight has changed since the program was made",
-                    where=name,
-                    got="another tensor" if now is not x else "a change in place",
-                    expected="the weights that the program was made from",
-                    hint="call program.refresh(module), or optimize with own_constants=True",
-                )
+                raise _changed(name, "another tensor" if now is not x else "a change in place")
+        if self._samples.changed():
+            name = self._sampled[self._samples.which()][0]
+            raise _changed(name, "a change in place, through .data or NumPy")
+
+
+def _changed(where: str, got: str) -> WeightError:
+    return WeightError(
+        "a weight has changed since the program was made",
+        where=where,
+        got=got,
+        expected="the weights that the program was made from",
+        hint="call program.refresh(module), or optimize with own_constants=True",
+    )

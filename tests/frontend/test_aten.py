@@ -155,6 +155,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "elu": lambda x: F.elu(x, 0.7),
     "selu": lambda x: F.selu(x),
     "celu": lambda x: F.celu(x, 1.3),
+    "rrelu": lambda x: F.rrelu(x, 0.1, 0.4),
     "prelu": lambda img, c: F.prelu(img, c),
     "prelu_one": lambda img, s: F.prelu(img, s[None]),
     "softplus": lambda x: F.softplus(x, 2.0, 1.0),

@@ -281,6 +281,7 @@ OPAQUE: dict[str, Callable[..., Any]] = {
     "interpolation by a fraction": lambda self, x: F.interpolate(
         x[None, None], scale_factor=1.6, mode="bilinear"
     ),
+    "a check of its own": lambda self, x: torch.linalg.inv(x @ x.mT + torch.eye(3)),
     "three axes": lambda self, x: F.conv3d(x.view(1, 1, 3, 2, 2), self.w),
     "branch": lambda self, x: torch.cond(x.sum() > 0, lambda x: (x * 2,), lambda x: (x - 1,), (x,))[
         0
@@ -440,6 +441,13 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "random": (lambda self, x: x + torch.rand_like(x), "random"),
     "a shape that depends on values": (lambda self, x: x.nonzero(), "shape depends"),
     "a complex result": (lambda self, x: torch.fft.fft(x), "a result has a dtype"),
+    "an assertion": (
+        lambda self, x: (torch._assert_async((x > -9).all()), x + 1)[1], "raises an error",
+    ),
+    "an assertion with a message": (
+        lambda self, x: (torch._assert_async((x > -9).all(), "large"), x + 1)[1], "raises an error",
+    ),
+    "an effect": (lambda self, x: (torch._higher_order_ops.print("{}", x), x + 1)[1], "beside"),
     "an exception": (lambda self, x: x @ x, "torch.export refuses"),
 }
 

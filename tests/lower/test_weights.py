@@ -118,6 +118,8 @@ def test_shared_weights_are_the_modules_memory(made: Made) -> None:
 
 CHANGES: dict[str, Callable[[Model], Any]] = {
     "in place": lambda m: m.a.weight.mul_(2),
+    "through data": lambda m: m.a.weight.data.mul_(2),
+    "through numpy": lambda m: m.c.bias.detach().numpy().fill(0),
     "of a folded one": lambda m: m.norm.running_mean.add_(1),  # type: ignore[union-attr]
     "of a plain attribute": lambda m: m.offset.add_(1),
     "by data": lambda m: setattr(m.c.bias, "data", torch.zeros(70)),

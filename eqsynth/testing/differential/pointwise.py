@@ -64,6 +64,7 @@ def _activations() -> Iterator[Row]:
         yield Row("aten::gelu", (X,), {"approximate": approximate}, truth=_gelu, roundings=16.0)
     for slope in (0.01, 0.2, -0.5, 0, 3):
         yield Row("aten::leaky_relu", (X, slope))
+    yield Row("aten::rrelu", (X, 0.1, 0.4))
     for alpha in (1.0, 0.7, 2, -1.5):
         yield Row("aten::elu", (X, alpha))
         yield Row("aten::celu", (X, alpha))
