@@ -38,11 +38,11 @@ class Samples:
         self._places = places - first
         size = int(self._places[-1]) + 1 if rows else 0
         held = (ctypes.c_int64 * size).from_address(first * 8) if rows else (ctypes.c_int64 * 1)()
-        self._memory = np.frombuffer(held, np.int64)
+        self._memory = np.frombuffer(memoryview(held).cast("B"), np.dtype(np.int64))
         self._seen = self._read()
 
     def _read(self) -> bytes:
-        return self._memory.take(self._places, mode="clip").tobytes()
+        return bytes(self._memory.take(self._places, mode="clip").data)
 
     def changed(self) -> bool:
         return self._read() != self._seen
