@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.nn.modules import module as every_module
 
 _grad_enabled: Final = torch.is_grad_enabled
@@ -65,6 +66,8 @@ class Alike:
         """
         if len(self._guards) >= _MOST_KINDS or len(args) != len(self._strides):
             return
+        if is_compiling():  # torch.compile can't see through its own guards
+            return
         for arg, value, strides in zip(args, values, self._strides, strict=True):
             if arg is not value or type(arg) is not torch.Tensor:
                 return
@@ -78,7 +81,7 @@ def _calling(
 ) -> Callable[[tuple[Any, ...]], Any]:
     # A closure, not a method: each attribute that is looked up is memory that is read.
     def call(args: tuple[Any, ...]) -> Any:
-        if len(args) != count or forward_ad._current_level >= 0:
+        if len(args) != count or forward_ad._current_level >= 0 or is_compiling():
             return UNLIKE
         for guard in guards:
             if guard(*args):
