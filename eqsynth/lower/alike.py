@@ -14,7 +14,7 @@ that doesn't is looked at as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -31,16 +31,18 @@ UNLIKE: Final = object()
 """No call like it went through."""
 
 Run = Callable[..., list[torch.Tensor]]
-
-
+_Names = tuple[int, tuple[str, ...]]
 Result = Callable[[list[torch.Tensor], tuple[torch.Tensor, ...]], Any]
 
 
 class Alike:
-    """The calls of one program by position that went through, and how such a call runs.
+    """The calls of one program that went through, and how such a call runs.
+
+        program(x, mask=m) went through  ->  the next one with tensors like x and m runs at once
 
     Attributes:
-        call: the result for a tuple of arguments; ``UNLIKE`` if no call like it went through.
+        call: the result for arguments by position and by name; ``UNLIKE`` if no call like it went
+            through.
     """
 
     def __init__(
@@ -49,38 +51,54 @@ class Alike:
         """
         Args:
             run: the program; its last argument says that the others are as they have to be.
-            strides: of the arguments, as kernels read them; None where the program lays an
-                argument out.
-            result: makes the result of a call of its outputs and arguments; None if it is the
-                first output.
+            strides: of the inputs, as kernels read them; None where the program lays one out.
+            result: makes the result of a call of its outputs and inputs; None if it is the first
+                output.
         """
         self._guards: list[Callable[..., bool]] = []
+        self._orders: dict[_Names, tuple[int, ...]] = {}
         self._strides = tuple(strides)
-        self.call = _calling(self._guards, len(self._strides), run, result)
+        self.call = _calling(self._guards, self._orders, len(self._strides), run, result)
 
-    def note(self, args: Sequence[Any], values: Sequence[torch.Tensor]) -> None:
+    def note(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Sequence[torch.Tensor]
+    ) -> None:
         """A call went through.
 
         Args:
-            values: the inputs of the program that the arguments are.
+            inputs: of the program; only where all arguments are inputs, such a call runs at once.
         """
-        if len(self._guards) >= _MOST_KINDS or len(args) != len(self._strides):
+        if len(self._guards) >= _MOST_KINDS or is_compiling():
+            return  # torch.compile can't see through its own guards
+        given = (*args, *kwargs.values())
+        place = {id(arg): n for n, arg in enumerate(given)}
+        order = tuple(place.get(id(x), -1) for x in inputs)
+        if sorted(order) != list(range(len(given))):
             return
-        if is_compiling():  # torch.compile can't see through its own guards
-            return
-        for arg, value, strides in zip(args, values, self._strides, strict=True):
-            if arg is not value or type(arg) is not torch.Tensor:
+        for x, strides in zip(inputs, self._strides, strict=True):
+            if type(x) is not torch.Tensor or (strides is not None and x.stride() != strides):
                 return
-            if strides is not None and arg.stride() != strides:
-                return
-        self._guards.append(_guard(args))
+        if kwargs or order == tuple(sorted(order)):
+            self._guards.append(_guard(inputs))
+            if kwargs:
+                self._orders[len(args), tuple(kwargs)] = order
 
 
 def _calling(
-    guards: list[Callable[..., bool]], count: int, run: Run, result: Result | None
-) -> Callable[[tuple[Any, ...]], Any]:
+    guards: list[Callable[..., bool]],
+    orders: dict[_Names, tuple[int, ...]],
+    count: int,
+    run: Run,
+    result: Result | None,
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     # A closure, not a method: each attribute that is looked up is memory that is read.
-    def call(args: tuple[Any, ...]) -> Any:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs:
+            order = orders.get((len(args), tuple(kwargs)))
+            if order is None:
+                return UNLIKE
+            given = (*args, *kwargs.values())
+            args = tuple([given[n] for n in order])
         if len(args) != count or forward_ad._current_level >= 0 or is_compiling():
             return UNLIKE
         for guard in guards:

@@ -154,8 +154,8 @@ class CompiledProgram(torch.nn.Module):
             self._watch = None if several else Watch.of_parameters(original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._alike is not None and not kwargs and not hooked(self):
-            result = self._alike.call(args)
+        if self._alike is not None and not hooked(self):
+            result = self._alike.call(args, kwargs)
             if result is not UNLIKE:
                 return result
         return super().__call__(*args, **kwargs)
@@ -192,8 +192,8 @@ class CompiledProgram(torch.nn.Module):
             return called(self.original, self._owned, args, kwargs)
         values, finish = self._calls.begin(args, kwargs, self.opens)
         result = finish(self._computed(values))
-        if self._alike is not None and not kwargs and not self.opens:
-            self._alike.note(args, values)
+        if self._alike is not None and not self.opens:
+            self._alike.note(args, kwargs, values)
         return result
 
     def _computed(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -145,17 +145,31 @@ def test_the_result_has_its_structure(kind: str, monkeypatch: pytest.MonkeyPatch
     assert kind != "with its argument" or result["more"][0] is X
 
 
+ONE, OTHER = torch.ones(2), torch.zeros(2)
+
+
+def of_two() -> Alike:
+    return Alike(lambda x, y, checked: [x], [(1,), (1,)], None)
+
+
 def test_a_tensor_that_is_given_twice_is_looked_at() -> None:
-    alike = Alike(lambda *args: [args[0]], [(1,), (1,)], None)
-    one, other = torch.ones(2), torch.zeros(2)
-    alike.note((one, other), (one, other))
-    assert alike.call((one, other)) is one
-    assert alike.call((one, one)) is UNLIKE
-    assert alike.call((one,)) is UNLIKE and alike.call(()) is UNLIKE
+    alike = of_two()
+    alike.note((ONE, OTHER), {}, (ONE, OTHER))
+    assert alike.call((ONE, OTHER), {}) is ONE
+    assert alike.call((ONE, ONE), {}) is UNLIKE
+    assert alike.call((ONE,), {}) is UNLIKE and alike.call((), {}) is UNLIKE
 
 
-def test_inputs_in_another_order_than_arguments_are_looked_at() -> None:
-    alike = Alike(lambda *args: [args[0]], [(1,), (1,)], None)
-    one, other = torch.ones(2), torch.zeros(2)
-    alike.note((one, other), (other, one))
-    assert alike.call((one, other)) is UNLIKE
+def test_arguments_by_name_come_in_the_order_of_the_inputs() -> None:
+    alike = of_two()
+    alike.note((OTHER,), {"x": ONE}, (ONE, OTHER))
+    assert alike.call((OTHER,), {"x": ONE}) is ONE
+    assert alike.call((OTHER,), {"y": ONE}) is UNLIKE
+    assert alike.call((), {"y": OTHER, "x": ONE}) is UNLIKE
+
+
+@pytest.mark.parametrize("given", [(OTHER, ONE), (ONE, OTHER, 3), (ONE,), (ONE, ONE)])
+def test_inputs_that_are_not_the_arguments_are_looked_at(given: tuple[Any, ...]) -> None:
+    alike = of_two()
+    alike.note(given, {}, (ONE, OTHER))
+    assert alike.call(given, {}) is UNLIKE and alike.call((ONE, OTHER), {}) is UNLIKE
