@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stderr
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,14 @@ def commands(text: str, start: str) -> Iterator[str]:
         yield _REMARK.sub("", found.split(f", {start.split()[0]} ")[0].split(", rules ")[0]).strip()
 
 
+@cache
+def commands_of_eqsynth() -> Any:
+    return typer.main.get_command(app)
+
+
 def named(command: str) -> Any:
     """What `eqsynth rules check`, and nothing behind it, is the name of; else None."""
-    found: Any = typer.main.get_command(app)
+    found = commands_of_eqsynth()
     for name in shlex.split(command)[1:]:
         found = getattr(found, "commands", {}).get(name)
     return found
@@ -57,7 +63,7 @@ def refused(command: str) -> str:
     if is_a_name(command):
         return ""
     args = shlex.split(command)[1:]
-    found: Any = typer.main.get_command(app)
+    found = commands_of_eqsynth()
     name = "eqsynth"
     try:
         while True:

@@ -14,7 +14,7 @@ from eqsynth.extract.candidates import VIEW_S
 from eqsynth.extract.kernel import Kernel, Layout, strides
 from eqsynth.extract.profile import COMPUTE, MeasurementKey, Profile, Ratio, family_of
 from eqsynth.extract.target import Target
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.ir.printing import render
 from eqsynth.ir.tensor import Op, Tensor, args_of
 from eqsynth.ir.work import flops
@@ -124,6 +124,7 @@ class CostModel:
     Attributes:
         objective: ``time``, or ``flops`` for the FLOPs with time as a tie-breaker.
         far: the caches that kernels don't find their weights in (``Target.far``).
+        overdue: kernels that were not ready in their time.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class CostModel:
     ) -> None:
         self.target, self.profile, self.objective, self.far = target, profile, objective, far
         self._measured: dict[Kernel, float | None] = {}
+        self.overdue: set[Kernel] = set()
         self._facts: dict[Kernel, _Facts] = {}
         # By family.
         self._estimates: dict[str, dict[Kernel, float]] = {}
@@ -154,11 +156,13 @@ class CostModel:
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
         """Files what was measured; a kernel that failed isn't chosen again, and in other
-        runs not tried again for a while."""
-        for kernel, timing in times.items():
-            self._learn(kernel, _cost_s(timing) if timing else None)
+        runs not tried again for a while. One that was `OVERDUE` isn't chosen in this run."""
+        took = {k: t for k, t in times.items() if t is not None and t is not OVERDUE}
+        self.overdue.update(k for k, t in times.items() if t is OVERDUE)
+        for kernel in times:
+            self._learn(kernel, _cost_s(took[kernel]) if kernel in took else None)
         self.profile.record_many(
-            {measurement_key(k, self.far): (t, self.roofline_s(k)) for k, t in times.items() if t}
+            {measurement_key(k, self.far): (t, self.roofline_s(k)) for k, t in took.items()}
         )
         self.profile.record_failures(
             measurement_key(k, self.far) for k, t in times.items() if t is None

@@ -43,15 +43,17 @@ throughout: such a range of spans is not parted further."""
 
 NEAR = 1.1
 """The terms of the plan, and those of the original, are two sides. Where one side's region takes
-longer than the other's on the same engine by more than this factor, its parts are not tried."""
+longer than the other's on the same engine by more than this factor, its parts are not tried; and
+where a sample for a slow engine takes longer than what is best by more than it, the whole isn't."""
 
 APART = 3.0
 """Times of whole programs, taken one after the other, that are further apart than this factor tell
 which is faster. (OpenVINO on GPT-2 of 4 layers: 2.5 and 5.7 ms in two runs of one minute.)"""
 
 SAMPLE = 0.25
-"""Part of the plan's time that a slow engine compiles first, at most. (resnet18, tiled: the whole
-as it was chosen is 28 kernels for Inductor, 33 to 46 s of CPU, a sample of it 14.)"""
+"""Part of the plan's time that a slow engine compiles first, at most, and as little of it as isn't
+`LIGHT`. (resnet18, tiled: the whole as it was chosen is 28 kernels for Inductor, 33 to 46 s of CPU,
+a quarter of it 14 to 20.)"""
 
 FEW = 12
 """Steps of a plan that are handed over as a whole at once."""
@@ -107,7 +109,7 @@ def with_engines(
 
     The whole is tried first, then its halves where nobody wins clearly, then theirs, so long as the
     last halving gained a hundredth: an engine takes seconds for each. A slow engine gets a sample
-    of what was chosen before the whole of it, and no more if at that pace it loses clearly. A
+    of what was chosen before the whole of it, and no more if at that pace it loses. A
     region is timed as a whole, so the plan's own kernels weigh what they take as a program
     (``Extraction.together``). At the deadline what was measured until then decides. In the last
     half of the time, less what one compilation takes, none is begun.
@@ -140,7 +142,9 @@ def with_engines(
         for tried, (step, own_s) in samples.items():
             if time.monotonic() < begin_until:
                 timed += _time([step.kernel], costs, measure, end)
-            if CLEAR * best_s / total_s < costs.timed_only(step.kernel) / own_s < float("inf"):
+            if step.kernel in costs.overdue or (
+                NEAR * best_s / total_s < costs.timed_only(step.kernel) / own_s < float("inf")
+            ):
                 every = tuple(t for t in every if t != tried)
     level: list[tuple[int, int, tuple[Try, ...]]] = [(0, len(parts), every)]
     while level:
@@ -188,6 +192,7 @@ def with_engines(
         before_s, (total_s, way) = total_s, _cheapest(parted, choices, weights)
         whole = level[0][:2] == (0, len(parts))
         level = halves if whole or total_s <= (1 - NEGLIGIBLE) * before_s else refused
+    ended = ended and not costs.overdue
     joined = _joined(found.plan, plan, total_s, way)
     chosen = [step for _, step in way if step is not None]
     regions = tuple(by[at] for at, (_, step) in choices.items() if any(step is s for s in chosen))
@@ -236,14 +241,15 @@ def _samples(
     weights: Sequence[float],
     costs: CostModel,
 ) -> dict[Try, tuple[PlanStep, float]]:
-    """For slow engines: the heaviest range of spans that is no more than a sample, as it was
-    chosen, as one step, and what the plan's own kernels take for it. None for what is compiled at
-    once, or was before: few steps, terms of the original."""
-    ends, most_s = [0.0, *accumulate(weights)], SAMPLE * sum(weights)
+    """For slow engines: the lightest range of spans that is worth an engine, as it was chosen, as
+    one step, and what the plan's own kernels take for it. None for what is compiled at once, or was
+    before: few steps, terms of the original."""
+    ends, total_s = [0.0, *accumulate(weights)], sum(weights)
     ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
-    own_s, first, last = max((r for r in ranges if r[0] <= most_s), default=(0.0, 0, 0))
+    fit = (r for r in ranges if LIGHT * total_s <= r[0] <= SAMPLE * total_s)
+    own_s, first, last = min(fit, default=(0.0, 0, 0))
     plan, found = parted.plan, dict[Try, tuple[PlanStep, float]]()
-    if len(plan.steps) <= FEW or own_s < LIGHT * ends[-1]:
+    if len(plan.steps) <= FEW or first == last:
         return found
     whole, part = parted.joined(0, len(parted.parts)), parted.joined(first, last)
     for engine, side in tries:

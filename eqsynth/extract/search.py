@@ -54,7 +54,7 @@ TOLD = 0.5
 
 Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
 """Builds and times kernels until the monotonic clock says the second argument; None for one that
-can't be built or run. What it didn't reach is missing."""
+can't be built or run, `OVERDUE` for one that takes too long to. What it didn't reach is missing."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ def _extract(
         search.settle()
     together = 1.0 if run is None else search.put_in_place(run, end)
     result = search.result(len(kernels))
+    ended = ended and not costs.overdue
     return replace(result, ended=ended, together=together, gap=search.gap(end))
 
 
@@ -340,7 +341,7 @@ class _Search:
         times = measure(self.unknown, until)
         self.costs.record(times)
         self.timed += len(times)
-        if all(times.get(kernel) is not None for kernel in self.unknown):
+        if all(math.isfinite(self.costs.timed_only(kernel)) for kernel in self.unknown):
             self._keep()
         return bool(times)
 

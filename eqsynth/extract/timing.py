@@ -74,6 +74,11 @@ class Timing:
         return Timing(median, q1, q3, len(seconds))
 
 
+OVERDUE = Timing(math.inf, math.inf, math.inf, 0)
+"""Of a kernel that was not ready in its time, as an engine's region on a loaded machine. It isn't
+taken now, and isn't filed as one that fails: another day it may be in time."""
+
+
 @dataclass(frozen=True)
 class OperatorTimes:
     """Seconds of operators in their places, as far as they were measured.

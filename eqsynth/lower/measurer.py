@@ -20,7 +20,7 @@ from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, borrow, give_back, uninterrupted
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.lower.backends import (
     Known,
     load_libraries,
@@ -29,6 +29,7 @@ from eqsynth.lower.backends import (
     time_kernels,
 )
 from eqsynth.lower.torch_calls import Data, calls_to_data, plain_calls
+from eqsynth.serving import WorkerError
 
 # Kernels that are sent to the worker at a time: an answer a few times a second.
 _BATCH: Final = 24
@@ -105,7 +106,7 @@ class Measurer:
         self, kernels: Sequence[Kernel], until: float = math.inf
     ) -> dict[Kernel, Timing | None]:
         """The times of the kernels that were reached before the monotonic clock says ``until``;
-        None for those that can't be built or run."""
+        None for those that can't be built or run, `OVERDUE` for those that take too long to."""
         times: dict[Kernel, Timing | None] = {}
         begin = time.monotonic()
         if self._loaded(until):
@@ -120,6 +121,7 @@ class Measurer:
         if self._worker is None:
             self._worker = borrow(threads=self._threads)
         timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
+        failure: Timing | None = None
         try:
             found = self._worker.run(
                 time_kernels,
@@ -134,12 +136,15 @@ class Measurer:
                 timeout_s=max(timeout_s, 0.0),
             )
             return {kernels[n]: timing for n, timing in found}
+        except WorkerError as error:
+            # The next task gets a new process.
+            failure = OVERDUE if error.reason == "deadline" else None
         except EqsynthError:
-            pass  # the next task gets a new process if this one has died
+            pass
         if time.monotonic() >= until:
             return {}  # late, and not known to have failed
         if len(kernels) == 1:
-            return {kernels[0]: None}
+            return {kernels[0]: failure}
         # One of them is to blame: half by half.
         middle = len(kernels) // 2
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}

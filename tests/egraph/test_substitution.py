@@ -53,8 +53,8 @@ def test_variable_substitution(turn: int, reduction: tuple[int, int]) -> None:
 def test_variable_substitution_under_division(turn: int) -> None:
     kinds = ("divided", "divided", "bare")
     divided = products(traversal=(2, 3), reduction=(0, 1), factors=(1, 2), kinds=kinds)
-    holds(turn, substituted, divided, accepted=1, examples=400)
-    holds(turn, substituted, scopes(), accepted=1, examples=400)
+    holds(turn, substituted, divided, accepted=1, examples=200)
+    holds(turn, substituted, scopes(), accepted=1, examples=200)
 
 
 def test_substitution_needs_its_iterator_in_one_expression() -> None:
@@ -99,17 +99,17 @@ def test_multiples_of_one_expression_are_one_expression() -> None:
 @by_turns
 def test_iterator_splitting(turn: int) -> None:
     # One in 150 of any scopes is split, so a turn may see none; the others are made for it.
-    holds(turn, split, scopes(), accepted=0, examples=400)
+    holds(turn, split, scopes(), accepted=0, examples=200)
     divided = products(
         factors=(1, 2), traversal=(1, 2), reduction=(0, 1), extents=st.integers(3, 5),
         kinds=("divided", "bare"),
     )  # fmt: skip
-    holds(turn, split, divided, accepted=1, examples=400)
+    holds(turn, split, divided, accepted=1, examples=200)
     dilated = products(
         factors=(1, 2), traversal=(1, 2), reduction=(1, 1), extents=st.integers(3, 5),
         kinds=("mixed", "divided"),
     )  # fmt: skip
-    holds(turn, split, dilated, accepted=1, examples=400)
+    holds(turn, split, dilated, accepted=1, examples=200)
 
 
 def test_a_dilated_window_is_a_window_on_rearranged_rows() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, on_engines, with_engines
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.spans import spans
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import Captured, capture_expression
 from eqsynth.frontend.expr import Expr
@@ -287,7 +288,8 @@ def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
 
 
 @cache
-def sixteen_layers() -> EGraph:
+def sixteen_layers() -> tuple[EGraph, Extraction]:
+    """And what was chosen: a step for each, of a second."""
     h: Expr = X
     for _ in range(16):
         h = ops.tanh(h @ W)
@@ -296,24 +298,28 @@ def sixteen_layers() -> EGraph:
     graphs = {
         s.key: saturate_terms(s.roots, rules, DEFAULT_PHASES, Limits(), False) for s in segments
     }
-    return stitch(program, segments, [graphs[segment.key] for segment in segments])
+    graph = stitch(program, segments, [graphs[segment.key] for segment in segments])
+    with TemporaryDirectory() as folder:
+        costs = CostModel(TARGET, Profile(TARGET.key(), path=Path(folder, "profile.sqlite")))
+        found = extract(
+            graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
+        )
+        costs.profile.close()
+    return graph, found
 
 
 @pytest.mark.parametrize(
     ("sample_s", "original_s", "compiled"),
-    [(4.0, 40.0, True), (13.0, 40.0, False), (4.0, 1.0, False)],
+    [(2.0, 40.0, True), (2.3, 40.0, False), (2.0, 1.0, False)],
     ids=["near", "slower than own kernels", "slower than the original"],
 )
 def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
     costs: CostModel, sample_s: float, original_s: float, compiled: bool
 ) -> None:
-    """As they were chosen, layers are a step and a second each, and four are a sample."""
-    graph = sixteen_layers()
-    found = extract(
-        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
-    )
+    """As they were chosen, layers are a step and a second each, and two are a sample."""
+    graph, found = sixteen_layers()
     assert len(found.plan.steps) == 16
-    takes = {"Region of 32 operators": original_s, "Region of 4 operators": sample_s}
+    takes = {"Region of 32 operators": original_s, "Region of 2 operators": sample_s}
     asked: list[str] = []
 
     def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
@@ -325,15 +331,30 @@ def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
     assert asked == [*takes, *["Region of 16 operators"] * compiled]
 
 
+def test_an_engine_that_is_late_is_asked_for_no_more_and_has_not_failed(costs: CostModel) -> None:
+    graph, found = sixteen_layers()
+    asked: list[str] = []
+    takes = {"Region of 32 operators": seconds(99.0), "Region of 2 operators": OVERDUE}
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernel.term.label for kernel in kernels)
+        return {kernel: takes[kernel.term.label] for kernel in kernels}
+
+    better = with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
+    assert asked == [*takes]
+    assert better.plan is found.plan and not better.ended
+    (late,) = costs.overdue
+    another = CostModel(TARGET, costs.profile)
+    another.load([late])
+    assert costs.measured(late) and not another.measured(late)
+
+
 def test_what_was_timed_counts_when_a_sample_has_taken_the_time(
     costs: CostModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Swin: four programs were compiled and timed in 7 s of 29, a sample for Inductor took 12, and
     since half of the time was over then none of the four was looked at."""
-    graph = sixteen_layers()
-    found = extract(
-        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
-    )
+    graph, found = sixteen_layers()
     now = [0.0]
     monkeypatch.setattr(regions.time, "monotonic", lambda: now[0])
 
@@ -350,10 +371,7 @@ def test_what_was_timed_counts_when_a_sample_has_taken_the_time(
 def test_engines_that_compile_at_once_are_asked_first(costs: CostModel) -> None:
     """Each of them for the original first; what a slow one takes may be all the time there is."""
     installed = engines(["inductor", "onnxruntime", "openvino"])
-    graph = sixteen_layers()
-    found = extract(
-        graph, (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, seconds(1.0)), 60.0
-    )
+    graph, found = sixteen_layers()
     asked: list[tuple[str, str]] = []
 
     def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:

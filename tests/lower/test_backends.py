@@ -19,7 +19,7 @@ from eqsynth.executor import borrowed, end_idle_workers
 from eqsynth.extract.cost import measurement_key
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.measure import cache_capacities
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
 from eqsynth.ir.types import TensorType
@@ -242,6 +242,15 @@ def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
         assert all(made([kernel(relu(10)), kernel(relu(11))]).values())
     finally:
         made.close()
+
+
+def test_a_kernel_that_takes_too_long_to_build_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eqsynth.lower.measurer._BATCH_TIMEOUT_S", 0.0)
+    with Measurer(threads=1) as made:
+        asked = [kernel(relu(10)), kernel(relu(11))]
+        assert made(asked) == dict.fromkeys(asked, OVERDUE)
 
 
 def test_a_kernel_that_fails_costs_that_one_only(measurer: Measurer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,12 +200,9 @@ def test_a_program_makes_objects_and_changes_those_that_it_is_given() -> None:
     same(cache, expected.cache)
 
 
-def test_a_race_calls_both_as_the_user_does(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_race_calls_both_as_the_user_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original without what opens objects, the program with it, each with a cache of its own:
     else opening, which only the program has to do, was counted to the original alone."""
-    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
     calls = []
 
     def raced(original: Any, compiled: Any, **_: object) -> Race:
