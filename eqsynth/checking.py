@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from eqsynth.errors import EqsynthError, EquivalenceError, EquivalenceWarning, ExplanationTooLong
 from eqsynth.explain import Explanation
@@ -85,9 +86,43 @@ class Stage:
                 summed=summed(program),
             )
         except Mismatch as error:
-            self._blame(error, program)
+            if not self._captured_otherwise(error, program, reference):
+                self._blame(error, program)
             raise
         self.report.error_rel, self.report.digits_lost = found.error_rel, found.lost
+
+    def _captured_otherwise(
+        self, error: Mismatch, program: CompiledProgram, reference: torch.nn.Module
+    ) -> bool:
+        """Whether the graph that torch has captured differs from the module as much, by torch's own
+        operators; then no kernel and no rule is at fault, which the error says."""
+        captured = self.captured
+        plain = Plain(captured.program, captured.weights, captured.unflatten, captured.opaque)
+        args, kwargs = error.inputs
+
+        def off(results: Any) -> float:
+            found, right = (
+                [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+                for tree in (results, reference(*args, **kwargs))
+            )
+            return max(map(_relative, found, right), default=0.0)
+
+        try:
+            with torch.no_grad():
+                whole = off(_called_from_here(program, program.place)(*args, **kwargs))
+                if not whole > 0 or off(plain(*captured.bind(*args, **kwargs))) < whole / 2:
+                    return False
+        except Exception:  # a result that one of them doesn't give: as it was found
+            return False
+        error.what = "what torch.export captures of the module differs from the module"
+        error.where += "; torch's own operators give this of the captured graph, too"
+        error.hint = "the original runs as it is"
+        if any(isinstance(part, torch.nn.MultiheadAttention) for part in reference.modules()):
+            error.hint += (
+                "; torch.backends.mha.set_fastpath_enabled(False) makes torch's attention layers "
+                "compute without gradients what they compute with them, and what is captured"
+            )
+        return True
 
     def _blame(self, error: Mismatch, program: CompiledProgram) -> None:
         """Says which kernel is wrong by itself; else the plan is, and that is some rule's fault."""

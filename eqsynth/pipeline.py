@@ -32,6 +32,8 @@ from eqsynth.extract.route import Route
 from eqsynth.extract.target import CPU, Target
 from eqsynth.frontend.captured import capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
+from eqsynth.frontend.exported import is_exported
+from eqsynth.frontend.exported import module_of as module_of_exported
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
@@ -51,10 +53,12 @@ from eqsynth.settings import Settings, aimed_at
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch.export import ExportedProgram
 
 
 def optimize(
-    program: torch.nn.Module | Expr | Sequence[Expr] | str | os.PathLike[str] | bytes | ModelProto,
+    program: torch.nn.Module | ExportedProgram | Expr | Sequence[Expr] | str | os.PathLike[str]
+    | bytes | ModelProto,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -69,7 +73,7 @@ def optimize(
     strict: bool = False,
     explain: bool = True,
     certify: bool = False,
-    engines: Sequence[str] | None = None,
+    engines: str | Sequence[str] | None = None,
     own_constants: bool = True,
     tune: float = 0.0,
     like: CompiledProgram | Route | None = None,
@@ -79,7 +83,8 @@ def optimize(
 
     Args:
         program: a module in evaluation mode, an expression of ``eqsynth.input`` and
-            ``eqsynth.weight``, or an ONNX model: a path, the bytes of a file, or a ``ModelProto``.
+            ``eqsynth.weight``, an ONNX model (a path, the bytes of a file, or a ``ModelProto``), or
+            a program of ``torch.export``, or the path of its file (``.pt2``).
         example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
             that it will be called with. Those of an ONNX model may be left out where it tells all
             sizes.
@@ -143,10 +148,13 @@ def optimize(
     >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
     """
     args, kwargs = arguments(example_inputs, example_kwargs)
+    if is_exported(program):
+        program, args, kwargs = module_of_exported(program, args, kwargs)
     aim = aimed_at(target, _tensors(program, args, kwargs))
     away = aim if isinstance(aim, Target) and not is_here(aim) else None
     kind = CPU if away else aim.name if isinstance(aim, Target) else aim
-    asked = tuple(engines) if engines is not None else None if kind == CPU else ()
+    named = (engines,) if isinstance(engines, str) else engines
+    asked = tuple(named) if named is not None else None if kind == CPU else ()
     settings = Settings(
         kind, rule_files(rules), objective, time_limit_s, node_limit, memory_limit, numerics, check,
         explain, asked, own_constants or kind != CPU, tune, certify,

@@ -60,7 +60,7 @@ def test_a_wrong_kernel_is_named_and_no_rule(monkeypatch: pytest.MonkeyPatch) ->
         last = program.steps[-1]
         wrong = replace(last, runner=lambda *values: last.runner(*values) * 1.001)
         program.steps = (*program.steps[:-1], wrong)
-        program._run, program.source = program._compiled()
+        program._compile()
         return program
 
     monkeypatch.setattr(running, "lowered", faulty)
@@ -98,3 +98,29 @@ def test_digits_that_the_user_lets_go_are_told_and_the_program_is_used() -> None
     args = torch.randn(128, 64), torch.randn(128, 64)
     exact = eqsynth.optimize(Distances().eval(), args, strict=True, progress=False)
     assert not exact.report.digits_lost
+
+
+def _padded_layer(padding: Tensor) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True).eval()
+    return layer, torch.randn(*padding.shape, 8)
+
+
+def test_what_torch_captures_otherwise_is_no_rules_fault() -> None:
+    """Where a query may attend to nothing, torch's fast path gives NaN, and the operators that
+    ``torch.export`` sees don't."""
+    padding = torch.tensor([[False, False, True], [True, True, True]])
+    layer, x = _padded_layer(padding)
+    given: dict[str, Any] = {"example_kwargs": {"src_key_padding_mask": padding}}
+    with pytest.warns(EquivalenceWarning, match="what torch.export captures"):
+        program = eqsynth.optimize(layer, (x,), **given, objective="flops", time_limit_s=3)
+    assert program.original is layer and "set_fastpath_enabled" in str(program.report.reason)
+    assert "rules" not in str(program.report.reason)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        program = eqsynth.optimize(layer, (x,), **given, objective="flops", time_limit_s=3)
+        assert program.original is None
+        close = program(x, src_key_padding_mask=padding), layer(x, src_key_padding_mask=padding)
+        torch.testing.assert_close(*close)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.errors import EqsynthError
 
 
 @dataclass(frozen=True)
@@ -59,36 +58,9 @@ def _unknown(name: str, got: str) -> EqsynthError:
 
 
 def _exported(path: Path) -> Model:
-    import torch
+    from eqsynth.frontend.exported import module_of
 
-    # torch logs a traceback of its own, besides the error that it raises.
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        exported = torch.export.load(path)
-        module = exported.module()
-    except Exception as error:  # whatever a damaged file leads to
-        raise CaptureError(
-            "torch can't load this file",
-            where=str(path),
-            got=f"{type(error).__name__}: {error}"[:300],
-            expected="what torch.export.save has written",
-            hint="save it again, with this version of torch",
-        ) from error
-    finally:
-        logger.setLevel(level)
-    if exported.example_inputs is None:
-        raise CaptureError(
-            "the exported program has no example inputs",
-            where=str(path),
-            expected="torch.export.export(model, inputs), saved",
-            hint="export the model again",
-        )
-    for part in module.modules():  # what was exported doesn't depend on it any more
-        part.training = False
-    args, kwargs = exported.example_inputs
-    return Model(module, tuple(args), dict(kwargs))
+    return Model(*module_of(path, (), {}))
 
 
 def _found(module: str, name: str) -> Any:

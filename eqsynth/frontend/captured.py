@@ -206,8 +206,11 @@ def expressions_of(program: object, kwargs: Mapping[str, Any]) -> Expr | Sequenc
         raise EqsynthError(
             "optimize: this is no program",
             got=type(program).__name__,
-            expected="a torch.nn.Module, an ONNX model, an expression, or several expressions",
-            hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
+            expected="a torch.nn.Module, an exported program, an ONNX model, an expression, or "
+            "several expressions",
+            hint="a function becomes a program as the forward of a torch.nn.Module"
+            if callable(program)
+            else "build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
         )
     if kwargs:
         raise EqsynthError(

@@ -23,6 +23,7 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as every_module
 
 _grad_enabled: Final = torch.is_grad_enabled
+_modes: Final = torch._C._len_torch_dispatch_stack
 _set_grad_enabled: Final = torch._C._set_grad_enabled
 _MOST_KINDS: Final = 4
 """Kinds of calls: under ``no_grad`` and ``inference_mode`` tensors differ, for instance."""
@@ -99,7 +100,7 @@ def _calling(
                 return UNLIKE
             given = (*args, *kwargs.values())
             args = tuple([given[n] for n in order])
-        if len(args) != count or forward_ad._current_level >= 0 or is_compiling():
+        if len(args) != count or forward_ad._current_level >= 0 or _modes() or is_compiling():
             return UNLIKE
         for guard in guards:
             if guard(*args):

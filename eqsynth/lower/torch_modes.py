@@ -18,6 +18,8 @@ from eqsynth.errors import LoweringError
 
 _tracing: Final = torch._C._get_tracing_state
 _transforms: Final = torch._C._functorch.peek_interpreter_stack
+_modes: Final = torch._C._len_torch_dispatch_stack
+_proxy: Final = torch._C._TorchDispatchModeKey.PROXY
 
 AUTOCAST: Final = torch._C._is_any_autocast_enabled
 """Whether torch would cast inside of operators."""
@@ -27,8 +29,12 @@ def refuse_transforms() -> None:
     """Takes a tenth of a microsecond.
 
     Raises:
-        LoweringError: ``torch.jit.trace``, or a transform of ``torch.func``, is at work.
+        LoweringError: ``torch.jit.trace``, ``make_fx``, or a transform of ``torch.func``, is at
+            work.
     """
+    if _modes() and torch._C._get_dispatch_mode(_proxy) is not None:
+        # What a kernel gives would be a constant of the trace.
+        raise _refusal("make_fx", "trace the original module")
     if _tracing() is not None:
         raise _refusal("torch.jit.trace", "trace the original module, or save the program")
     if _transforms() is not None:

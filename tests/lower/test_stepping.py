@@ -136,7 +136,7 @@ def test_a_result_may_be_off_by_what_its_sums_lose(terms: int, fails: bool) -> N
     original = long_sum(terms)
     made = original.program(Report())
     broken(made, len(made.steps) - 1, lambda y: y * (1 + 300 * 2.0**-23))
-    made._run, made.source = made._compiled()
+    made._compile()
     given = torch.ones(3, terms), torch.ones(terms, 3)
     assert (faulty_step(made, (given, {})) is not None) is fails
     stage = Stage(original.captured, load_rules(), (), "real", Report())

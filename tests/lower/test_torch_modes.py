@@ -14,6 +14,7 @@ import torch
 from lower_cases import op
 from programs import convolutions, program_of, step
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from eqsynth.errors import DtypeError, LoweringError
 from eqsynth.ir.index import Index
@@ -57,6 +58,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "jvp": (lambda p: torch.func.jvp(p, (X,), (V,)), "torch.func.jvp"),
     "vmap": (lambda p: torch.func.vmap(p)(X[None]), "torch.func.vmap"),
     "functionalize": (lambda p: torch.func.functionalize(p)(X), "torch.func"),
+    "make_fx": (lambda p: make_fx(p)(X), "make_fx"),
     "trace": (lambda p: torch.jit.trace(p, X, check_trace=False), "torch.jit.trace"),
     "trace of a part": (
         lambda p: torch.jit.trace(nn.Sequential(p, nn.ReLU()), X, check_trace=False),
