@@ -19,7 +19,7 @@ MODULES  ?= 300
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv peers demo test quick test-all lint bench wheel-check clean
+.PHONY: help venv peers browser demo test quick test-all lint bench wheel-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ $(PEERS): $(STAMP)
 	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[peers]'
 	@touch $@
 
+browser: $(STAMP)  ## add playwright, which drives a Chromium in the tests of the HTML page
+	$(PIP) install $(PIP_ARGS) -c constraints.txt --no-build-isolation -e '.[browser]'
+
 demo: $(STAMP)  ## optimize the example models and print one table (under 5 minutes)
 	@$(BIN)/python -m benchmarks.demo $(ARGS)
 
@@ -55,8 +58,8 @@ test:  ## lint and the quick tests (ARGS="-k proof" selects)
 quick: $(STAMP)
 	$(PYTEST) -m "not slow" --part today $(ARGS)
 
-test-all: lint wheel-check  ## lint, every test, PROGRAMS random programs, MODULES modules (resumes)
-	$(PYTEST) $(ARGS)
+test-all: lint wheel-check  ## lint, every test (says why those it skips are), PROGRAMS random programs, MODULES modules (resumes)
+	$(PYTEST) -rs $(ARGS)
 	$(BIN)/python -m benchmarks.long_run --programs $(PROGRAMS) --modules $(MODULES)
 
 bench: $(PEERS)  ## run every benchmarks/bench_*.py; results go to benchmarks/results/

@@ -58,7 +58,8 @@ def chosen(extraction: Extraction, report: Report) -> None:
     log.info(
         "chose %d steps of %d kernels in %d rounds, %d timed%s: %.3f ms expected",
         len(extraction.plan.steps), extraction.considered, extraction.rounds, extraction.timed,
-        ", the plan remembered" if report.remembered_plan else "",
+        ", the plan remembered" if report.remembered_plan
+        else ", as the plan of other sizes has it" if report.followed else "",
         extraction.plan.cost_s * 1e3,
     )  # fmt: skip
     for step in extraction.plan.steps:

@@ -152,6 +152,32 @@ def test_sizes_that_are_symbolic_from_the_beginning(watched: Watched, how: str) 
     assert len(sized(watched).programs) == 2
 
 
+@pytest.mark.slow
+def test_a_batch_and_a_length_take_one_search_and_one_graph(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.into = torch.nn.Linear(8, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.into(x).chunk(3, -1)
+            return torch.relu(q @ k.mT) @ v
+
+    model = Attention().eval()
+    compiled = torch.compile(model, backend=watched, options=FAST, dynamic=True)
+    sizes = [(2, 5), (2, 5), (2, 7), (2, 7), (3, 7), (3, 7), (4, 9), (4, 9)]
+    with torch.no_grad(), caplog.at_level(logging.INFO, "eqsynth"):
+        for batch, length in sizes:
+            x = torch.randn(batch, length, 8)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert len(watched.made) == 1
+    found: list[Any] = list(sized(watched).programs.values())
+    assert [p.program.report.followed for p in found] == [False, True, True, True]
+    assert caplog.text.count("as the plan of other sizes has it") == 3
+
+
 @pytest.mark.rotating
 def test_numbers_among_the_inputs_are_sizes_too(watched: Watched) -> None:
     def head(x: torch.Tensor, rows: int) -> torch.Tensor:

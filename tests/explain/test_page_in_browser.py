@@ -18,7 +18,7 @@ from eqsynth.explain.page import page
 from eqsynth.report import Report
 from tests.explain.test_told import PROGRAMS, explained
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: make browser")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "headless_shell")
 BROWSER = os.environ.get("EQSYNTH_BROWSER") or next(filter(None, map(which, NAMES)), None)
