@@ -6,18 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import eqsynth
 from eqsynth.certificates import Certified, certify
+from eqsynth.certificates.crops import elements
 from eqsynth.egraph.encode import encode_tensor
 from eqsynth.egraph.graph import Equality, Log
 from eqsynth.egraph.snapshot import Handle
 from eqsynth.errors import CertificateError, EquivalenceWarning
 from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate_one
 from eqsynth.ir.scalar import Call, Num, Read, product, total
-from eqsynth.ir.tensor import Scope, Tensor, args_of, topological
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
 from tests.egraph.programs import PROGRAMS, RULES, saturated
 from tests.terms import it, leaf, op
 
@@ -183,3 +186,45 @@ def test_a_report_and_a_proof_count_them() -> None:
     assert dict(program.report.rows())["certificates"] == str(found)
     proof = eqsynth.prove_equal(a @ b, (a @ b) * 1.0, certify=True)
     assert proof and proof.certified is not None and not proof.certified.failures
+
+
+PRODUCTS: list[tuple[str, list[tuple[int, ...]], tuple[Any, ...]]] = [
+    ("Matmul", [(2, 1, 3, 4), (3, 4, 2)], ()),
+    ("FusedMatmul", [(3, 4), (4, 2), (2,)], ("relu",)),
+    ("FusedMatmulAdd", [(2, 3, 4), (4, 2), (2,), (2, 3, 2)], ("none",)),
+    ("Conv2d", [(2, 4, 5, 6), (6, 2, 3, 2)], ((2, 1), (1, 0), (1, 2), 2)),
+    ("FusedConv2d", [(1, 2, 4, 4), (3, 2, 2, 2), (3,)], ((1, 2), (0, 1), (1, 1), 1, "relu")),
+    ("FusedConv2dAdd", [(1, 2, 4, 4), (2, 1, 2, 2), (2,), (1, 2, 3, 3)],
+     ((1, 1), (0, 0), (1, 1), 2, "none")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shapes", "attrs"), PRODUCTS)
+def test_an_element_of_a_product_is_one_of_what_it_reads(
+    name: str, shapes: list[tuple[int, ...]], attrs: tuple[Any, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [leaf(f"x{n}", *shape) for n, shape in enumerate(shapes)]
+    product = op(name, *inputs, attrs=attrs)
+    assert isinstance(product, Op)
+    values = [rng.standard_normal(shape) for shape in shapes]
+    whole = evaluate_one(product, dict(zip(inputs, values, strict=True)), {})
+    found = elements(product, values, [axis.reshape(-1) for axis in np.indices(whole.shape)])
+    np.testing.assert_allclose(found.reshape(whole.shape), whole, rtol=1e-12)
+
+
+def test_what_is_too_large_is_checked_over_any_tensors() -> None:
+    # `t` takes 2^25 points; what is said of it holds of any tensor.
+    x = leaf("x", 4096)
+    t = Scope((2,), (4096, 4096), Read(x, (it(1, 4096),)))
+    definitions: dict[int, Any] = {0: encode_tensor(x, {}), 1: encode_tensor(t, {x: Handle(0)})}
+
+    def said(times: int) -> Certified:
+        own = leaf("t", 2)
+        right = Scope((2,), (), total([Read(own, (it(0, 2),))] * times))
+        sides = ("Add", Handle(1), Handle(1)), encode_tensor(right, {own: Handle(1)})
+        return certify(Log((Equality(*sides, "planted"),), definitions), RULES)
+
+    assert said(2).checked == {"over any": 1}
+    # What doesn't hold of any may hold of this one: nobody knows.
+    assert said(3).unchecked == {"too large": 1} and not said(3).failures

@@ -20,14 +20,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
-from eqsynth.certificates.grounding import Ground, enumerated, pair
+from eqsynth.certificates.grounding import OWN, Ground, enumerated, pair
 from eqsynth.certificates.judging import judged
-from eqsynth.certificates.values import Unknown, draws
-from eqsynth.egraph.graph import Log
+from eqsynth.certificates.values import OverBudget, TooLarge, Unknown, draws
+from eqsynth.egraph.graph import Equality, Log
 from eqsynth.errors import CertificateError
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.tensor import Input, Tensor, topological
 from eqsynth.rules import RuleSet
+
+# Definitions that are written out of what a large equality names.
+_DEPTH: Final = 3
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Certified:
         checked: way -> how many hold: ``same`` (both sides are read as one term, since terms are
             kept in canonical forms), ``indices`` (at all values of their iterators), ``whole`` (at
             all elements), ``sampled`` (at some elements, those at the borders among them),
+            ``over any`` (large ones, at some elements, with any tensors in the place of those that
+            the sides name),
             ``precise`` (where float64 rounds too much, with more digits).
         unchecked: reason -> how many nothing is known of.
         failures: those that don't hold, as they were united; the first one is the culprit.
@@ -68,6 +75,31 @@ class Certified:
         return text + (f"; {len(self.failures):,} FAIL" if self.failures else "")
 
 
+def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
+    """The way in which a large equality is seen to hold over whatever it names: each tensor that
+    its sides name is an input of its own. Where it holds of what they are alone, their definitions
+    are written out, and those that these name.
+
+    Raises:
+        CertificateError: the sides differ, all written out.
+        Unknown: it isn't seen.
+    """
+    rule, why = equality.rule, Unknown("too large")
+    for depth in range(_DEPTH + 1):
+        read = partial(ground.over, depth=depth)
+        left, right = pair(read, equality.left, equality.right)
+        given = [t for t in topological([left, right]) if isinstance(t, Input)]
+        try:
+            judged(rule, left, right, given, claim, draws([left, right], seed), sampled=True)
+            return "over any"
+        except Unknown as unknown:
+            why = unknown
+        except CertificateError:
+            if not any(t.name.startswith(OWN) for t in given):
+                raise
+    raise why
+
+
 def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
     """Checks every equality of a log.
 
@@ -78,7 +110,7 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
     begin = time.monotonic()
     claims = {rule.name: rule.numerics for rule in rules.rules}
     ground = Ground(log)
-    sides = [(e, *pair(ground, e.left, e.right)) for e in log.equalities]
+    sides = [(e, *pair(ground.read, e.left, e.right)) for e in log.equalities]
     terms = [side for _, *both in sides for side in both if isinstance(side, Tensor)]
     data = list(draws(terms, seed))
     checked, unchecked = Counter[str](), Counter[str]()
@@ -90,7 +122,11 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
                 way = "same"
             elif isinstance(left, Tensor):
                 given = ground.given(equality.left)
-                way = judged(rule, left, right, given, claims.get(rule, "real"), data)
+                claim = claims.get(rule, "real")
+                try:
+                    way = judged(rule, left, right, given, claim, data)
+                except (TooLarge, OverBudget):
+                    way = _over_any(ground, equality, claim, seed)
             else:
                 way = enumerated(rule, left, right)
             checked[way] += 1

@@ -7,7 +7,7 @@ put it in another form.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,10 +20,13 @@ from eqsynth.egraph.snapshot import Handle, handles_in
 from eqsynth.errors import CertificateError
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.scalar import Scalar, iterators
-from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.ir.tensor import Input, Scope, Tensor
 
 _INDICES: Final = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
 _SCALARS: Final = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
+
+OWN: Final = "any "
+"""How inputs begin that stand for what an equality names; no input of a program does."""
 
 
 class Ground:
@@ -40,6 +43,16 @@ class Ground:
         for number in handles_in(tree):
             self._define(number)
         return self._part(tree)
+
+    def over(self, tree: Any, depth: int) -> Any:
+        """The term of a side as far as so many definitions go: what these name are inputs of their
+        own. Constants, which name nothing, are what they are."""
+        if isinstance(tree, Handle):
+            if not depth and handles_in(self._log.definitions[tree.n]):
+                self._define(tree.n)
+                return Input(f"{OWN}{tree.n}", self._tensors[tree.n].type)
+            return self.over(self._log.definitions[tree.n], max(depth - 1, 0))
+        return self._composed(tree, lambda part: self.over(part, depth))
 
     def given(self, tree: Any) -> list[Tensor]:
         """What a side is over: the tensors that it names, or that its definition names."""
@@ -69,26 +82,33 @@ class Ground:
         if not isinstance(value, list | tuple):
             return value
         if id(value) not in self._read:
-            self._read[id(value)] = self._composed(value)
+            self._read[id(value)] = self._composed(value, self._part)
         return self._read[id(value)]
 
-    def _composed(self, value: Any) -> Any:
+    def _composed(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        """A term, its parts read; a value that has none is itself."""
+        if not isinstance(value, list | tuple):
+            return value
         if not value or not isinstance(value[0], str):
-            return [self._part(part) for part in value]
+            return [read(part) for part in value]
         name, *parts = value
         decode: Any = partial(decode_tensor, defined=self._log.defined)
         if name in _INDICES:
             decode = decode_index
         elif name in _SCALARS:
             decode = decode_scalar
-        return decode(name, [self._part(part) for part in parts])
+        return decode(name, [read(part) for part in parts])
 
 
-def pair(ground: Ground, left: Any, right: Any) -> tuple[Any, Any]:
-    """Both sides: indices as they are, scalars as tensors over all of their iterators."""
+def pair(read: Callable[[Any], Any], left: Any, right: Any) -> tuple[Any, Any]:
+    """Both sides: indices as they are, scalars as tensors over all of their iterators.
+
+    Args:
+        read: gives the term of a side.
+    """
     if not isinstance(left, Handle) and left[0] in _INDICES:
         return left, right
-    a, b = ground.read(left), ground.read(right)
+    a, b = read(left), read(right)
     if not isinstance(a, Scalar):
         return a, b
     extents = {it.slot: it.extent for it in iterators(a) | iterators(b)}

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from eqsynth.certificates.crops import elements, is_cut, work
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.arithmetic import FLOAT64, Arithmetic, Array, computing_in
 from eqsynth.ir.data import draw, leaves
@@ -20,7 +21,7 @@ from eqsynth.ir.work import flops
 
 POINTS: Final = 1 << 20
 """Points of an iteration space beyond which a scope isn't computed whole; an operator may take 64
-times as many operations."""
+times as many operations, a product of matrices or a convolution 1024 times."""
 
 LARGEST: Final = 1 << 23
 """Elements of a tensor of which some are computed."""
@@ -53,6 +54,13 @@ class TooLarge(Unknown):
         super().__init__("too large")
 
 
+class OverBudget(Unknown):
+    """Raised where all values together took as much work as they may."""
+
+    def __init__(self) -> None:
+        super().__init__("beyond the budget")
+
+
 class Draw:
     """Values of terms on one kind of data; what a term has none for stands in its place.
 
@@ -67,10 +75,13 @@ class Draw:
         self._missing: dict[Tensor, Unknown] = {}
         # Terms below which something isn't finite.
         self._wild: set[Tensor] = set()
+        self._precise: Draw | None = None
 
     def precise(self) -> Draw:
         """The same data, with more digits."""
-        return Draw(self.kind, self._env, _LONG)
+        if self._precise is None:
+            self._precise = Draw(self.kind, self._env, _LONG)
+        return self._precise
 
     def value(self, term: Tensor, points: Points | None) -> Array:
         """A term's value, whole or at some points.
@@ -86,12 +97,22 @@ class Draw:
         try:
             return np.asarray(self._whole(term)[tuple(points)])
         except TooLarge:
-            if not isinstance(term, Scope) or not term.shape:
+            if not isinstance(term, Scope | Op) or not term.shape:
                 raise
+        if isinstance(term, Op):
+            return self._product_at(term, points)
         self._pay(len(points[0]) * math.prod(term.reduction))
         values = {arg: self._read(arg, term, points) for arg in args_of(term)}
         with computing_in(self._arithmetic), np.errstate(all="ignore"):
             return evaluate_scope(term, values, points)
+
+    def _product_at(self, op: Op, points: Points) -> Array:
+        if not is_cut(op):
+            raise TooLarge
+        self._pay(len(points[0]) * work(op))
+        operands = [self._whole(arg) for arg in op.args]
+        with computing_in(self._arithmetic), np.errstate(all="ignore"):
+            return elements(op, operands, points)
 
     def _read(self, arg: Tensor, scope: Scope, points: Points) -> Array:
         """An argument, or an array that holds the elements of it that are read at these points."""
@@ -193,15 +214,17 @@ class Draw:
         if cost > WORK:
             raise TooLarge
         if cost > self.budget:
-            raise Unknown("beyond the budget")
+            raise OverBudget
         self.budget -= cost
 
 
 def cost(term: Tensor) -> int:
-    """Points of a scope, which are evaluated one by one; a 64th of an operator's operations."""
+    """Points of a scope, which are evaluated one by one; an operator's operations in its points:
+    of a product of matrices a library makes a thousand while a scope is evaluated at one."""
     if isinstance(term, Scope):
         return math.prod(term.extents)
-    return max(term.type.size // 8, flops(term) // 64) if isinstance(term, Op) else 1
+    each = 1024 if is_cut(term) else 64
+    return max(term.type.size // 8, flops(term) // each) if isinstance(term, Op) else 1
 
 
 def draws(terms: Sequence[Tensor], seed: int) -> Iterator[Draw]:
