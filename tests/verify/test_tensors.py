@@ -222,9 +222,13 @@ def test_what_is_shown_at_few_ranks_is_not_taken_for_all(verified, rule: str, sa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["simplify.egg", "views-match.egg"])
-def test_no_mutant_of_a_view_rule_is_proved_that_the_checker_refuses(
-    tmp_path: Path, file: str
+@pytest.mark.parametrize(
+    ("file", "numerics"),
+    [("simplify.egg", "bitwise"), ("views-match.egg", "bitwise"), ("attention.egg", "real"),
+     ("linear.egg", "real")],
+)  # fmt: skip
+def test_no_mutant_of_a_rule_of_operators_is_proved_that_the_checker_refuses(
+    tmp_path: Path, file: str, numerics: str
 ) -> None:
     assert (rules_dir() / file).is_file()
-    assert proved_mutants(file, "bitwise", tmp_path)
+    assert proved_mutants(file, numerics, tmp_path)
