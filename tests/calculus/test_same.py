@@ -95,8 +95,8 @@ def other_iterators(world: World, scope: Scope) -> Same:
 @by_turns
 def test_a_scope_over_other_iterators_is_equal(turn: int) -> None:
     families = (any_product, any_scope, windows, *FAMILIES)
-    never_wrong(same, other_iterators, families, given_back=25, refused=("products",),
-                examples=200, turn=turn)  # fmt: skip
+    never_wrong(same, other_iterators, families, given_back=12, refused=("products",),
+                examples=100, turn=turn)  # fmt: skip
 
 
 # ---- by parts ---------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def by_a_part(world: World, scope: Scope) -> Same:
 @by_turns
 def test_whatever_part_is_read_is_equal(turn: int) -> None:
     families = (*[part_of_sum] * 9, *FAMILIES)
-    never_wrong(same, by_a_part, families, given_back=30, refused=("products",), examples=300,
+    never_wrong(same, by_a_part, families, given_back=15, refused=("products",), examples=150,
                 turn=turn)  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def on_a_box(world: World, scope: Scope) -> Same:
 @by_turns
 def test_whatever_is_bounded_is_equal(turn: int) -> None:
     families = (*[beyond] * 20, any_product, windows, *FAMILIES)
-    never_wrong(same, on_a_box, families, given_back=30, refused=("products",), examples=1200,
+    never_wrong(same, on_a_box, families, given_back=15, refused=("products",), examples=600,
                 turn=turn)  # fmt: skip
 
 
@@ -214,8 +214,8 @@ def by_terms(world: World, scope: Scope) -> Same:
 @by_turns
 def test_whatever_has_the_same_terms_is_equal(turn: int) -> None:
     families = (*[sum_of_terms] * 10, *[polynomial] * 10, any_scope, *FAMILIES)
-    never_wrong(same, by_terms, families, given_back=25, refused=("products", "type"),
-                examples=500, turn=turn)  # fmt: skip
+    never_wrong(same, by_terms, families, given_back=12, refused=("products", "type"),
+                examples=250, turn=turn)  # fmt: skip
 
 
 def apart(world: World, scope: Scope) -> Same:
@@ -247,8 +247,8 @@ def test_what_is_summed_value_by_value_is_equal(turn: int) -> None:
                 found = error
         raise found
 
-    never_wrong(taken, apart, (*[any_product] * 4, windows, *FAMILIES), given_back=20,
-                refused=("products",), examples=200, turn=turn)  # fmt: skip
+    never_wrong(taken, apart, (*[any_product] * 4, windows, *FAMILIES), given_back=10,
+                refused=("products",), examples=100, turn=turn)  # fmt: skip
 
 
 # ---- the edges --------------------------------------------------------------------------------
