@@ -13,6 +13,8 @@ from tests.turns import PARTS, by_turns
 
 TABLE = Path(__file__).with_name("equalities.txt")
 
+KINDS = ("w", "integers")
+
 
 class Row(NamedTuple):
     name: str
@@ -25,9 +27,11 @@ class Row(NamedTuple):
         scope: dict[str, Any] = {"n": n, "m": m, "ops": ops, **vars(ops)}
         for group in self.tensors.split("; "):
             names, shape = group.split(": ")
-            make = eqsynth.weight if shape.startswith("w") else eqsynth.input
-            extents = eval(f"({shape.removeprefix('w')},)", scope)
-            scope |= {name: make(name, extents) for name in names.split()}
+            kind = shape.split()[0]
+            make = eqsynth.weight if kind == "w" else eqsynth.input
+            dtype = "int64" if kind == "integers" else "float32"
+            extents = eval(f"({shape.removeprefix(kind) if kind in KINDS else shape},)", scope)
+            scope |= {name: make(name, extents, dtype) for name in names.split()}
         return eval(self.left, scope), eval(right or self.right, scope)
 
 

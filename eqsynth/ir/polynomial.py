@@ -22,10 +22,11 @@ Not here: the order of iterators (``normal.py``), reads that leave their tensor,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
+from eqsynth.ir import lattice
 from eqsynth.ir.made import written_out
 from eqsynth.ir.ring import (
     ONE,
@@ -41,12 +42,15 @@ from eqsynth.ir.ring import (
     is_not_negative,
     joined,
     leading_coefficient,
+    near,
     number,
     of_atom,
     order,
     plus,
     rectified,
+    root_of,
     scaled,
+    square_part,
     times,
 )
 from eqsynth.ir.scalar import (
@@ -62,18 +66,18 @@ from eqsynth.ir.scalar import (
     dtype_of,
     rebuild,
 )
+from eqsynth.ir.truths import Truths, decided
+from eqsynth.ir.types import is_float
 
-# More terms than this are not multiplied out.
+# More terms than this are not multiplied out, and higher powers not written as products.
 MAX_TERMS: Final = 64
+MAX_POWER: Final = 16
 
+_LN2: Final = number(math.log(2))
+_LN10: Final = number(math.log(10))
 _ODD: Final = frozenset({"tanh", "erf", "sin", "sign", "trunc"})
 _EVEN: Final = frozenset({"cos"})
 _TOTAL: Final = frozenset({"relu", "sigmoid", "tanh", "erf", "abs", "sin", "cos"})
-_LOGIC: Final = frozenset({"and", "or", "not"})
-# ``x < y`` is ``y > x``: whether the sides are exchanged, and whether it is what doesn't hold.
-_ORDER: Final = {
-    "gt": (False, False), "lt": (True, False), "le": (False, True), "ge": (True, True),
-}  # fmt: skip
 
 
 def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Polynomial:
@@ -97,6 +101,10 @@ class _Expansion:
     def __init__(self, dtype: str | None, cancels: bool) -> None:
         self._dtype = dtype
         self._cancels = cancels
+        # Integers come round: they form a ring, in an order that sums don't keep.
+        self._real = dtype is None or is_float(dtype)
+        # Conditions among numbers alone have the dtype of what is computed, which isn't known.
+        self._truths = Truths(dtype or "float32", self._real, self.polynomial, self._inside)
         self._known: dict[Scalar, dict[Monomial, Fraction]] = {}
         # The functions that are taken apart, by their names in ``functions.py``.
         self._taken_apart: dict[str, Callable[..., dict[Monomial, Fraction]]] = {
@@ -105,7 +113,10 @@ class _Expansion:
             "relu": self._relu, "abs": self._abs, "max": self._max, "min": self._min,
             "sigmoid": self._sigmoid, "tanh": self._tanh, "gelu": self._gelu,
             "log1p": self._log1p, "expm1": self._expm1,
-        }  # fmt: skip
+            "exp2": lambda x: self._exp({m: near(c * _LN2) for m, c in x.items()}),
+            "log2": lambda x: scaled(self._log(x), 1 / _LN2),
+            "log10": lambda x: scaled(self._log(x), 1 / _LN10),
+        } if self._real else {"pow": self._pow}  # fmt: skip
 
     def polynomial(self, scalar: Scalar) -> dict[Monomial, Fraction]:
         if scalar not in self._known:
@@ -118,6 +129,8 @@ class _Expansion:
             return {ONE: value} if value else {}
         if dtype_of(scalar) not in (None, self._dtype):
             return of_atom(scalar)
+        if not self._real and (index := as_index(scalar)) is not None:
+            return of_atom(Value(index))
         match scalar:
             case Sum(terms=terms):
                 return plus(map(self.polynomial, terms))
@@ -127,13 +140,13 @@ class _Expansion:
                 same = all(dtype_of(arg) in (None, self._dtype) for arg in args)
                 if same and fn in self._taken_apart:
                     return self._taken_apart[fn](*map(self.polynomial, args))
-                if same and (written := written_out(scalar)) is not None:
+                if same and self._real and (written := written_out(scalar)) is not None:
                     return self.polynomial(written)
                 if fn == "where":
                     return self._where(*args)
                 return self._function(fn, [self._inside(arg) for arg in args])
-            case Cast(arg=arg) if is_condition(scalar):
-                return self._condition(arg)
+            case Cast(arg=arg) if self._dtype and is_condition(scalar):
+                return self._truths.of(arg)
         return of_atom(scalar)
 
     def _inside(self, arg: Scalar) -> Scalar:
@@ -160,7 +173,9 @@ class _Expansion:
         for factor in sorted(sums, key=lambda s: sorted(map(order, s))):
             closed = (apart and factor in differences) or len(found) * len(factor) > MAX_TERMS
             found = times(found, self._closed(factor) if closed else factor)
-        return self._without_roots(rectified(found))
+        if not self._real:
+            return found
+        return self._without_roots(decided(rectified(found), self.polynomial))
 
     def _closed(self, polynomial: Polynomial) -> dict[Monomial, Fraction]:
         """A sum as a number, exponentials, and an atom whose leading coefficient is 1, and of whose
@@ -219,14 +234,37 @@ class _Expansion:
         self, x: dict[Monomial, Fraction], y: dict[Monomial, Fraction]
     ) -> dict[Monomial, Fraction]:
         exponent = y.get(ONE, Fraction(0)) if set(y) <= {ONE} else None
-        if exponent is not None and exponent.denominator == 1 and abs(exponent) <= 4:
-            return self._power(x, int(exponent))
+        most = MAX_POWER if len(x) == 1 else 4
+        if exponent is not None and exponent.denominator == 1 and abs(exponent) <= most:
+            if self._real or exponent >= 0:
+                return self._power(x, int(exponent))
         if exponent is not None and abs(exponent) == Fraction(1, 2):
             return self._sqrt(x) if exponent > 0 else self._rsqrt(x)
         return of_atom(Call("pow", (collect(x), collect(y))))
 
     def _sqrt(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
-        return of_atom(Call("sqrt", (collect(x),)))
+        """``sqrt(4*x*x)`` is ``2*abs(x)``, ``sqrt(exp(x) * y)`` is ``exp(x/2) * sqrt(y)``: what is
+        known to be a square stands outside."""
+        if not x:
+            return {}
+        common = x if len(x) == 1 else {common_exponentials(x): Fraction(1)}
+        ((monomial, _),) = common.items()
+        outside: dict[Monomial, Fraction] = {ONE: Fraction(1)}
+        for atom, power in monomial:
+            if is_exponential((atom, power)):
+                root: Polynomial = {((atom, power / 2),): Fraction(1)}
+            elif power % 2 == 0:
+                root = self._power(self._abs(of_atom(atom)), int(power / 2))
+            else:
+                continue
+            outside = self._product([outside, dict(root)])
+            x = times(x, {((atom, -power),): Fraction(1)})
+        square = square_part(abs(leading_coefficient(x)))
+        rest = scaled(x, 1 / square)
+        outside = scaled(outside, root_of(square))
+        if set(rest) == {ONE} and rest[ONE] == 1:
+            return outside
+        return times(outside, of_atom(Call("sqrt", (collect(rest),))))
 
     def _rsqrt(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
         return self._reciprocal(self._sqrt(x))
@@ -255,6 +293,9 @@ class _Expansion:
         for atom, power in monomial:
             if isinstance(atom, Call) and atom.fn == "exp":
                 found = plus([found, scaled(self.polynomial(atom.args[0]), power)])
+            elif isinstance(atom, Call) and atom.fn == "sqrt" and len(monomial) == 1:
+                half = scaled(self._log(self.polynomial(atom.args[0])), power / 2)
+                return half if coefficient == 1 else of_atom(Call("log", (collect(x),)))
             else:
                 rest.append((atom, power))
         sign = Fraction(1)
@@ -266,12 +307,53 @@ class _Expansion:
         return plus([found, {((Call("log", (inner,)), Fraction(1)),): sign}])
 
     def _relu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
-        """``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is ``relu(x) - x``, and of what isn't
-        negative it is that itself, and what isn't negative stands outside."""
-        if not x or (_is_number(x) and x[ONE] < 0):
-            return {}
-        if all(c > 0 and all(map(is_not_negative, m)) for m, c in x.items()):
-            return x
+        return self._max(x, {})
+
+    def _abs(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+        """``abs(x)`` is ``2*relu(x) - x``."""
+        return plus([scaled(self._relu(x), Fraction(2)), scaled(x, Fraction(-1))])
+
+    def _max(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+        return self._extremum("max", lattice.largest, x, y)
+
+    def _min(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+        return self._extremum("min", lattice.least, x, y)
+
+    def _extremum(
+        self,
+        fn: str,
+        join: Callable[[Sequence[lattice.Form]], lattice.Form],
+        x: Polynomial,
+        y: Polynomial,
+    ) -> dict[Monomial, Fraction]:
+        try:
+            return self._chosen(join([lattice.form_of(one, self.polynomial) for one in (x, y)]))
+        except lattice.TooLarge:
+            return of_atom(Call(fn, (collect(x), collect(y))))
+
+    def _chosen(self, form: lattice.Form) -> dict[Monomial, Fraction]:
+        """``max(x + s, y + s)`` is ``max(x, y) + s``, ``max(x, 0)`` is ``relu(x)``, and
+        ``max(x, x/2)`` is ``x/2 + relu(x)/2``; ``max(x, y)`` is ``y + relu(x - y)``, which loses
+        the digits of the smaller of two."""
+        outside: Polynomial = lattice.common(form)
+        form = lattice.moved(form, scaled(outside, Fraction(-1)))
+        parts = [part for least in form for part in least]
+        if len(parts) == 1:
+            return plus([outside, parts[0]])
+        alike = len(parts[0]) == 1 and all(part.keys() == parts[0].keys() for part in parts)
+        if all(parts) and (self._cancels or alike):
+            one = min(parts, key=lambda part: sorted(map(order, part)))
+            outside = plus([outside, one])
+            form = lattice.moved(form, scaled(one, Fraction(-1)))
+            parts = [part for least in form for part in least]
+        if len(parts) > 2 or all(parts):
+            return plus([outside, lattice.as_atom(form)])
+        part, sign = parts[0] or parts[1], Fraction(1 if len(form) == 2 else -1)
+        return plus([outside, scaled(self._rectified(scaled(part, sign)), sign)])
+
+    def _rectified(self, x: Polynomial) -> dict[Monomial, Fraction]:
+        """``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is ``relu(x) - x``, and what isn't negative
+        stands outside."""
         if len(x) == 1:
             ((monomial, coefficient),) = x.items()
             outside = tuple(filter(is_not_negative, monomial))
@@ -281,35 +363,6 @@ class _Expansion:
         leading = leading_coefficient(x)
         positive = of_atom(Call("relu", (collect(scaled(x, 1 / leading)),)))
         return plus([scaled(positive, abs(leading)), x if leading < 0 else {}])
-
-    def _abs(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
-        """``abs(x)`` is ``2*relu(x) - x``."""
-        return plus([scaled(self._relu(x), Fraction(2)), scaled(x, Fraction(-1))])
-
-    def _max(
-        self, x: dict[Monomial, Fraction], y: dict[Monomial, Fraction]
-    ) -> dict[Monomial, Fraction]:
-        """``max(x + s, y + s)`` is ``max(x, y) + s``, ``max(x, 0)`` is ``relu(x)``, and
-        ``max(x, x/2)`` is ``x/2 + relu(x)/2``; ``max(x, y)`` is ``y + relu(x - y)``, which loses
-        the digits of the smaller of two."""
-        common = {m: c for m, c in x.items() if y.get(m) == c}
-        x, y = (plus([one, scaled(common, Fraction(-1))]) for one in (x, y))
-        if not x or not y:
-            return plus([common, self._relu(x or y)])
-        if self._cancels or (len(x) == 1 and x.keys() == y.keys()):
-            more = self._relu(plus([x, scaled(y, Fraction(-1))]))
-            return plus([common, y, more])
-        largest = {part.digest: part for one in (x, y) for part in _operands("max", collect(one))}
-        first, *rest = (largest[digest] for digest in sorted(largest))
-        for part in rest:
-            first = Call("max", (first, part))
-        return plus([common, of_atom(first)])
-
-    def _min(
-        self, x: dict[Monomial, Fraction], y: dict[Monomial, Fraction]
-    ) -> dict[Monomial, Fraction]:
-        negative = (scaled(one, Fraction(-1)) for one in (x, y))
-        return scaled(self._max(*negative), Fraction(-1))
 
     def _gelu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
         """``gelu(x)`` is ``x/2 * (1 + erf(x * sqrt(1/2)))``."""
@@ -339,7 +392,7 @@ class _Expansion:
         return times(self._exp(x), turned)
 
     def _where(self, condition: Scalar, x: Scalar, y: Scalar) -> dict[Monomial, Fraction]:
-        """``where(c, x, x)`` is x, ``where(x > 0, x, 0)`` is ``relu(x)``."""
+        """``where(c, x, x)`` is x, and ``where(x > y, x, y)`` is ``max(x, y)``."""
         yes, no = self.polynomial(x), self.polynomial(y)
         step = plus([yes, scaled(no, Fraction(-1))])
         if not step:
@@ -350,53 +403,12 @@ class _Expansion:
             if condition.fn in ("lt", "le"):
                 above = scaled(above, Fraction(-1))
             slope = leading_coefficient(step) / leading_coefficient(above) if above else Fraction(0)
-            exact = not no or (len(step) == 1 and no.keys() == step.keys())
-            if slope and step == scaled(above, slope) and (exact or self._cancels):
-                return plus([no, scaled(self._relu(above), slope)])
+            if self._real and slope and step == scaled(above, slope):
+                return self._max(yes, no) if slope > 0 else self._min(yes, no)
         if self._dtype and all(map(_is_total, (*step, *no))):
-            return plus([no, self._product([self._condition(condition), step])])
+            return plus([no, self._product([self._truths.of(condition), step])])
         parts = self._inside(condition), collect(yes), collect(no)
         return of_atom(Call("where", parts))
-
-    def _condition(self, scalar: Scalar) -> dict[Monomial, Fraction]:
-        """``[c]``, 1 where a condition holds and 0 elsewhere: ``[not c]`` is ``1 - [c]``, and
-        ``[x <= y]`` is ``1 - [x - y > 0]``."""
-        one: dict[Monomial, Fraction] = {ONE: Fraction(1)}
-        if isinstance(scalar, Call) and scalar.fn in _LOGIC:
-            if any(dtype_of(arg) != "bool" for arg in scalar.args):
-                return self._held(scalar)
-            x, *rest = map(self._condition, scalar.args)
-            if scalar.fn == "not":
-                return plus([one, scaled(x, Fraction(-1))])
-            both = times(x, rest[0])
-            return both if scalar.fn == "and" else plus([x, rest[0], scaled(both, Fraction(-1))])
-        if isinstance(scalar, Call) and scalar.fn in _ORDER:
-            a, b = scalar.args
-            turned, negated = _ORDER[scalar.fn]
-            above = self._above(*((b, a) if turned else (a, b)))
-            return plus([one, scaled(above, Fraction(-1))]) if negated else above
-        return self._held(scalar)
-
-    def _above(self, a: Scalar, b: Scalar) -> dict[Monomial, Fraction]:
-        """``[a > b]`` as ``[a - b > 0]``, which of indices is ``1 - [b - a + 1 > 0]``, too."""
-        infinite = any(isinstance(arg, Num) and math.isinf(arg.value) for arg in (a, b))
-        if all(dtype_of(arg) in (None, self._dtype) for arg in (a, b)) and not infinite:
-            above = plus([self.polynomial(a), scaled(self.polynomial(b), Fraction(-1))])
-            if above:
-                above = scaled(above, 1 / abs(leading_coefficient(above)))
-                return self._held(Call("gt", (collect(above), Num(0.0))))
-        elif (first := as_index(a)) is not None and (second := as_index(b)) is not None:
-            step = first - second
-            least = min((step, step * -1 + 1), key=lambda index: (index.terms, index.const))
-            found = self._held(Call("gt", (Value(least), Num(0.0))))
-            if least == step:
-                return found
-            return plus([{ONE: Fraction(1)}, scaled(found, Fraction(-1))])
-        return self._held(Call("gt", (self._inside(a), self._inside(b))))
-
-    def _held(self, scalar: Scalar) -> dict[Monomial, Fraction]:
-        assert self._dtype is not None
-        return of_atom(Cast(self._dtype, self._inside(scalar)))
 
     def _tanh(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
         """``tanh(x)`` is ``2*sigmoid(2*x) - 1``, which loses the digits of small values."""
@@ -407,7 +419,7 @@ class _Expansion:
 
     def _function(self, fn: str, args: list[Scalar]) -> dict[Monomial, Fraction]:
         """A function as an atom; of an odd one the sign stands outside."""
-        if len(args) == 1 and fn in _ODD | _EVEN:
+        if self._real and fn in _ODD | _EVEN:
             x = self.polynomial(args[0])
             if x and leading_coefficient(x) < 0:
                 turned = collect(scaled(x, Fraction(-1)))
@@ -415,13 +427,6 @@ class _Expansion:
             if not x and fn in _ODD:
                 return {}
         return of_atom(Call(fn, tuple(args)))
-
-
-def _operands(fn: str, scalar: Scalar) -> list[Scalar]:
-    """x, y and z of ``f(f(x, y), z)``."""
-    if isinstance(scalar, Call) and scalar.fn == fn:
-        return [part for arg in scalar.args for part in _operands(fn, arg)]
-    return [scalar]
 
 
 def _of_conditions(polynomial: Polynomial) -> bool:
@@ -441,6 +446,3 @@ def _is_total(monomial: Monomial) -> bool:
         for atom, power in monomial
     )
 
-
-def _is_number(polynomial: Polynomial) -> bool:
-    return set(polynomial) == {ONE}

@@ -34,6 +34,8 @@ Polynomial = Mapping[Monomial, Fraction]
 
 ONE: Final[Monomial] = ()
 ONCE: Final = Fraction(1)
+_ROUNDED: Final = Fraction(1, 2**50)
+_LARGEST_FACTOR: Final = 1000
 _NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
 
@@ -53,6 +55,32 @@ def number(value: float) -> Fraction:
         raise NotReal
     simple = Fraction(value).limit_denominator(1_000_000)
     return simple if float(simple) == value else Fraction(value)
+
+
+def near(value: Fraction) -> Fraction:
+    """The simple fraction that a product of two rounded numbers was meant to be: 1 for
+    ``log(2) * log2(e)``."""
+    simple = value.limit_denominator(1_000_000)
+    return simple if abs(simple - value) <= abs(value) * _ROUNDED else value
+
+
+def square_part(value: Fraction) -> Fraction:
+    """The largest square that divides a positive fraction, of whole numbers without large prime
+    factors: 9/4 of 27/4, and 1/16 of 3/16; for ``p/q`` that of ``p*q``, over ``q*q``."""
+    whole, square, factor = value.numerator * value.denominator, 1, 2
+    while factor <= _LARGEST_FACTOR and factor * factor <= whole:
+        while whole % (factor * factor) == 0:
+            whole //= factor * factor
+            square *= factor
+        factor += 1
+    if (root := math.isqrt(whole)) ** 2 == whole:
+        square *= root
+    return Fraction(square, value.denominator) ** 2
+
+
+def root_of(square: Fraction) -> Fraction:
+    """The root of a fraction that is a square."""
+    return Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
 
 
 def collect(polynomial: Polynomial) -> Scalar:

@@ -129,4 +129,45 @@ def places_of_type(world: World, kind: TensorType) -> Scope:
     return made_scope(kind.shape, (), Value(place))
 
 
-EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)
+def _ordered(world: World, its: Sequence[It], depth: int) -> Scalar:
+    """Maxima, minima and choices of a few reads, their multiples and numbers apart."""
+    pick = world.choices.pick
+    if not depth:
+        read = Read(leaf(world, [it.extent for it in its], pick("xy")), tuple(map(at, its)))
+        moved = total([read, Num(pick((0.0, 1.0, -1.0, 2.0)))])
+        return pick((read, moved, product([Num(pick((2.0, -1.0, -2.0, 0.5))), read]), Num(1.0)))
+    one, two = (_ordered(world, its, depth - 1) for _ in range(2))
+    match pick(("max", "min", "relu", "abs", "sum", "where", "root")):
+        case "max" | "min" as name:
+            return Call(name, (one, two))
+        case "relu" | "abs" as name:
+            return Call(name, (one,))
+        case "where":
+            return Call("where", (_truth(world, its, depth - 1), one, two))
+        case "root":
+            return Call("sqrt", (Prod((one, one)),))
+    return total([one, product([Num(pick((1.0, -1.0, 2.0))), two])])
+
+
+def _truth(world: World, its: Sequence[It], depth: int) -> Scalar:
+    pick = world.choices.pick
+    if depth and chance(world.choices, 2):
+        name = pick(("and", "or", "not", "ne", "eq"))
+        args = [_truth(world, its, depth - 1) for _ in range(FUNCTIONS[name].arity)]
+        return Call(name, tuple(args))
+    if chance(world.choices, 3):
+        apart = Value(at(pick(its)) - at(pick(its)))
+        return Call(pick(("gt", "ge", "lt", "le", "eq")), (apart, Num(pick((0.0, 1.0)))))
+    one, two = (_ordered(world, its, min(depth, 1)) for _ in range(2))
+    return Call(pick(("gt", "ge", "lt", "le", "ne")), (one, two))
+
+
+def compared(world: World) -> Tensor:
+    """``L max(min(x, y + 1), where(x > 2*y, x, -y))`` and ``L x > y and not y > x``."""
+    outer = extents(world, 1, 2)
+    its = iterators(outer)
+    truth = chance(world.choices, 3)
+    return made_scope(outer, (), (_truth if truth else _ordered)(world, its, 3))
+
+
+EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated, compared)

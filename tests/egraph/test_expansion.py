@@ -117,6 +117,36 @@ def test_conditions_of_indices_are_one_of_two_that_exclude_each_other() -> None:
     assert not same(total([call("where", one, X, Num(0)) for one in (below, beside)]), X)
 
 
+def test_conditions_that_follow_or_exclude_each_other() -> None:
+    def chosen(*conditions: Scalar) -> Scalar:
+        found: Scalar = Y
+        for condition in conditions:
+            found = call("where", condition, found, Num(0))
+        return found
+
+    i, j = it(0, 4), it(1, 4)
+    for x in (X, Value(i - j)):
+        above, well_above = (call("gt", x, Num(bound)) for bound in (0, 3))
+        assert same(chosen(above, well_above), chosen(well_above))
+        assert not same(chosen(above, well_above), chosen(above))
+        assert same(chosen(above, call("lt", x, Num(0))), Num(0))
+        assert not same(chosen(above, call("lt", x, Num(2))), Num(0))
+    # Between 0 and 1 there is no whole number.
+    assert not same(chosen(call("gt", X, Num(0)), call("lt", X, Num(1))), Num(0))
+    whole = Value(i - j)
+    assert same(chosen(call("gt", whole, Num(0)), call("lt", whole, Num(1))), Num(0))
+
+
+def test_squares_stand_outside_of_roots() -> None:
+    for square, root in ((2.25, 1.5), (4.0, 2.0), (1 / 16, 0.25)):
+        outside = product([Num(root), call("sqrt", total([X, Y]))])
+        inside = call("sqrt", product([Num(square), total([X, Y])]))
+        assert same(inside, outside)
+        assert not same(inside, product([Num(2.0), outside]))
+    assert same(call("sqrt", Prod((X, X, call("exp", Y)))),
+                Prod((call("abs", X), call("exp", product([Num(0.5), Y])))))  # fmt: skip
+
+
 def test_what_loses_digits_is_apart() -> None:
     square = Prod((DIFFERENCE, DIFFERENCE))
     opened = total([Prod((X, X)), Prod((Num(-2), X, Y)), Prod((Y, Y))])
@@ -162,8 +192,8 @@ def test_what_is_left_as_it_is() -> None:
     assert len(far.terms) > MAX_PIECES and expanded(Scope((40,), (), far), map_of) is None  # type: ignore[attr-defined]
     masked = Sum((X, Num(-INF)))
     assert expanded(Scope((4,), (), masked), map_of) is None
-    integers = Read(leaf("n", 4, dtype="int64"), (it(0, 4),))
-    assert expanded(Scope((4,), (), total([integers, integers])), map_of) is None
+    narrow, wide = (Read(leaf("n", 4, dtype=t), (it(0, 4),)) for t in ("int8", "int64"))
+    assert expanded(Scope((4,), (), total([narrow, narrow, wide])), map_of) is None
 
 
 def test_a_sum_goes_over_what_is_not_zero() -> None:

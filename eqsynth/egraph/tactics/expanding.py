@@ -16,7 +16,6 @@ from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Num, reads, tree_size
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
-from eqsynth.ir.types import is_float
 
 
 def expand(view: View, row: Sequence[Any]) -> Iterable[Using]:
@@ -30,10 +29,12 @@ def expand_cancels(view: View, row: Sequence[Any]) -> Iterable[Using]:
 def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
     """The expanded form of a scope, by the maps that what it reads is."""
     members: dict[Tensor, Tensor] = {}
+    scope = underived(view, row)
+    dtype = expansion.computed_in(scope)
 
     def map_of(tensor: Tensor) -> Scope | None:
         assert isinstance(tensor, ClassRef)
-        if (value := number_of(view, tensor)) is not None and is_float(tensor.dtype):
+        if (value := number_of(view, tensor)) is not None and tensor.dtype == dtype:
             return Scope(tensor.shape, (), Num(value))
         if tensor not in members:
             found = _map_of(view, tensor, members)
@@ -44,7 +45,7 @@ def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
         assert isinstance(known, Scope)
         return known
 
-    form = expansion.expanded(underived(view, row), map_of, cancels)
+    form = expansion.expanded(scope, map_of, cancels)
     if form is None:
         raise Later
     return [Using(form, members)]

@@ -7,7 +7,7 @@
 Four equalities in a row, each stated at its function: a read is the body of what is read, and its
 fill outside (:meth:`_Pieces.written_out`); a scope is the pieces of its box put together
 (:func:`expanded`); a body is its polynomial (``ir/polynomial.py``); a sum is summed term by term,
-and what doesn't depend on what is summed stands outside (:func:`_summed`).
+and what doesn't depend on what is summed stands outside (:func:`summed`).
 
 It is the meeting point of proofs: two programs of one expanded form are equal. To compute by it
 would often be slower than what it is made from, so it isn't looked for in optimizing.
@@ -16,13 +16,11 @@ would often be slower than what it is made from, so it isn't looked for in optim
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
 from typing import Final
 
-from eqsynth.calculus.scopes import bare, closed, scope_over
+from eqsynth.calculus.scopes import bare, scope_over
 from eqsynth.egraph.tactics.pieces import (
     MAX_TURNS,
     Box,
@@ -36,21 +34,19 @@ from eqsynth.egraph.tactics.pieces import (
     same_border,
     simple,
 )
+from eqsynth.egraph.tactics.sums import OtherDtype, forward, placed, reindexed, summed
 from eqsynth.ir.functions import REDUCERS
-from eqsynth.ir.index import Atom, Index, It, Mod
-from eqsynth.ir.normal import sort_operands
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.polynomial import expand
-from eqsynth.ir.ring import ONE, Monomial, NotReal, Polynomial, collect, times
+from eqsynth.ir.ring import NotReal, collect
 from eqsynth.ir.scalar import (
     Call,
     Cast,
     Num,
     Read,
     Scalar,
-    Value,
     children,
-    indices_of,
-    iterators,
+    dtype_of,
     product,
     reads,
     rebuild,
@@ -60,7 +56,7 @@ from eqsynth.ir.scalar import (
     tree_size,
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import FLOATS, is_float
 
 # More pieces than this, and bodies of more reads, are left as they are.
 MAX_PIECES: Final = 16
@@ -85,13 +81,33 @@ def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
         map_of: what may be put in the place of a tensor that is read.
         cancels: also where digits are lost (``ir/polynomial.py``).
     """
-    if not is_float(scope.dtype) or 0 in scope.extents or not of_dtype(scope, scope.dtype):
+    dtype = computed_in(scope)
+    if dtype is None or 0 in scope.extents:
+        return None
+    truths = scope.dtype == "bool"
+    numbers = Scope(scope.traversal, (), Cast(dtype, scope.body)) if truths else scope
+    if not of_dtype(numbers, dtype):
         return None
     for turns in (MAX_TURNS, 1):
-        with suppress(_TooLarge, NotReal):
-            found = _joined(scope, _Pieces(scope, map_of, cancels, turns).bodies())
+        with suppress(_TooLarge, NotReal, OtherDtype):
+            bodies = _Pieces(numbers, map_of, cancels, turns).bodies()
+            if truths:
+                # c is [c] != 0
+                bodies = {box: Call("ne", (body, Num(0.0))) for box, body in bodies.items()}
+            found = _joined(scope, bodies)
             return None if found == scope or found.type != scope.type else found
     return None
+
+
+def computed_in(scope: Scope) -> str | None:
+    """The dtype of the polynomials of a scope: a truth c is the number [c], 1 or 0, among the
+    floats that it compares. None where it has none."""
+    if scope.dtype != "bool":
+        return scope.dtype
+    floats = {read.tensor.dtype for read in reads(scope.body)}.intersection(FLOATS)
+    if scope.reduction or len(floats) > 1 or dtype_of(scope.body) is None:
+        return None
+    return min(floats, default="float32")
 
 
 class _Pieces:
@@ -120,7 +136,7 @@ class _Pieces:
         width = len(self._scope.traversal)
         for slot in range(width, len(box)):
             if box[slot] == (0, self._scope.extents[slot]):
-                body = _reindexed(body, It(slot, self._scope.extents[slot]))
+                body = reindexed(body, It(slot, self._scope.extents[slot]))
         return collect(expand(body, self._cancels, self._scope.dtype))
 
     def written_out(self, body: Scalar, box: Box, within: frozenset[Tensor]) -> Scalar:
@@ -170,64 +186,6 @@ class _Pieces:
         if tree_size(found) > MAX_READS:
             raise _TooLarge
         return found
-
-
-# ---- the direction of sums ---------------------------------------------------------------------
-
-
-def _reindexed(body: Scalar, it: It) -> Scalar:
-    """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``: a
-    bijection of [0, n). Of a body and its mirror image the one that strides forward more often is
-    taken, and of two alike the first by structure."""
-    ways = _rotations(body, it) or [body]
-    mirror = bare(it) * -1 + (it.extent - 1)
-    ways += [substitute(one, lambda other: mirror if other == it else bare(other)) for one in ways]
-    return min(ways, key=lambda one: (_backward(one, it), sort_operands(one).digest))
-
-
-def _backward(body: Scalar, it: It) -> int:
-    return sum(i.coefficient(it.slot) < 0 for read in reads(body) for i in read.index)
-
-
-def _rotations(body: Scalar, it: It) -> list[Scalar]:
-    """The body over k in the place of ``(k + c) % n``, for each such place, if k occurs only so."""
-    places: dict[Atom, Index] = {}
-    for index in indices_of(body):
-        for atom, _ in index.terms:
-            if it not in set(Index(0, ((atom, 1),)).iterators()):
-                continue
-            value = bare(it) if atom == it else atom.value if isinstance(atom, Mod) else Index(0)
-            rest = value - bare(it) * value.coefficient(it.slot)
-            if abs(value.coefficient(it.slot)) != 1 or it in set(rest.iterators()):
-                return []
-            if isinstance(atom, Mod) and atom.divisor != it.extent:
-                return []
-            places[atom] = value
-
-    def along(place: Index) -> Scalar:
-        step = place.coefficient(it.slot)
-        moved = (bare(it) - (place - bare(it) * step)) * step
-
-        def image(index: Index) -> Index:
-            found = Index(index.const)
-            for part, n in index.terms:
-                value = Index(0, ((part, 1),))
-                if part in places:
-                    at = places[part].substitute(
-                        lambda other: moved if other == it else bare(other)
-                    )
-                    value = Index(at.const % it.extent, at.terms) % it.extent
-                found = found + value * n
-            return found
-
-        def leaf(part: Scalar) -> Scalar:
-            if isinstance(part, Read):
-                return Read(part.tensor, tuple(map(image, part.index)), part.fill)
-            return Value(image(part.index)) if isinstance(part, Value) else part
-
-        return rewrite_leaves(body, leaf)
-
-    return [along(place) for place in places.values()] if set(places) != {it} else []
 
 
 # ---- pieces put together -----------------------------------------------------------------------
@@ -304,14 +262,14 @@ def _one_body(
     if left == right:
         return left
     start, goes_on = first[0], second[0]
-    one, other = _placed(left, along, Index(start)), _placed(right, along, Index(goes_on))
+    one, other = placed(left, along, Index(start)), placed(right, along, Index(goes_on))
     alone = first[1] - start == 1, second[1] - goes_on == 1
-    if alone[1] and _placed(left, along, Index(goes_on)) == other:
+    if alone[1] and placed(left, along, Index(goes_on)) == other:
         return left
-    if alone[0] and _placed(right, along, Index(start)) == one:
+    if alone[0] and placed(right, along, Index(start)) == one:
         return right
     moving = _between(one, other, along, start) if all(alone) else None
-    ends = (_placed(moving, along, Index(at)) for at in (start, goes_on)) if moving else ()
+    ends = (placed(moving, along, Index(at)) for at in (start, goes_on)) if moving else ()
     return moving if tuple(ends) == (one, other) else None
 
 
@@ -345,9 +303,9 @@ def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
         if not reduced:
             found.append(body)
         elif scope.reducer == "sum":
-            found.append(_summed(body, set(kept), reduced))
+            found.append(summed(body, set(kept), reduced))
         else:
-            found.append(_forward(body, set(kept), scope.reducer, reduced))
+            found.append(forward(body, set(kept), scope.reducer, reduced))
     whole = _combined(scope.reducer, found)
     if isinstance(whole, Read) and whole.index == tuple(map(bare, kept)) \
             and isinstance(whole.tensor, Scope):
@@ -367,84 +325,3 @@ def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
     for part in parts[1:]:
         found = Call(reducer, (found, part))
     return collect(expand(found))
-
-
-def _summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
-    """``sum_{y,z} (c(x) * f(x, y) * g(x, z) + h) = c * {sum_y f} * {sum_z g} + Y * Z * h``."""
-    found: dict[Monomial, Fraction] = {}
-    everything = reduced
-    for monomial, coefficient in expand(body).items():
-        monomial, reduced = _selected(monomial, everything)
-        outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
-        inside = [one for one in monomial if one not in outside]
-        term: Polynomial = {outside: coefficient}
-        idle = math.prod(
-            it.extent for it in reduced if not any(it in iterators(atom) for atom, _ in inside)
-        )
-        term = times(term, {ONE: Fraction(idle)})
-        for part in _connected(inside, kept):
-            own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
-            part_sum = _forward(collect({tuple(part): Fraction(1)}), kept, "sum", own)
-            term = times(term, {((part_sum, Fraction(1)),): Fraction(1)})
-        for product_, value in term.items():
-            found[product_] = found.get(product_, Fraction(0)) + value
-    return collect({m: c for m, c in found.items() if c})
-
-
-def _forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
-    """``{L_j reduce_k f(n - 1 - j, k)}[j] = {L_j reduce_k f(j, k)}[n - 1 - j]``: what is closed
-    strides forward along its traversal more often than backward."""
-    turned = set()
-    for it in kept & iterators(body):
-        steps = [index.coefficient(it.slot) for read in reads(body) for index in read.index]
-        if sum(step < 0 for step in steps) > sum(step > 0 for step in steps):
-            turned.add(it)
-
-    def mirrored(it: It) -> Index:
-        return bare(it) * -1 + (it.extent - 1) if it in turned else bare(it)
-
-    return substitute(closed(substitute(body, mirrored), kept, reducer, reduced), mirrored)
-
-
-def _selected(monomial: Monomial, reduced: Sequence[It]) -> tuple[Monomial, Sequence[It]]:
-    """``sum_k t[k - e] * f(k) = sum_u t[u] * f(u + e)``, t zero outside of its n elements, u < n,
-    and each u + e a value of k."""
-    for atom, power in monomial:
-        if power <= 0 or not isinstance(atom, Read) or atom.fill:
-            continue
-        for index, size in zip(atom.index, atom.tensor.shape, strict=True):
-            low, high = index.range()
-            if low >= 0 and high < size:
-                continue
-            for it in reduced:
-                sign = index.coefficient(it.slot)
-                rest = index - bare(it) * sign
-                place = (Index.iterator(it.slot, size) - rest) * sign
-                low, high = place.range()
-                if abs(sign) != 1 or it in set(rest.iterators()) or low < 0 or high >= it.extent:
-                    continue
-                found: Polynomial = {(): Fraction(1)}
-                for part, n in monomial:
-                    found = times(found, {((_placed(part, it, place), n),): Fraction(1)})
-                others = [other for other in reduced if other != it]
-                return _selected(next(iter(found)), [*others, It(it.slot, size)])
-    return monomial, reduced
-
-
-def _placed(body: Scalar, it: It, place: Index) -> Scalar:
-    """The body with an iterator at this place."""
-    return substitute(body, lambda other: place if other == it else bare(other))
-
-
-def _connected(
-    atoms: Sequence[tuple[Scalar, Fraction]], kept: set[It]
-) -> list[list[tuple[Scalar, Fraction]]]:
-    """The factors that share what is summed, together."""
-    groups: list[tuple[set[It], list[tuple[Scalar, Fraction]]]] = []
-    for atom in atoms:
-        own = iterators(atom[0]) - kept
-        meeting = [group for group in groups if own & group[0]]
-        groups = [group for group in groups if group not in meeting]
-        joined = own.union(*(its for its, _ in meeting))
-        groups.append((joined, [*itertools.chain(*(g for _, g in meeting)), atom]))
-    return [sorted(group, key=lambda one: one[0].digest) for _, group in groups]

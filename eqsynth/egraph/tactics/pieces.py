@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from eqsynth.calculus.conditions import keeps_one_dtype
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.ring import as_index
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, children, dtype_of, reads, terms_of
@@ -38,7 +39,11 @@ class Cut(Exception):
 def of_dtype(scope: Scope, dtype: str) -> bool:
     """Whether a scope may be written out among floats of a dtype: it is of that dtype and reads,
     besides it, integers and truths only; or it is one of these, and not of numbers alone, which
-    would take the dtype of what is around them; and no part of it is infinite."""
+    would take the dtype of what is around them; and no part of it is infinite. Among integers all
+    of it has one dtype, in which it comes round."""
+    if not is_float(dtype):
+        number = isinstance(scope.body, Num) and scope.body.value.is_integer()
+        return number or (scope.dtype == dtype and keeps_one_dtype(scope.body, dtype))
     found = {read.tensor.dtype for read in reads(scope.body)} | {scope.dtype}
     apart = not is_float(scope.dtype) and dtype_of(scope.body) is None
     floats = {one for one in found if is_float(one)}

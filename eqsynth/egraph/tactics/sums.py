@@ -1,0 +1,176 @@
+"""The sums of an expanded form: term by term, and counted in one direction.
+
+    sum_k (a[i, k] - m[i]) * c[i]       ->  c[i] * {sum_k a}[i] - n * m[i] * c[i]
+    sum_k x[n - 1 - k] * w[n - 1 - k]   ->  sum_k x[k] * w[k]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from eqsynth.calculus.scopes import bare, closed
+from eqsynth.ir.index import Atom, Index, It, Mod
+from eqsynth.ir.normal import sort_operands
+from eqsynth.ir.polynomial import expand
+from eqsynth.ir.ring import ONE, Monomial, Polynomial, collect, times
+from eqsynth.ir.scalar import (
+    Read,
+    Scalar,
+    Value,
+    dtype_of,
+    indices_of,
+    iterators,
+    reads,
+    rewrite_leaves,
+    substitute,
+)
+
+
+class OtherDtype(Exception):
+    """A part of a sum would be summed up in a dtype of its own, in which it may come round."""
+
+
+def reindexed(body: Scalar, it: It) -> Scalar:
+    """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``: a
+    bijection of [0, n). Of a body and its mirror image the one that strides forward more often is
+    taken, and of two alike the first by structure."""
+    ways = _rotations(body, it) or [body]
+    mirror = bare(it) * -1 + (it.extent - 1)
+    ways += [substitute(one, lambda other: mirror if other == it else bare(other)) for one in ways]
+    return min(ways, key=lambda one: (_backward(one, it), sort_operands(one).digest))
+
+
+def _backward(body: Scalar, it: It) -> int:
+    return sum(i.coefficient(it.slot) < 0 for read in reads(body) for i in read.index)
+
+
+def _rotations(body: Scalar, it: It) -> list[Scalar]:
+    """The body over k in the place of ``(k + c) % n``, for each such place, if k occurs only so."""
+    places: dict[Atom, Index] = {}
+    for index in indices_of(body):
+        for atom, _ in index.terms:
+            if it not in set(Index(0, ((atom, 1),)).iterators()):
+                continue
+            value = bare(it) if atom == it else atom.value if isinstance(atom, Mod) else Index(0)
+            rest = value - bare(it) * value.coefficient(it.slot)
+            if abs(value.coefficient(it.slot)) != 1 or it in set(rest.iterators()):
+                return []
+            if isinstance(atom, Mod) and atom.divisor != it.extent:
+                return []
+            places[atom] = value
+
+    def along(place: Index) -> Scalar:
+        step = place.coefficient(it.slot)
+        moved = (bare(it) - (place - bare(it) * step)) * step
+
+        def image(index: Index) -> Index:
+            found = Index(index.const)
+            for part, n in index.terms:
+                value = Index(0, ((part, 1),))
+                if part in places:
+                    at = places[part].substitute(
+                        lambda other: moved if other == it else bare(other)
+                    )
+                    value = Index(at.const % it.extent, at.terms) % it.extent
+                found = found + value * n
+            return found
+
+        def leaf(part: Scalar) -> Scalar:
+            if isinstance(part, Read):
+                return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+            return Value(image(part.index)) if isinstance(part, Value) else part
+
+        return rewrite_leaves(body, leaf)
+
+    return [along(place) for place in places.values()] if set(places) != {it} else []
+
+
+def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
+    """``sum_{y,z} (c(x) * f(x, y) * g(x, z) + h) = c * {sum_y f} * {sum_z g} + Y * Z * h``.
+
+    Raises:
+        OtherDtype: g is of integers, and f of floats.
+    """
+    found: dict[Monomial, Fraction] = {}
+    everything = reduced
+    for monomial, coefficient in expand(body).items():
+        monomial, reduced = _selected(monomial, everything)
+        outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
+        inside = [one for one in monomial if one not in outside]
+        term: Polynomial = {outside: coefficient}
+        idle = math.prod(
+            it.extent for it in reduced if not any(it in iterators(atom) for atom, _ in inside)
+        )
+        term = times(term, {ONE: Fraction(idle)})
+        for part in _connected(inside, kept):
+            own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
+            factor = collect({tuple(part): Fraction(1)})
+            if dtype_of(factor) != dtype_of(body):
+                raise OtherDtype
+            part_sum = forward(factor, kept, "sum", own)
+            term = times(term, {((part_sum, Fraction(1)),): Fraction(1)})
+        for product_, value in term.items():
+            found[product_] = found.get(product_, Fraction(0)) + value
+    return collect({m: c for m, c in found.items() if c})
+
+
+def forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
+    """``{L_j reduce_k f(n - 1 - j, k)}[j] = {L_j reduce_k f(j, k)}[n - 1 - j]``: what is closed
+    strides forward along its traversal more often than backward."""
+    turned = set()
+    for it in kept & iterators(body):
+        steps = [index.coefficient(it.slot) for read in reads(body) for index in read.index]
+        if sum(step < 0 for step in steps) > sum(step > 0 for step in steps):
+            turned.add(it)
+
+    def mirrored(it: It) -> Index:
+        return bare(it) * -1 + (it.extent - 1) if it in turned else bare(it)
+
+    return substitute(closed(substitute(body, mirrored), kept, reducer, reduced), mirrored)
+
+
+def _selected(monomial: Monomial, reduced: Sequence[It]) -> tuple[Monomial, Sequence[It]]:
+    """``sum_k t[k - e] * f(k) = sum_u t[u] * f(u + e)``, t zero outside of its n elements, u < n,
+    and each u + e a value of k."""
+    for atom, power in monomial:
+        if power <= 0 or not isinstance(atom, Read) or atom.fill:
+            continue
+        for index, size in zip(atom.index, atom.tensor.shape, strict=True):
+            low, high = index.range()
+            if low >= 0 and high < size:
+                continue
+            for it in reduced:
+                sign = index.coefficient(it.slot)
+                rest = index - bare(it) * sign
+                place = (Index.iterator(it.slot, size) - rest) * sign
+                low, high = place.range()
+                if abs(sign) != 1 or it in set(rest.iterators()) or low < 0 or high >= it.extent:
+                    continue
+                found: Polynomial = {(): Fraction(1)}
+                for part, n in monomial:
+                    found = times(found, {((placed(part, it, place), n),): Fraction(1)})
+                others = [other for other in reduced if other != it]
+                return _selected(next(iter(found)), [*others, It(it.slot, size)])
+    return monomial, reduced
+
+
+def placed(body: Scalar, it: It, place: Index) -> Scalar:
+    """The body with an iterator at this place."""
+    return substitute(body, lambda other: place if other == it else bare(other))
+
+
+def _connected(
+    atoms: Sequence[tuple[Scalar, Fraction]], kept: set[It]
+) -> list[list[tuple[Scalar, Fraction]]]:
+    """The factors that share what is summed, together."""
+    groups: list[tuple[set[It], list[tuple[Scalar, Fraction]]]] = []
+    for atom in atoms:
+        own = iterators(atom[0]) - kept
+        meeting = [group for group in groups if own & group[0]]
+        groups = [group for group in groups if group not in meeting]
+        joined = own.union(*(its for its, _ in meeting))
+        groups.append((joined, [*itertools.chain(*(g for _, g in meeting)), atom]))
+    return [sorted(group, key=lambda one: one[0].digest) for _, group in groups]

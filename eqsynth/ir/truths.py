@@ -1,0 +1,195 @@
+"""Conditions as numbers: ``[c]`` is 1 where c holds, and 0 elsewhere.
+
+    [not c]            ->  1 - [c]
+    [c and d]          ->  [c] * [d]
+    [c != d]           ->  [c] + [d] - 2 * [c] * [d]
+    [x <= y]           ->  1 - [x - y > 0]
+    [x > 0] [x > -1]   ->  [x > 0]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import permutations
+from typing import Final
+
+from eqsynth.ir.ring import (
+    ONE,
+    Monomial,
+    Polynomial,
+    as_index,
+    collect,
+    is_condition,
+    joined,
+    leading_coefficient,
+    of_atom,
+    plus,
+    scaled,
+    times,
+)
+from eqsynth.ir.scalar import Call, Cast, Num, Scalar, Value, dtype_of
+
+_MINUS: Final = Fraction(-1)
+# ``x < y`` is ``y > x``: whether the sides are exchanged, and whether it is what doesn't hold.
+_ORDER: Final = {
+    "gt": (False, False), "lt": (True, False), "le": (False, True), "ge": (True, True),
+}  # fmt: skip
+
+
+class Truths:
+    """Conditions among polynomials of a dtype.
+
+    Args:
+        real: numbers of the dtype don't come round, so that ``x > y`` is ``x - y > 0``.
+        polynomial: of a part of this dtype.
+        inside: an argument of a comparison, in its form.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        real: bool,
+        polynomial: Callable[[Scalar], dict[Monomial, Fraction]],
+        inside: Callable[[Scalar], Scalar],
+    ) -> None:
+        self._dtype, self._real = dtype, real
+        self._polynomial, self._inside = polynomial, inside
+
+    def of(self, scalar: Scalar) -> dict[Monomial, Fraction]:
+        """``[c]`` of a condition."""
+        one: dict[Monomial, Fraction] = {ONE: Fraction(1)}
+        match scalar:
+            case Num(value=value):
+                return one if value else {}
+            case Cast(arg=arg) if dtype_of(arg) == "bool":
+                return self.of(arg)
+            case Call(fn="not", args=(arg,)) if dtype_of(arg) == "bool":
+                return plus([one, scaled(self.of(arg), _MINUS)])
+            case Call(fn=fn, args=args) if all(dtype_of(arg) == "bool" for arg in args):
+                connected = self._connected(fn, [self.of(arg) for arg in args])
+                if connected is not None:
+                    return connected
+            case Call(fn=fn, args=(a, b)) if fn in _ORDER:
+                turned, negated = _ORDER[fn]
+                above = self._above(*((b, a) if turned else (a, b)))
+                return plus([one, scaled(above, _MINUS)]) if negated else above
+            case Call(fn="ne", args=(Num(value=0.0), a) | (a, Num(value=0.0))):
+                if isinstance(a, Cast) and is_condition(a):
+                    return self.of(a.arg)
+                if dtype_of(a) == self._dtype and is_truth(found := self._polynomial(a)):
+                    return found
+                return plus([one, scaled(self._held(Call("eq", (a, Num(0.0)))), _MINUS)])
+            case Call(fn="ne", args=args):
+                return plus([one, scaled(self._held(Call("eq", args)), _MINUS)])
+        return self._held(scalar)
+
+    def _connected(
+        self, fn: str, args: list[dict[Monomial, Fraction]]
+    ) -> dict[Monomial, Fraction] | None:
+        """A function of truths."""
+        one: dict[Monomial, Fraction] = {ONE: Fraction(1)}
+        if fn == "where":
+            c, x, y = args
+            step = plus([x, scaled(y, _MINUS)])
+            return decided(plus([y, times(c, step)]), self._polynomial)
+        if len(args) != 2:
+            return None
+        x, y = args
+        both = times(x, y)
+        match fn:
+            case "and":
+                found = both
+            case "or":
+                found = plus([x, y, scaled(both, _MINUS)])
+            case "ne":
+                found = plus([x, y, scaled(both, Fraction(-2))])
+            case "eq":
+                found = plus([one, scaled(x, _MINUS), scaled(y, _MINUS), scaled(both, Fraction(2))])
+            case _:
+                return None
+        return decided(found, self._polynomial)
+
+    def _above(self, a: Scalar, b: Scalar) -> dict[Monomial, Fraction]:
+        """``[a > b]`` as ``[a - b > 0]``, which of indices is ``1 - [b - a + 1 > 0]``, too."""
+        infinite = any(isinstance(arg, Num) and math.isinf(arg.value) for arg in (a, b))
+        if (first := as_index(a)) is not None and (second := as_index(b)) is not None:
+            step = first - second
+            least = min((step, step * -1 + 1), key=lambda index: (index.terms, index.const))
+            found = self._held(Call("gt", (Value(least), Num(0.0))))
+            if least == step:
+                return found
+            return plus([{ONE: Fraction(1)}, scaled(found, _MINUS)])
+        same = all(dtype_of(arg) in (None, self._dtype) for arg in (a, b))
+        if self._real and same and not infinite:
+            above = plus([self._polynomial(a), scaled(self._polynomial(b), _MINUS)])
+            if above:
+                # Of x > 0 and 3*x > 1 both are of x.
+                varying = {m: c for m, c in above.items() if m != ONE} or above
+                above = scaled(above, 1 / abs(leading_coefficient(varying)))
+                return self._held(Call("gt", (collect(above), Num(0.0))))
+            return {}
+        return self._held(Call("gt", (self._inside(a), self._inside(b))))
+
+    def _held(self, scalar: Scalar) -> dict[Monomial, Fraction]:
+        if isinstance(scalar, Call) and scalar.fn == "eq":
+            args = sorted(map(self._inside, scalar.args), key=lambda arg: arg.digest)
+            return of_atom(Cast(self._dtype, Call("eq", tuple(args))))
+        return of_atom(Cast(self._dtype, self._inside(scalar)))
+
+
+def is_truth(polynomial: Polynomial) -> bool:
+    """Whether it is a number 0 or 1 whatever its conditions are: its own square."""
+    conditions = all(is_condition(atom) for monomial in polynomial for atom, _ in monomial)
+    return conditions and times(polynomial, polynomial) == dict(polynomial)
+
+
+def decided(
+    polynomial: Polynomial, of: Callable[[Scalar], Polynomial]
+) -> dict[Monomial, Fraction]:
+    """``[x > 0] [x + 1 > 0]`` as ``[x > 0]``, and ``[x > 0] [-x > 0]`` as 0.
+
+    Args:
+        of: the polynomial of what is compared with 0.
+    """
+    return plus(
+        found
+        for monomial, coefficient in polynomial.items()
+        if (found := _decided(monomial, coefficient, of))
+    )
+
+
+def _decided(
+    monomial: Monomial, coefficient: Fraction, of: Callable[[Scalar], Polynomial]
+) -> Polynomial:
+    compared = {atom: above for atom, _ in monomial if (above := _compared(atom)) is not None}
+    for a, b in permutations(compared, 2):
+        above, other = compared[a], compared[b]
+        first, second = as_index(above), as_index(other)
+        if first is not None and second is not None:
+            apart, met = second - first, second + first
+            more = Fraction(apart.const) if not apart.terms else None
+            # Of whole numbers above 0 the sum is 2 or more.
+            least = Fraction(met.const - 1) if not met.terms else None
+        else:
+            more = _number(plus([of(other), scaled(of(above), _MINUS)]))
+            least = _number(plus([of(other), of(above)]))
+        if least is not None and least <= 0:
+            return {}
+        if more is not None and more >= 0:
+            rest = tuple(one for one in monomial if one[0] != b)
+            return _decided(rest, coefficient, of)
+    return {joined(monomial, ()): coefficient}
+
+
+def _compared(atom: Scalar) -> Scalar | None:
+    """x of ``[x > 0]``."""
+    match atom:
+        case Cast(arg=Call(fn="gt", args=(above, Num(value=0.0)))):
+            return above
+    return None
+
+
+def _number(polynomial: Polynomial) -> Fraction | None:
+    return polynomial.get(ONE, Fraction(0)) if set(polynomial) <= {ONE} else None
