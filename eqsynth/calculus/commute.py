@@ -24,10 +24,11 @@ from eqsynth.ir.scalar import (
     Call,
     Num,
     Prod,
+    Read,
     Scalar,
     Sum,
-    Value,
     children,
+    composites,
     dtype_of,
     iterators,
     leaves,
@@ -56,7 +57,7 @@ def commute(scope: Scope, given: Commute) -> Scope:
             the groups aren't operands of the body, or others use what is reduced; ``dtype``:
             integers come round again; ``monotone``: the body isn't known to keep or turn the order;
             ``apart``: two groups use one iterator, and need the same value of it; ``finite``: a sum
-            with infinite fills in two places, where ``inf - inf`` is met on one side only.
+            with infinite fills or logarithms in two places: ``inf - inf`` is met on one side only.
     """
     body, reducer = scope.body, scope.reducer
     _require(reducer in _OPPOSITE and 0 not in scope.reduction, condition="extremum",
@@ -70,9 +71,8 @@ def commute(scope: Scope, given: Commute) -> Scope:
              what="the groups aren't all operands that are reduced")  # fmt: skip
     _require(is_float(dtype_of(body) or "bool"), condition="dtype", what="integers come round")
     groups = [[operands[n] for n in sorted(group)] for group in given.groups]
-    turned = _reducer_inside(body, reducer, groups, rest)
-    _require(turned is not None, condition="monotone", what="the body may turn the order over")
-    assert turned is not None
+    turned = _reducer_inside(body, reducer, groups, rest) or ""
+    _require(bool(turned), condition="monotone", what="the body may turn the order over")
     if not (isinstance(body, Call) and body.fn == reducer):
         used = [set().union(*map(iterators, group)) - outside for group in groups]
         _require(not any(a & b for a, b in combinations(used, 2)), condition="apart",
@@ -107,7 +107,8 @@ def _reducer_inside(
 
 
 def _stays_finite(operands: Sequence[Scalar]) -> bool:
-    return all(
-        isinstance(leaf, Value) or is_finite(leaf)
-        for operand in operands for leaf in leaves(operand)
-    )  # fmt: skip
+    """No fill and no function of finite numbers is infinite: ``log(0)`` is."""
+    parts = [p for operand in operands for p in (*leaves(operand), *composites(operand))]
+    calls = [FUNCTIONS[p.fn] for p in parts if isinstance(p, Call) and p.fn != "where"]
+    finite = all(call.finite or call.result == "bool" for call in calls)
+    return finite and all(is_finite(p) for p in parts if isinstance(p, Num | Read))

@@ -30,8 +30,6 @@ from eqsynth.ir.tensor import Scope
 
 _require = partial(checking.require, law="recount")
 
-_IDEMPOTENT = ("max", "min")
-
 LARGEST: Final = 1 << 22
 """Values that are looked at."""
 
@@ -81,7 +79,7 @@ def recount(scope: Scope, given: Recount) -> Scope:
     for count in given.counts:
         # One after the other: what is zero beyond one may not be so beyond two.
         if not _are_digits(count):
-            _check(count, body if zero_in_part else None, scope.reducer in _IDEMPOTENT)
+            _check(count, body if zero_in_part else None, scope.reducer in ("max", "min"))
         body = substituted(body, {count.old: count.value})
     return same_scope(scope, body, [*(it for it in reduced if it not in old), *new])
 

@@ -62,6 +62,7 @@ _require = partial(checking.require, law="same")
 MAX_NUMBER: Final = 1 << 40
 """Of integers, which are compared exactly."""
 
+
 @dataclass(frozen=True)
 class Same:
     """A sum of the same products.

@@ -43,6 +43,7 @@ Y = Read(leaf("y", 4), (it(2, 4),))
 Z = Read(leaf("z", 3), (it(1, 3),))
 C = Read(leaf("c", 2), (it(0, 2),))
 LOW, HIGH = (Read(leaf("f", 2), (it(1, 3),), fill) for fill in (-INF, INF))
+LOG = Call("log", (X,))
 FAR = Read(leaf("g", 3), (it(2, 4),), INF)
 U, V = (Read(leaf(name, 2, 3, dtype="uint8"), (it(0, 2), it(1, 3))) for name in "uv")
 
@@ -77,6 +78,8 @@ def groups(*parts: tuple[int, ...]) -> Commute:
         ("apart", over(Call("min", (X, Z))), groups((0,), (1,))),
         ("finite", over(Sum((LOW, FAR))), groups((0,), (1,))),
         ("finite", over(Sum((Num(-INF), FAR))), groups((1,))),
+        ("finite", over(Sum((LOG, Call("reciprocal", (Y,))))), groups((0,), (1,))),
+        ("finite", over(Sum((LOG, FAR))), groups((0,), (1,))),
     ],
 )
 def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Commute) -> None:
@@ -98,6 +101,7 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Co
         (over(Call("min", (X, Y))), groups((0,), (1,))),
         (over(Call("max", (C, X))), groups((1,))),
         (over(Sum((LOW, Y))), groups((0,), (1,))),
+        (over(Sum((LOG, Call("exp", (Y,))))), groups((0,), (1,))),
     ],
 )
 def test_one_step_before_the_edge_it_is_equal(scope: Scope, given: Commute) -> None:
