@@ -70,12 +70,12 @@ class Same:
     Attributes:
         other: the scope.
         meanings: what tensors are that one of the two reads (hypotheses).
-        apart: iterators of the other's reduction that are taken value by value.
+        apart: iterators of the other's reduction, each with the values at which it is cut.
     """
 
     other: Scope
     meanings: tuple[tuple[Tensor, Scope], ...] = ()
-    apart: tuple[It, ...] = ()
+    apart: tuple[tuple[It, tuple[int, ...]], ...] = ()
 
 
 _Box = tuple[float | None, tuple[int, ...]]
@@ -93,18 +93,18 @@ def same(scope: Scope, given: Same) -> Scope:
             or too large numbers; ``products``: they differ; ``finite``: they agree only where all
             is finite, which may not be so.
     """
-    other, its = given.other, list(given.apart)
+    other = given.other
     fits = other.type == scope.type and 0 not in (*scope.extents, *other.extents)
     _require(fits, condition="type", what="no scopes of one type")
-    fits = other.reducer == "sum" and set(its) <= set(reduction_iterators(other))
-    _require(fits or not its, condition="iterators", what="what is taken apart isn't summed over")
+    ends = {it: (0, *cuts, it.extent) for it, cuts in given.apart}
+    fits = other.reducer == "sum" and ends.keys() <= set(reduction_iterators(other))
+    fits = fits and all(low < high for at in ends.values() for low, high in itertools.pairwise(at))
+    _require(fits or not ends, condition="iterators", what="what is cut isn't summed over")
     mine, others = (_Opening(dict(given.meanings)) for _ in range(2))
     mine.add(scope)
-    count = math.prod(it.extent for it in its)
-    _require(count <= MAX_OPENED, condition="large", what="too many products")
-    for values in itertools.product(*(range(it.extent) for it in its)):
-        at = dict(zip(its, map(Index, values), strict=True))
-        rest = [it for it in reduction_iterators(other) if it not in at]
+    for parts in itertools.product(*map(itertools.pairwise, ends.values())):
+        at = {k: Index.iterator(k.slot, b - a) + a for k, (a, b) in zip(ends, parts, strict=True)}
+        rest = [n for it in reduction_iterators(other) for n in at.get(it, bare(it)).iterators()]
         others.add(same_scope(other, substituted(other.body, at), rest))
     _require(agree(mine.found, others.found), condition="products", what="other products")
     for (found, _), numbers in (*mine.found.items(), *others.found.items()):

@@ -170,4 +170,4 @@ def compared(world: World) -> Tensor:
     return made_scope(outer, (), (_truth if truth else _ordered)(world, its, 3))
 
 
-EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated, compared)
+EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)

@@ -13,7 +13,7 @@ from eqsynth.ir.ring import collect
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.choices import RandomChoices, Rejected
-from eqsynth.testing.expansion_samples import EXPANSIONS
+from eqsynth.testing.expansion_samples import EXPANSIONS, compared
 from eqsynth.testing.judging import Meaningless, Sides
 from eqsynth.testing.world import World
 from tests.terms import INF, it, leaf
@@ -25,7 +25,7 @@ def map_of(tensor: Tensor) -> Scope | None:
 
 @pytest.mark.rotating
 @pytest.mark.parametrize("cancels", [False, True])
-@pytest.mark.parametrize("family", EXPANSIONS)
+@pytest.mark.parametrize("family", [*EXPANSIONS, compared])
 def test_random_scopes_are_equal_to_their_forms(family: object, cancels: bool) -> None:
     judged, numerics = 0, "proof-cancels" if cancels else "proof"
     for seed in range(120):

@@ -275,7 +275,8 @@ class Proposals:
             found = Same(same_scope(scope, body, reduction_iterators(scope)))
         tensors = self.some(dict.fromkeys(r.tensor for r in reads(scope.body)))
         apart = self.some(reduction_iterators(found.other)) if self.random.random() < 0.3 else ()
-        return Same(found.other, tuple((t, self._scope(t)) for t in tensors), tuple(apart))
+        cuts = tuple((it, tuple(self.some(range(1, it.extent)))) for it in apart)
+        return Same(found.other, tuple((t, self._scope(t)) for t in tensors), cuts)
 
     def ungather(self, scope: Scope) -> Ungather:
         read = self._read(scope)

@@ -182,7 +182,8 @@ def _narrowed(it: It, bounds: dict[It, tuple[int, int]]) -> Index:
 
 
 def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Path | None:
-    """``{sum_y f(0, y)}[x] + {sum_y f(1, y)}[x] + .. = sum_{t,y} f(t, y)``: taps of one sum.
+    """``{sum_y f(0, y)}[x] + {sum_y f(1, y)}[x] + .. = sum_{t,y} f(t, y)``: taps of one sum, or
+    ``{sum_{k<3} f(k)}[x] + {sum_{k<4} f(k + 3)}[x] = sum_{k<7} f(k)``: parts of one.
 
     ``flats`` gives the flat scopes of what a read reads. The terms are all there are, and differ in
     the constants of their indices only, each by as much from tap to tap.
@@ -192,60 +193,84 @@ def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Path | 
         return None
     found: list[list[_Tap]] = []
     for term in terms:
-        if not isinstance(term, Read):
-            return None
         view = Scope(scope.traversal, (), term)
-        merged = ((flat, merge(view, term, flat)) for flat in flats(term))
-        found.append([_Tap((term.tensor, flat), m, _reads(m)) for flat, m in merged if m])
-    for first in found[0]:
-        for others in itertools.product(*(_alike(first.scope, rest) for rest in found[1:])):
-            taps = [first, *others]
-            joined = _taps(first.scope, [tap.reads for tap in taps])
-            for it in reduction_iterators(joined) if joined else ():
-                if joined and it.extent == len(taps):
-                    meanings = dict.fromkeys(tap.meaning for tap in taps)
-                    if answer := path(scope, Same(joined, tuple(meanings), (it,))):
-                        return answer
+        if not is_product(view):
+            return None
+        taps = [_Tap((), view, _reads(view))]
+        if isinstance(term, Read):
+            for flat in flats(term):
+                if merged := merge(view, term, flat):
+                    taps.append(_Tap(((term.tensor, flat),), merged, _reads(merged)))
+        found.append(taps)
+    for n, first in ((n, tap) for n, taps in enumerate(found) for tap in taps):
+        rests = [*found[:n], *found[n + 1 :]]
+        for along in (*([] if n else [None]), *reduction_iterators(first.scope)):
+            ways = (list(_alike(first.scope, rest, along)) for rest in rests)
+            for others in itertools.product(*ways):
+                taps = [first, *others]
+                joined = _taps(taps) if along is None else _parts(taps, along)
+                meanings = dict.fromkeys(known for tap in taps for known in tap.meanings)
+                whole, (cut, at) = joined or (scope, (It(0, 0), ()))
+                for it in reduction_iterators(whole) if joined else ():
+                    if it.extent == cut.extent:  # its slot may be another one
+                        same = Same(whole, tuple(meanings), ((it, at),))
+                        if answer := path(scope, same):
+                            return answer
     return None
 
 
 @dataclass(frozen=True)
 class _Tap:
-    """A term of a sum: what it reads is which scope, which it is then, and what that reads."""
+    """A term of a sum: what it reads is which scope, which it is then, what that reads, and over
+    how many values of the iterator along which parts are joined."""
 
-    meaning: tuple[Tensor, Scope]
+    meanings: tuple[tuple[Tensor, Scope], ...]
     scope: Scope
     reads: list[Read]
+    extent: int = 1
 
 
 def _reads(scope: Scope) -> list[Read]:
     return [factor for factor in factors_of(scope.body) if isinstance(factor, Read)]
 
 
-def _alike(first: Scope, taps: Sequence[_Tap]) -> Iterator[_Tap]:
-    """Other taps with their reads in the first one's order: equal but for constants of indices."""
+def _alike(first: Scope, taps: Sequence[_Tap], along: It | None) -> Iterator[_Tap]:
+    """Other taps with their reads in the first one's order: equal but for constants of indices, and
+    for the extent of the iterator ``along``, of which one value may be all."""
     mine = _reads(first)
     numbers = [f for f in factors_of(first.body) if not isinstance(f, Read)]
     tensors = [read.tensor for read in mine]
+    its = reduction_iterators(first)
+    if len(its) > MAX_REDUCED or len(set(tensors)) != len(tensors):
+        return
     for tap in taps:
         other = tap.scope
-        if (other.traversal, sorted(other.reduction)) != (
-            first.traversal, sorted(first.reduction),
-        ) or [f for f in factors_of(other.body) if not isinstance(f, Read)] != numbers:  # fmt: skip
+        own = reduction_iterators(other)
+        if other.traversal != first.traversal:
             continue
-        its = reduction_iterators(first)
-        if len(its) > MAX_REDUCED or len(set(tensors)) != len(tensors):
+        if [f for f in factors_of(other.body) if not isinstance(f, Read)] != numbers:
             continue
-        for order in itertools.permutations(its):
-            if tuple(it.extent for it in order) != other.reduction:
+        for order in itertools.permutations(its, len(own)):
+            place = dict(zip(own, order, strict=True))
+            if any(old.extent != it.extent and it != along for old, it in place.items()):
                 continue
-            place = dict(zip(reduction_iterators(other), order, strict=True))
+            if set(its) - {*order, along}:
+                continue
+            missing = along if along not in order else None
             theirs = {read.tensor: _moved(read, place) for read in _reads(other)}
             if len(theirs) == len(mine) and all(
-                tensor in theirs and _differs_in_constants(read, theirs[tensor])
+                tensor in theirs and _differs_in_constants(_without(read, missing), theirs[tensor])
                 for read, tensor in zip(mine, tensors, strict=True)
             ):
-                yield replace(tap, reads=[theirs[tensor] for tensor in tensors])
+                extent = next((old.extent for old, it in place.items() if it == along), 1)
+                yield replace(tap, reads=[theirs[tensor] for tensor in tensors], extent=extent)
+
+
+def _without(read: Read, it: It | None) -> Read:
+    """The read at value 0 of an iterator."""
+    if it is None:
+        return read
+    return replace(read, index=tuple(i - bare(it) * i.coefficient(it.slot) for i in read.index))
 
 
 def _moved(read: Read, place: Mapping[It, It]) -> Read:
@@ -260,23 +285,67 @@ def _differs_in_constants(a: Read, b: Read) -> bool:
     return a.fill == b.fill and all(i.terms == j.terms for i, j in pairs)
 
 
-def _taps(first: Scope, rows: Sequence[list[Read]]) -> Scope | None:
+_Joined = tuple[Scope, tuple[It, tuple[int, ...]]]
+"""A sum, and where which of its iterators is cut into the parts that it was joined of."""
+
+
+def _constants(tap: _Tap) -> tuple[int, ...]:
+    return tuple(i.const for read in tap.reads for i in read.index)
+
+
+def _taps(taps: Sequence[_Tap]) -> _Joined | None:
     """The sum over the taps, if the constants of the indices go up by equal steps."""
-    constants = sorted(tuple(i.const for read in row for i in read.index) for row in rows)
+    constants = sorted(map(_constants, taps))
     steps = {
         tuple(b - a for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(constants)
     }
     if len(steps) != 1 or not any(next(iter(steps))):
         return None
     (step,) = steps
-    tap = It(len(first.extents), len(rows))
+    first = taps[0].scope
+    tap = It(len(first.extents), len(taps))
     moved = iter(zip(constants[0], step, strict=True))
     reads = []
-    for read in rows[0]:
+    for read in taps[0].reads:
         index = []
         for i in read.index:
             start, by = next(moved)
             index.append(Index(start, i.terms) + bare(tap) * by)
         reads.append(replace(read, index=tuple(index)))
+    return _whole(first, reads, [*reduction_iterators(first), tap], (tap, range(1, len(taps))))
+
+
+def _parts(taps: Sequence[_Tap], along: It) -> _Joined | None:
+    """The sum over an iterator whose values the taps share among them, in this or another order."""
+    first = taps[0]
+    taps = [replace(first, extent=along.extent), *taps[1:]]
+    steps = [i.coefficient(along.slot) for read in first.reads for i in read.index]
+    starts: list[int] = []
+    for tap in taps:
+        gaps = [b - a for a, b in zip(_constants(first), _constants(tap), strict=True)]
+        start = next((gap // step for gap, step in zip(gaps, steps, strict=True) if step), 0)
+        if gaps != [step * start for step in steps]:
+            return None
+        starts.append(start)
+    ordered = sorted(zip(starts, (tap.extent for tap in taps), strict=True))
+    if any(start + size != after for (start, size), (after, _) in itertools.pairwise(ordered)):
+        return None
+    least = ordered[0][0]
+    whole = It(along.slot, sum(size for _, size in ordered))
+
+    def image(it: It) -> Index:
+        return bare(whole) + least if it == along else bare(it)
+
+    reads = [
+        replace(read, index=tuple(index.substitute(image) for index in read.index))
+        for read in first.reads
+    ]
+    its = [whole if it == along else it for it in reduction_iterators(first.scope)]
+    return _whole(first.scope, reads, its, (whole, [start - least for start, _ in ordered[1:]]))
+
+
+def _whole(
+    first: Scope, reads: Sequence[Read], its: Sequence[It], cut: tuple[It, Sequence[int]]
+) -> _Joined:
     numbers = [f for f in factors_of(first.body) if not isinstance(f, Read)]
-    return same_scope(first, product([*numbers, *reads]), [*reduction_iterators(first), tap])
+    return same_scope(first, product([*numbers, *reads]), its), (cut[0], tuple(cut[1]))
