@@ -71,6 +71,8 @@ class Alike:
         """
         if len(self._guards) >= _MOST_KINDS or is_compiling():
             return  # torch.compile can't see through its own guards
+        if _grad_enabled() and any(x.requires_grad for x in inputs):
+            return  # results of such calls are marked: backward through them raises
         given = (*args, *kwargs.values())
         place = {id(arg): n for n, arg in enumerate(given)}
         order = tuple(place.get(id(x), -1) for x in inputs)

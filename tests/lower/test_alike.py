@@ -11,7 +11,7 @@ from programs import convolutions
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from eqsynth.errors import EqsynthError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.lower.alike import UNLIKE, Alike
 from eqsynth.lower.calling import Fixed, Given, SavedCalling, signature_of
 from eqsynth.lower.program import CompiledProgram
@@ -100,6 +100,15 @@ def test_each_mode_of_torch_is_looked_at_once(mode: str, monkeypatch: pytest.Mon
     assert torch.equal(first, expected) and torch.equal(second, expected)
     assert len(looked) == (mode != "no_grad")
     assert torch.is_grad_enabled() and not made(X).requires_grad
+
+
+def test_gradients_that_are_wanted_are_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looked = program(monkeypatch, SavedCalling((0,), (0,)))
+    for calls in (1, 2, 3):
+        result = made(X.clone().requires_grad_())
+        assert result.requires_grad and len(looked) == calls
+        with pytest.raises(LoweringError):
+            result.sum().backward()
 
 
 def test_a_hook_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
