@@ -209,31 +209,33 @@ class Cast(Scalar):
 
 
 def product(factors: Sequence[Scalar]) -> Scalar:
-    """The product, flat, with its numbers folded into one."""
-    number, rest = 1.0, list[Scalar]()
-    for factor in factors:
-        for part in factor.factors if isinstance(factor, Prod) else (factor,):
-            if isinstance(part, Num):
-                number *= part.value
-            else:
-                rest.append(part)
-    if number != 1.0 or not rest:
-        rest.insert(0, Num(number))
-    return rest[0] if len(rest) == 1 else Prod(tuple(rest))
+    """The product, flat, with its numbers in one. A product in a dtype of its own stays a factor:
+    200 * 2 is 144 in uint8, and 400 as a part of a product of floats."""
+    return _joined(factors, Prod, 1.0, operator.mul)
 
 
 def total(terms: Sequence[Scalar]) -> Scalar:
-    """The sum, flat, with its numbers folded into one."""
-    number, rest = 0.0, list[Scalar]()
-    for term in terms:
-        for part in term.terms if isinstance(term, Sum) else (term,):
-            if isinstance(part, Num):
-                number += part.value
-            else:
-                rest.append(part)
-    if number != 0.0 or not rest:
+    """The sum, flat, with its numbers in one; one in a dtype of its own stays a term."""
+    return _joined(terms, Sum, 0.0, operator.add)
+
+
+def _joined(
+    parts: Sequence[Scalar], kind: type[Prod | Sum], unit: float, join: Callable[..., float]
+) -> Scalar:
+    if any(isinstance(part, kind) for part in parts):
+        # A product of truths is the truth of all: 1 or 0, whatever is multiplied by it.
+        own = (None, joined_dtype(parts), *(("bool",) if kind is Prod else ()))
+        opened = [isinstance(p, kind) and dtype_of(p) in own for p in parts]
+        parts = [q for p, o in zip(parts, opened, strict=True) for q in (children(p) if o else [p])]
+    number, rest = unit, list[Scalar]()
+    for part in parts:
+        if isinstance(part, Num):
+            number = join(number, part.value)
+        else:
+            rest.append(part)
+    if number != unit or not rest:
         rest.insert(0, Num(number))
-    return rest[0] if len(rest) == 1 else Sum(tuple(rest))
+    return rest[0] if len(rest) == 1 else kind(tuple(rest))
 
 
 def children(scalar: Scalar) -> tuple[Scalar, ...]:

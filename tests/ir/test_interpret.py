@@ -31,6 +31,9 @@ from eqsynth.ir.scalar import (
     Scalar,
     Sum,
     Value,
+    children,
+    product,
+    total,
     tree_size,
 )
 from eqsynth.ir.tensor import Scope, args_of
@@ -194,3 +197,27 @@ def test_a_shared_body_is_walked_once(fn: str) -> None:
     # 0.5 x + relu(0.5 x) keeps what is positive, and halves what isn't.
     once = {"max": x, "nested": np.where(x > 0, x, x / 2**60)}[fn]
     np.testing.assert_allclose(evaluate(scope, {"x": x}), 2 * once, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("join", [product, total])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
+def test_joining_keeps_what_is_computed_in_a_dtype_of_its_own(join: Any, dtype: str) -> None:
+    """200 * 3 is 88 in uint8, whatever float the 88 is multiplied by."""
+    kind = Prod if join is product else Sum
+    whole = Read(leaf("w", 2), (it(0, 2),), 0.0)
+    part = Read(leaf("x", 2, dtype=dtype), (it(0, 2),), 0.0)
+    inner = kind((Num(3.0), part))
+    joined = join([inner, whole])
+    env = {"w": np.array([1.5, -2.0], np.float32), "x": np.array([200, 7]).astype(dtype)}
+    expected = run(Scope((2,), (), kind((inner, whole))), **env)
+    assert run(Scope((2,), (), joined), **env).tolist() == expected.tolist()
+    assert (inner in children(joined)) == (dtype != "float32")
+
+
+def test_a_product_of_truths_is_joined_with_numbers() -> None:
+    one, other, number = (
+        Read(leaf(name, 2, dtype=dtype), (it(0, 2),), 0.0)
+        for name, dtype in (("a", "bool"), ("b", "bool"), ("x", "float32"))
+    )
+    assert children(product([Prod((one, other)), number])) == (one, other, number)
+    assert children(total([Sum((one, other)), number])) == (Sum((one, other)), number)
