@@ -35,7 +35,7 @@ def handed(graph: EGraph, plan: Plan, span: Span, tried: Try) -> Iterator[PlanSt
     roots = tuple(dict.fromkeys(ref for ref, _ in span.results))
     engine, side = tried
     first = {ref: members[0] for ref, members in graph.original.items() if members}
-    region = _region(roots, (chosen, first)[side], given)
+    region = _region(roots, (chosen, first)[side], given, graph)
     if region is None:
         return
     known = tuple(arg.constant for arg in region.args)
@@ -44,10 +44,14 @@ def handed(graph: EGraph, plan: Plan, span: Span, tried: Try) -> Iterator[PlanSt
 
 
 def _region(
-    roots: Sequence[ClassRef], members: Mapping[ClassRef, Tensor], given: set[ClassRef]
+    roots: Sequence[ClassRef],
+    members: Mapping[ClassRef, Tensor],
+    given: set[ClassRef],
+    graph: EGraph,
 ) -> Region | None:
     """The terms of the roots down to what is given and to constants; None where a class has no
-    member among those that are asked for."""
+    member among those that are asked for. A number is said, so that the engine knows it: OpenVINO
+    is asked whether x is 0, and not whether it is whatever an argument is."""
     args: dict[ClassRef, Tensor] = {}
     terms: dict[Tensor, Tensor] = {}
     stack: list[tuple[ClassRef, bool]] = [(root, False) for root in reversed(roots)]
@@ -55,6 +59,9 @@ def _region(
     while stack:
         ref, ready = stack.pop()
         if ref in terms:
+            continue
+        if ref.constant and (number := _number(graph, ref)) is not None:
+            terms[ref] = number
             continue
         if ref.constant or ref in given:
             args[ref] = terms[ref] = Input(str(len(args)), ref.type)
@@ -76,7 +83,15 @@ def _region(
             if isinstance(arg, ClassRef) and arg not in terms
         )
     outputs = tuple(terms[root] for root in roots)
-    return Region(outputs, tuple(args)) if not all(root in args for root in roots) else None
+    known = all(root in args or _number(graph, root) is not None for root in roots)
+    return None if known else Region(outputs, tuple(args))
+
+
+def _number(graph: EGraph, ref: ClassRef) -> Tensor | None:
+    for member in graph.classes.get(ref, ()):
+        if isinstance(member, Op) and member.name == "Full" and member.type.size == 1:
+            return member
+    return None
 
 
 def _step(region: Region, kernel: Kernel, roots: Sequence[ClassRef]) -> PlanStep:

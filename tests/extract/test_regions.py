@@ -18,6 +18,7 @@ from eqsynth.egraph.segments import cut, stitch
 from eqsynth.extract import regions
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel
+from eqsynth.extract.handing import SIDES, handed
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
@@ -105,6 +106,18 @@ def test_values_that_live_together_are_not_parted(costs: CostModel) -> None:
 def test_the_results_of_a_program_end_one_span(costs: CostModel) -> None:
     _, _, found = searched(two_results(), costs)
     assert set(spans(found.plan).parts[-1].results) == set(found.plan.outputs)
+
+
+def test_numbers_are_said_and_no_arguments(costs: CostModel) -> None:
+    """OpenVINO takes x == 0, and not x == c for any c that it is called with."""
+    _, graph, found = searched(ops.relu(X @ W) * 0.5 + 1.0, costs)
+    parted = spans(found.plan)
+    (engine,) = engines(["inductor"])
+    for side in SIDES:
+        whole = parted.joined(0, len(parted.parts))
+        (step,) = handed(graph, found.plan, whole, (engine, side))
+        assert isinstance(step.member, Region)
+        assert sorted(arg.shape for arg in step.member.args) == sorted([X.shape, W.shape])
 
 
 @pytest.mark.rotating
