@@ -9,8 +9,11 @@ random (``tests/egraph/test_hostile_tactics.py``). That is neither a proof by Z3
 rule, and is told as what it is: ``by law``.
 
 ``tests/verify/test_laws.py`` watches saturations: each step of a law below has to be of a function
-that is named beside it. A law that isn't here computes its answers itself (``COMPUTED`` of
-``egraph/tactics/table.py``).
+that is named beside it.
+
+Two laws compute their answers themselves (``COMPUTED`` of ``egraph/tactics/table.py``): the forms
+in which proofs meet. Their proof is written where they are computed (``ARGUED``), with a test of
+random arguments as its obligation, and is told as such.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "iterator-merge": ("uncount",),
     "iterator-split": ("same",),
     "like-terms": ("rearrange",),
+    "match-conv-transpose2d": ("match",),
     "match-conv2d": ("match",),
     "match-epilogue": ("match",),
     "match-g2bmm": ("match",),
@@ -76,7 +80,17 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 """Functions of the calculus by the law that proposes their arguments."""
 
 
+_EXPANSION: Final = ("eqsynth/egraph/tactics/expansion.py", "tests/egraph/test_expansion.py")
+
+ARGUED: Final[Mapping[str, tuple[str, str]]] = {
+    "expand": _EXPANSION, "expand-cancels": _EXPANSION,
+}  # fmt: skip
+"""Of laws that compute their answers: the file whose docstring proves them, and the test of it."""
+
+
 def behind(law: str) -> str:
-    """Where a law's equality is argued; empty for a law that computes its answers itself."""
-    names = WRITTEN.get(law, ())
-    return ", ".join(f"calculus.{name}" for name in names)
+    """Where a law's equality is argued; empty if it isn't."""
+    if law in ARGUED:
+        proof, test = ARGUED[law]
+        return f"the proof that {proof} begins with (tested: {test})"
+    return ", ".join(f"calculus.{name}" for name in WRITTEN.get(law, ()))

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from eqsynth.calculus.define import sides
 from eqsynth.calculus.notation import instantiate
+from eqsynth.egraph.defined import comprehension
+from eqsynth.egraph.tactics.opening import recounted
 from eqsynth.egraph.tactics.phases import phase_select
 from eqsynth.egraph.tactics.transposed import match_conv_transpose2d
 from eqsynth.frontend.expression import program_of
@@ -17,29 +20,28 @@ from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Prod, Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing import assert_egraph_consistent
-from tests.egraph.programs import saturate
+from tests.egraph.programs import RULES, saturate
 from tests.rules.test_einnet import C, F, matmul_and_taps_of_one_phase
 from tests.terms import assert_equal, it, leaf, op
 
 Pair = tuple[int, int]
 
-# Output i sums taps k at pixels u with s*u + d*k = i + p; all other taps read far outside. Filter f
-# is one of m, of the group f // m.
-TRANSPOSED = (
-    "(x, w; s, t, p, q, d, h, m, e, c) [n, f, i, j] = sum(c, k, l) x[n, f // m * e + c,"
-    " (i + p - d*k) // s + (i + p - d*k) % s * 99, (j + q - h*l) // t + (j + q - h*l) % t * 99]"
-    " * w[f // m * e + c, f % m, k, l]"
-)
 X = leaf("x", 2, 4, 3, 2)
+
+
+def defined(whole: Op) -> Scope:
+    """What the operator is: output i sums taps k at pixels u with s*u + d*k = i + p; all other taps
+    read far outside."""
+    by = comprehension(whole, RULES.meanings)
+    assert by is not None
+    return instantiate(by.text, by.tensors, by.numbers, whole.shape)
 
 
 def transposed(s: Pair, p: Pair, o: Pair, d: Pair, groups: int, kernel: Pair) -> tuple[Op, Scope]:
     """The operator, and its taps of one phase."""
     w = leaf("w", 4, 3, *kernel, constant=True)
     whole = op("ConvTranspose2d", X, w, attrs=(s, p, o, d, groups))
-    channels = 4 // groups
-    scope = instantiate(TRANSPOSED, (X, w), (*s, *p, *d, 3, channels, channels), whole.shape)
-    assert isinstance(scope, Scope)
+    scope = defined(whole)
     phases = phase_select(canonical(scope))
     selected = phases.scope if phases else canonical(scope)
     # As the rules of indices write them: (i - 2*k) // 2 = i // 2 - k.
@@ -56,6 +58,13 @@ def simplified(leaf: Scalar) -> Scalar:
 def operators(term: Tensor | None) -> list[Op]:
     found = topological([term]) if term is not None else ()
     return [t for t in found if isinstance(t, Op) and t.name == "ConvTranspose2d"]
+
+
+def opens_to(found: Tensor, scope: Scope) -> bool:
+    """The term that was found is, as defined, the scope: steps of the calculus lead there."""
+    meanings = [(own, by) for own in operators(found)
+                if (by := comprehension(own, RULES.meanings)) is not None]  # fmt: skip
+    return recounted(*sides(found, scope, tuple(meanings))) is not None
 
 
 CASES = [
@@ -76,6 +85,7 @@ def test_its_attributes_are_those_of_the_equation(
     found = match_conv_transpose2d(scope)
     assert found is not None and operators(found) == [whole]
     assert_equal(scope, found)
+    assert opens_to(found, scope)
 
 
 def one_axis(over: Index, at: Index, weights: int, image: int = 3, outputs: int = 6) -> Scope:
@@ -95,6 +105,7 @@ def test_one_axis_is_one_of_two() -> None:
     (whole,) = operators(found)
     assert whole.attrs == ((1, 2), (0, 1), (0, 0), (1, 1), 1)
     assert_equal(scope, found)
+    assert opens_to(found, scope)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +123,7 @@ def test_the_output_may_be_an_index_of_one_operand(
     found = match_conv_transpose2d(scope)
     assert operators(found)
     assert_equal(scope, found)
+    assert opens_to(found, scope)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +145,7 @@ def test_one_output_is_summed_over_what_meets_in_it(
     stride, padding, more, dilation = attrs
     assert whole.attrs == ((1, stride), (0, padding), (0, more), (1, dilation), 1)
     assert_equal(scope, found)
+    assert opens_to(found, scope)
     # One step further, and the line has a third tap, which isn't summed.
     further = one_axis(over + dilation, at, weights + stride, image=9, outputs=1)
     assert not operators(match_conv_transpose2d(further))
@@ -143,8 +156,7 @@ def test_both_axes_of_one_element() -> None:
     w = leaf("w", 4, 3, 3, 3, constant=True)
     whole = op("ConvTranspose2d", x, w, attrs=((2, 2), (2, 2), (0, 0), (1, 1), 1))
     assert whole.shape == (2, 3, 1, 1)
-    scope = instantiate(TRANSPOSED, (x, w), (2, 2, 2, 2, 1, 1, 3, 4, 4), whole.shape)
-    selected = phase_select(canonical(scope))
+    selected = phase_select(canonical(defined(whole)))
     assert selected is not None and operators(match_conv_transpose2d(selected.scope)) == [whole]
 
 
@@ -214,7 +226,7 @@ def test_what_it_means_is_turned_into_it(
 ) -> None:
     x, w = leaf("x", 1, 2, size, size), leaf("w", 2, 3, *kernel, constant=True)
     whole = op("ConvTranspose2d", x, w, attrs=(s, p, (0, 0), d, 1))
-    graph = saturate(instantiate(TRANSPOSED, (x, w), (*s, *p, *d, 3, 2, 2), whole.shape))
+    graph = saturate(defined(whole))
     found = [m for members in graph.classes.values() for m in members if isinstance(m, Op)]
     assert whole.attrs in [m.attrs for m in found if m.name == "ConvTranspose2d"]
     assert_egraph_consistent(graph)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pathlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import eqsynth
 from eqsynth.calculus.deriving import LAWS as CALCULUS
 from eqsynth.calculus.deriving import derive
 from eqsynth.egraph import asking
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Phase
+from eqsynth.egraph.tactics.expansion import expanded
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.table import COMPUTED, LAWS
-from eqsynth.verify.laws import WRITTEN, behind
+from eqsynth.rules import RuleSet, load_rules
+from eqsynth.verify.laws import ARGUED, WRITTEN, behind
 from tests.egraph.programs import LIMITS, PROGRAMS, RULES
 
 
@@ -40,8 +45,10 @@ class Watched:
 
         monkeypatch.setattr(asking, "applied", watched)
 
-    def saturate(self, program: str, phases: Sequence[Phase] = DEFAULT_PHASES) -> None:
-        saturate_terms([PROGRAMS[program]()], RULES, phases, LIMITS, False)
+    def saturate(
+        self, program: str, phases: Sequence[Phase] = DEFAULT_PHASES, rules: RuleSet = RULES
+    ) -> None:
+        saturate_terms([PROGRAMS[program]()], rules, phases, LIMITS, False)
 
     def unnamed(self) -> dict[str, set[str]]:
         """Functions of steps that aren't named beside their laws."""
@@ -56,8 +63,10 @@ def test_answers_are_steps_of_the_calculus(monkeypatch: pytest.MonkeyPatch) -> N
         watched.saturate(program)
     assert len(watched.said) >= 10 and watched.said <= WRITTEN.keys()
     assert watched.unnamed() == {}
-    # The watch can tell: a law that computes its answers itself is seen.
-    assert watched.terms and watched.terms & LAWS.keys() <= COMPUTED
+    # The watch can tell: a law that computes its answers itself is seen, in proofs.
+    assert not watched.terms & LAWS.keys()
+    watched.saturate("distributivity", PROVE_PHASES, load_rules())
+    assert watched.terms & LAWS.keys() and watched.terms & LAWS.keys() <= COMPUTED
 
 
 @pytest.mark.slow
@@ -79,10 +88,22 @@ def test_every_law_either_says_steps_or_computes() -> None:
     assert WRITTEN.keys() | COMPUTED == LAWS.keys() and not WRITTEN.keys() & COMPUTED
 
 
+def test_a_law_that_computes_has_a_written_proof_and_a_test() -> None:
+    assert ARGUED.keys() == COMPUTED
+    root = pathlib.Path(eqsynth.__file__).parents[1]
+    for law, (proof, test) in ARGUED.items():
+        said = ast.get_docstring(ast.parse((root / proof).read_text(encoding="utf-8"))) or ""
+        assert "Proof." in said and test in said
+        # The test is of the function that the law's answers come from.
+        tested = (root / test).read_text(encoding="utf-8")
+        assert f"import MAX_PIECES, {expanded.__name__}" in tested
+        assert inspect.getsourcefile(expanded) == str(root / proof) and proof in behind(law)
+
+
 def test_what_stands_behind_a_law_is_argued() -> None:
     known = {function.__name__: function for function in (*CALCULUS.values(), derive)}
     for names in WRITTEN.values():
         for name in names:
             assert "Raises" in (known[name].__doc__ or ""), name
             assert inspect.getmodule(known[name]).__doc__, name
-    assert behind("expand") == ""
+    assert behind("no-such-law") == ""

@@ -16,7 +16,7 @@ from eqsynth.calculus.scopes import traversal_iterators
 from eqsynth.egraph.tactics import contraction, derivation, merging, substitution, windows
 from eqsynth.egraph.tactics.opening import definitions, matched
 from eqsynth.egraph.tactics.paths import Path
-from eqsynth.egraph.tactics.requests import Later, Law, inlinable, settled, some
+from eqsynth.egraph.tactics.requests import Later, Law, inlinable, settled
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
@@ -212,7 +212,7 @@ def matching(
         phased: its output is read by quotient and remainder.
     """
 
-    def law(view: View, row: Sequence[Any]) -> Iterable[Steps | Tensor]:
+    def law(view: View, row: Sequence[Any]) -> Iterable[Steps]:
         scope = settled(view, row)
         if scope is None or (not phased and _has_first(scope)):
             return []
@@ -220,8 +220,6 @@ def matching(
             # Gathering for an index that a substitution makes bare would only copy more.
             return []
         found = match(scope)
-        if found is None or phased:
-            return some(found)
-        return matched(scope, found, definitions(view, found))
+        return [] if found is None else matched(scope, found, definitions(view, found))
 
     return law

@@ -4,10 +4,35 @@
     L_i sum_k (a[i, k] - m[i]) * c[i]        ->  L_i c[i] * {sum_k a}[i] - n * m[i] * c[i]
     L_i sum_k x[i, n - 1 - k] * w[n - 1 - k] ->  L_i sum_k x[i, k] * w[k]
 
-Four equalities in a row, each stated at its function: a read is the body of what is read, and its
-fill outside (:meth:`_Pieces.written_out`); a scope is the pieces of its box put together
-(:func:`expanded`); a body is its polynomial (``ir/polynomial.py``); a sum is summed term by term,
-and what doesn't depend on what is summed stands outside (:func:`summed`).
+Equalities in a row, each a function here or in the neighbours:
+
+Proof. Let the scope be ``L_X R_Y f``, R its reducer, and look at one element x of X, where all that
+either side computes is a finite number.
+
+1. Pieces (:func:`_joined`). X and Y are boxes, and cuts part them into boxes that are disjoint and
+   together all of them. An element of a concatenation is that of the piece that it lies in, and
+   reducers are associative and commutative: R over Y is what R makes of its values over the parts.
+2. Writing out (:meth:`_Pieces.written_out`). On a piece, ``v % n`` is ``v - k*n`` and ``v // n`` is
+   k where all values of v lie between k*n and (k+1)*n. A read that is in range everywhere is the
+   body of what is read, at its index, since ``t = L g``; one that is so nowhere is its fill. One
+   that is in parts stays, but for a sum g of which one term alone can be other than zero there, and
+   leaves its tensor where the read left g: in range both are that term, outside both are the fill.
+   A comparison that holds everywhere, or nowhere, is a truth. What can't be told cuts the piece or
+   stays. f is a function of what it reads, so equals may be put for equals in it.
+3. Other iterators (``sums.reindexed``). ``k -> n - 1 - k`` and ``k -> (k + c) % n`` are bijections
+   of [0, n), and are applied where k runs over all of it: R meets the same values.
+4. Polynomials (``ir/polynomial.py``). The body is its polynomial; argued there, by function.
+5. Sums (``sums.summed``). A sum of terms is the sum of their sums; what k doesn't occur in stands
+   outside; an iterator that is idle counts its values; and ``sum_{y,z} g(y) h(z)`` is ``{sum_y g}
+   {sum_z h}``. Where a factor is zero but for u = k - e in [0, n), and all u + e are values of k,
+   those terms are all: a sum over u.
+6. One piece of two (:func:`_one_slab`). Neighbours are one where their bodies are the same, or are
+   so with the number of a piece of one value in the place of the iterator.
+
+The obligation is ``tests/egraph/test_expansion.py``: random scopes (reads beyond borders, mirrored
+and rotated; maps of maps; all functions) and their forms have the same values. What the proof
+doesn't say is how either side rounds, or what it is where a part of it is no finite number: the
+rules that ask for the form are of ``proof`` numerics.
 
 It is the meeting point of proofs: two programs of one expanded form are equal. To compute by it
 would often be slower than what it is made from, so it isn't looked for in optimizing.

@@ -4,24 +4,30 @@
                                 =  sum_{q,r} x[i, q, r] * w[9*q + r, j]         k = 9*q + r
 
 The operator counts by its own iterators; recounted by those of the scope it has to be the scope.
+
+    conv_transpose(x, w)  =  sum_{c,k} x[c, (i + 1 - k) // 2 + (i + 1 - k) % 2 * 20] * w[c, k]
+                          =  sum_{c,q} x[c, (i + 1) // 2 - q] * w[c, 2*q + (i + 1) % 2]
+
+What it reads far outside of its image has no place in the scope: k is the tap that the scope reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 
 from eqsynth.calculus.define import Comprehension, Meanings, sides
 from eqsynth.calculus.deriving import Match, Step, Steps, derive
 from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.scopes import bare, reduction_iterators
 from eqsynth.egraph.defined import comprehension
+from eqsynth.egraph.tactics.phases import phase_select
 from eqsynth.egraph.view import View
 from eqsynth.errors import LawError
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import least_form
-from eqsynth.ir.normal import remembered
-from eqsynth.ir.scalar import indices_of
+from eqsynth.ir.normal import canonical, remembered
+from eqsynth.ir.scalar import indices_of, reads
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 
 # A window has two axes, which may be turned round; as many channels may be as long.
@@ -63,7 +69,7 @@ def recounted(opened: Scope, scope: Scope) -> tuple[Step, ...] | None:
     form = least_form(scope)
     if least_form(opened) == form:
         return ()
-    for steps in _recounts(opened, scope):
+    for steps in chain(_recounts(opened, scope), _of_one_phase(opened, scope)):
         try:
             end = derive(opened, steps)
         except LawError:
@@ -100,6 +106,27 @@ def _recounts(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
         counts = [Count(it, value.substitute(image.__getitem__), tuple(new))
                   for it, value, new in found]  # fmt: skip
         yield (Recount(tuple(counts)),)
+
+
+def _of_one_phase(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
+    """The taps that the scope sums, where the operator sums all of them: one phase of a window, or
+    the taps that meet the pixels which the scope goes through."""
+    phases = phase_select(canonical(opened))
+    if phases is not None:
+        yield phases.steps
+    fresh = {it: It(len(opened.extents) + n, it.extent)
+             for n, it in enumerate(reduction_iterators(scope))}  # fmt: skip
+    reduced = {bare(it): it for it in reduction_iterators(opened)}
+    others = {read.tensor: read.index for read in reads(scope.body)}
+    for read in reads(opened.body):
+        counts = []
+        for own, other in zip(read.index, others.get(read.tensor, ()), strict=False):
+            its = [fresh[it] for it in other.iterators() if it in fresh]
+            if own in reduced and (len(other.terms) > 1 or other.const):
+                value = other.substitute(lambda it: bare(fresh.get(it, it)))
+                counts.append(Count(reduced[own], value, tuple(its)))
+        if counts:
+            yield (Recount(tuple(counts)),)
 
 
 def _divisors(scope: Scope, it: It) -> list[int]:

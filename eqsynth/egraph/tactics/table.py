@@ -407,9 +407,7 @@ LAWS: Final[dict[str, Law]] = {
 
 # Laws that still compute their answers themselves: what they say is taken as it is. All others say
 # steps of the calculus, which whoever unites applies (``answers.py``).
-COMPUTED: Final = frozenset({
-    "expand", "expand-cancels", "match-conv-transpose2d",
-})  # fmt: skip
+COMPUTED: Final = frozenset({"expand", "expand-cancels"})
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
