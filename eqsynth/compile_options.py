@@ -16,7 +16,7 @@ from eqsynth.extract.target import CPU
 from eqsynth.lower.backends import engines
 from eqsynth.numerics import rule_files, rules_of
 from eqsynth.pipeline import optimize
-from eqsynth.settings import Settings
+from eqsynth.settings import Settings, flags
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
 # Arguments of `optimize` that are the backend's own business.
@@ -63,11 +63,7 @@ class Asked:
         sizes = given.pop("sizes", _SIZES)
         if isinstance(sizes, bool) or not isinstance(sizes, int) or sizes < 0:
             raise _wrong("sizes", sizes, "a number of sizes, 0 or more")
-        for name, default in defaults.items():
-            value = given.get(name, default)
-            allowed = (bool, type(None)) if default is None else (bool,)
-            if name in _FLAGS and not isinstance(value, allowed):
-                raise _wrong(name, value, "True or False")
+        flags(given, where=_WHERE)
         _check_values({**defaults, **given})
         fast = mode == FAST_START
         return cls(given, sizes, None if fast else mode, fast)
@@ -77,8 +73,6 @@ class Asked:
         """Whether the faster program is the better one."""
         return bool(self.options.get("objective", "time") == "time")
 
-
-_FLAGS: Final = ("check", "strict", "explain", "certify", "own_constants", "progress")
 
 
 def _check_values(values: Mapping[str, Any]) -> None:

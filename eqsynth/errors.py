@@ -143,6 +143,10 @@ class WeightError(EqsynthError):
     """Weights that a program can't take, or that have changed under it; `where` names one."""
 
 
+class FileError(EqsynthError, OSError):
+    """A file that a user asks for and that can't be written; `where` is its path."""
+
+
 class EquivalenceError(EqsynthError):
     """Two programs that should agree and do not.
 

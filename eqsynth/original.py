@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,7 +27,7 @@ from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
 from eqsynth.lower.backends import random_inputs
 from eqsynth.lower.holders import inside
-from eqsynth.lower.places import HOST, Place, moved, ported
+from eqsynth.lower.places import HOST, Place, moved, ported, users_default
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.weights import tensor_at
@@ -87,7 +88,9 @@ class Original:
     @cached_property
     def call(self) -> Callable[..., Any]:
         """Called as the user calls it."""
-        return self.module if self.module is not None else self._plain(Report())
+        if self.module is None:
+            return self._plain(Report())
+        return self.module if self.place.device == HOST else _as_the_user_calls(self.module)
 
     def program(self, report: Report) -> CompiledProgram:
         """The original as a CompiledProgram; ``report.reason`` says why."""
@@ -182,6 +185,19 @@ def on_host(
         ) from error
     args, kwargs = moved((args, kwargs), HOST)
     return here, args, kwargs
+
+
+def _as_the_user_calls(module: torch.nn.Module) -> Callable[..., Any]:
+    """A module on a GPU may make tensors there by ``torch.set_default_device("cuda")``."""
+    users = users_default()
+    if isinstance(users, nullcontext):
+        return module
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with users:
+            return module(*args, **kwargs)
+
+    return call
 
 
 def _is(one: Any, other: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -42,6 +43,7 @@ from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.backends import is_here, place_of, target_here
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.holders import Opened, inside
+from eqsynth.lower.places import host_by_default, users_default
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.original import Original, on_host
@@ -49,13 +51,14 @@ from eqsynth.planned import plan
 from eqsynth.progress import Progress
 from eqsynth.report import Report
 from eqsynth.running import Run
-from eqsynth.settings import Settings, aimed_at
+from eqsynth.settings import Settings, aimed_at, flags
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
 
+@host_by_default
 def optimize(
     program: torch.nn.Module | ExportedProgram | Expr | Sequence[Expr] | str | os.PathLike[str]
     | bytes | ModelProto,
@@ -147,6 +150,8 @@ def optimize(
     >>> layer = torch.nn.Linear(8, 8).eval()
     >>> program = optimize(layer, (torch.ones(2, 8),), time_limit_s=10)  # doctest: +SKIP
     """
+    asked_for = {"check": check, "strict": strict, "explain": explain, "certify": certify}
+    flags({**asked_for, "own_constants": own_constants, "progress": progress}, where="optimize")
     args, kwargs = arguments(example_inputs, example_kwargs)
     if is_exported(program):
         program, args, kwargs = module_of_exported(program, args, kwargs)
@@ -183,7 +188,8 @@ def optimize(
             if kind != CPU:
                 # What is captured is a copy on the host; it is held against the module where it is.
                 module, args, kwargs = on_host(module, args, kwargs)
-            module, args, kwargs = opened(module, args, kwargs, *limits)
+            with users_default() if kind == CPU else nullcontext():
+                module, args, kwargs = opened(module, args, kwargs, *limits)
             if kind != CPU and isinstance(module, Opened):
                 raise CaptureError(
                     "objects that hold tensors are captured on the CPU only",

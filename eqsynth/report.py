@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eqsynth import notebook
@@ -17,6 +16,7 @@ from eqsynth.extract.timing import OperatorTimes, Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op
 from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.written import written
 
 if TYPE_CHECKING:
     import torch
@@ -313,6 +313,7 @@ class Report:
         Raises:
             EqsynthError: there was no program to draw.
             EquivalenceError: the log doesn't contain what makes the programs equal.
+            FileError: the file can't be written.
         """
         if self.page is None:
             raise EqsynthError(
@@ -321,7 +322,9 @@ class Report:
                 expected="a report of optimize that has captured the program",
                 hint="print(report) tells why there was no search",
             )
-        Path(path).write_text(self.page(self), encoding="utf-8")
+        page = self.page(self)
+        with written(path) as place:
+            place.write_text(page, encoding="utf-8")
 
     def original_is_kept(self, parameters: int) -> None:
         """Figures of what runs are those of the original, which holds nothing for itself.

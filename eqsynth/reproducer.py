@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-import tempfile
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ import torch
 
 from eqsynth import kept
 from eqsynth.ambient import Ambient
+from eqsynth.written import written
 
 _KEPT: Final = 20  # failures
 _MOST_BYTES: Final = 512 << 20
@@ -106,8 +106,10 @@ def _written(
     home = kept.directory("reproducers")
     path = home / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.py"
     home.mkdir(parents=True, exist_ok=True)
-    _at_once(path.with_suffix(".pt"), lambda file: torch.save(tensors, file))
-    _at_once(path, lambda file: Path(file).write_text(text, encoding="utf-8"))
+    with written(path.with_suffix(".pt")) as place:
+        torch.save(tensors, place)
+    with written(path) as place:
+        place.write_text(text, encoding="utf-8")
     _forget_old(home)
     return path
 
@@ -191,17 +193,6 @@ def _plain(value: torch.Tensor, left: int) -> tuple[Any, int]:
     if isinstance(value, torch.nn.Parameter):
         return value, left - size
     return value.detach(), left - size
-
-
-def _at_once(path: Path, write: Any) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="new-")
-    os.close(descriptor)
-    try:
-        write(name)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _forget_old(home: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -132,3 +133,29 @@ def positive(value: object, name: str, *, where: str) -> None:
             got=repr(value),
             expected='a number above 0; float("inf") for no limit',
         )
+
+
+FLAGS: Final = ("check", "strict", "explain", "certify", "own_constants", "progress")
+"""Arguments of ``optimize`` that say yes or no."""
+
+
+def flags(values: Mapping[str, object], *, where: str) -> None:
+    """Refuses what is neither ``True`` nor ``False``: ``strict="no"`` would be taken for yes.
+
+    Args:
+        values: arguments of ``optimize``; those that aren't in :data:`FLAGS` aren't looked at.
+        where: the function that the user called.
+
+    Raises:
+        EqsynthError: such an argument. ``progress=None`` is fine: whether it is shown is decided by
+            the terminal.
+    """
+    for name in FLAGS:
+        value = values.get(name, False)
+        if not isinstance(value, bool) and not (name == "progress" and value is None):
+            raise EqsynthError(
+                f"{where}: {name} is neither True nor False",
+                got=repr(value)[:200],
+                expected="True or False",
+                hint="a word or a number isn't taken for one of the two",
+            )

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,10 @@ def mlp(dtype: torch.dtype = torch.float32) -> nn.Module:
         ({"node_limit": [1]}, "[1]"),
         ({"memory_limit": -5}, "-5"),
         ({"memory_limit": "4G"}, "'4G'"),
+        ({"strict": "yes"}, "'yes'"),
+        ({"own_constants": 0}, "0"),
+        ({"check": None}, "None"),
+        ({"progress": "no"}, "'no'"),
     ],
 )
 def test_unknown_settings_are_refused(settings: dict[str, Any], got: str) -> None:
@@ -556,6 +561,57 @@ def test_a_buffer_that_the_module_assigns() -> None:
     assert program.report.reason
     for _ in range(3):
         agrees(program, theirs, X)
+
+
+def test_weights_that_the_module_writes_into() -> None:
+    """``max_norm`` scales the rows that are asked for. Optimizing asks for random ones, so the
+    weights are as before afterwards, and the module stays as it is."""
+    table = nn.Embedding(10, 4, max_norm=0.1).eval()
+    before = table.weight.clone()
+    program = quick(table, (torch.tensor([1, 2]),))
+    assert torch.equal(table.weight, before)
+    assert program.original is not None and "writes into a weight" in program.report.reason
+    agrees(program, table, torch.tensor([3, 1]))
+
+
+class _Rows(nn.Module):
+    """A result of a generated kernel, a constant that is made in the call, and one on the default
+    device."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        made = torch.full((4,), 2.0, device=x.device)
+        return torch.softmax(x, -1) * made, (x.sin() * x.exp())[:, :3]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["set_default_device", "a block"])
+def test_a_default_device_is_for_the_users_tensors(whole: bool, tmp_path: Path) -> None:
+    """What names no device is made on it by torch; programs, and what is made to find them, are on
+    the CPU all the same."""
+    model, earlier = _Rows().eval(), quick(_Rows().eval(), (X,))
+    eqsynth.save(earlier, tmp_path / "rows.eqsynth")
+    if whole:
+        torch.set_default_device("meta")
+    try:
+        with nullcontext() if whole else torch.device("meta"):
+            found = quick(model, (X,))
+            loaded = eqsynth.load(tmp_path / "rows.eqsynth")
+            earlier.refresh(model)
+            results = [program(X) for program in (found, loaded, earlier)]
+            assert torch.empty(1).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
+    assert found.original is None, found.report.reason
+    for result in results:
+        for got, expected in zip(result, model(X), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+def test_what_a_module_makes_on_the_default_device_is_seen() -> None:
+    model = module(lambda self, x: (x + 1, torch.zeros(2)))
+    with torch.device("meta"):
+        program = quick(model, (X,))
+        assert program.original is not None and "isn't on the CPU" in program.report.reason
+        assert program(X)[1].device.type == "meta"
 
 
 def test_an_input_that_the_module_changes() -> None:

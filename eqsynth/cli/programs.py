@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from eqsynth import written
 from eqsynth.cli import models
 from eqsynth.cli.output import AsJson, Certify, fail, print_json, say, table
 from eqsynth.errors import EqsynthError
@@ -72,6 +73,7 @@ def optimize(
 
     begin = time.monotonic()
     try:
+        written.check(out)
         found = models.model(model)
         options: dict[str, Any] = {
             "objective": objective,
@@ -88,7 +90,9 @@ def optimize(
         elif out.suffix == ".pt2":
             import torch
 
-            torch.export.save(best.to_exported(), out)
+            exported = best.to_exported()
+            with written.written(out) as place:
+                torch.export.save(exported, place)
         else:
             save(best, out)
     except EqsynthError as error:
@@ -194,13 +198,17 @@ def run(
 
     loaded = _loaded(program, recompile)
     try:
+        if out is not None:
+            written.check(out)
         args, kwargs = models.arguments(loaded, inputs)
         result = loaded(*args, **kwargs)
         took = time_one(lambda: loaded(*args, **kwargs))
+        if out is not None:
+            # Given a path, torch tells of a full disk by an error of its own.
+            with written.written(out) as place, place.open("wb") as file:
+                torch.save(result, file)
     except EqsynthError as error:
         fail(error)
-    if out is not None:
-        torch.save(result, out)
     values = [
         f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
         for x in tree_leaves(result)
@@ -273,8 +281,6 @@ def _profile_device(kind: str, out: Path | None, as_json: bool) -> None:
         carried.write(target, path)
     except EqsynthError as error:
         fail(error)
-    except OSError as error:
-        fail(EqsynthError("the profile can't be written", where=str(out), got=str(error)))
     if as_json:
         say(target.to_json())
         return

@@ -12,15 +12,17 @@ from pathlib import Path
 from eqsynth import kept
 from eqsynth.errors import EqsynthError
 from eqsynth.extract.target import KINDS, Target
+from eqsynth.written import written
 
 
 def write(target: Target, path: str | os.PathLike[str]) -> None:
     """Writes the file.
 
     Raises:
-        OSError: it can't be written.
+        FileError: it can't be written.
     """
-    Path(path).write_text(target.to_json() + "\n", encoding="utf-8")
+    with written(path) as place:
+        place.write_text(target.to_json() + "\n", encoding="utf-8")
 
 
 def read(name: str | os.PathLike[str]) -> Target:

@@ -300,15 +300,16 @@ def try_out(
 ) -> Any:
     """The result of the module: capture doesn't see all that torch refuses, such as mixed dtypes.
 
-    Buffers are as before afterwards.
+    Buffers and parameters are as before afterwards.
 
     Raises:
         EqsynthError: the module fails on its example inputs.
-        CaptureError: it assigns a new tensor to a buffer, which nothing outside of it can follow.
+        CaptureError: it assigns a new tensor to a buffer, which nothing outside of it can follow,
+            or writes into a parameter.
     """
     kwargs = kwargs or {}
     try:
-        with torch.no_grad(), kept_buffers(module) as assigned:
+        with torch.no_grad(), kept_buffers(module) as assigned, _kept_weights(module) as changed:
             result = module(*_copied(args), **_copied(dict(kwargs)))
     except Exception as error:  # whatever a user's module raises
         kinds = [*map(_kind, args), *(f"{name}={_kind(v)}" for name, v in kwargs.items())]
@@ -327,7 +328,41 @@ def try_out(
             expected="the same tensor",
             hint="change it in place (add_, copy_); the original runs as it is",
         )
+    if changed:
+        raise CaptureError(
+            "the module writes into a weight",
+            where=changed[0],
+            got="a parameter that a call has written into",
+            expected="parameters that calls read; what calls change in buffers",
+            hint="nn.Embedding(max_norm=…) does so: scale its rows once, and leave max_norm out",
+        )
     return result
+
+
+@contextmanager
+def _kept_weights(module: torch.nn.Module) -> Iterator[list[str]]:
+    """Gives parameters that a call writes into their values back; their names are then in the list.
+
+    ``nn.Embedding(max_norm=1.0)`` scales the rows that it is asked for. Tried on random inputs, it
+    would scale rows that no user has asked for.
+    """
+    own = [(name, p, _changes(p), p.clone()) for name, p in module.named_parameters()]
+    changed: list[str] = []
+    try:
+        yield changed
+    finally:
+        with torch.no_grad():
+            for name, parameter, before, value in own:
+                if before is not None and _changes(parameter) == before:
+                    continue
+                if before is not None or not _same(parameter, value):
+                    changed.append(name)
+                    parameter.copy_(value)
+
+
+def _changes(tensor: torch.Tensor) -> int | None:
+    """How often torch has written into a tensor; None of those in which it doesn't count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 @contextmanager

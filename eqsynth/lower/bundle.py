@@ -15,19 +15,19 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO, Any, Final
 
 import torch
 
 from eqsynth.errors import LoweringError
 from eqsynth.lower.manifest import row, rows, shape, text
+from eqsynth.lower.places import host_by_default
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.program_data import Parts, from_parts, to_parts
 from eqsynth.lower.torch_scalars import as_bytes
+from eqsynth.written import written
 
 FORMAT: Final = "eqsynth program"
 VERSION: Final = 6
@@ -43,6 +43,7 @@ _DTYPES: Final = {
 _MANIFEST, _LIBRARY = "manifest.json", "kernels"
 
 
+@host_by_default
 def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
     """Writes a program to a file, whole or not at all.
 
@@ -52,18 +53,14 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
     Raises:
         LoweringError: the program has parts that are no plain data: an operator with a subgraph as
             its argument, an original that ``torch.export`` refuses, arguments of other classes.
+        FileError: the file can't be written.
     """
-    path, parts = Path(path), to_parts(program)
-    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _write(file, parts)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    parts = to_parts(program)
+    with written(path) as place, place.open("wb") as file:
+        _write(file, parts)
 
 
+@host_by_default
 def dumps(program: CompiledProgram) -> bytes:
     """The file that :func:`save` would write."""
     file = io.BytesIO()
@@ -71,11 +68,13 @@ def dumps(program: CompiledProgram) -> bytes:
     return file.getvalue()
 
 
+@host_by_default
 def loads(data: bytes) -> CompiledProgram:
     """The program of a file that :func:`dumps` has made. See :func:`load`."""
     return _load(io.BytesIO(data), "a pickled program")
 
 
+@host_by_default
 def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgram:
     """The program of a file that :func:`save` wrote.
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from eqsynth.lower.other_steps import OtherSteps
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 Opaque = Mapping[str, Callable[..., torch.Tensor]]
 Run = Callable[..., list[torch.Tensor]]
 """The steps of a program: from tensors of fixed types and layouts to its results."""
@@ -83,6 +87,45 @@ class Place:
     def to(self, values: T) -> T:
         """A tree whose tensors lie here."""
         return moved(values, self.device)
+
+
+def host_by_default(function: Callable[P, R]) -> Callable[P, R]:
+    """A function in which a tensor that is made without naming a device is made on the host.
+
+    Who calls it may have said ``torch.set_default_device("cuda")``, or stand in a block of
+    ``torch.device``: that is for the caller's own tensors (:func:`users_default`).
+
+    >>> with torch.device("meta"):
+    ...     host_by_default(torch.ones)(2)
+    tensor([1., 1.])
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            users = torch.get_default_device()
+        except (AssertionError, RuntimeError):  # "cuda", where there is none
+            users = None
+        if users == HOST:
+            return function(*args, **kwargs)
+        token = _users.set(users)
+        try:
+            with HOST:
+                return function(*args, **kwargs)
+        finally:
+            _users.reset(token)
+
+    return called
+
+
+def users_default() -> AbstractContextManager[object]:
+    """In a function that is :func:`host_by_default`: a block in which the caller's default device
+    holds again, since a module of the caller runs there."""
+    users = _users.get()
+    return nullcontext() if users is None else users
+
+
+_users: Final[ContextVar[torch.device | None]] = ContextVar("users default device", default=None)
 
 
 def moved(values: T, device: torch.device) -> T:

@@ -23,7 +23,7 @@ from eqsynth.lower.call_trees import Calls
 from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.graphs import Graphs
 from eqsynth.lower.kept_original import called
-from eqsynth.lower.places import HOST, Place
+from eqsynth.lower.places import HOST, Place, host_by_default
 from eqsynth.lower.steps import (
     Parameter,
     Step,
@@ -233,6 +233,7 @@ class CompiledProgram(torch.nn.Module):
 
     # ---- weights ----------------------------------------------------------------------------
 
+    @host_by_default
     def refresh(self, state: State) -> None:
         """Takes new weights of the same shapes, as after a step of training. Constants are folded
         and packed again by the plan as it is, without a search: in the time of copying them.
@@ -360,6 +361,7 @@ class CompiledProgram(torch.nn.Module):
         if alone and not self.mutations and self._watch is None and self.device == HOST:
             self._alike = Alike(run, list(map(as_read, self.inputs)), result)
 
+    @host_by_default
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.
 
@@ -375,6 +377,7 @@ class CompiledProgram(torch.nn.Module):
 
         write(self._steps(), path)
 
+    @host_by_default
     def to_exported(self) -> torch.export.ExportedProgram:
         """The program, as it was chosen, by operators of torch: an ``ExportedProgram`` that needs
         torch alone and is called as the module was. It is held against this one on random inputs.

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from eqsynth.errors import LoweringError
+from eqsynth.extract.target import CPU
 from eqsynth.ir.inference import window
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, topological
 from eqsynth.ir.types import is_float, promote
@@ -327,24 +328,26 @@ def _unfold(x: Array, axis: int, size: int) -> Array:
 
 
 def _full(shape: Ints, value: float, dtype: str) -> Array:
-    return torch.full(shape, number(value, torch_dtype(dtype)), dtype=torch_dtype(dtype))
+    kind = torch_dtype(dtype)
+    return torch.full(shape, number(value, kind), dtype=kind, device=CPU)
 
 
 def _iota(shape: Ints, axis: int, dtype: str) -> Array:
-    line = torch.arange(shape[axis]).to(torch_dtype(dtype))
+    line = torch.arange(shape[axis], device=CPU).to(torch_dtype(dtype))
     return line.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape)
 
 
 def _interpolation(extents: Ints, align_corners: int, dtype: str) -> Array:
     # What interpolation makes of unit vectors are the columns of its matrix.
-    units = torch.eye(extents[1], dtype=torch.float64)[None]
+    units = torch.eye(extents[1], dtype=torch.float64, device=CPU)[None]
     aligned = bool(align_corners)
     return F.interpolate(units, extents[0], mode="linear", align_corners=aligned)[0].T
 
 
 def _literal(shape: Ints, above: Ints, below: Ints, dtype: str) -> Array:
     # In float64; what is kept of it is the caller's to say.
-    return (torch.tensor(above, dtype=torch.float64) / torch.tensor(below)).reshape(shape)
+    numerators = torch.tensor(above, dtype=torch.float64, device=CPU)
+    return (numerators / torch.tensor(below, device=CPU)).reshape(shape)
 
 
 def _upsample(x: Array, size: Ints, align_corners: int) -> Array:

@@ -32,6 +32,7 @@ from eqsynth.extract.kernel import (
     writing,
 )
 from eqsynth.extract.schedule import Band, Schedule
+from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves
 from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
@@ -256,9 +257,10 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
 
     shape, dtype = kernel.term.shape, getattr(torch, kernel.term.dtype)
     steps = strides(shape, kernel.output)
-    empty = torch.empty_strided
+    # Named, since torch.set_default_device may say another one.
+    empty, host = torch.empty_strided, torch.device(CPU)
     if not kernel.term.type.size:
-        return lambda *_: empty(shape, steps, dtype=dtype)
+        return lambda *_: empty(shape, steps, dtype=dtype, device=host)
     slots: list[Any] = []
     kept: list[torch.Tensor] = []
     position = 0
@@ -276,7 +278,7 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
     if slots == list(range(position)):
 
         def direct(*args: torch.Tensor) -> torch.Tensor:
-            result = empty(shape, steps, dtype=dtype)
+            result = empty(shape, steps, dtype=dtype, device=host)
             function(*args, result)
             return result
 
@@ -284,7 +286,7 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
     varying = [(hole, slot) for hole, slot in enumerate(slots) if isinstance(slot, int)]
 
     def bound(*args: torch.Tensor) -> torch.Tensor:
-        result = empty(shape, steps, dtype=dtype)
+        result = empty(shape, steps, dtype=dtype, device=host)
         values = slots.copy()
         for hole, source in varying:
             values[hole] = args[source]
@@ -301,7 +303,7 @@ def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> torch.Tensor:
     steps = strides(arg.shape, layout)
     if value.stride() == steps:
         return value.detach()
-    dense = torch.empty_strided(arg.shape, steps, dtype=value.dtype)
+    dense = torch.empty_strided(arg.shape, steps, dtype=value.dtype, device=CPU)
     return dense.copy_(value.detach())
 
 
@@ -314,16 +316,17 @@ def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]
         LoweringError: a kernel does not compile, or there is no C compiler to link with.
     """
     names = _names(kernels)
-    return _linked(_compile(names)), names
+    return _linked(_compile(names), len(names)), names
 
 
-def _linked(executable: Any) -> bytes:
+def _linked(executable: Any, kernels: int) -> bytes:
     """
     Raises:
-        LoweringError: there is no C compiler to link with.
+        LoweringError: there is no C compiler to link with, or no room for what it links.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.so"
+        tvm_runtime.check_room(path, (4 << 20) + kernels * (256 << 10))
 
         def linked(target: str, units: Sequence[str], **_: Any) -> None:
             tvm_runtime.link([Path(unit) for unit in units], Path(target))
@@ -364,7 +367,7 @@ def _compiled(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
         # A library takes as long as code in memory, and can be kept. Without a C compiler there is
         # none.
         with suppress(LoweringError):
-            library = _linked(executable)
+            library = _linked(executable, len(names))
             module = tvm_runtime.load_library(library)
             tvm_kept.keep(names, library)
         return {kernel: module[name] for kernel, name in names.items()}

@@ -147,6 +147,28 @@ def link(units: list[Path], target: Path) -> Path:
     return target
 
 
+def check_room(path: Path, count: int) -> None:
+    """Whether a file of so many bytes can be written: where it can't, LLVM, which writes object
+    files, ends the process.
+
+    Raises:
+        LoweringError: it can't.
+    """
+    try:
+        with path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, count)
+        path.unlink()
+    except OSError as error:
+        raise LoweringError(
+            what="there is no room to link kernels",
+            where=str(path.parent),
+            got=error.strerror or str(error),
+            expected=f"{count:,} bytes for a short time",
+            hint="make room there, or name another folder by TMPDIR",
+        ) from error
+
+
 def cache_directory() -> Path:
     """``$EQSYNTH_CACHE`` or the user's cache, and in it native code; a folder of this process's
     own where that can't be written."""

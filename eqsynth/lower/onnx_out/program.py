@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils._pytree import tree_leaves
@@ -18,6 +16,7 @@ from eqsynth.lower.onnx_out.graph import Graph, Value
 from eqsynth.lower.onnx_out.model import to_model
 from eqsynth.lower.onnx_out.operators import emit, region_values
 from eqsynth.lower.torch_calls import plain_calls
+from eqsynth.written import written
 
 if TYPE_CHECKING:
     from eqsynth.lower.program import CompiledProgram
@@ -33,6 +32,7 @@ def write(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
         UnsupportedOperatorError: ONNX can't say a step; ``where`` names its place.
         LoweringError: the program changes buffers.
         EqsynthError: the ``onnx`` package isn't installed.
+        FileError: the file can't be written.
     """
     if find_spec("onnx") is None:
         raise EqsynthError(
@@ -42,18 +42,15 @@ def write(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
         )
     import onnx
 
-    model, path = program_model(program), Path(path)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name) as directory:
-        made = Path(directory) / path.name
+    model = program_model(program)
+    with written(path) as place:
         if sum(x.nbytes for x in program.constants.values()) > _LARGE:
-            data = f"{path.name}.data"
-            onnx.save(model, made, save_as_external_data=True, location=data)
-            onnx.checker.check_model(str(made))
-            os.replace(made.parent / data, path.parent / data)
+            data = f"{place.name}.data"
+            onnx.save(model, place, save_as_external_data=True, location=data)
+            onnx.checker.check_model(str(place))
         else:
             onnx.checker.check_model(model, full_check=True)
-            onnx.save(model, made)
-        os.replace(made, path)
+            onnx.save(model, place)
 
 
 def program_model(program: CompiledProgram) -> Any:
