@@ -13,7 +13,7 @@ against the interpreter.
     same       L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   any sums of one set of products
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
     recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               and back (``uncount``)
-    correlate  L_y sum_k d[y + k] * w[k]  =  L_y sum_p A * {v * u}   by a bilinear algorithm
+    pick       L_x sum_{p,u} A * B * f(u)  =  L_x f(m(x))            sum_p A * B = [u = m(x)]
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
     define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
@@ -27,8 +27,7 @@ its members, or that an operator is what a rule file defines it as. The law hold
 proposes it says where it is from (``hypotheses``).
 
 ``notation.py`` reads comprehensions, the text of definitions; ``views.py`` says what views,
-reductions and fused operators are. ``bilinear.py`` says whether the matrices of a bilinear
-algorithm are right.
+reductions and fused operators are.
 ``deriving.py`` applies laws in a row; ``scopes.py`` makes scopes of parts,
 ``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
 but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing

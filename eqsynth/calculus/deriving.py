@@ -22,9 +22,9 @@ from typing import Any, Final
 from eqsynth.calculus import checking
 from eqsynth.calculus.close import Close, close
 from eqsynth.calculus.commute import Commute, commute
-from eqsynth.calculus.correlate import Correlate, correlate
 from eqsynth.calculus.define import Comprehension, Define, Meanings, define, sides
 from eqsynth.calculus.inline import Inline, inline
+from eqsynth.calculus.pick import Pick, pick
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
@@ -81,7 +81,7 @@ class Whole:
 
 
 Step = (
-    Close | Commute | Correlate | Define | Gather | Inline | Inside | Least | Match | Numbers
+    Close | Commute | Define | Gather | Inline | Inside | Least | Match | Numbers | Pick
     | Place | Reach | Rearrange | Recount | Restrict | Same | Uncount | Ungather | Whole
 )  # fmt: skip
 
@@ -145,10 +145,10 @@ def whole(scope: Scope, given: Whole) -> Tensor:
 
 
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Close: close, Commute: commute, Correlate: correlate, Define: define,
-    Gather: gather, Inline: inline, Inside: inside, Least: least, Match: match, Numbers: number,
-    Place: place, Reach: reach, Rearrange: rearrange, Recount: recount, Restrict: restrict,
-    Same: same, Uncount: uncount, Ungather: ungather, Whole: whole,
+    Close: close, Commute: commute, Define: define, Gather: gather, Inline: inline, Inside: inside,
+    Least: least, Match: match, Numbers: number, Pick: pick, Place: place, Reach: reach,
+    Rearrange: rearrange, Recount: recount, Restrict: restrict, Same: same, Uncount: uncount,
+    Ungather: ungather, Whole: whole,
 }  # fmt: skip
 """The law of each class of arguments."""
 

@@ -66,14 +66,29 @@ def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
 
 
 def _folded(index: Index) -> Index:
-    """The index with ``x - d * (x // d)`` as ``x % d``, where that is shorter."""
+    """The index with ``x - d * (x // d)`` as ``x % d``, and ``x % d + d * (x // d % n)`` as
+    ``x % (d * n)``, where that is shorter."""
     for atom, c in index.terms:
         if isinstance(atom, FloorDiv) and c % atom.divisor == 0:
             x, m = atom.value, -(c // atom.divisor)
-            shorter = index - Index(0, ((atom, c),)) - x * m + x % atom.divisor * m
-            if len(shorter.terms) < len(index.terms):
-                return _folded(shorter)
+            folded = x % atom.divisor * m - x * m
+        elif isinstance(atom, Mod) and (digit := _digit(atom.value)) and c % digit.divisor == 0:
+            x, d, m = digit.value, digit.divisor, c // digit.divisor
+            folded = x % (d * atom.divisor) * m - x % d * m
+        else:
+            continue
+        shorter = index - Index(0, ((atom, c),)) + folded
+        if len(shorter.terms) < len(index.terms):
+            return _folded(shorter)
     return index
+
+
+def _digit(value: Index) -> FloorDiv | None:
+    """``x // d``, if the index is that."""
+    match value:
+        case Index(const=0, terms=((FloorDiv() as atom, 1),)):
+            return atom
+    return None
 
 
 def least(index: Index) -> Index:

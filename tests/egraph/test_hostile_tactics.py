@@ -13,11 +13,11 @@ import pytest
 
 from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.commute import Commute
-from eqsynth.calculus.correlate import Correlate, Window
 from eqsynth.calculus.define import Comprehension, Define
 from eqsynth.calculus.deriving import LAWS as CALCULUS
 from eqsynth.calculus.deriving import Inside, Least, Match, Step, Whole
 from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.pick import Pick
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.recount import Count, Recount, Uncount
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
@@ -40,7 +40,6 @@ from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.requests import Using
 from eqsynth.egraph.tactics.table import COMPUTED, LAWS
-from eqsynth.egraph.tactics.toom_cook import correlation
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, EquivalenceError, LawError
 from eqsynth.ir.index import Index, It
@@ -131,10 +130,10 @@ class Proposals:
     def commute(self, scope: Scope) -> Commute:
         return Commute(self.groups(scope))
 
-    def correlate(self, scope: Scope) -> Correlate:
+    def pick(self, scope: Scope) -> Pick:
         its = [*traversal_iterators(scope), *reduction_iterators(scope), It(0, 1)]
-        out, tap = self.random.choice(its), self.random.choice(its)
-        return Correlate((Window(out, tap, correlation(2, 3)),))
+        summed, picked, value = (self.random.choice(its) for _ in range(3))
+        return Pick(summed, picked, bare(value))
 
     def _operator(self, tensor: Tensor) -> Op:
         """Most often a member of the class, else any operator."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lower_cases import laid_out
 
-from eqsynth.calculus.correlate import Correlate, Window, correlate, literal
+from eqsynth.egraph.tactics.correlating import Window, by_windows, literal
 from eqsynth.egraph.tactics.toom_cook import correlation
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.schedule import Matrices, Schedule
@@ -46,9 +46,10 @@ def scopes(
         Window(It(2 + axis, out[axis]), It(5 + axis, 3), correlation(both[axis], 3))
         for axis in (0, 1)
     )
-    tiled = correlate(scope, Correlate(sliding))
+    tiled = by_windows(scope, sliding)
+    assert tiled is not None
     found = []
-    for term in topological([tiled]):
+    for term in topological([tiled.scope]):
         if isinstance(term, Scope) and not term.constant and any(map(is_literal, args_of(term))):
             assert isinstance(term.body, Prod)
             reads = [f for f in term.body.factors if isinstance(f, Read)]

@@ -2,7 +2,7 @@
 
 A polynomial of degree m + r - 2 is known by its values at m + r - 1 points, one of which may be
 infinity; so a correlation with m outputs and r taps takes as many products. Nothing here is
-trusted: the law that uses the matrices checks them (``calculus/bilinear.py``).
+trusted: the law by which the matrices go again computes what they sum up to (``calculus/pick.py``).
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", §4; Blahut, "Fast
 Algorithms for Signal Processing", §5; the choice of points: Barabasz et al., "Error Analysis and
@@ -12,12 +12,47 @@ Improving the Accuracy of Winograd Convolution for Deep Neural Networks", §6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import gcd, sqrt
 from typing import Final
 
-from eqsynth.calculus.bilinear import Algorithm
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """F(m, r): fewer products, more additions.
+
+        out[j] = sum_k d[j + k] * w[k]                                   m * r products
+               = sum_p A[j, p] * (sum_k G[p, k] * w[k]) * (sum_u B[p, u] * d[u])
+
+    Attributes:
+        output: (m, products), A.
+        filter: (products, r), G.
+        data: (products, m + r - 1), B.
+    """
+
+    output: Matrix
+    filter: Matrix
+    data: Matrix
+
+    @property
+    def outputs(self) -> int:
+        return len(self.output)
+
+    @property
+    def taps(self) -> int:
+        return len(self.filter[0])
+
+    @property
+    def products(self) -> int:
+        return len(self.filter)
+
+    @property
+    def inputs(self) -> int:
+        return self.outputs + self.taps - 1
 
 
 def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:

@@ -1,4 +1,4 @@
-"""Correlation by tiles: matrices proved exact, the law at its edges."""
+"""Correlation by tiles: matrices proved exact, their errors, and what is made of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ import numpy as np
 import pytest
 import sympy
 
-from eqsynth.calculus.bilinear import Algorithm, is_exact
-from eqsynth.calculus.correlate import Correlate, Window, correlate
-from eqsynth.egraph.tactics.correlating import GROWN
-from eqsynth.egraph.tactics.toom_cook import correlation, growth, toom_cook, worst_growth
-from eqsynth.errors import LawError
+from eqsynth.egraph.tactics.correlating import GROWN, Window, by_windows
+from eqsynth.egraph.tactics.paths import Path
+from eqsynth.egraph.tactics.toom_cook import Algorithm, correlation, growth, toom_cook, worst_growth
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.rounding import SURE
-from eqsynth.testing.choices import chance
 from eqsynth.testing.judging import Sides
-from eqsynth.testing.scope_samples import leaf as sampled
-from eqsynth.testing.world import World
-from tests.calculus.proposals import assert_one_value, never_wrong
+from tests.calculus.proposals import assert_one_value
 from tests.terms import INF, it, leaf
-from tests.turns import by_turns
 
 KNOWN = ((1, 3), (2, 2), (2, 3), (3, 3), (4, 2), (4, 3), (6, 3), (2, 4), (2, 5), (3, 5), (4, 5))
 POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
@@ -55,7 +49,6 @@ def outputs_of(algorithm: Algorithm) -> list[sympy.Expr]:
 @pytest.mark.parametrize("algorithm", [*SIZES.values(), *CHOSEN.values()])
 def test_an_algorithm_is_a_correlation_of_all_filters_and_data(algorithm: Algorithm) -> None:
     assert outputs_of(algorithm) == [0] * algorithm.outputs
-    assert is_exact(algorithm)
     assert algorithm.products == algorithm.outputs + algorithm.taps - 1
 
 
@@ -66,25 +59,8 @@ def test_an_entry_that_is_off_is_seen() -> None:
             rows = [list(entries) for entries in getattr(right, name)]
             rows[row][column] += Fraction(1, 1 << 40)
             wrong = replace(right, **{name: tuple(map(tuple, rows))})
-            assert not is_exact(wrong)
+            assert by_one(wrong)[1] is None
             assert any(difference != 0 for difference in outputs_of(wrong))
-
-
-def test_matrices_of_other_sizes_are_seen() -> None:
-    right = CHOSEN[2, 3]
-    assert not is_exact(replace(right, data=right.data[:-1]))
-    assert not is_exact(replace(right, data=tuple(row[:-1] for row in right.data)))
-    assert not is_exact(replace(right, output=tuple((*row, Fraction(0)) for row in right.output)))
-
-
-def test_an_algorithm_is_checked_once_for_all_windows() -> None:
-    is_exact.cache_clear()
-    for extent in (7, 9):
-        correlate(
-            Scope((extent,), (3,), Prod((slid(it(0, extent) + it(1, 3), extent + 2), W))),
-            Correlate((Window(It(0, extent), It(1, 3), CHOSEN[2, 3]),)),
-        )
-    assert is_exact.cache_info().misses == 1
 
 
 def test_points_have_to_be_different_and_enough() -> None:
@@ -218,12 +194,13 @@ def test_what_the_data_are_multiplied_by_is_exact_in_float32() -> None:
             assert float(np.float32(float(entry))) == entry
 
 
-# ---- the law -------------------------------------------------------------------------------
+# ---- scopes by tiles -----------------------------------------------------------------------
 
 Y, K = It(0, 5), It(1, 3)
 D = Read(leaf("d", 7), (it(0, 5) + it(1, 3),))
 W = Read(leaf("w", 3), (it(1, 3),))
-TWO, FOUR = CHOSEN[2, 3], CHOSEN[4, 3]
+TWO = CHOSEN[2, 3]
+WINDOW = Window(Y, K, TWO)
 
 
 def over(body: Scalar, reducer: str = "sum") -> Scope:
@@ -232,6 +209,21 @@ def over(body: Scalar, reducer: str = "sum") -> Scope:
 
 def slid(index: object, extent: int = 7, fill: float = 0.0) -> Read:
     return Read(leaf("d", extent), (index,), fill)  # type: ignore[arg-type]
+
+
+def by_one(algorithm: Algorithm) -> tuple[Scope, Path | None]:
+    """A padded window of as many taps as the algorithm has, and the scope by tiles."""
+    taps = algorithm.taps
+    data = Read(leaf("d", 8), (it(0, 7) + it(1, taps) - 1,))
+    scope = Scope((7,), (taps,), Prod((data, Read(leaf("w", taps), (it(1, taps),)))))
+    return scope, by_windows(scope, [Window(It(0, 7), It(1, taps), algorithm)])
+
+
+@pytest.mark.parametrize("algorithm", [*SIZES.values(), *CHOSEN.values()])
+def test_every_size_is_equal_in_finite_fields(algorithm: Algorithm) -> None:
+    scope, tiled = by_one(algorithm)
+    assert tiled is not None and tiled.scope != scope
+    assert Sides(scope, tiled.scope).exactly() == (True, None)
 
 
 @pytest.mark.parametrize("size", [(2, 3), (4, 3), (6, 3)])
@@ -244,119 +236,52 @@ def slid(index: object, extent: int = 7, fill: float = 0.0) -> Read:
         Prod((slid(it(0, 5) + it(1, 3) * 2, 9), W)),
         Prod((slid(it(0, 5) + it(1, 3) * 3 - 3, 5, 1.5), W)),
         D,
-        replace(D, fill=-INF),
         Prod((D, W, W)),
         Prod((D, Read(leaf("v", 5), (it(1, 3) * 2,)))),
     ],
 )
 def test_a_window_by_tiles_is_equal(size: tuple[int, int], body: Scalar) -> None:
-    scope = over(body)
-    answer = correlate(scope, Correlate((Window(Y, K, CHOSEN[size]),)))
-    assert answer != scope
-    assert_one_value(scope, answer)
+    tiled = by_windows(over(body), [Window(Y, K, CHOSEN[size])])
+    assert tiled is not None and tiled.scope != over(body)
+    assert_one_value(over(body), tiled.scope)
 
 
-@pytest.mark.parametrize("algorithm", [*SIZES.values(), *CHOSEN.values()])
-def test_every_size_is_equal_in_finite_fields(algorithm: Algorithm) -> None:
-    taps = algorithm.taps
-    data = Read(leaf("d", 8), (it(0, 7) + it(1, taps) - 1,))
-    scope = Scope((7,), (taps,), Prod((data, Read(leaf("w", taps), (it(1, taps),)))))
-    answer = correlate(scope, Correlate((Window(It(0, 7), It(1, taps), algorithm),)))
-    assert Sides(scope, answer).exactly() == (True, None)
-
-
-DOUBLE = leaf("d", 7, dtype="float64")
-WHOLE = leaf("d", 7, dtype="int32")
+@pytest.mark.parametrize("size", [2, 7, 9, 54])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+def test_a_dilated_window_of_two_axes_is_known_by_its_matrices(size: int, dilation: int) -> None:
+    """Phases, tiles and places in a tile come together to the position, at all sizes."""
+    i, j, k, h = (it(slot, extent) for slot, extent in enumerate((size, size, 3, 3)))
+    data = Read(leaf("d", size, size), (i + k * dilation - 1, j + h * dilation - 1))
+    scope = Scope((size, size), (3, 3), Prod((data, Read(leaf("w", 3, 3), (k, h)))))
+    windows = [Window(It(n, size), It(2 + n, 3), CHOSEN[4, 3]) for n in range(2)]
+    assert by_windows(scope, windows) is not None
 
 
 @pytest.mark.parametrize(
-    ("condition", "scope", "windows"),
+    ("scope", "windows"),
     [
-        ("product", over(Prod((D, Call("exp", (W,))))), [Window(Y, K, TWO)]),
-        ("product", over(Prod((D, W)), "max"), [Window(Y, K, TWO)]),
-        ("product", over(Prod((slid(it(0, 5) + it(1, 3) - 1, 5, INF), W))), [Window(Y, K, TWO)]),
-        ("product", over(slid(it(0, 5) + it(1, 3) - 1, 5, INF)), [Window(Y, K, TWO)]),
-        ("dtype", over(Prod((replace(D, tensor=DOUBLE), W))), [Window(Y, K, TWO)]),
-        ("dtype", over(Prod((replace(D, tensor=WHOLE), Num(2.0)))), [Window(Y, K, TWO)]),
-        ("iterators", over(Prod((D, W))), []),
-        ("iterators", over(Prod((D, W))), [Window(K, K, TWO)]),
-        ("iterators", over(Prod((D, W))), [Window(Y, Y, TWO)]),
-        ("iterators", over(Prod((D, W))), [Window(Y, K, TWO)] * 2),
-        ("algorithm", over(Prod((D, W))), [Window(Y, K, CHOSEN[2, 5])]),
-        ("algorithm", over(Prod((D, W))), [Window(Y, K, replace(TWO, data=TWO.data[::-1]))]),
-        ("window", over(Prod((D, D))), [Window(Y, K, TWO)]),
-        ("window", over(W), [Window(Y, K, TWO)]),
-        ("window", over(Prod((D, Read(leaf("b", 5), (it(0, 5),))))), [Window(Y, K, TWO)]),
-        ("window", over(Prod((slid(it(0, 5) * 2 + it(1, 3), 11), W))), [Window(Y, K, TWO)]),
-        ("window", over(Prod((slid(it(0, 5) - it(1, 3) + 2), W))), [Window(Y, K, TWO)]),
-        ("window", over(Prod((slid((it(0, 5) + it(1, 3)) // 2), W))), [Window(Y, K, TWO)]),
-        ("window", over(Prod((slid(it(0, 5) + it(1, 3) + it(0, 5) % 2, 8), W))),
-         [Window(Y, K, TWO)]),
-        ("window", over(Prod((Read(leaf("d", 7, 5), (it(0, 5) + it(1, 3), it(0, 5))), W))),
-         [Window(Y, K, TWO)]),
-        ("window", over(Prod((Read(leaf("d", 5, 3), (it(0, 5), it(1, 3))), W))),
-         [Window(Y, K, TWO)]),
+        (over(Prod((D, Call("exp", (W,))))), [WINDOW]),
+        (over(Prod((D, W)), "max"), [WINDOW]),
+        (over(Prod((slid(it(0, 5) + it(1, 3) - 1, 5, INF), W))), [WINDOW]),
+        (over(slid(it(0, 5) + it(1, 3) - 1, 5, INF)), [WINDOW]),
+        (over(Prod((replace(D, tensor=leaf("d", 7, dtype="float64")), W))), [WINDOW]),
+        (over(Prod((replace(D, tensor=leaf("d", 7, dtype="int32")), Num(2.0)))), [WINDOW]),
+        (over(Prod((D, W))), []),
+        (over(Prod((D, W))), [Window(K, K, TWO)]),
+        (over(Prod((D, W))), [Window(Y, Y, TWO)]),
+        (over(Prod((D, W))), [WINDOW] * 2),
+        (over(Prod((D, W))), [Window(Y, K, SIZES[2, 2])]),
+        (over(Prod((D, W))), [Window(Y, K, replace(TWO, data=TWO.data[::-1]))]),
+        (over(Prod((D, D))), [WINDOW]),
+        (over(W), [WINDOW]),
+        (over(Prod((D, Read(leaf("b", 5), (it(0, 5),))))), [WINDOW]),
+        (over(Prod((slid(it(0, 5) * 2 + it(1, 3), 11), W))), [WINDOW]),
+        (over(Prod((slid(it(0, 5) - it(1, 3) + 2), W))), [WINDOW]),
+        (over(Prod((slid((it(0, 5) + it(1, 3)) // 2), W))), [WINDOW]),
+        (over(Prod((slid(it(0, 5) + it(1, 3) + it(0, 5) % 2, 8), W))), [WINDOW]),
+        (over(Prod((Read(leaf("d", 7, 5), (it(0, 5) + it(1, 3), it(0, 5))), W))), [WINDOW]),
+        (over(Prod((Read(leaf("d", 5, 3), (it(0, 5), it(1, 3))), W))), [WINDOW]),
     ],
-)  # fmt: skip
-def test_a_condition_that_fails_is_named(
-    condition: str, scope: Scope, windows: list[Window]
-) -> None:
-    with pytest.raises(LawError) as refused:
-        correlate(scope, Correlate(tuple(windows)))
-    assert (refused.value.law, refused.value.condition) == ("correlate", condition)
-
-
-def image(world: World) -> Scope:
-    """Channels of an image under windows of one or two axes: any padding, dilation and groups."""
-    pick = world.choices.pick
-    taps = [pick((3, 3, 3, 2, 1, 5)) for _ in range(pick((1, 2)))]
-    outs = [pick((1, 2, 3, 4, 5, 7)) for _ in taps]
-    n, f, c = pick((1, 2)), pick((1, 2, 3)), pick((1, 2, 3))
-    outer, inner = (n, f, *outs), (c, *taps)
-    its = [it(slot, extent) for slot, extent in enumerate((*outer, *inner))]
-    index, extents = [its[0], its[len(outer)]], [n, c]
-    if chance(world.choices, 3):
-        index[1], extents[1] = index[1] + its[1] * c, c * f
-    for axis, (out, tap) in enumerate(zip(outs, taps, strict=True)):
-        at = its[2 + axis], its[len(outer) + 1 + axis]
-        step, dilation, padding = pick((1, 1, 1, 2)), pick((1, 1, 2, 3)), pick((0, 1, 2))
-        index.append(at[0] * step + at[1] * dilation - padding)
-        extents.append(max(1, (out - 1) * step + (tap - 1) * dilation + 1 - 2 * padding))
-    fill = pick((0.0, 0.0, 0.0, 1.0, -INF))
-    data = Read(sampled(world, tuple(extents), "x", "float32"), tuple(index), fill)
-    taps_at = its[len(outer) + 1 :]
-    weight = Read(sampled(world, (f, c, *taps), "w", "float32"),
-                  (its[1], its[len(outer)], *taps_at))  # fmt: skip
-    reducer = pick(("sum", "sum", "sum", "sum", "sum", "max"))
-    return Scope(outer, inner, Prod((data, weight)), reducer)
-
-
-# A third is rounded in numbers of any length, and a result that is 0 shows it.
-BINARY = [
-    size
-    for size, algorithm in SIZES.items()
-    if all(e.denominator & (e.denominator - 1) == 0 for row in algorithm.filter for e in row)
-]
-
-
-def propose(world: World, scope: Scope) -> Correlate:
-    """Any positions with any taps, mostly those that belong together, by any algorithm."""
-    pick = world.choices.pick
-    width = len(scope.traversal)
-    found = []
-    for axis in range(2, width):
-        tap = width + axis - 1
-        if chance(world.choices, 6):
-            tap = width + pick(range(len(scope.reduction)))
-        slots = (axis, tap)
-        out, other = (It(slot, scope.extents[slot]) for slot in slots)
-        sizes = [size for size in BINARY if size[1] == other.extent] or [(2, 3)]
-        found.append(Window(out, other, SIZES[pick(sizes)]))
-    return Correlate(tuple(found[: pick((1, 2, 2))]))
-
-
-@by_turns
-def test_whatever_is_correlated_is_equal(turn: int) -> None:
-    refused = ("product", "iterators", "algorithm", "window")
-    never_wrong(correlate, propose, (image,), given_back=8, refused=refused, examples=120,
-                turn=turn)  # fmt: skip
+)
+def test_what_is_no_window_stays(scope: Scope, windows: list[Window]) -> None:
+    assert by_windows(scope, windows) is None
