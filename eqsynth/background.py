@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
-import signal
 import threading
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from typing import Any, Final
 import torch
 
 from eqsynth.ambient import Ambient
-from eqsynth.executor import Worker, borrowed
+from eqsynth.executor import Worker, borrowed, end
 from eqsynth.extract.route import Route
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
@@ -147,8 +146,7 @@ class _Jobs:
             thread = self._last
             self._waiting.clear()
             if self._worker is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(self._worker.pid, signal.SIGKILL)
+                end(self._worker.pid)
         if thread is not None:
             # To its very end: one that still wants the interpreter's lock when that has gone is
             # ended in the middle of its C++, which aborts the process.

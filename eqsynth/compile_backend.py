@@ -47,6 +47,8 @@ from eqsynth.extract.target import CPU
 from eqsynth.frontend.examples import TENSORS
 from eqsynth.graph_weights import is_held, is_plain_input, with_weights
 from eqsynth.lower import memory_order
+from eqsynth.lower.engines import bounded
+from eqsynth.lower.engines.inductor import instructions_taken
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.samples import Samples, version_of
 from eqsynth.pipeline import optimize
@@ -184,12 +186,16 @@ class _Inductor:
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
 
-        patches = list_mode_options(self.mode) if self.mode else None
+        mode = list_mode_options(self.mode) if self.mode else {}
+
+        def made(settings: Mapping[str, object]) -> Compiled:
+            # A graph of its own for each try: Inductor changes what it gets.
+            graph, inputs = _copy(self.graph), list(self.example_inputs)
+            return cast(Compiled, compile_fx(graph, inputs, config_patches={**mode, **settings}))
+
         try:
-            compiled = cast(
-                Compiled,
-                compile_fx(self.graph, list(self.example_inputs), config_patches=patches),
-            )
+            with bounded.looking_at_the_clock():
+                compiled = instructions_taken(made)
         except _DYNAMOS:
             raise
         except Exception as error:  # whatever is missing that Inductor needs

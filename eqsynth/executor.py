@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -263,10 +263,10 @@ class Worker:
         return memory.rss <= MAX_RESIDENT_BYTES and (not limit or memory.vms <= limit // 2)
 
     def close(self) -> None:
-        """Ends the process, at once."""
+        """Ends the process, at once, and those that its task has started."""
         if self._owner == os.getpid():
             if self._process.poll() is None:
-                self._process.kill()
+                end(self.pid, with_others=self._busy)
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -282,6 +282,21 @@ class Worker:
         _trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def end(pid: int, with_others: bool = True) -> None:
+    """Kills a process, and those that it has started: a compiler would go on for minutes, for
+    nobody."""
+    import psutil
+
+    others: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        others = psutil.Process(pid).children(recursive=True) if with_others else []
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for process in others:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 @contextmanager

@@ -101,10 +101,14 @@ def optimize(
             aren't asked, and what takes objects that hold tensors stays as it is.
         rules: a further rule file or several (paths), loaded after eqsynth's own.
         objective: ``time`` on the target, or ``flops``.
-        time_limit_s: bounds the search: saturation, selection, measuring. At the end of it what
-            was found until then is used, by estimates where nothing was measured; the report says
-            which. Capturing, the check and the race come on top, so that a module stays as it is
-            if a single call takes longer (and over 5 s). ``float("inf")`` is no limit.
+        time_limit_s: bounds the call: capture, saturation, selection, measuring, what engines
+            compile, and the race. At the end of it what was found until then is used, by estimates
+            where nothing was measured; the report says which. Up to a quarter of it is left for
+            the check and the race. What is too long all the same comes on top: of the capture what
+            exceeds half of the limit, a check of a slow module (it is called some 60 times), one
+            kernel, or one region on ONNX Runtime or OpenVINO, that is being compiled, ``certify``
+            and ``tune``. A module whose single call takes longer (and over 5 s) stays as it is.
+            ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
         memory_limit: bytes of address space of the saturation worker, of the constants that a
             compiled program may keep, and of each value that it computes: a program with a larger
@@ -221,7 +225,7 @@ def optimize(
         captured = original.captured
     report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
     with Progress(progress) as bar:
-        run = Run(settings, captured, original, loaded, report, bar, route)
+        run = Run(settings, captured, original, loaded, report, bar, begin, route)
         try:
             result = run.pipeline()
         except (ExtractionError, LoweringError) as error:

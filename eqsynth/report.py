@@ -68,8 +68,9 @@ class Graph:
 
     Attributes:
         operators: how many it has.
-        backends: what runs it: the implementations of eqsynth's kernels, or ``inductor``.
-        explanation: why eqsynth's program is equal to it; empty for Inductor's.
+        backends: what runs it: the implementations of eqsynth's kernels, ``inductor``,
+            or ``torch`` where neither was ready in its time.
+        explanation: why eqsynth's program is equal to it; empty where there is none.
     """
 
     operators: int

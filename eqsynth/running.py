@@ -8,6 +8,7 @@ Not here: how a program is captured, and what is refused before (``pipeline.py``
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,11 +30,12 @@ from eqsynth.extract.timing import time_one
 from eqsynth.frontend.captured import Captured
 from eqsynth.lower.backends import backends_of
 from eqsynth.lower.check import Mismatch
+from eqsynth.lower.engines import bounded
 from eqsynth.lower.holders import Opened, Opening, inside
 from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.plan_tuning import tuned_plans
 from eqsynth.lower.program import CompiledProgram
-from eqsynth.lower.reruns import unchanged
+from eqsynth.lower.reruns import results, unchanged
 from eqsynth.lower.step_times import kernel_times, opaque_share
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.original import Original
@@ -45,8 +47,12 @@ from eqsynth.searching import Search, Searched
 from eqsynth.settings import Settings
 from eqsynth.why_not import operator_times, why_not
 
-# Operators of a program that takes longer aren't timed one by one for the explanation.
-_LONG_S = 1.0
+# Calls of a program of which the steps are timed one by one, for the explanation and the report, at
+# least; no step is where these take longer than what is left of the limit, and than this.
+_TOLD_CALLS, _LONG_S = 2, 1.0
+
+# Seconds of a race that tells programs apart; how many calls of the original the check takes.
+_RACE_S, _CHECK_CALLS = 0.3, 60
 
 
 @dataclass
@@ -54,6 +60,9 @@ class Run:
     """One optimization on its way; the stages fill the report.
 
     Attributes:
+        begin: what the monotonic clock said when the time limit began: when ``optimize`` was
+            called, or later, since a module that took long to capture is searched for half of the
+            time all the same.
         route: of the plan that is to be followed.
         search: what has made the e-graph; set before anything is lowered.
         built: the fastest program that was built to be timed, its plan, and the seconds it took.
@@ -65,10 +74,13 @@ class Run:
     rules: RuleSet
     report: Report
     bar: Progress
+    begin: float
     route: Route | None = None
-    begin: float = field(default_factory=time.monotonic)
     search: Search = field(init=False)
     built: tuple[Plan, CompiledProgram, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.begin = max(self.begin, time.monotonic() - self.settings.time_limit_s / 2)
 
     def pipeline(self) -> CompiledProgram:
         self.report.count_before(self.captured.program)
@@ -88,33 +100,60 @@ class Run:
                 own, found, self.report.tuned = tuned_plans(
                     own, found, self.original.target, far, self.settings.tune, self.bar.told
                 )
-        settle, used = searched.settle, searched.found
+            self.begin += self.report.stages_s["tune"]  # it comes on top of the limit
+        settle, used = searched.settle, found
         try:
-            compiled = self._checked(graph, found)
+            compiled = self._built(graph, found)
             if found.plan is not own.plan and not self._engines_win(own, compiled):
-                used = searched.own
+                used, compiled = own, self._built(graph, own)
+            self._check(compiled)
         except (LoweringError, Mismatch) as error:
-            if found.plan is own.plan:
+            if used.plan is own.plan:
                 raise
             # An engine that is wrong, or that doesn't build here, costs its part of the plan.
             telling.refused("regions on engines", error)
             self.report.engine_refused = str(error)
             settle(None, False)
-            used, settle = searched.own, Searched.settle
-        if used is not searched.found:
-            compiled = self._checked(graph, own)
+            used, settle = own, Searched.settle
+            compiled = self._built(graph, own)
+            self._check(compiled)
         self.built = None  # the search knows this run: the loser's constants would outlive it
         with self._stage("race"), unchanged(self.captured.buffers):
-            plan = (found if used is searched.found else own).plan
-            result = self._race(graph, plan, compiled)
-        settle(used, result is compiled)
+            result = self._race(graph, used.plan, compiled)
+        settle(searched.found if used is found else searched.own, result is compiled)
         telling.explained(result)
         return result
+
+    @property
+    def _end(self) -> float:
+        """What the monotonic clock says when the time limit is over."""
+        return self.begin + self.settings.time_limit_s
+
+    def _race_s(self) -> float:
+        """Seconds for a race: half of those that are left, as many as tell the two apart at
+        least."""
+        most_s = _RACE_S + 0.1 * self.settings.time_limit_s
+        return max(_RACE_S, min(most_s, (self._end - time.monotonic()) / 2))
+
+    def _closing_s(self) -> float:
+        """Seconds of the limit that are left for the check and the race, by what a call of the
+        original takes; a quarter of it at most."""
+        quarter_s = self.settings.time_limit_s / 4
+        if math.isinf(quarter_s):
+            return 0.0
+        race_s = _RACE_S + 0.1 * self.settings.time_limit_s
+        check_s = 0.0
+        if self.settings.check and race_s < quarter_s:
+            # On copies of the inputs: a module that changes them is refused later.
+            values = self.original.args, dict(self.original.kwargs)
+            call = partial(results, self.original.call, values, self.captured.buffers)
+            check_s = _CHECK_CALLS * self.original.place.clock(call, 1)
+        return min(quarter_s, race_s + check_s)
 
     def _searched(self, measurer: Measurer) -> Searched:
         search = Search(
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
-            measurer, self.begin, self._in_place,
+            measurer, self._end - self._closing_s(), self._in_place,
         )  # fmt: skip
         self.search = search
         if self.route is not None:
@@ -124,27 +163,35 @@ class Run:
                 return followed
         with self._stage("saturate"):
             graph = search.saturate()
+        if self.report.certified is not None:
+            self.begin += self.report.certified.seconds
         with self._stage("extract"):
             searched = search.extract(graph)
         self.report.part("extract", "measure", measurer.spent_s)
         return searched
 
-    def _checked(self, graph: EGraph, found: Extraction) -> CompiledProgram:
-        """The program of a plan, held against the original.
+    def _built(self, graph: EGraph, found: Extraction) -> CompiledProgram:
+        """The program of a plan.
 
         Raises:
             LoweringError: a kernel doesn't build.
-            Mismatch: the program differs from the original.
         """
-        with self._stage("lower"):
+        with self._stage("lower"), bounded.until(self._end):
             compiled = self._lowered(graph, found.plan)
         self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
+        return compiled
+
+    def _check(self, compiled: CompiledProgram) -> None:
+        """Holds the program against the original.
+
+        Raises:
+            Mismatch: they differ.
+        """
         with self._stage("check"):
             if self.settings.check:
                 settings, rules = self.settings, self.rules
                 stage = Stage(self.captured, rules, settings.rules, settings.numerics, self.report)
                 stage.hold(compiled, self.original)
-        return compiled
 
     def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
         if self.built is not None and self.built[0].runs_as(plan):
@@ -201,7 +248,7 @@ class Run:
             result = race(
                 lambda: mine(*args, **kwargs),
                 lambda: compiled(*args, **kwargs),
-                seconds=0.3 + 0.1 * self.settings.time_limit_s,
+                seconds=self._race_s(),
                 clock=self.original.place.clock,
             )
         telling.raced(result)
@@ -214,7 +261,7 @@ class Run:
         result = race(
             self._as_called(inside(original) if isinstance(original, Opened) else original),
             self._as_called(compiled),
-            seconds=0.3 + 0.1 * self.settings.time_limit_s,
+            seconds=self._race_s(),
             clock=self.original.place.clock,
         )
         must_win = self.settings.objective == "time" and self.original.module is not None
@@ -225,14 +272,17 @@ class Run:
             self.report.opaque_share = opaque_share(compiled, args, kwargs)
         limit_bytes = self.settings.memory_limit
         told = self.captured, graph, plan, compiled, args, kwargs, limit_bytes
+        told_s = _TOLD_CALLS * (result.before.median_s + result.after.median_s)
+        in_time = told_s < max(_LONG_S, self._end - time.monotonic())
         if not kept:
-            if must_win and result.before.median_s < _LONG_S:
+            if must_win and in_time:
                 self.report.operator_times = operator_times(*told)
             return compiled
         self.report.reason = "nothing faster was found"
         if self.report.remembered_plan:
             self.report.reason += " (the plan of an earlier search lost; nothing was searched)"
-        self.report.why_not = why_not(*told)
+        if in_time:
+            self.report.why_not = why_not(*told)
         return self.original.program(self.report)
 
     def _as_called(self, function: Callable[..., object]) -> Callable[[], object]:

@@ -66,7 +66,7 @@ class Search:
     """Stages of a search; they fill the report.
 
     Attributes:
-        begin: what the monotonic clock said when the time limit began.
+        end: what the monotonic clock says when the search has to have ended.
         run: builds a plan of an e-graph and times it, and its kernels in their places.
         segments: of the program, once there is an e-graph.
         graphs: of the segments, by their keys.
@@ -79,7 +79,7 @@ class Search:
     report: Report
     bar: Progress
     measurer: Measurer
-    begin: float
+    end: float
     run: Callable[[EGraph, Plan, float], InPlace | None]
     segments: list[Segment] = field(default_factory=list)
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
@@ -121,14 +121,15 @@ class Search:
 
     def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], None]) -> EGraph:
         # Half of the time at most: extraction has to measure with the rest.
-        end = self.begin + self.settings.time_limit_s / 2
+        now = time.monotonic()
+        end = now + max(0.0, self.end - now) / 2
         saturation = Saturation(self.captured.program, self.settings, rules, self.bar, end, missed)
         try:
             graph = saturation.run()
         finally:
             self.report.certified = saturation.certified
             if saturation.certified is not None:
-                self.begin += saturation.certified.seconds
+                self.end += saturation.certified.seconds
         self.segments, self.graphs = saturation.segments, saturation.graphs
         report = self.report
         report.remembered_segments = saturation.remembered
@@ -147,13 +148,11 @@ class Search:
             self.measurer.known |= small_constants(self.captured, graph, steps)
 
     def _left_s(self) -> float:
-        return max(0.0, self.begin + self.settings.time_limit_s - time.monotonic())
+        return max(0.0, self.end - time.monotonic())
 
     def extract(self, graph: EGraph) -> Searched:
         """The plan of least time, or FLOPs."""
         target, settings, measurer = self.original.target, self.settings, self.measurer
-        # Building comes after the deadline, so that it may take a share of the limit's slack.
-        slack_s = 0.2 * settings.time_limit_s + 0.5
         settle: Callable[[Extraction | None, bool], None] = Searched.settle
         # What is chosen from is as many objects as the e-graph, and no garbage.
         with closing(Profile(target.key())) as profile, collecting_seldom():
@@ -172,12 +171,14 @@ class Search:
                     left_s -= reserved_s(left_s, measurer.preparing_s())
                 own = extract(
                     graph, backends, costs, measurer, left_s,
-                    reserve_s=lambda plan: max(0.0, build_s(plan) - slack_s),
+                    reserve_s=build_s,
                     limit_bytes=settings.memory_limit,
                     run=partial(self.run, graph) if timing else None,
                 )  # fmt: skip
+                # What was chosen is compiled once more then, in this process.
+                again_s = measurer.preparing_s() / max(len(tried), 1) + build_s(own.plan)
                 found = with_engines(
-                    graph, own, tried, costs, measurer, self._left_s(),
+                    graph, own, tried, costs, measurer, max(0.0, self._left_s() - again_s),
                     partial(self._tell, graph), measurer.in_turns,
                 )  # fmt: skip
             if timing:

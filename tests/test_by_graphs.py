@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import eqsynth
 from eqsynth import by_graphs
 from eqsynth.errors import LoweringError
+from eqsynth.lower.engines import bounded
 from eqsynth.lower.graphs import Graphs
 
 
@@ -81,6 +83,31 @@ def test_the_original_stays_where_the_graphs_differ_or_are_slower(
     assert taken or (program.original is module and program.report.stop == "capture")
     assert taken or "by graphs: " in program.report.reason
     assert ("differs" in program.report.reason) is (made is _off)
+    torch.testing.assert_close(program(X), module(X).detach())
+
+
+def test_time_goes_to_the_heaviest_graph_first_and_what_gets_none_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eqsynth.race.Race.won", True)
+    now, seen = [0.0], list[tuple[int, float, float]]()
+
+    def made(graph: torch.fx.GraphModule, *_: Any, options: Any, **__: Any) -> Any:
+        limit_s = options["time_limit_s"]
+        seen.append((by_graphs._operators(graph), limit_s, bounded._end.get() - now[0]))
+        now[0] += 3600.0  # and what comes after it is late
+        return lambda *inputs: graph(*inputs)
+
+    monkeypatch.setattr(by_graphs, "eqsynth", made)
+    monkeypatch.setattr(by_graphs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    module = Branching().eval()
+    program = _optimized(module)
+    told = program.report.graphs
+    ((size, limit_s, left_s),) = seen
+    assert size == max(graph.operators for graph in told) and 0 < limit_s < left_s <= 6.0
+    assert sorted(graph.backends for graph in told) == [
+        ("inductor",), *[("torch",)] * (len(told) - 1)
+    ]
     torch.testing.assert_close(program(X), module(X).detach())
 
 

@@ -568,3 +568,23 @@ def test_a_worker_with_stale_code_is_replaced(tmp_path: Path) -> None:
         cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     assert run.stdout.split() == ["True", "True"]
+
+
+def test_a_late_task_ends_with_the_processes_that_it_has_started(tmp_path: Path) -> None:
+    """A compiler that a library waits for would go on for minutes, for nobody."""
+    script = tmp_path / "compiler"
+    script.write_text(f"#!/bin/sh\nsh -c 'echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new "
+                      f"{tmp_path}/pid; sleep 600'\n")  # fmt: skip
+    script.chmod(0o755)
+    timeout_s = 0.5
+    with Worker() as worker:
+        while not (tmp_path / "pid").exists():  # a slow machine gets more time
+            timeout_s *= 2
+            with pytest.raises(WorkerError):
+                worker.run(subprocess.run, [str(script)], timeout_s=timeout_s)
+        pid = int((tmp_path / "pid").read_text())
+        # It was told to end; until the system has done so, a minute is more than enough.
+        end = time.monotonic() + 60
+        while _is_running(pid) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not _is_running(pid)

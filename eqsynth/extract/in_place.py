@@ -55,6 +55,7 @@ def fastest(
     select: Callable[[Costs, Plan], Plan],
     run: Run,
     until: float,
+    build_s: Callable[[Plan], float] = lambda _plan: 0.0,
 ) -> tuple[Plan, float]:
     """The plan whose program took least, of this one and those that its kernels' times in place
     lead to; and what that took, over the sum of its kernels' times alone (1 if nothing builds).
@@ -66,6 +67,7 @@ def fastest(
         costs: of kernels alone. No plan is led to of which a kernel wasn't timed.
         select: the best plan for given costs; the second argument is one that is known.
         until: when the monotonic clock says so, no plan is built.
+        build_s: about how long building one takes.
     """
     factors: dict[Kernel, float] = {}
     best, best_s, seen = plan, math.inf, set[frozenset[Kernel]]()
@@ -75,7 +77,7 @@ def fastest(
 
     for _ in range(ROUNDS):
         begin = time.monotonic()
-        if begin + CALLS * plan.cost_s >= until:
+        if begin + build_s(plan) + CALLS * plan.cost_s >= until:
             break
         took = run(plan, until)
         seen.add(frozenset(plan.kernels()))

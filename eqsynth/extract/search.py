@@ -187,7 +187,7 @@ def _extract(
         ended = False
         search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
-    together = 1.0 if run is None else search.put_in_place(run, end)
+    together = 1.0 if run is None else search.put_in_place(run, end, reserve_s)
     result = search.result(len(kernels))
     ended = ended and not costs.overdue
     return replace(result, ended=ended, together=together, gap=search.gap(end))
@@ -359,7 +359,9 @@ class _Search:
             plans.append(self.selection.best(costs, known=self.incumbent))
         self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
 
-    def put_in_place(self, run: Run, until: float) -> float:
+    def put_in_place(
+        self, run: Run, until: float, reserve_s: Callable[[Plan], float]
+    ) -> float:
         """The incumbent becomes the plan whose program was the fastest; what that took over the sum
         of its kernels' times alone."""
         assert self.incumbent is not None
@@ -370,7 +372,9 @@ class _Search:
                 return self.selection.best(costs, known=known)
             return known
 
-        self.incumbent, together = fastest(self.incumbent, self.costs, select, run, until)
+        self.incumbent, together = fastest(
+            self.incumbent, self.costs, select, run, until, reserve_s
+        )
         return together
 
     def result(self, considered: int) -> Extraction:

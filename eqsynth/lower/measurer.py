@@ -6,8 +6,6 @@ Not here: building and timing them there (``backends.py``), the process (``execu
 from __future__ import annotations
 
 import math
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import Final
 import torch
 
 from eqsynth.errors import EqsynthError
-from eqsynth.executor import Worker, borrow, give_back, uninterrupted
+from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import OVERDUE, Timing
@@ -221,7 +219,6 @@ class _Loading:
 
     def end(self) -> None:
         """Kills the worker; the thread comes to its end by that."""
-        with suppress(ProcessLookupError):
-            os.kill(self._worker.pid, signal.SIGKILL)
+        end(self._worker.pid)
         self._thread.join()
         give_back(self._worker)  # which closes what is dead

@@ -12,17 +12,20 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 
 from eqsynth.extract.kernel import Runner
 from eqsynth.ir.tensor import Region, Tensor
-from eqsynth.lower.engines import inductor_kept
+from eqsynth.lower.engines import bounded, inductor_kept
 from eqsynth.lower.torch_backend import separate
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
 from eqsynth.lower.torch_ops import region_function
 from eqsynth.lower.torch_scalars import torch_dtype
+
+_Made = TypeVar("_Made")
 
 
 class Inductor:
@@ -64,20 +67,26 @@ def _compiled(region: Region, constants: Mapping[int, torch.Tensor], calls: Call
 def _fresh(
     region: Region, constants: Mapping[int, torch.Tensor], calls: Calls
 ) -> Callable[..., Any]:
-    """Compiles a region for the vector instructions that the processor has.
+    """Compiles a region for the vector instructions that the processor has."""
+    return instructions_taken(partial(_compiled_now, region, constants, calls))
+
+
+def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Made:
+    """What a compilation by Inductor with these settings gives, for the vector instructions that
+    the processor has.
 
     Before it writes any code Inductor compiles and loads a test for each set of instructions (up to
     seven processes, which take longer than the kernels of a small region). What it has compiled is
     such a test as well, so that these are only run when compiling or loading a kernel has failed:
-    an old compiler may not know what a new processor can do.
+    an old compiler may not know what a new processor can do. Where there is no time left, none are.
     """
     try:
-        return _compiled_now(region, constants, calls, {"cpp.vec_isa_ok": True})
+        return compiled({"cpp.vec_isa_ok": True})
     except Exception as error:
-        if not _is_of_compiler(error):
+        if bounded.is_late(error) or not _is_of_compiler(error):
             raise
     inductor_kept.forget_instructions()
-    return _compiled_now(region, constants, calls, {})
+    return compiled({})
 
 
 def _is_of_compiler(error: BaseException | None) -> bool:
@@ -102,10 +111,11 @@ def _compiled_now(
     tape = inductor_kept.Tape(constants)
     # One compiling thread: a pool of processes would outlive the compilation.
     patched = config.patch({"freezing": True, "compile_threads": 1, **settings})
-    with torch.no_grad(), patched, tape.running():
-        made = compile_fx(graph, examples, inner_compile=tape.inner)
-        compiled = cast(Callable[..., Any], made)
-    results = compiled(*examples)  # Inductor compiles at the first call
+    with bounded.looking_at_the_clock():
+        with torch.no_grad(), patched, tape.running():
+            made = compile_fx(graph, examples, inner_compile=tape.inner)
+            compiled = cast(Callable[..., Any], made)
+        results = compiled(*examples)  # Inductor compiles at the first call
     inductor_kept.keep(region, constants, tape, examples, results)
     return compiled
 

@@ -1,0 +1,113 @@
+"""A deadline for what Inductor compiles in this process.
+
+Inductor works for seconds to minutes, most of them in C++ compilers that it waits for. A worker
+that compiles is ended at its deadline (``executor.py``); the user's own process can't be. So
+Inductor looks at the clock before each operator that it lowers, and a compiler that runs at the
+deadline is killed.
+
+    with until(time.monotonic() + 5):
+        ...                                     a build of kernels, somewhere below which is
+        with looking_at_the_clock():            what compiles; raises TimeoutError
+
+What came to its end before stays in Inductor's own caches. Not here: who compiles what
+(``inductor.py``, ``eqsynth/compile_backend.py``), and how much time there is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+from unittest import mock
+
+_end: ContextVar[float] = ContextVar("eqsynth_compiling_until", default=math.inf)
+
+
+@contextmanager
+def until(end: float) -> Iterator[None]:
+    """Inductor's compilations in this block end when the monotonic clock says so, or when one
+    around it says."""
+    token = _end.set(min(end, _end.get()))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def left_s() -> float:
+    """Seconds until the deadline; infinite without one."""
+    return _end.get() - time.monotonic()
+
+
+@contextmanager
+def looking_at_the_clock() -> Iterator[None]:
+    """What Inductor compiles in this block ends at the deadline, by an error of Inductor's that has
+    a ``TimeoutError`` for its cause."""
+    end = _end.get()
+    if end == math.inf:
+        yield
+        return
+    from torch._inductor import cpp_builder
+    from torch._inductor.graph import GraphLowering
+
+    lower = GraphLowering.run_node
+
+    def in_time(graph: GraphLowering, node: Any) -> object:
+        _check(end)
+        return lower(graph, node)
+
+    with (
+        mock.patch.object(GraphLowering, "run_node", in_time),
+        mock.patch.object(cpp_builder, "subprocess", _Compilers(end)),
+    ):
+        _check(end)
+        yield
+
+
+def is_late(error: BaseException | None) -> bool:
+    """Whether an error comes of the deadline."""
+    while error is not None and not isinstance(error, TimeoutError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _check(end: float) -> None:
+    if time.monotonic() >= end:
+        raise TimeoutError("Inductor was not ready in its time")
+
+
+class _Compilers:
+    """The module ``subprocess`` as Inductor uses it, whose processes end at the deadline with all
+    that they have started: ``g++`` leaves the work to a process of its own."""
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def run(
+        self, command: Sequence[str], *, check: bool = False, **options: Any
+    ) -> subprocess.CompletedProcess[Any]:
+        _check(self._end)
+        if options.pop("capture_output", False):
+            options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, start_new_session=True, **options) as process:
+            try:
+                out, err = process.communicate(timeout=max(self._end - time.monotonic(), 0.0))
+            except BaseException as error:
+                # The deadline, or Ctrl-C, which doesn't reach another session.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                raise TimeoutError("a C++ compiler was not ready in its time") from None
+        if check and process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command, out, err)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -1,0 +1,58 @@
+"""How the time limit of one optimization is shared out; never how long anything takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from eqsynth import running
+from eqsynth.running import Run
+from eqsynth.settings import Settings
+
+NOW = 1000.0
+
+
+def _run(began: float, limit_s: float, monkeypatch: pytest.MonkeyPatch, **given: Any) -> Run:
+    """One that was captured now, of an ``optimize`` that was called then."""
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: NOW))
+    settings = Settings("cpu", (), "time", limit_s, 1, 1, "real", given.pop("check", True), True)
+    parts = (given.get(name) for name in ("captured", "original", "rules", "report", "bar"))
+    return Run(settings, *map(cast, [Any] * 5, parts), began)
+
+
+@pytest.mark.parametrize(("spent_s", "left_s"), [(0.0, 10.0), (3.0, 7.0), (5.0, 5.0), (60.0, 5.0)])
+def test_capturing_counts_up_to_half_of_the_limit(
+    spent_s: float, left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run(NOW - spent_s, 10.0, monkeypatch)._end == NOW + left_s
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "call_s", "check", "kept_s"),
+    [
+        (20.0, 0.01, True, 2.3 + 60 * 0.01),
+        (20.0, 0.01, False, 2.3),
+        (20.0, 9.0, True, 5.0),  # a quarter, and the check of a slow module comes on top
+        (1.0, 0.01, True, 0.25),
+        (float("inf"), 0.01, True, 0.0),
+    ],
+)
+def test_time_is_kept_for_the_check_and_the_race(
+    limit_s: float, call_s: float, check: bool, kept_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = SimpleNamespace(clock=lambda _call, _times: call_s)
+    original = SimpleNamespace(place=place, call=None, args=(), kwargs={}, module=None)
+    given = {"check": check, "captured": SimpleNamespace(buffers=()), "original": original}
+    run = _run(NOW, limit_s, monkeypatch, **given)
+    assert run._closing_s() == pytest.approx(kept_s)
+
+
+@pytest.mark.parametrize(("left_s", "race_s"), [(100.0, 2.3), (3.0, 1.5), (0.1, 0.3), (-9.0, 0.3)])
+def test_a_race_takes_half_of_what_is_left(
+    left_s: float, race_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(NOW, 20.0, monkeypatch)
+    run.begin = NOW + left_s - 20.0
+    assert run._race_s() == pytest.approx(race_s)
