@@ -24,7 +24,7 @@ from eqsynth.extract.kernel import (
     written,
 )
 from eqsynth.ir.tensor import Input, Op, Region, args_of
-from eqsynth.lower.places import HOST
+from eqsynth.lower.results import Results
 from eqsynth.lower.torch_backend import VIEW, lay_out
 from eqsynth.lower.torch_modes import plain
 from eqsynth.lower.torch_ops import run_term
@@ -152,7 +152,7 @@ def straight_line(
     names: dict[str, str] = {}
     scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
     scope |= {"Tensor": torch.Tensor, "plain": plain, "dense": torch.strided}
-    scope |= {"as_strided": torch.as_strided, "empty": torch.empty_strided, "host": HOST}
+    scope["as_strided"] = torch.as_strided
     checks: list[str] = []
     laid_out: list[str] = []
     body: list[str] = []
@@ -252,9 +252,8 @@ def _writing(
 
 
 def _fresh(position: int, how: Writing, scope: dict[str, Any]) -> str:
-    scope[f"dtype_of{position}"] = how.dtype
-    strided = f"{how.shape}, {how.strides}, dtype=dtype_of{position}"
-    return f"t{position}_0 = empty({strided}, device=host)"
+    scope[f"fresh{position}"] = Results(how.shape, how.strides, how.dtype).take
+    return f"t{position}_0 = fresh{position}()"
 
 
 @dataclass(frozen=True)

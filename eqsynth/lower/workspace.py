@@ -5,9 +5,10 @@ uses again. In it a value lies where others have lain that nobody reads any more
 
 Fresh memory costs a call of torch's for each value (1.4 us, where a small kernel takes 0.4), and
 what is larger than 32 MB a page fault every 4 KB besides: the operating system gives it anew each
-time. Results of the program are fresh, since they are the user's.
+time.
 
-Not here: which values lie in a workspace (``steps.py``).
+Not here: which values lie in a workspace (``steps.py``), and the memory of the program's results,
+which are the user's (``results.py``).
 """
 
 from __future__ import annotations

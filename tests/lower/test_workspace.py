@@ -82,7 +82,7 @@ def _diamond() -> CompiledProgram:
 
 def test_results_are_fresh_and_what_is_between_them_is_not() -> None:
     program = _diamond()
-    assert program.source.count("empty(") == 1
+    assert program.source.count("fresh") == 1
     first, second = torch.randn(N), torch.randn(N)
     one = program(first)
     kept = one.clone()
@@ -90,6 +90,9 @@ def test_results_are_fresh_and_what_is_between_them_is_not() -> None:
     assert torch.equal(one, kept)
     torch.testing.assert_close(one, 20 * first)
     torch.testing.assert_close(other, 20 * second)
+    at = other.data_ptr()
+    del other
+    assert program(first).data_ptr() == at, "what nobody holds is used again"
 
 
 def test_calls_at_once_have_memory_of_their_own() -> None:

@@ -16,11 +16,11 @@ import torch
 from eqsynth.extract.kernel import Runner
 from eqsynth.ir.scalar import Call, composites, dtype_of
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, topological
+from eqsynth.lower.engines.binding import bound
 from eqsynth.lower.engines.engine import installed_version
 from eqsynth.lower.engines.through_onnx import call_is_said, can_be_said, model_of
 from eqsynth.lower.onnx_out.model import element_type
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
-from eqsynth.lower.torch_scalars import torch_dtype
 
 
 class OnnxRuntime:
@@ -45,32 +45,39 @@ class OnnxRuntime:
     ) -> Runner:
         varying = [n for n in range(len(region.args)) if n not in constants]
         session = _session(model_of(region, constants, calls))
-        given = [
-            (f"x{n}", element_type(arg.dtype), list(arg.shape))
-            for n, arg in enumerate(region.args)
-            if n in varying
-        ]
-        made = [
-            (f"y{n}", element_type(out.dtype), out.shape, torch_dtype(out.dtype))
-            for n, out in enumerate(region.outputs)
-        ]
-        # A binding is made for each thread that calls at once, and used again.
-        bindings: list[Any] = []
+        given = {f"x{n}": region.args[n] for n in varying}
+        made = {f"y{n}": out for n, out in enumerate(region.outputs)}
+        return bound(lambda: _Request(session, given, made), range(len(given)), region.outputs)
 
-        def run(*args: torch.Tensor) -> Any:
-            binding = bindings.pop() if bindings else session.io_binding()
-            for (name, kind, shape), x in zip(given, args, strict=True):
-                binding.bind_input(name, "cpu", 0, kind, shape, x.data_ptr())
-            results = []
-            for name, kind, extents, dtype in made:
-                result = torch.empty(extents, dtype=dtype)
-                binding.bind_output(name, "cpu", 0, kind, extents, result.data_ptr())
-                results.append(result)
-            session.run_with_iobinding(binding)
-            bindings.append(binding)
-            return results if len(results) > 1 else results[0]
 
-        return run
+class _Request:
+    """Implements ``Request``. A binding has addresses, and holds nothing.
+
+    Args:
+        given: the session's arguments by their names.
+        made: its results.
+    """
+
+    def __init__(
+        self, session: Any, given: Mapping[str, Tensor], made: Mapping[str, Tensor]
+    ) -> None:
+        self._session, self._binding = session, session.io_binding()
+        self._given = [_place(name, x) for name, x in given.items()]
+        self._made = [_place(name, x) for name, x in made.items()]
+
+    def bind_input(self, n: int, x: torch.Tensor) -> None:
+        self._binding.bind_input(*self._given[n], x.data_ptr())
+
+    def bind_output(self, n: int, x: torch.Tensor) -> None:
+        self._binding.bind_output(*self._made[n], x.data_ptr())
+
+    def infer(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+
+def _place(name: str, x: Tensor) -> tuple[str, str, int, int, list[int]]:
+    """What a binding is told of a tensor, but for its address."""
+    return name, "cpu", 0, element_type(x.dtype), list(x.shape)
 
 
 def _session(model: bytes) -> Any:

@@ -11,10 +11,12 @@ Arguments are read where torch has them, and results are written into tensors of
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
 import torch
 
 from eqsynth.extract.kernel import Runner
@@ -31,13 +33,11 @@ from eqsynth.ir.scalar import (
     leaves,
 )
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
+from eqsynth.lower.engines.binding import bound
 from eqsynth.lower.engines.engine import installed_version
 from eqsynth.lower.engines.through_onnx import call_is_said, can_be_said, model_of
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
-from eqsynth.lower.torch_scalars import torch_dtype
 
-_SMALL: Final = 1 << 16
-"""Bytes of a tensor that is copied rather than bound."""
 _COMPUTED = ("float32", "bool")
 _BOOLEAN = ("LogicalAnd", "LogicalOr", "LogicalNot", "Cast", "Where")
 _REFUSED = ("Remainder", "FloorDivide")
@@ -79,76 +79,42 @@ class OpenVino:
         # A port has the names of all values that it is seen to be equal to.
         place = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
         # An argument that doesn't matter for the results may be gone.
-        given = [(k, place[f"x{n}"]) for k, n in enumerate(varying) if f"x{n}" in place]
-        made = [(out.shape, torch_dtype(out.dtype)) for out in region.outputs]
-        # A call is made for each thread that calls at once, and used again.
-        requests: list[_Call] = []
+        given = {n: place[f"x{n}"] for n in varying if f"x{n}" in place}
 
-        def run(*args: torch.Tensor) -> Any:
-            free = requests.pop() if requests else None
-            request = free or _Call(compiled.create_infer_request(), given, made)
-            results = request(args)
-            requests.append(request)
-            return results if len(results) > 1 else results[0]
+        def request() -> _Request:
+            return _Request(compiled.create_infer_request(), list(given.values()))
 
-        return run
+        return bound(request, [varying.index(n) for n in given], region.outputs)
 
 
-class _Call:
-    """A request of the plugin's, and the memory that it is bound to. Binding a tensor takes 7 us,
-    and a fresh one for the result 11: so what stands where it stood in the last call isn't bound
-    again, and a small tensor is copied (1 us) between its place and memory of the request's own: a
-    result always, an argument from when it first stands elsewhere.
+class _Request:
+    """Implements ``Request``.
 
     Args:
-        given: arguments and the ports that take them.
-        made: shapes and dtypes of the results.
+        request: the plugin's.
+        ports: of the arguments.
     """
 
-    def __init__(
-        self,
-        request: Any,
-        given: Sequence[tuple[int, int]],
-        made: Sequence[tuple[tuple[int, ...], torch.dtype]],
-    ) -> None:
-        self._request, self._given, self._made = request, given, made
-        # The request holds what is bound, so nothing else comes to stand at these addresses.
-        self._bound = [0] * len(given)
-        self._copies: dict[int, torch.Tensor] = {}
-        self._kept: dict[int, torch.Tensor] = {}
-        for port, (shape, dtype) in enumerate(made):
-            result = torch.empty(shape, dtype=dtype)
-            if result.nbytes <= _SMALL:
-                self._kept[port] = result
-                request.set_output_tensor(port, _shared(result))
+    def __init__(self, request: Any, ports: Sequence[int]) -> None:
+        self._request, self._ports = request, ports
 
-    def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        for n, (k, port) in enumerate(self._given):
-            arg = args[k]
-            if n in self._copies:
-                self._copies[n].copy_(arg)
-            elif arg.data_ptr() != self._bound[n]:
-                if self._bound[n] and arg.nbytes <= _SMALL:
-                    arg = self._copies[n] = arg.clone()
-                self._request.set_input_tensor(port, _shared(arg))
-                self._bound[n] = arg.data_ptr()
-        results = []
-        for port, (shape, dtype) in enumerate(self._made):
-            result = self._kept.get(port)
-            if result is None:
-                result = torch.empty(shape, dtype=dtype)
-                self._request.set_output_tensor(port, _shared(result))
-            results.append(result)
+    def bind_input(self, n: int, x: torch.Tensor) -> None:
+        import openvino
+
+        shared = openvino.Tensor(x.numpy(), shared_memory=True)
+        self._request.set_input_tensor(self._ports[n], shared)
+
+    def bind_output(self, n: int, x: torch.Tensor) -> None:
+        import openvino
+
+        # The plugin's tensor holds the array, which is made so that it doesn't hold torch's tensor.
+        memory: Any = (ctypes.c_byte * x.nbytes).from_address(x.data_ptr())
+        array = np.ndarray(x.shape, x.numpy().dtype, memory)
+        self._request.set_output_tensor(n, openvino.Tensor(array, shared_memory=True))
+
+    def infer(self) -> None:
         # Without `share_outputs` all results are copied once more, for a dictionary of arrays.
         self._request.infer(share_outputs=True)
-        return [x.clone() if n in self._kept else x for n, x in enumerate(results)]
-
-
-def _shared(x: torch.Tensor) -> Any:
-    """The plugin's tensor over torch's memory."""
-    import openvino
-
-    return openvino.Tensor(x.numpy(), shared_memory=True)
 
 
 @functools.cache
