@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from eqsynth.generate.enumerating import Enumerated
-from eqsynth.generate.numbers import Inexact, fingerprint, symmetric
+from eqsynth.generate.numbers import Inexact, agree, symmetric
 from eqsynth.generate.table import Row, Table
 from eqsynth.ir.tensor import Input, Tensor
 
@@ -309,13 +309,10 @@ class _Pruning:
             made: dict[int, Tensor] = {number: Input("fresh", self._table.types[number])}
             try:
                 known = all(
-                    self._value(a, made) == self._value(b, made)
+                    agree(self._table.term(a, made), self._table.term(b, made), self._denominator)
                     for a, b in zip(candidate.left, candidate.right, strict=True)
                 )
             except Inexact:
                 known = False
             self._known[key] = known
         return known
-
-    def _value(self, output: int | Row, made: dict[int, Tensor]) -> int:
-        return fingerprint(self._table.term(output, made), self._denominator)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import islice, product
 from pathlib import Path
@@ -25,12 +26,14 @@ import numpy.typing as npt
 
 from eqsynth import kept
 from eqsynth.generate.numbers import (
-    ASSIGNMENTS,
+    FIRST,
+    FURTHER,
     Inexact,
     drawn,
     fingerprint,
     grid,
     hashed,
+    symmetric,
 )
 from eqsynth.generate.primitives import World
 from eqsynth.generate.table import Row, Table
@@ -98,12 +101,15 @@ def enumerate_graphs(
             stage = f"{world.name}, {level} operators"
             done = 0
             state = _State.of(found.table, found.denominator)
-            for rows, own in _evaluated(tasks, state, _rows(found.table, level), found):
+            for rows, own in _evaluated(tasks, state, _rows(found.table, level), found, FIRST):
                 chunks.append(rows)
                 hashes.append(own)
                 done += len(rows)
                 told(stage, done)
-            _merge(found, chunks, hashes, level == operators)
+            every = [row for chunk in chunks for row in chunk]
+            plain = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
+            further = partial(_further, tasks, state, found)
+            _merge(found, every, plain, level == operators, further)
             if level == 1:
                 _learn_commutative(found)
     found.seconds = time.monotonic() - begin
@@ -170,13 +176,15 @@ def _pairs(table: Table, needed: int) -> Iterator[tuple[int, int]]:
                         yield a, b
 
 
+_Further = Callable[[list[Row]], Hashes]
+
+
 def _merge(
-    found: Enumerated, chunks: list[list[Row]], hashes: list[Hashes], last: bool
+    found: Enumerated, rows: list[Row], plain: Hashes, last: bool, further: _Further
 ) -> None:
     """Adds the first term of each value to the table, and pairs the others with it."""
     table = found.table
-    rows = [row for chunk in chunks for row in chunk]
-    own = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
+    own = _told_apart(found, rows, plain, further)
     known = np.asarray(table.hashes, np.int64)
     _, first, place = np.unique(
         np.concatenate([known, own]), return_index=True, return_inverse=True
@@ -192,10 +200,46 @@ def _merge(
         wanted &= np.isin(np.arange(len(own)) + len(known), firsts[~new & exact])
     numbers = {}
     for at in np.flatnonzero(wanted):
-        numbers[len(known) + int(at)] = table.add(rows[at], int(own[at]))
+        numbers[len(known) + int(at)] = table.add(rows[at], int(own[at]), int(plain[at]))
     for at in np.flatnonzero(~new & exact):
         earlier = int(firsts[at])
         found.equal.append((numbers.get(earlier, earlier), rows[at]))
+
+
+def _told_apart(
+    found: Enumerated, rows: list[Row], plain: Hashes, further: _Further
+) -> Hashes:
+    """The fingerprints of rows. Where terms have one on the first assignments and one of them
+    compares, it is of the further assignments too, also of the terms of the table."""
+    table = found.table
+    known = np.asarray(table.plain, np.int64)
+    every = np.concatenate([known, plain])
+    compare = np.asarray([*table.compares, *map(table.compares_in, rows)], bool)
+    _, place, many = np.unique(every, return_inverse=True, return_counts=True)
+    doubtful = np.bincount(place, compare, len(many))[place] > 0
+    doubtful &= (many[place] > 1) & (every != 0)
+    numbers = [int(n) for n in np.flatnonzero(doubtful[: len(known)]) if n not in table.further]
+    asked = [n for n in numbers if not isinstance(table.rows[n], str)]
+    places = [int(n) for n in np.flatnonzero(doubtful[len(known) :])]
+    terms = [row for n in asked if not isinstance(row := table.rows[n], str)]
+    values = further([*terms, *(rows[n] for n in places)])
+    table.further |= dict(zip(asked, map(int, values), strict=False))
+    for n in set(numbers).difference(asked):
+        table.further[n] = fingerprint(table.leaves[n], found.denominator, FURTHER)
+    for n in numbers:
+        table.hashes[n] = symmetric((table.plain[n], table.further[n]))
+    own = plain.copy()
+    for at, value in zip(places, values[len(asked) :], strict=True):
+        own[at] = symmetric((int(plain[at]), int(value))) if value else 0
+    return own
+
+
+def _further(
+    tasks: Executor, state: _State, found: Enumerated, rows: list[Row]
+) -> Hashes:
+    """Fingerprints of terms on the further assignments."""
+    chunks = [own for _, own in _evaluated(tasks, state, iter(rows), found, FURTHER)]
+    return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
 
 
 def _learn_commutative(found: Enumerated) -> None:
@@ -244,8 +288,9 @@ class _State:
 
 
 def _evaluated(
-    tasks: Executor, state: _State, rows: Iterator[Row], found: Enumerated
-) -> Iterator[tuple[list[Row], Hashes]]:
+    tasks: Executor, state: _State, rows: Iterator[Row], found: Enumerated,
+    assignments: tuple[int, ...],
+) -> Iterator[tuple[list[Row], Hashes]]:  # fmt: skip
     """The chunks of the rows, each with the fingerprints, in order; 0 for what isn't exact."""
     waiting: deque[tuple[list[Row], Path, bytes | Future[bytes]]] = deque()
 
@@ -259,12 +304,12 @@ def _evaluated(
         return chunk, np.frombuffer(data, np.int64)
 
     for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
-        path, numbers = _named(state, chunk)
+        path, numbers = _named(state, chunk, assignments)
         data: bytes | Future[bytes] | None = kept.read(path)
         if data is None or (isinstance(data, bytes) and len(data) != 8 * len(chunk)):
             data = tasks.submit(
                 evaluate_rows, state.digest, state.table.leaves, state.terms(), state.known,
-                numbers, state.denominator, memory_limit=_MEMORY,
+                numbers, state.denominator, assignments, memory_limit=_MEMORY,
             )  # fmt: skip
         waiting.append((chunk, path, data))
         while len(waiting) > 2 * tasks.processes or (waiting and _is_there(waiting[0][2])):
@@ -277,20 +322,22 @@ def _is_there(data: bytes | Future[bytes]) -> bool:
     return data.done() if isinstance(data, Future) else True
 
 
-def _named(state: _State, chunk: list[Row]) -> tuple[Path, npt.NDArray[np.int32]]:
+def _named(
+    state: _State, chunk: list[Row], assignments: tuple[int, ...]
+) -> tuple[Path, npt.NDArray[np.int32]]:
     """Where a chunk's fingerprints are kept, and its rows as numbers."""
     rows = np.full((len(chunk), 1 + _ARGUMENTS), -1, np.int32)
     for at, (template, args) in enumerate(chunk):
         rows[at, 0] = template
         rows[at, 1 : 1 + len(args)] = args
     terms = state.terms()
-    name = blake2b(state.digest.encode() + rows.tobytes(), digest_size=12)
+    name = blake2b(f"{state.digest} {assignments}".encode() + rows.tobytes(), digest_size=12)
     for template in np.unique(rows[:, 0]):
         name.update(terms[template].digest)
     return kept.directory("generated") / f"{name.hexdigest()}.chunk", rows
 
 
-_values: Final[dict[str, dict[int, tuple[Array, ...] | None]]] = {}
+_values: Final[dict[str, dict[tuple[int, int], Array | None]]] = {}
 
 
 def evaluate_rows(
@@ -300,6 +347,7 @@ def evaluate_rows(
     known: npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],
     denominator: int,
+    assignments: tuple[int, ...],
 ) -> bytes:
     """A worker's task: the fingerprints of rows, as the bytes of an array of int64.
 
@@ -312,36 +360,31 @@ def evaluate_rows(
         _values.clear()
     values = _values.setdefault(key, {})
 
-    def applied(row: npt.NDArray[np.int32]) -> tuple[Array, ...] | None:
-        args = [value_of(int(arg)) for arg in row[1:] if arg >= 0]
-        if any(arg is None for arg in args):
+    def applied(row: npt.NDArray[np.int32], n: int) -> Array | None:
+        args = [value_of(int(arg), n) for arg in row[1:] if arg >= 0]
+        env = {str(at): arg for at, arg in enumerate(args) if arg is not None}
+        try:
+            return None if len(env) < len(args) else evaluate(templates[row[0]], env)
+        except Inexact:
             return None
-        made = []
-        for n in range(ASSIGNMENTS):
-            env = {str(at): arg[n] for at, arg in enumerate(args) if arg is not None}
-            try:
-                made.append(evaluate(templates[row[0]], env))
-            except Inexact:
-                return None
-        return tuple(made)
 
-    def value_of(number: int) -> tuple[Array, ...] | None:
-        if number not in values:
+    def value_of(number: int, n: int) -> Array | None:
+        if (number, n) not in values:
             row = known[number]
             if row[0] >= 0:
-                values[number] = applied(row)
+                values[number, n] = applied(row, n)
             else:
                 leaf = leaves[number]
-                values[number] = tuple(
+                values[number, n] = (
                     drawn(leaf.name, leaf.type, n) if isinstance(leaf, Input)
                     else evaluate(leaf, {})
-                    for n in range(ASSIGNMENTS)
                 )  # fmt: skip
-        return values[number]
+        return values[number, n]
 
     found = np.zeros(len(rows), np.int64)
     with computing_in(grid(denominator)):
         for at, row in enumerate(rows):
-            value = applied(row)
-            found[at] = 0 if value is None else hashed(value)
+            made = [applied(row, n) for n in assignments]
+            exact = [value for value in made if value is not None]
+            found[at] = hashed(exact) if len(exact) == len(made) else 0
     return found.tobytes()

@@ -6,7 +6,8 @@ of rounding, below a 32nd of a step, since numbers have fewer than 40 bits; what
 or is larger, is refused (``Inexact``) and never rounded. An average over a 3x3 window divides by 9,
 so D = 9^n serves graphs of n operators, and 18^n those that halve as well.
 
-Operators that compare (relu, maxima) compare exact numbers. Functions that leave the rationals
+Operators that compare (relu, maxima) compare exact numbers, on more assignments: which side of zero
+a number lies on is one bit. Functions that leave the rationals
 (exp, sigmoid, tanh, quotients) are uninterpreted: a keyed hash of their arguments, an integer. A
 finite field would do for polynomials and has no order; candidates are judged in one besides
 (``testing/judging.py``).
@@ -32,8 +33,12 @@ LARGEST: Final = 2.0**40
 
 _OFF: Final = 1 / 16
 _INPUTS: Final = 9
-ASSIGNMENTS: Final = 2
-"""A fingerprint is of the values on so many assignments of the inputs."""
+FIRST: Final = (0, 1)
+"""The assignments of the inputs on which every term is evaluated."""
+
+FURTHER: Final = (2, 3, 4, 5, 6, 7)
+"""Those on which terms are told apart besides where one of them compares: on two assignments the
+four sums of rows that ``relu`` is taken of are positive once in 256 times."""
 
 
 class Inexact(ArithmeticError):
@@ -88,7 +93,7 @@ def drawn(name: str, kind: TensorType, assignment: int) -> Array:
 
 
 def hashed(values: Sequence[Array]) -> int:
-    """hash_1 of TASO §2.2: of a tensor's shape and content, on every assignment; 63 bits."""
+    """hash_1 of TASO §2.2: of a tensor's shape and content, on some assignments; 63 bits."""
     found = hashlib.blake2b(repr(values[0].shape).encode(), digest_size=8)
     for value in values:
         found.update(np.ascontiguousarray(value + 0.0).tobytes())  # of a zero without sign
@@ -104,15 +109,33 @@ def symmetric(hashes: Sequence[int]) -> int:
     return sum(int.from_bytes(m, "little") for m in mixed) % (1 << 63)
 
 
-def fingerprint(term: Tensor, denominator: int) -> int:
-    """hash_1 of a term whose inputs are drawn by their names.
+def value(term: Tensor, denominator: int, assignment: int) -> Array:
+    """A term's value on an assignment of its inputs, which are drawn by their names.
 
     Raises:
-        Inexact: the value can't be kept exactly.
+        Inexact: it can't be kept exactly.
     """
     inputs = [leaf for leaf in leaves((term,)).values() if isinstance(leaf, Input)]
-    values = []
     with computing_in(grid(denominator)):
-        for n in range(ASSIGNMENTS):
-            values.append(evaluate(term, {x.name: drawn(x.name, x.type, n) for x in inputs}))
-    return hashed(values)
+        return evaluate(term, {x.name: drawn(x.name, x.type, assignment) for x in inputs})
+
+
+def agree(left: Tensor, right: Tensor, denominator: int) -> bool:
+    """Whether two terms have the same values on all assignments.
+
+    Raises:
+        Inexact: a value can't be kept exactly.
+    """
+    return left.shape == right.shape and all(
+        np.array_equal(value(left, denominator, n), value(right, denominator, n))
+        for n in (*FIRST, *FURTHER)
+    )
+
+
+def fingerprint(term: Tensor, denominator: int, assignments: Sequence[int] = FIRST) -> int:
+    """hash_1 of a term.
+
+    Raises:
+        Inexact: a value can't be kept exactly.
+    """
+    return hashed([value(term, denominator, n) for n in assignments])

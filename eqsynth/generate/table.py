@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from eqsynth.generate.primitives import Primitive, World
-from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.ir.types import TensorType
+
+_POLYNOMIALS: Final = frozenset({
+    "Add", "AvgPool2d", "Concat", "Conv2d", "Full", "Matmul", "Mul", "Pad", "Permute", "Slice",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,12 @@ class Template:
     index: int
     output: int
     term: Tensor
+
+    @cached_property
+    def compares(self) -> bool:
+        """Whether an operator in it is no polynomial, or isn't known to be one."""
+        made = (part for part in topological([self.term]) if isinstance(part, Op))
+        return any(op.name not in _POLYNOMIALS for op in made)
 
     def on(self, args: Sequence[Tensor]) -> Tensor:
         """The term of these arguments."""
@@ -74,6 +85,11 @@ class Table:
     )
     _applications: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
 
+    # Fingerprints on the first assignments, and on the further ones where they were asked for.
+    plain: list[int] = field(default_factory=list)
+    further: dict[int, int] = field(default_factory=dict)
+    compares: list[bool] = field(default_factory=list)
+
     @cached_property
     def leaves(self) -> tuple[Tensor, ...]:
         return tuple(self.world.leaves.values())
@@ -84,10 +100,21 @@ class Table:
         self.types.append(self.world.leaves[name].type)
         self.closure.append(frozenset())
         self.hashes.append(fingerprint)
+        self.plain.append(fingerprint)
+        self.compares.append(False)
         return len(self.rows) - 1
 
-    def add(self, row: Row, fingerprint: int) -> int:
-        """A term that is new; its number."""
+    def compares_in(self, row: Row) -> bool:
+        """Whether a term's value depends on which of two numbers is larger."""
+        return self.templates[row[0]].compares or any(self.compares[arg] for arg in row[1])
+
+    def add(self, row: Row, fingerprint: int, plain: int) -> int:
+        """A term that is new; its number.
+
+        Args:
+            fingerprint: no other term of the table has it.
+            plain: its fingerprint on the first assignments.
+        """
         needed = self.needed(row)
         while len(self.levels) <= len(needed):
             self.levels.append([])
@@ -96,6 +123,8 @@ class Table:
         self.types.append(self.templates[row[0]].term.type)
         self.closure.append(needed)
         self.hashes.append(fingerprint)
+        self.plain.append(plain)
+        self.compares.append(self.compares_in(row))
         return len(self.rows) - 1
 
     def needed(self, row: Row) -> frozenset[int]:

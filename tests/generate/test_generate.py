@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from eqsynth.generate import (
     with_own,
     worlds_of,
 )
-from eqsynth.generate.numbers import Inexact, fingerprint, grid, symmetric
+from eqsynth.generate.numbers import Inexact, agree, fingerprint, grid, symmetric
 from eqsynth.ir.arithmetic import computing_in
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Input, Op
@@ -84,6 +85,31 @@ def test_every_equality_holds_and_every_first_term_is_a_value_of_its_own(
         candidate = Candidate(table, (earlier,), (row,))
         (left,), (right,) = candidate.terms
         assert Sides(left, right).verdict("normal", "cancels") is None, str(candidate)
+
+
+def test_what_has_one_sign_on_few_assignments_is_not_what_relu_makes_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four products on a diagonal are positive on both first assignments, and on others not."""
+    world = worlds_of(3)[0]
+    few = tuple(p for p in world.primitives if p.name in ("ewmul", "relu"))
+    world = replace(world, primitives=few)
+    x0, x1 = world.leaves["x0"], world.leaves["x1"]
+    product = Op("Mul", (world.leaves["I_matmul"], Op("Mul", (x1, x0))))
+    rectified = Op("Relu", (product,))
+    assert fingerprint(product, 1) == fingerprint(rectified, 1)
+    assert not agree(product, rectified, 1)
+
+    def said() -> set[str]:
+        return {str(candidate) for candidate in reduced(enumerate_graphs(world, 3))[0]}
+
+    wrong = "ewmul(I_matmul, ewmul(x1, x0)) = relu(ewmul(I_matmul, ewmul(x1, x0)))"
+    right = "relu(x0) = relu(relu(x0))"
+    assert right in said() and wrong not in said()
+    # It can tell: with the first assignments alone the equality is said.
+    monkeypatch.setattr("eqsynth.generate.enumerating.FURTHER", (0,))
+    monkeypatch.setattr("eqsynth.generate.numbers.FURTHER", (0,))
+    assert wrong in said()
 
 
 def test_candidates_are_the_most_general(found: Enumerated) -> None:
