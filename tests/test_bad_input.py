@@ -49,7 +49,7 @@ def module(function: Callable[..., Any], **state: Tensor) -> nn.Module:
 
 def quick(program: Any, inputs: Any = None, **settings: Any) -> CompiledProgram:
     """``optimize`` without timing kernels."""
-    return optimize(program, inputs, **{"objective": "flops", "time_limit_s": 20, **settings})
+    return optimize(program, inputs, **{"objective": "flops", "time_limit_s": 600.0, **settings})
 
 
 def agrees(program: CompiledProgram, original: nn.Module, *inputs: Tensor) -> None:

@@ -75,7 +75,7 @@ def test_a_workload(name: str) -> None:
     ``egraph/test_workload_egraphs.py``)."""
     module, inputs = WORKLOADS[name].reduced()
     # A loaded machine may need several times what an idle one does.
-    program = optimize(module, inputs, objective="flops", time_limit_s=200)
+    program = optimize(module, inputs, objective="flops", time_limit_s=600)
     agree(program, module, inputs)
     # Of a kernel that is one operator, nothing need be rewritten.
     sane(program.report, any_rules=WORKLOADS[name].suite != "kernels")
@@ -88,7 +88,7 @@ def test_a_workload(name: str) -> None:
 @pytest.mark.parametrize(("name", "factor"), [("linear_attention", 32.0), ("bottleneck", 7.9)])
 def test_flops_fall_at_full_size(name: str, factor: float) -> None:
     module, inputs = WORKLOADS[name].build()
-    program = optimize(module, inputs, objective="flops", time_limit_s=60)
+    program = optimize(module, inputs, objective="flops", time_limit_s=600)
     assert program.original is None
     assert program.report.flops_before >= factor * program.report.flops_after
     agree(program, module, inputs)
@@ -105,7 +105,7 @@ def test_a_batch_norm_folds_into_the_weights() -> None:
         norm.weight.uniform_(0.5, 2.0)
         norm.bias.normal_()
     x = torch.randn(1, 8, 14, 14)
-    program = optimize(model, (x,), objective="flops", time_limit_s=20)
+    program = optimize(model, (x,), objective="flops", time_limit_s=600)
     agree(program, model, (x,))
     # What is left is the convolution with its bias and the ReLU: no scale.
     elements = 16 * 14 * 14
@@ -141,14 +141,14 @@ def test_optimizing_for_time_measures_what_it_runs() -> None:
 def test_an_expression() -> None:
     value = torch.randn(12, 5)
     a, w = eqsynth.input("A", (6, 12)), eqsynth.weight("W", (12, 5), value=value)
-    program = optimize(eqsynth.ops.relu(a @ w), objective="flops", time_limit_s=20)
+    program = optimize(eqsynth.ops.relu(a @ w), objective="flops", time_limit_s=600)
     x = torch.randn(6, 12)
     torch.testing.assert_close(program(x), (x @ value).relu())
 
 
 def test_several_expressions() -> None:
     a, b, c = (eqsynth.input(name, (8, 8)) for name in "abc")
-    program = optimize([a @ b + a @ c, eqsynth.ops.relu(a)], objective="flops", time_limit_s=20)
+    program = optimize([a @ b + a @ c, eqsynth.ops.relu(a)], objective="flops", time_limit_s=600)
     x, y, z = (torch.randn(8, 8) for _ in range(3))
     first, second = program(x, y, z)
     torch.testing.assert_close(first, x @ y + x @ z, rtol=1e-4, atol=1e-4)
@@ -167,7 +167,7 @@ def test_a_scope() -> None:
         ),
         h=height, w=width, f=filters,
     )  # fmt: skip
-    program = optimize(conv, objective="flops", time_limit_s=20)
+    program = optimize(conv, objective="flops", time_limit_s=600)
     image = torch.randn(height, width, channels)
     expected = nn.functional.conv2d(
         image.permute(2, 0, 1)[None], weight.permute(2, 3, 0, 1), padding=1
@@ -180,7 +180,7 @@ def test_a_scope() -> None:
 
 def test_an_optimized_program_is_saved_and_loaded(tmp_path: Path) -> None:
     module, inputs = WORKLOADS["bottleneck"].reduced()
-    program = optimize(module, inputs, objective="flops", time_limit_s=20)
+    program = optimize(module, inputs, objective="flops", time_limit_s=600)
     eqsynth.save(program, tmp_path / "program.eqsynth")
     loaded = eqsynth.load(tmp_path / "program.eqsynth")
     assert torch.equal(loaded(*inputs), program(*inputs))
@@ -191,8 +191,8 @@ def test_an_optimized_program_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_a_program_can_be_optimized_again() -> None:
     """The second time nothing is left to gain."""
     module, inputs = WORKLOADS["factor"].reduced()
-    first = optimize(module, inputs, objective="flops", time_limit_s=20)
-    second = optimize(module, inputs, objective="flops", time_limit_s=20)
+    first = optimize(module, inputs, objective="flops", time_limit_s=600)
+    second = optimize(module, inputs, objective="flops", time_limit_s=600)
     assert second.report.flops_after == first.report.flops_after
     assert [s.kernel for s in second.steps] == [s.kernel for s in first.steps]
 
@@ -201,7 +201,7 @@ def test_the_module_is_not_touched() -> None:
     module, inputs = WORKLOADS["transition"].reduced()
     state = {name: value.clone() for name, value in module.state_dict().items()}
     copies = [x.clone() for x in inputs]
-    optimize(module, inputs, objective="flops", time_limit_s=20)
+    optimize(module, inputs, objective="flops", time_limit_s=600)
     assert all(torch.equal(state[name], value) for name, value in module.state_dict().items())
     assert all(torch.equal(x, y) for x, y in zip(inputs, copies, strict=True))
     assert not module.training
@@ -209,7 +209,7 @@ def test_the_module_is_not_touched() -> None:
 
 def test_without_a_check_there_is_no_error() -> None:
     module, inputs = WORKLOADS["chain"].reduced()
-    program = optimize(module, inputs, objective="flops", time_limit_s=20, check=False)
+    program = optimize(module, inputs, objective="flops", time_limit_s=600, check=False)
     assert program.report.error_rel == 0.0
     agree(program, module, inputs)
 
@@ -236,7 +236,7 @@ def test_a_users_rule_file_is_loaded_and_fires(tmp_path: Path) -> None:
     path.write_text(MINE)
     x = eqsynth.input("x", (4, 4))
     expression = eqsynth.ops.exp(eqsynth.ops.log(eqsynth.ops.relu(x)))
-    settings: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "check": False}
+    settings: dict[str, Any] = {"objective": "flops", "time_limit_s": 600.0, "check": False}
     plain = optimize(expression, **settings)
     mine = optimize(expression, rules=[path], **settings)
     assert "exp-of-log-of-mine" not in plain.report.rules_fired
@@ -255,7 +255,7 @@ def test_a_wrong_rule_is_caught_by_the_check(tmp_path: Path) -> None:
     path.write_text(MINE)
     x = eqsynth.input("x", (4, 4))
     expression = eqsynth.ops.exp(eqsynth.ops.log(eqsynth.ops.relu(x) - 1))
-    settings: dict[str, Any] = {"rules": [path], "objective": "flops", "time_limit_s": 20}
+    settings: dict[str, Any] = {"rules": [path], "objective": "flops", "time_limit_s": 600.0}
     with pytest.raises(EquivalenceError) as caught:
         optimize(expression, strict=True, **settings)
     assert caught.value.rules[0].startswith(f"exp-of-log-of-mine ({path}:")

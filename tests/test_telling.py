@@ -9,7 +9,7 @@ import torch
 
 import eqsynth
 
-OPTIONS = {"objective": "flops", "engines": (), "progress": False, "time_limit_s": 5.0}
+OPTIONS = {"objective": "flops", "engines": (), "progress": False, "time_limit_s": 600.0}
 
 
 class Named(torch.nn.Module):

@@ -42,7 +42,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     exec(MODELS, names)
     model, args, kwargs = names["attention"]()  # type: ignore[operator]
     program = eqsynth.optimize(
-        model.eval(), args, example_kwargs=kwargs, objective="flops", time_limit_s=3, engines=()
+        model.eval(), args, example_kwargs=kwargs, objective="flops", time_limit_s=600, engines=()
     )
     assert program.original is None
     eqsynth.save(program, "fast.eqsynth")

@@ -154,7 +154,7 @@ def subjects() -> Iterator[tuple[str, bytes, Callable[[Any], Any]]]:
             return {"y": y, "x": x, "more": [torch.relu(y) * self.count, None]}
 
     x = torch.randn(3, 4)
-    settings: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
+    settings: dict[str, Any] = {"objective": "flops", "time_limit_s": 600.0, "progress": False}
     program = eqsynth.optimize(Model().eval(), (x,), **settings)
     assert program.original is None
     yield "model", dumps(program), lambda p: (p(x), p.refresh(Model().eval()), p(x))

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from eqsynth.errors import EquivalenceError
+from eqsynth.lower import reruns
 from eqsynth.lower.check import check_equivalence
 from eqsynth.lower.kinds import KINDS
-from eqsynth.lower.reruns import unchanged
+from eqsynth.lower.reruns import SUMS, Reference, unchanged
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
 
@@ -334,3 +335,35 @@ def test_the_original_runs_a_few_times_a_kind() -> None:
 
     found = check_equivalence(other, net, (torch.randn(2, 3, 16, 16),))
     assert found.tried < found.runs <= 6 * found.tried
+
+
+def test_weights_that_were_moved_before_are_moved_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every kind of inputs asks for the same moves, some of which are kept: with room for one, for
+    all, and for none."""
+    layers = torch.nn.Linear(30, 40), torch.nn.GELU(), torch.nn.Linear(40, 5)
+    module, x = torch.nn.Sequential(*layers).eval(), torch.randn(3, 30)
+    size = sum(weight.nbytes for weight in module.parameters())
+
+    def asked(room: int) -> list[torch.Tensor]:
+        monkeypatch.setattr("eqsynth.lower.reruns._KEPT", room)
+        reference, made = Reference(module), list[int]()
+        real = reruns._off
+        with monkeypatch.context() as patch:
+            patch.setattr(reruns, "_off", lambda w, f: made.append(1) or real(w, f))
+            found = [
+                result
+                for kind in range(3)
+                for seed in (0, 1, 2, SUMS)
+                for result in reference.moved(((x * (kind + 1),), {}), seed) or ()
+            ]
+        moves.append(len(made) // len(list(module.parameters())))
+        return found
+
+    moves: list[int] = []
+    none, one, every = asked(0), asked(size), asked(1 << 20)
+    # What is computed on the way is moved as well for the last seed, whose weights aren't kept.
+    assert moves == [12, 10, 6]
+    assert all(map(torch.equal, none, one)) and all(map(torch.equal, none, every))
+    assert not torch.equal(none[0], none[1])

@@ -23,7 +23,7 @@ from eqsynth.lower.torch_calls import Argument, Named, TorchCall, call_from_data
 from eqsynth.lower.torch_graph import taken_apart
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
+QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 600.0, "progress": False}
 
 
 def module(function: Callable[..., Any], **state: Tensor) -> nn.Module:

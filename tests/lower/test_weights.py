@@ -17,7 +17,7 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.weights import Watch, digest, storages
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
-QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 20, "progress": False}
+QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 600.0, "progress": False}
 
 
 class Model(nn.Module):
