@@ -92,16 +92,16 @@ def test_large_weights_are_in_a_file_of_their_own(
                 [result["y"], result["most"], given[0], *result["pair"]])  # fmt: skip
 
 
-class Sorted(torch.nn.Module):
+class Decimals(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sort(torch.relu(x)).values
+        return torch.round(torch.relu(x), decimals=2)
 
 
 def test_an_operator_that_onnx_lacks_is_named(tmp_path: Path) -> None:
-    program = optimized(Sorted(), torch.randn(3, 4))
+    program = optimized(Decimals(), torch.randn(3, 4))
     with pytest.raises(UnsupportedOperatorError) as caught:
-        program.to_onnx(tmp_path / "sorted.onnx")
-    assert "sort" in caught.value.got and caught.value.where
+        program.to_onnx(tmp_path / "decimals.onnx")
+    assert "aten.round.decimals" in caught.value.got and caught.value.where
     assert not list(tmp_path.iterdir())
 
 
@@ -153,3 +153,41 @@ def test_an_original_is_written_operator_by_operator(
     loaded = eqsynth.CompiledProgram.from_module(module)
     with pytest.raises(EqsynthError):
         loaded.to_onnx(tmp_path / "again.onnx")
+
+
+class _Calls(torch.nn.Module):
+    """Operators that the IR doesn't have, and that an engine's region mayn't hold."""
+
+    def forward(
+        self, x: torch.Tensor, n: torch.Tensor, by: torch.Tensor, at: torch.Tensor
+    ) -> list[torch.Tensor]:
+        narrow = n.to(torch.int8)
+        found = [
+            torch.remainder(n, by), torch.fmod(n, by), n // by, torch.remainder(n, -by),
+            torch.fmod(narrow, by.to(torch.int8)), torch.round(x), torch.round(x.half()),
+            torch.index_put(x, (at,), x[0] * 2), torch.index_put(x, (at, at), x[0, :2]),
+            torch.index_put(x, (at[:, None], at), torch.tensor(1.0), accumulate=True),
+            torch.index_put(x, (x > 0,), torch.tensor(3.0)),
+        ]  # fmt: skip
+        for down in (False, True):
+            found += torch.sort(x, dim=-1, descending=down, stable=True)
+            found += torch.sort(x, dim=0, descending=down, stable=True)
+            found.append(torch.topk(x, 3, -1, down).values)
+        return found
+
+
+def test_calls_that_only_a_file_holds(tmp_path: Path) -> None:
+    """NaN, infinities and ties in sorts, halves in roundings, signs in remainders, positions that
+    count from the end or come twice."""
+    torch.manual_seed(0)
+    program = optimized(_Calls(), torch.randn(4, 6), torch.ones(4, 6, dtype=torch.int64),
+                        torch.ones(4, 6, dtype=torch.int64), torch.tensor([0, 2]))  # fmt: skip
+    program.to_onnx(tmp_path / "calls.onnx")
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[2.5, nan, inf, -0.5, nan, 2.5], [-inf, 1.5, inf, nan, 1.5, 0.5],
+                      [0.0, -0.0, 3.5, -1.5, 0.0, -inf], [nan] * 6])  # fmt: skip
+    n = torch.randint(-20, 20, (4, 6))
+    by = torch.where(torch.rand(4, 6) < 0.5, -1, 1) * torch.randint(1, 7, (4, 6))
+    for at in (torch.tensor([3, 1]), torch.tensor([-1, 1])):
+        given = (x, n, by, at)
+        assert_same(tmp_path / "calls.onnx", given, _Calls()(*given))

@@ -18,7 +18,8 @@ from typing import Any, Final, NoReturn
 import torch
 
 from eqsynth.ir.tensor import Op
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import broadcast_shapes, is_float
+from eqsynth.lower.onnx_out.functions import apply
 from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, wide
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
@@ -71,7 +72,8 @@ class _Emission:
         if call.target is operator.getitem:
             return args[0][args[1]]
         is_operator = isinstance(call.target, torch._ops.OpOverload)
-        row = _ROWS.get(call.target.name()) if is_operator else None
+        rows = {**_ROWS, **_EXPORTED} if self.graph.exported else _ROWS
+        row = rows.get(call.target.name()) if is_operator else None
         made = None if row is None else row(self.graph, *args, **kwargs)
         if made is None:
             self._refuse(call.name)
@@ -226,6 +228,118 @@ def _bits(operator: str) -> Callable[..., Value | None]:
 
     return row
 
+
+# ---- in files only -----------------------------------------------------------------------------
+#
+# Torch raises where an integer is divided by 0, or a position isn't in its axis. ONNX says nothing
+# of the first (0 is written here), and a runtime may write out of bounds for the second.
+
+
+def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | None]:
+    def row(g: Graph, x: Any, y: Any, *, rounding_mode: str = "floor") -> Value | None:
+        if not isinstance(x, Value) or is_float(x.dtype) or rounding_mode != "floor":
+            return None
+        if not isinstance(y, Value | int):
+            return None
+        divisor = y if isinstance(y, Value) else g.number(y, x.dtype)
+        if divisor.dtype != x.dtype:
+            return None
+        wide_x, wide_y = g.cast(x, "int64"), g.cast(divisor, "int64")
+        made = apply(g, function, [wide_x, wide_y])
+        if fmod:
+            # 7 mod -3 = -2, and C has 1: a rest whose sign isn't the dividend's is one divisor off.
+            zero = g.number(0, "int64")
+            signs = [g.map("Less", part, zero, dtype="bool") for part in (made, wide_x)]
+            other = g.map("And", g.map("Not", g.map("Equal", made, zero, dtype="bool")),
+                          g.map("Xor", *signs))  # fmt: skip
+            made = g.map("Where", other, g.map("Sub", made, wide_y), made)
+        return g.cast(made, x.dtype)
+
+    return row
+
+
+def _round(g: Graph, x: Value) -> Value | None:
+    if not is_float(x.dtype):
+        return x
+    return g.cast(g.map("Round", g.cast(x, wide(x.dtype))), x.dtype)
+
+
+def _ordered(
+    g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Value] | None:
+    """Of floats, NaN is the largest. It is put aside by a second, stable order:
+    [2, nan, inf] -> [2, inf, inf] -> by what was NaN -> [2, inf, nan]."""
+    if not is_float(x.dtype):
+        return _topk(g, x, k, dim, largest, sorted)
+    if not x.rank:
+        return None
+    axis = _axis(x, dim)
+    inner = g.cast(x, "float32" if wide(x.dtype) == "float32" else "float64")
+    unknown = g.map("IsNaN", inner, dtype="bool")
+    numbers = g.map("Where", unknown, g.number(math.inf, inner.dtype), inner)
+    extent = g.integers(x.shape[axis])
+    by_number = g.nodes_of(
+        "TopK", [numbers, extent], [(x.shape, inner.dtype), (x.shape, "int64")],
+        axis=axis, largest=int(largest), sorted=1,
+    )[1]  # fmt: skip
+    last = _along_axis(g, g.cast(unknown, "int64"), by_number, axis)
+    by_kind = g.nodes_of(
+        "TopK", [last, extent], [(x.shape, "int64"), (x.shape, "int64")],
+        axis=axis, largest=int(largest), sorted=1,
+    )[1]  # fmt: skip
+    order = g.slice(_along_axis(g, by_number, by_kind, axis), axis, 0, k)
+    return [_along_axis(g, x, order, axis), order]
+
+
+def _along_axis(g: Graph, x: Value, index: Value, axis: int) -> Value:
+    return g.node("GatherElements", [x, index], index.shape, x.dtype, axis=axis)
+
+
+def _all_ordered(
+    g: Graph, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> list[Value] | None:
+    return _ordered(g, x, x.shape[dim], dim, descending) if x.rank else None
+
+
+def _index_put(
+    g: Graph, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value | None:
+    known = [index for index in indices if index is not None]
+    if len(known) < len(indices) or not known or values.dtype != x.dtype:
+        return None
+    if known[0].dtype == "bool":
+        mask = known[0]
+        if len(known) > 1 or accumulate or values.size != 1 or mask.shape != x.shape[: mask.rank]:
+            return None
+        spread = g.reshape(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
+        return g.map("Where", spread, g.reshape(values, ()), x)
+    if any(index.dtype not in ("int32", "int64") for index in known):
+        return None
+    if accumulate and x.dtype not in ("float32", "float64", "int32", "int64"):
+        return None
+    shape = broadcast_shapes("index_put", *(index.shape for index in known))
+    rows = [
+        g.reshape(g.expand(g.cast(index, "int64"), shape), (*shape, 1)) for index in known
+    ]
+    updates = g.expand(values, (*shape, *x.shape[len(known) :]))
+    inputs = [x, g.concat(rows, len(shape)), updates]
+    return g.node("ScatterND", inputs, x.shape, x.dtype,
+                  reduction="add" if accumulate else "none")  # fmt: skip
+
+
+_EXPORTED: Final[dict[str, Callable[..., Any]]] = {
+    **{f"aten::remainder.{kind}": _of_integers("mod") for kind in ("Tensor", "Scalar")},
+    **{f"aten::fmod.{kind}": _of_integers("mod", fmod=True) for kind in ("Tensor", "Scalar")},
+    **{f"aten::div.{kind}_mode": _of_integers("floordiv") for kind in ("Tensor", "Scalar")},
+    "aten::floor_divide": _of_integers("floordiv"),
+    "aten::round": _round,
+    "aten::topk": _ordered,
+    "aten::sort": _all_ordered,
+    "aten::sort.stable": lambda g, x, *, stable=None, dim=-1, descending=False: _all_ordered(
+        g, x, dim, descending
+    ),
+    "aten::index_put": _index_put,
+}
 
 _ROWS: Final[dict[str, Callable[..., Any]]] = {
     "aten::cumsum": _cumsum,

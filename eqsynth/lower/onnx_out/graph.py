@@ -67,9 +67,12 @@ class Graph:
 
     Attributes:
         calls: of torch, that the ``Opaque`` operators stand for, by their names.
+        exported: the whole program goes into a file, and runs where the user runs it. A part that
+            an engine runs beside others has to raise where torch raises.
     """
 
     calls: Mapping[str, TorchCall] = field(default_factory=dict)
+    exported: bool = False
     nodes: list[Node] = field(default_factory=list)
     arrays: dict[str, Array | torch.Tensor] = field(default_factory=dict)
     _known: dict[object, Value] = field(default_factory=dict)

@@ -75,7 +75,7 @@ def program_model(program: CompiledProgram) -> Any:
             hint="make the buffers inputs and results of forward()",
         )
     opaque = program.recipe.opaque if program.recipe is not None else {}
-    graph, values = Graph(plain_calls(opaque)), dict[str, Value]()
+    graph, values = Graph(plain_calls(opaque), exported=True), dict[str, Value]()
     for parameter in program.inputs:
         given = parameter.input
         values[given.name] = Value(given.name, given.shape, given.dtype)
