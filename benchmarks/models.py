@@ -148,6 +148,8 @@ def main() -> int:
     console.width = max(console.width, 140)
     timeout_s = 300.0 + 10 * options.limit_s
     rows = run(options.model, journal, timeout_s, lambda text: print(text, flush=True), chosen)
+    if not rows:
+        parser.error("no library of these models is installed: pip install 'eqsynth[models]'")
     console.print(table(rows))
     equal = sum(row.equal for row in rows)
     replaced = sum(not row.kept and not row.error for row in rows)

@@ -185,16 +185,18 @@ def main(names: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="faults whose names have one of these in them")
     wanted = parser.parse_args(names).names
+    asked = [f for f in FAULTS if not wanted or any(part in f.name for part in wanted)]
+    if not asked:
+        parser.error(f"no fault has one of these in its name: {', '.join(wanted)}")
     unseen = 0
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         tree = Path(directory, "tree")
         ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "results")
         shutil.copytree(ROOT, tree, ignore=ignored)
-        for fault in FAULTS:
-            if not wanted or any(part in fault.name for part in wanted):
-                found = verdict(fault, tree)
-                unseen += found == "UNSEEN"
-                print(f"{found:22s}{fault.name}", flush=True)
+        for fault in asked:
+            found = verdict(fault, tree)
+            unseen += found == "UNSEEN"
+            print(f"{found:22s}{fault.name}", flush=True)
     raise SystemExit(unseen > 0)
 
 

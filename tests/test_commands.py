@@ -1,17 +1,22 @@
 """Commands that the documents name: those of eqsynth run, page by page, in the order in which they
-stand, with seconds in the place of minutes; benchmarks take their options; targets exist.
+stand, with seconds in the place of minutes; benchmarks and targets run, on less than they would
+measure (``REDUCED`` and ``TARGETS`` say on how much), and each by its whole text is parsed.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -220,3 +225,164 @@ def test_the_installed_command_is_the_package() -> None:
         [sys.executable, "-m", "eqsynth.cli", "--help"], capture_output=True, text=True, check=True
     )
     assert all(name in done.stdout for name in ("optimize", "explain", "bench", "rules"))
+
+
+# ---- benchmarks and targets ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is run in the place of a benchmark that takes minutes to hours.
+
+    Attributes:
+        more: arguments that are added; the last of two that contradict each other counts.
+        tells: what it prints when it has come to its end.
+        quick: a second or two; else it is a slow test.
+        lacking: what it prints, with exit code 2, where this machine lacks what it needs.
+        exit_codes: 1 where times decide it.
+    """
+
+    more: str
+    tells: str
+    quick: bool = False
+    lacking: str = ""
+    exit_codes: tuple[int, ...] = (0,)
+
+
+_ONE_ROW = "--reduced --rounds 1 --allow-missing --workload"
+# By the beginnings of commands, the longest that fits. None of these is what the documents say is
+# measured: one workload at the size of tests instead of a suite, one model, one fault, seconds
+# instead of half an hour.
+REDUCED = {
+    "models": Reduced("--model bert --limit-s 1 --journals .", "1 of 1 equal",
+                      lacking="eqsynth[models]"),
+    "onnx_backend": Reduced("--only test_relu --no-capture", "runs"),
+    "bench_peers": Reduced(f"{_ONE_ROW} factor", "geometric mean of 1 ratios"),
+    "bench_peers --suite nets": Reduced(f"{_ONE_ROW} lstm", "geometric mean of 1 ratios"),
+    "bench_peers --suite models": Reduced(f"{_ONE_ROW} bert", "geometric mean of 1 ratios",
+                                          lacking="eqsynth[models]"),
+    "bench_peers --device cuda": Reduced(f"{_ONE_ROW} factor", "geometric mean of 1 ratios",
+                                         lacking="run this where a GPU is"),
+    "bench_deadlines": Reduced("--program transformer_layer --limit 0.5", "1 runs",
+                               exit_codes=(0, 1)),
+    "bench_estimates": Reduced("--reduced --draws 16 --kernels 2", "family, distance"),
+    "bench_tune": Reduced("tune.jsonl --minutes 0.02 --kernel transpose --tuner random --trials 2 "
+                          "--seeds 1", "2 trials of every search"),
+    "bench_tune tune.jsonl": Reduced("--minutes 0.02 --kernel transpose --tuner random --trials 2 "
+                                     "--seeds 1", "2 trials of every search"),
+    "tuning_tables": Reduced("", "| random |", quick=True),
+    "pictures": Reduced("--only convolution --seconds 5 --folder .", "convolution.png",
+                        lacking="no browser: set EQSYNTH_BROWSER"),
+    "long_run": Reduced("--programs 1 --modules 0 --jobs 1 --journals .", "failures: 0"),
+    "fuzz": Reduced("--minutes 0.01 --kinds onnx --journal fuzz.json", "together"),
+    "hunt": Reduced("--minutes 0.01 --engines inductor --size 1 --journal hunt.jsonl",
+                    "1 programs in"),
+    "planted": Reduced('"maximum of NaN"', "caught"),
+    "differential": Reduced("--columns interpreter", "0 fail"),
+}  # fmt: skip
+
+
+def documented(start: str) -> list[str]:
+    """The distinct commands of all pages that begin so."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    return [*dict.fromkeys(command for text in texts for command in commands(text, start))]
+
+
+BENCHMARKS = [command.removeprefix("python -m benchmarks.") for command in documented("python -m")
+              if command.startswith("python -m benchmarks.")]  # fmt: skip
+
+
+def reduced(command: str) -> Reduced:
+    """
+    Raises:
+        ValueError: nobody has said yet how a benchmark of the documents is run here.
+    """
+    return REDUCED[max((name for name in REDUCED if f"{command} ".startswith(f"{name} ")), key=len)]
+
+
+def _marked(command: str) -> Any:
+    mark = pytest.mark.rotating if reduced(command).quick else pytest.mark.slow
+    return pytest.param(command, marks=mark, id=command)
+
+
+def own_environment() -> dict[str, str]:
+    """Without what says to a pytest in another process that it is a part of this one."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    kept.pop("EQSYNTH_TESTS", None)
+    return {**kept, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("command", [*map(_marked, BENCHMARKS)])
+def test_a_benchmark_of_the_documents_runs(command: str, tmp_path: Path) -> None:
+    """In a folder with the documents' texts, into which it may write pictures and tables."""
+    (tmp_path / "docs").mkdir()
+    for page in (ROOT / "docs").glob("*.md"):
+        shutil.copy(page, tmp_path / "docs")
+    how = reduced(command)
+    name, *given = shlex.split(f"{command} {how.more}")
+    if name == "tuning_tables":
+        (tmp_path / "tune.jsonl").write_text("\n".join(map(json.dumps, TUNED)) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *given], cwd=tmp_path, env=own_environment(),
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    told = done.stdout + done.stderr
+    if how.lacking and how.lacking in told:
+        assert done.returncode in (1, 2) and "Traceback" not in told
+        pytest.skip(f"{command}: {how.lacking}")
+    assert done.returncode in how.exit_codes and how.tells in told, told[-3000:]
+    for option in ("--plot", "--page", "--svg"):
+        if option in given:
+            assert (tmp_path / given[given.index(option) + 1]).stat().st_size
+
+
+# Searches of one kernel with two trials, as `bench_tune` writes them.
+TUNED = [{"machine": {"model": "a machine", "cores": 2}, "versions": {}, "threads": 1, "far": 0}, *(
+    {"kernel": "transpose", "tuner": "random", "seed": 0, "time_s": time_s, "outside_s": 1e-3,
+     "schedule": ["rows", {"tasks": 64, "order": [], "unrolled": unrolled}], "measuring_s": 2.0,
+     "giga": 0.0084, "unit": "GB/s", "share": 1e-3} for unrolled, time_s in ((0, 0.007), (1, 0.002))
+)]  # fmt: skip
+
+# What stands behind a target as it is run here; None where it would install packages, or run all
+# tests from within one: then make says what it would do (-n), and that is all that is seen.
+TARGETS = {
+    "help": "",
+    "demo": "factor",
+    "test": "tests/test_golden.py",
+    "bench": "--help",
+    "peers": None, "venv": None, "browser": None, "test-all": None,
+}  # fmt: skip
+
+
+def _target(command: str) -> Any:
+    marks = pytest.mark.rotating if command == "make help" else pytest.mark.slow
+    return pytest.param(command, marks=marks, id=command)
+
+
+@pytest.mark.parametrize("command", [*map(_target, documented("make"))])
+def test_a_target_of_the_documents_runs(command: str, tmp_path: Path) -> None:
+    """With what is installed here, whatever the dates of files say: tests install nothing."""
+    target, *given = shlex.split(command)[1:]
+    arguments = [word.removeprefix("ARGS=") for word in given]
+    more = TARGETS[target]
+    stamps = [f"{name}={tmp_path / name}" for name in ("STAMP", "PEERS")]
+    for stamp in () if more is None else stamps:
+        Path(stamp.partition("=")[2]).touch()
+    asked = " ".join([*arguments, *filter(None, [more])])
+    done = subprocess.run(
+        ["make", *(["-n"] if more is None else []), *stamps, f"VENV={sys.prefix}", target,
+         f"ARGS={asked}"],
+        cwd=ROOT, env=own_environment(), capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    told = done.stdout + done.stderr
+    # Of the tests that it was narrowed down to, `-k profile` selects none.
+    assert done.returncode == 0 or "no tests ran" in told, told[-3000:]
+    assert "pip" in told if more is None else not re.search(r"pip.* install", told), told
+
+
+def test_every_benchmark_and_target_of_the_documents_is_run() -> None:
+    assert len(BENCHMARKS) > 15 and all(map(reduced, BENCHMARKS))
+    names = {shlex.split(command)[1] for command in documented("make")}
+    assert {"demo", "test", "bench"} <= names <= set(TARGETS)
+    with pytest.raises(ValueError):
+        reduced("bench_none --suite nets")
