@@ -24,9 +24,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from eqsynth.ir import lattice
+from eqsynth.ir.complements import cases, complemented, exponent, two_exponentials
 from eqsynth.ir.made import written_out
 from eqsynth.ir.ring import (
     ONE,
@@ -38,8 +40,10 @@ from eqsynth.ir.ring import (
     common_exponentials,
     is_condition,
     is_difference,
+    is_exact,
     is_exponential,
     is_not_negative,
+    is_total,
     joined,
     leading_coefficient,
     near,
@@ -58,7 +62,6 @@ from eqsynth.ir.scalar import (
     Cast,
     Num,
     Prod,
-    Read,
     Scalar,
     Sum,
     Value,
@@ -69,15 +72,16 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.truths import Truths, decided
 from eqsynth.ir.types import is_float
 
-# More terms than this are not multiplied out, and higher powers not written as products.
+# More terms aren't multiplied out, powers not written as products, signs of factors not looked at.
 MAX_TERMS: Final = 64
 MAX_POWER: Final = 16
+MAX_SIGNS: Final = 3
 
+_ONE: Final = Fraction(1)
 _LN2: Final = number(math.log(2))
 _LN10: Final = number(math.log(10))
-_ODD: Final = frozenset({"tanh", "erf", "sin", "sign", "trunc"})
+_ODD: Final = frozenset({"tanh", "erf", "sin", "trunc"})
 _EVEN: Final = frozenset({"cos"})
-_TOTAL: Final = frozenset({"relu", "sigmoid", "tanh", "erf", "abs", "sin", "cos"})
 
 
 def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Polynomial:
@@ -105,6 +109,7 @@ class _Expansion:
         self._real = dtype is None or is_float(dtype)
         # Conditions among numbers alone have the dtype of what is computed, which isn't known.
         self._truths = Truths(dtype or "float32", self._real, self.polynomial, self._inside)
+        self._joined = partial(complemented, of=self.polynomial, cancels=cancels)
         self._known: dict[Scalar, dict[Monomial, Fraction]] = {}
         # The functions that are taken apart, by their names in ``functions.py``.
         self._taken_apart: dict[str, Callable[..., dict[Monomial, Fraction]]] = {
@@ -112,11 +117,12 @@ class _Expansion:
             "sqrt": self._sqrt, "rsqrt": self._rsqrt, "exp": self._exp, "log": self._log,
             "relu": self._relu, "abs": self._abs, "max": self._max, "min": self._min,
             "sigmoid": self._sigmoid, "tanh": self._tanh, "gelu": self._gelu,
-            "log1p": self._log1p, "expm1": self._expm1,
+            "log1p": self._log1p, "expm1": self._expm1, "sign": self._sign,
             "exp2": lambda x: self._exp({m: near(c * _LN2) for m, c in x.items()}),
             "log2": lambda x: scaled(self._log(x), 1 / _LN2),
             "log10": lambda x: scaled(self._log(x), 1 / _LN10),
-        } if self._real else {"pow": self._pow}  # fmt: skip
+        } if self._real else {"pow": self._pow, "max": lattice.whole_largest,
+                              "min": lattice.whole_least, "abs": self._whole_abs}  # fmt: skip
 
     def polynomial(self, scalar: Scalar) -> dict[Monomial, Fraction]:
         if scalar not in self._known:
@@ -127,13 +133,15 @@ class _Expansion:
         if isinstance(scalar, Num):
             value = number(scalar.value)
             return {ONE: value} if value else {}
+        if dtype_of(scalar) == "bool" and self._dtype not in (None, "bool"):
+            return self._truths.of(scalar)
         if dtype_of(scalar) not in (None, self._dtype):
             return of_atom(scalar)
         if not self._real and (index := as_index(scalar)) is not None:
             return of_atom(Value(index))
         match scalar:
             case Sum(terms=terms):
-                return plus(map(self.polynomial, terms))
+                return self._joined(plus(map(self.polynomial, terms)))
             case Prod(factors=factors):
                 return self._product([self.polynomial(f) for f in factors])
             case Call(fn=fn, args=args):
@@ -145,7 +153,7 @@ class _Expansion:
                 if fn == "where":
                     return self._where(*args)
                 return self._function(fn, [self._inside(arg) for arg in args])
-            case Cast(arg=arg) if self._dtype and is_condition(scalar):
+            case Cast(arg=arg) if self._dtype and (is_condition(scalar) or is_condition(arg)):
                 return self._truths.of(arg)
         return of_atom(scalar)
 
@@ -159,23 +167,24 @@ class _Expansion:
 
     # ---- products --------------------------------------------------------------------------
 
-    def _product(self, factors: list[dict[Monomial, Fraction]]) -> dict[Monomial, Fraction]:
+    def _product(self, factors: Sequence[Polynomial]) -> dict[Monomial, Fraction]:
         """Multiplied out where no digits are lost and the terms are few; else sums are atoms."""
-        if any(not factor for factor in factors):
+        if not all(factors):
             return {}
         sums = [factor for factor in factors if len(factor) > 1]
         found: dict[Monomial, Fraction] = {ONE: Fraction(1)}
         for factor in factors:
             if len(factor) == 1:
                 found = times(found, factor)
-        differences = [s for s in sums if is_difference(s) and not _of_conditions(s)]
+        differences = [s for s in sums if is_difference(s) and not is_exact(s)]
         apart = len(differences) > 1 and not self._cancels
         for factor in sorted(sums, key=lambda s: sorted(map(order, s))):
             closed = (apart and factor in differences) or len(found) * len(factor) > MAX_TERMS
             found = times(found, self._closed(factor) if closed else factor)
         if not self._real:
             return found
-        return self._without_roots(decided(rectified(found), self.polynomial))
+        found = decided(rectified(found, self.polynomial), self.polynomial)
+        return self._without_roots(self._joined(found))
 
     def _closed(self, polynomial: Polynomial) -> dict[Monomial, Fraction]:
         """A sum as a number, exponentials, and an atom whose leading coefficient is 1, and of whose
@@ -200,39 +209,29 @@ class _Expansion:
                     return self._without_roots(plus([others, opened]))
         return polynomial
 
-    def _power(self, base: dict[Monomial, Fraction], power: int) -> dict[Monomial, Fraction]:
+    def _power(self, base: Polynomial, power: int) -> dict[Monomial, Fraction]:
         if power < 0:
             return self._power(self._reciprocal(base), -power)
         return self._product([base] * power) if power else {ONE: Fraction(1)}
 
     # ---- functions -------------------------------------------------------------------------
 
-    def _reciprocal(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _reciprocal(self, x: Polynomial) -> dict[Monomial, Fraction]:
         if not x:
             raise NotReal
-        if len(x) == 2 and ONE in x:
-            (exponential,) = (monomial for monomial in x if monomial != ONE)
-            if x[ONE] == x[exponential] and all(map(is_exponential, exponential)):
-                # 1 / (1 + exp(-y))
-                arg = plus(
-                    scaled(self.polynomial(atom.args[0]), -power)
-                    for atom, power in exponential
-                    if isinstance(atom, Call)
-                )
-                return scaled(self._sigmoid(arg), 1 / x[ONE])
+        if (two := two_exponentials(x, self.polynomial)) is not None:
+            first, step = two
+            inverse = {tuple((atom, -power) for atom, power in first): 1 / x[first]}
+            return times(inverse, self._sigmoid(step))
         if len(x) > 1:
             x = self._closed(x)
         ((monomial, coefficient),) = x.items()
         return {tuple((atom, -power) for atom, power in monomial): 1 / coefficient}
 
-    def _div(
-        self, x: dict[Monomial, Fraction], y: dict[Monomial, Fraction]
-    ) -> dict[Monomial, Fraction]:
+    def _div(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
         return self._product([x, self._reciprocal(y)])
 
-    def _pow(
-        self, x: dict[Monomial, Fraction], y: dict[Monomial, Fraction]
-    ) -> dict[Monomial, Fraction]:
+    def _pow(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
         exponent = y.get(ONE, Fraction(0)) if set(y) <= {ONE} else None
         most = MAX_POWER if len(x) == 1 else 4
         if exponent is not None and exponent.denominator == 1 and abs(exponent) <= most:
@@ -242,7 +241,7 @@ class _Expansion:
             return self._sqrt(x) if exponent > 0 else self._rsqrt(x)
         return of_atom(Call("pow", (collect(x), collect(y))))
 
-    def _sqrt(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _sqrt(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``sqrt(4*x*x)`` is ``2*abs(x)``, ``sqrt(exp(x) * y)`` is ``exp(x/2) * sqrt(y)``: what is
         known to be a square stands outside."""
         if not x:
@@ -266,10 +265,10 @@ class _Expansion:
             return outside
         return times(outside, of_atom(Call("sqrt", (collect(rest),))))
 
-    def _rsqrt(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _rsqrt(self, x: Polynomial) -> dict[Monomial, Fraction]:
         return self._reciprocal(self._sqrt(x))
 
-    def _exp(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _exp(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``exp(2*x - m)`` is ``exp(x)**2 * exp(m)**-1``, ``exp(x - log(s))`` is ``exp(x) / s``."""
         powers: list[tuple[Scalar, Fraction]] = []
         others: list[dict[Monomial, Fraction]] = []
@@ -282,11 +281,18 @@ class _Expansion:
         found = {tuple(sorted(powers, key=lambda one: one[0].digest)): Fraction(1)}
         return self._product([found, *others]) if others else found
 
-    def _log(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _log(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``log(exp(x) / s)`` is ``x - log(s)``: an exponential is positive, so s is where the
         whole is."""
+        if (split := cases(x, self.polynomial)) is not None:
+            condition, above, below = split
+            held = self._truths.of(Call("gt", (condition, Num(0.0))))
+            one, other = self._log(above), self._log(below)
+            return plus([other, self._product([held, plus([one, scaled(other, -_ONE)])])])
         if len(x) != 1:
-            return of_atom(Call("log", (collect(x),)))
+            common = common_exponentials(x)
+            inner = collect(times(x, {tuple((atom, -power) for atom, power in common): _ONE}))
+            return plus([exponent(common, self.polynomial), of_atom(Call("log", (inner,)))])
         ((monomial, coefficient),) = x.items()
         found: dict[Monomial, Fraction] = {}
         rest: list[tuple[Scalar, Fraction]] = []
@@ -306,10 +312,20 @@ class _Expansion:
         inner = collect({tuple(rest): coefficient})
         return plus([found, {((Call("log", (inner,)), Fraction(1)),): sign}])
 
-    def _relu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _relu(self, x: Polynomial) -> dict[Monomial, Fraction]:
         return self._max(x, {})
 
-    def _abs(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _sign(self, x: Polynomial) -> dict[Monomial, Fraction]:
+        """``sign(x)`` is ``[x > 0] - [-x > 0]``."""
+        ways = (Call("gt", (collect(scaled(x, way)), Num(0.0))) for way in (_ONE, -_ONE))
+        return plus(scaled(self._truths.of(c), n) for c, n in zip(ways, (_ONE, -_ONE), strict=True))
+
+    def _whole_abs(self, x: Polynomial) -> dict[Monomial, Fraction]:
+        """``abs(-x)`` is ``abs(x)``, where there are negative numbers at all."""
+        turned = x and leading_coefficient(x) < 0 and (self._dtype or "").startswith("int")
+        return of_atom(Call("abs", (collect(scaled(x, -_ONE) if turned else x),)))
+
+    def _abs(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``abs(x)`` is ``2*relu(x) - x``."""
         return plus([scaled(self._relu(x), Fraction(2)), scaled(x, Fraction(-1))])
 
@@ -360,32 +376,36 @@ class _Expansion:
             if outside:
                 rest = tuple(one for one in monomial if one not in outside)
                 return times({outside: Fraction(1)}, self._relu({rest: coefficient}))
+            if 1 < len(monomial) <= MAX_SIGNS and all(abs(power) == 1 for _, power in monomial):
+                # relu(x * y) = relu(x) * relu(y) + relu(-x) * relu(-y)
+                parts: list[Polynomial] = [{monomial[:1]: _ONE}, {monomial[1:]: coefficient}]
+                ways = [[self._relu(scaled(p, way)) for p in parts] for way in (_ONE, -_ONE)]
+                return plus(times(*way) for way in ways)
         leading = leading_coefficient(x)
         positive = of_atom(Call("relu", (collect(scaled(x, 1 / leading)),)))
         return plus([scaled(positive, abs(leading)), x if leading < 0 else {}])
 
-    def _gelu(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _gelu(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``gelu(x)`` is ``x/2 * (1 + erf(x * sqrt(1/2)))``."""
         erf = self._function("erf", [collect(scaled(x, number(math.sqrt(0.5))))])
         return self._product([scaled(x, Fraction(1, 2)), plus([{ONE: Fraction(1)}, erf])])
 
-    def _log1p(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _log1p(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``log1p(x)`` is ``log(1 + x)``, which loses the digits of small values."""
-        if self._cancels:
-            return self._log(plus([{ONE: Fraction(1)}, x]))
-        return of_atom(Call("log1p", (collect(x),)))
+        one = plus([{ONE: _ONE}, x])
+        return self._log(one) if self._cancels else of_atom(Call("log1p", (collect(x),)))
 
-    def _expm1(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _expm1(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``expm1(x)`` is ``exp(x) - 1``, which loses the digits of small values."""
         if self._cancels:
             return plus([self._exp(x), {ONE: Fraction(-1)}])
         return of_atom(Call("expm1", (collect(x),)))
 
-    def _sigmoid(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _sigmoid(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``sigmoid(-x)`` is ``exp(x)**-1 * sigmoid(x)``, and ``1 - sigmoid(x)``, which loses the
         digits of small values."""
         if not x or leading_coefficient(x) > 0:
-            return of_atom(Call("sigmoid", (collect(x),)))
+            return of_atom(Call("sigmoid", (collect(x),))) if x else {ONE: Fraction(1, 2)}
         turned = self._sigmoid(scaled(x, Fraction(-1)))
         if self._cancels:
             return plus([{ONE: Fraction(1)}, scaled(turned, Fraction(-1))])
@@ -405,16 +425,16 @@ class _Expansion:
             slope = leading_coefficient(step) / leading_coefficient(above) if above else Fraction(0)
             if self._real and slope and step == scaled(above, slope):
                 return self._max(yes, no) if slope > 0 else self._min(yes, no)
-        if self._dtype and all(map(_is_total, (*step, *no))):
+        if self._dtype and all(map(is_total, (*step, *no))):
             return plus([no, self._product([self._truths.of(condition), step])])
         parts = self._inside(condition), collect(yes), collect(no)
         return of_atom(Call("where", parts))
 
-    def _tanh(self, x: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
+    def _tanh(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``tanh(x)`` is ``2*sigmoid(2*x) - 1``, which loses the digits of small values."""
         if self._cancels:
-            doubled = scaled(self._sigmoid(scaled(x, Fraction(2))), Fraction(2))
-            return plus([doubled, {ONE: Fraction(-1)}])
+            two = Fraction(2)
+            return plus([scaled(self._sigmoid(scaled(x, two)), two), {ONE: -_ONE}])
         return self._function("tanh", [collect(x)])
 
     def _function(self, fn: str, args: list[Scalar]) -> dict[Monomial, Fraction]:
@@ -427,22 +447,4 @@ class _Expansion:
             if not x and fn in _ODD:
                 return {}
         return of_atom(Call(fn, tuple(args)))
-
-
-def _of_conditions(polynomial: Polynomial) -> bool:
-    """Whether it is exact in floats, as ``1 - [c]``."""
-    return all(is_condition(atom) for monomial in polynomial for atom, _ in monomial)
-
-
-def _is_total(monomial: Monomial) -> bool:
-    """Whether it is a finite number wherever the elements are: ``0 * log(x)`` isn't 0."""
-    return all(
-        power > 0
-        and (
-            (isinstance(atom, Read) and math.isfinite(atom.fill))
-            or is_condition(atom)
-            or (isinstance(atom, Call) and atom.fn in _TOTAL)
-        )
-        for atom, power in monomial
-    )
 

@@ -7,7 +7,7 @@ is as a polynomial stands in ``polynomial.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from itertools import product as pairs
 from typing import Final
@@ -18,6 +18,7 @@ from eqsynth.ir.scalar import (
     Cast,
     Num,
     Prod,
+    Read,
     Scalar,
     Sum,
     Value,
@@ -36,6 +37,7 @@ ONE: Final[Monomial] = ()
 ONCE: Final = Fraction(1)
 _ROUNDED: Final = Fraction(1, 2**50)
 _LARGEST_FACTOR: Final = 1000
+_TOTAL: Final = frozenset({"relu", "sigmoid", "tanh", "erf", "abs", "sin", "cos"})
 _NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
 
@@ -215,19 +217,32 @@ def common_exponentials(polynomial: Polynomial) -> Monomial:
     return tuple(sorted(kept, key=lambda one: one[0].digest))
 
 
-def rectified(polynomial: Polynomial) -> dict[Monomial, Fraction]:
-    """``[x > 0] * x`` is ``relu(x)``, ``[-x > 0] * x`` is ``x - relu(x)``, and ``relu(x) * x`` is
-    ``relu(x) * relu(x)``."""
+def rectified(
+    polynomial: Polynomial, of: Callable[[Scalar], Polynomial]
+) -> dict[Monomial, Fraction]:
+    """``[x > 0] * x`` is ``relu(x)``, ``[-x > 0] * x`` is ``x - relu(x)``, ``[x > 0] * relu(x)``
+    and ``relu(x) * x`` are ``relu(x)`` and ``relu(x) * relu(x)``, and ``[-x > 0] * relu(x)`` is 0.
+
+    Args:
+        of: the polynomial of what is compared with 0.
+    """
     found: list[Polynomial] = []
     for monomial, coefficient in polynomial.items():
         powers = dict(monomial)
         value: Polynomial = {ONE: coefficient}
         for atom in [atom for atom, _ in monomial if is_condition(atom)]:
-            x, forward = _positive(atom)
-            if x is None or powers.get(x, 0) <= 0:
+            x, forward = _positive(atom, of)
+            if x is None:
+                continue
+            relu = Call("relu", (x,))
+            if powers.get(relu, 0) > 0:
+                value = value if forward else {}
+                del powers[atom]
+                continue
+            if powers.get(x, 0) <= 0:
                 continue
             del powers[atom]
-            part = of_atom(Call("relu", (x,)))
+            part = of_atom(relu)
             for _ in range(int(powers.pop(x))):
                 value = times(value, part if forward else plus([of_atom(x), scaled(part, -ONCE)]))
         for atom in [atom for atom in powers if isinstance(atom, Call) and atom.fn == "relu"]:
@@ -238,11 +253,35 @@ def rectified(polynomial: Polynomial) -> dict[Monomial, Fraction]:
     return plus(found)
 
 
-def _positive(condition: Scalar) -> tuple[Scalar | None, bool]:
+def _positive(
+    condition: Scalar, of: Callable[[Scalar], Polynomial]
+) -> tuple[Scalar | None, bool]:
     """x of ``[x > 0]`` and True, of ``[-x > 0]`` and False."""
     match condition:
-        case Cast(arg=Call(fn="gt", args=(Prod(factors=(Num(value=-1.0), x)), Num(value=0.0)))):
-            return x, False
-        case Cast(arg=Call(fn="gt", args=(x, Num(value=0.0)))):
-            return x, True
+        case Cast(arg=Call(fn="gt", args=(above, Num(value=0.0)))):
+            x = of(above)
+            forward = not x or leading_coefficient(x) > 0
+            return above if forward else collect(scaled(x, -ONCE)), forward
     return None, False
+
+
+def is_exact(polynomial: Polynomial) -> bool:
+    """Whether it is exact in floats, as ``1 - [c]`` and ``2*relu(x) - x``, which is abs(x)."""
+    atoms = {atom for monomial in polynomial for atom, _ in monomial}
+    relus = [atom for atom in atoms if isinstance(atom, Call) and atom.fn == "relu"]
+    one = len(relus) == 1 and atoms == {relus[0], relus[0].args[0]}
+    alone = all(len(monomial) == 1 and monomial[0][1] == 1 for monomial in polynomial)
+    return all(map(is_condition, atoms)) or (one and alone)
+
+
+def is_total(monomial: Monomial) -> bool:
+    """Whether it is a finite number wherever the elements are: ``0 * log(x)`` isn't 0."""
+    return all(
+        power > 0
+        and (
+            (isinstance(atom, Read) and math.isfinite(atom.fill))
+            or is_condition(atom)
+            or (isinstance(atom, Call) and atom.fn in _TOTAL)
+        )
+        for atom, power in monomial
+    )

@@ -7,7 +7,7 @@ import pytest
 from eqsynth.egraph.tactics.expansion import MAX_PIECES, expanded
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_term
+from eqsynth.ir.normal import canonical, canonical_term
 from eqsynth.ir.polynomial import expand
 from eqsynth.ir.ring import collect
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
@@ -62,6 +62,8 @@ def call(fn: str, *args: Scalar) -> Scalar:
 POSITIVE = Cast("float32", call("gt", X, Num(0)))
 NEGATIVE = product([Num(-1), X])
 DIFFERENCE = total([X, product([Num(-1), Y])])
+SUM_OF_BOTH = call("reciprocal", total([X, call("reciprocal", X)]))
+ABOVE = product([Num(-1), call("abs", X)])
 
 
 @pytest.mark.parametrize(
@@ -94,10 +96,67 @@ DIFFERENCE = total([X, product([Num(-1), Y])])
          call("where", call("le", X, Num(0)), Y, Num(0))),
         (call("where", call("or", call("gt", X, Y), call("gt", Y, Z)), X, Num(0)),
          call("where", call("and", call("le", X, Y), call("le", Y, Z)), Num(0), X)),
+        (total([call("silu", X), product([Num(-1), call("silu", NEGATIVE)])]), X),
+        (total([Prod((Y, *[call(fn, X)] * 2)) for fn in ("sin", "cos")]), Y),
+        (Prod((call("sign", X), call("abs", X))), X),
+        (call("sign", product([Num(3), X])), call("sign", X)),
+        (call("abs", Prod((X, Y, Z))), Prod((call("abs", X), call("abs", Y), call("abs", Z)))),
+        (call("relu", Prod((NEGATIVE, Y))), call("relu", product([Num(-1), X, Y]))),
+        (call("reciprocal", total([call("exp", X), call("exp", Y)])),
+         Prod((call("sigmoid", DIFFERENCE), call("exp", NEGATIVE)))),
+        (call("log", total([Num(1), call("exp", NEGATIVE)])),
+         total([NEGATIVE, call("log", total([Num(1), call("exp", X)]))])),
+        (total([call("relu", X), call("log", total([Num(1), call("exp", ABOVE)]))]),
+         call("log", total([Num(1), call("exp", X)]))),
+        (Prod((Cast("int64", call("gt", X, Num(0))), X)), call("relu", X)),
+        (Prod((call("gt", X, Num(0)), X)), call("relu", X)),
+        (call("sigmoid", total([X, NEGATIVE])), Num(0.5)),
     ],
 )  # fmt: skip
 def test_bodies_that_are_one_polynomial(left: Scalar, right: Scalar) -> None:
     assert same(left, right)
+
+
+def test_what_is_alike_is_another_polynomial() -> None:
+    one, exp_x, exp_y = Num(1), call("exp", X), call("exp", Y)
+    square = Prod((call("sin", X), call("sin", X)))
+    for left, right in (
+        (total([call("silu", X), call("silu", NEGATIVE)]), X),
+        (total([square, Prod((call("cos", Y), call("cos", Y)))]), one),
+        (total([square, product([Num(-1), call("cos", X), call("cos", X)])]), one),
+        (call("abs", Prod((X, Y))), Prod((call("abs", X), Y))),
+        (call("relu", Prod((X, Y))), Prod((call("relu", X), call("relu", Y)))),
+        (Prod((call("sign", X), call("abs", X))), call("abs", X)),
+        (call("reciprocal", total([exp_x, exp_y])),
+         Prod((call("sigmoid", DIFFERENCE), call("exp", product([Num(-1), Y]))))),
+        (call("reciprocal", total([exp_x, Prod((Num(2), exp_y))])),
+         Prod((call("sigmoid", DIFFERENCE), call("exp", NEGATIVE)))),
+        (SUM_OF_BOTH, Prod((Num(0.5), X))),
+        (SUM_OF_BOTH, call("div", Num(0.5), X)),
+        (call("log", total([one, call("exp", ABOVE)])), call("log", total([one, exp_x]))),
+    ):  # fmt: skip
+        assert not same(left, right) and not same(left, right, cancels=True)
+
+
+def test_exponentials_and_sigmoids_are_taken_apart_where_digits_may_be_lost() -> None:
+    product_ = Prod((call("exp", X), call("sigmoid", X)))
+    apart = total([call("exp", X), product([Num(-1), call("sigmoid", X)])])
+    assert same(product_, apart, cancels=True) and not same(product_, apart)
+    less = total([call("exp", X), product([Num(-1), call("exp", NEGATIVE)])])
+    more = total([call("exp", X), call("exp", NEGATIVE)])
+    assert same(call("div", less, more), call("tanh", X), cancels=True)
+
+
+P, Q = (Read(leaf(name, 4, dtype="int64"), (it(0, 4),)) for name in "pq")
+
+
+def test_of_two_integers_one_is_larger_whatever_comes_round() -> None:
+    larger, smaller = call("max", P, Q), call("min", Q, P)
+    assert same(total([larger, smaller]), total([P, Q]))
+    assert not same(total([larger, product([Num(-1), smaller])]), total([P, product([Num(-1), Q])]))
+    assert same(call("abs", product([Num(-1), P])), call("abs", P))
+    byte = Read(leaf("b", 4, dtype="uint8"), (it(0, 4),))
+    assert not same(call("abs", product([Num(-1), byte])), call("abs", byte))
 
 
 def test_what_may_be_no_number_is_not_multiplied_by_a_condition() -> None:
@@ -236,3 +295,44 @@ def test_groups_are_cut_apart() -> None:
     form = expanded(Scope((4,), (3,), Prod((Read(x, (i // 2 * 3 + k,)), Read(w, (i, k))))), map_of)
     assert isinstance(form, Op) and form.name == "Concat"
     assert [part.shape for part in form.args] == [(2,), (2,)] and "//" not in str(form)
+
+
+def summed_up(body: Scalar) -> Tensor:
+    scope = canonical(Scope((4,), (4,), body))
+    return canonical_term(expanded(scope, map_of) or scope)
+
+
+def test_prefix_sums_are_one_sum_and_elements() -> None:
+    """Sums over k <= i, and over k < i, and the element between them."""
+    i, k, x = it(0, 4), it(1, 4), Read(leaf("x", 4), (it(1, 4),))
+
+    def upto(place: Index) -> Scalar:
+        return Prod((Cast("float32", call("le", Value(k), Value(place))), x))
+
+    at = Prod((Cast("float32", call("eq", Value(k), Value(i))), x))
+    minus = product([Num(-1), at])
+    assert summed_up(total([upto(i), minus])) == summed_up(upto(i - 1))
+    assert summed_up(total([upto(i), at])) != summed_up(upto(i + 1))
+    # The element that a condition picks has to be one.
+    after = Prod((Cast("float32", call("eq", Value(k), Value(i + 1))), x))
+    assert summed_up(after) != summed_up(Read(x.tensor, (i + 1,)))
+    assert summed_up(at) == summed_up(product([Num(0.25), Read(x.tensor, (i,))]))
+
+
+def test_what_one_factor_alone_has_is_summed_in_it() -> None:
+    i, k, h = it(0, 2), it(1, 3), it(2, 4)
+    weight, bias = Read(leaf("w", 2, 3, 4), (i, k, h)), Read(leaf("b", 3), (k,))
+    inner = Scope((2, 3), (4,), Read(weight.tensor, (it(0, 2), it(1, 3), it(2, 4))))
+    flat = canonical(Scope((2,), (3, 4), Prod((weight, bias))))
+    apart = canonical(Scope((2,), (3,), Prod((Read(inner, (i, k)), bias))))
+    assert canonical_term(expanded(flat, map_of) or flat) == canonical_term(apart)
+
+
+def test_ids_that_are_concatenated_are_cut_apart() -> None:
+    """Outside of a tensor of integers is 0, beside which the others keep their dtype."""
+    p, q = (Read(leaf(n, 2, dtype="int64"), (it(0, 4) - at,)) for n, at in (("p", 0), ("q", 2)))
+    picked = Cast("float32", call("eq", total([p, q]), Value(it(1, 3))))
+    form = expanded(canonical(Scope((4, 3), (), picked)), map_of)
+    assert isinstance(form, Op) and form.name == "Concat" and len(form.args) == 2
+    scope = canonical(Scope((4, 3), (), picked))
+    assert Sides(scope, form).verdict("ties", "proof") is None

@@ -86,7 +86,7 @@ LOST: dict[str, Callable[[RuleSet], bool]] = {
     ),
     "maps.egg": proved(ops.amax(ops.relu(x), 1), ops.relu(ops.amax(x, 1))),
     "linear.egg": fired(ops.sum(x @ w + b, 0), "term-split"),
-    "expand.egg": proved(ops.cat([x, x], 0) * 2.0, ops.cat([x * 2.0, x * 2.0], 0)),
+    "expand.egg": proved(ops.silu(x) - ops.silu(-x), x),
     "match.egg": found(product, "Matmul"),
     "merge.egg": fired(ops.cat([x @ w, x @ eqsynth.weight("u", (6, 2))], 1), "merge-matmuls"),
     "attention.egg": fired(

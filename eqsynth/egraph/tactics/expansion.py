@@ -70,6 +70,7 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
+    Sum,
     children,
     dtype_of,
     product,
@@ -184,7 +185,14 @@ class _Pieces:
                 true = holds(rewritten(part.arg), box)
                 if true is not None:
                     return Num(float(true))
-            return rebuild(part, [rewritten(arg) for arg in children(part)])
+            args = [rewritten(arg) for arg in children(part)]
+            if isinstance(part, Sum) and not is_float(dtype_of(part) or "float32"):
+                # Outside of a tensor of integers is 0, but that alone would have no dtype.
+                inside = [arg for arg in args if not (
+                    isinstance(arg, Read) and arg.fill == 0 and in_range(arg, box) is False)]
+                if dtype_of(total(inside)) == dtype_of(part):
+                    return total(inside)
+            return rebuild(part, args)
 
         def leaf(part: Scalar) -> Scalar:
             if not isinstance(part, Read):

@@ -11,10 +11,20 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from eqsynth.calculus.conditions import keeps_one_dtype
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.ring import as_index
-from eqsynth.ir.scalar import Call, Num, Read, Scalar, children, dtype_of, reads, terms_of
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Read,
+    Scalar,
+    children,
+    composites,
+    dtype_of,
+    leaves,
+    reads,
+    terms_of,
+)
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 
@@ -40,10 +50,12 @@ def of_dtype(scope: Scope, dtype: str) -> bool:
     """Whether a scope may be written out among floats of a dtype: it is of that dtype and reads,
     besides it, integers and truths only; or it is one of these, and not of numbers alone, which
     would take the dtype of what is around them; and no part of it is infinite. Among integers all
-    of it has one dtype, in which it comes round."""
+    of it but its conditions has one dtype, in which it comes round."""
     if not is_float(dtype):
         number = isinstance(scope.body, Num) and scope.body.value.is_integer()
-        return number or (scope.dtype == dtype and keeps_one_dtype(scope.body, dtype))
+        parts = (*composites(scope.body), *leaves(scope.body))
+        return number or (scope.dtype == dtype
+                          and all(dtype_of(part) in (None, dtype, "bool") for part in parts))
     found = {read.tensor.dtype for read in reads(scope.body)} | {scope.dtype}
     apart = not is_float(scope.dtype) and dtype_of(scope.body) is None
     floats = {one for one in found if is_float(one)}

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Final
 
 from eqsynth.calculus.scopes import bare, closed
 from eqsynth.ir.index import Atom, Index, It, Mod
 from eqsynth.ir.normal import sort_operands
 from eqsynth.ir.polynomial import expand
-from eqsynth.ir.ring import ONE, Monomial, Polynomial, collect, times
+from eqsynth.ir.ring import ONE, Monomial, Polynomial, as_index, collect, plus, times
 from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
     Read,
     Scalar,
     Value,
@@ -27,6 +31,9 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
 )
+
+# A condition is taken to a place this far away, a term for each place on the way.
+MAX_STEPS: Final = 2
 
 
 class OtherDtype(Exception):
@@ -96,7 +103,7 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
     """
     found: dict[Monomial, Fraction] = {}
     everything = reduced
-    for monomial, coefficient in expand(body).items():
+    for monomial, coefficient in _stepped(expand(body), reduced).items():
         monomial, reduced = _selected(monomial, everything)
         outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
         inside = [one for one in monomial if one not in outside]
@@ -107,6 +114,7 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
         term = times(term, {ONE: Fraction(idle)})
         for part in _connected(inside, kept):
             own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
+            part, own = _inside(part, kept, own)
             factor = collect({tuple(part): Fraction(1)})
             if dtype_of(factor) != dtype_of(body):
                 raise OtherDtype
@@ -115,6 +123,23 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
         for product_, value in term.items():
             found[product_] = found.get(product_, Fraction(0)) + value
     return collect({m: c for m, c in found.items() if c})
+
+
+def _inside(
+    part: list[tuple[Scalar, Fraction]], kept: set[It], reduced: list[It]
+) -> tuple[list[tuple[Scalar, Fraction]], list[It]]:
+    """``sum_{y,z} f(x, y) * g(y, z) = sum_y f * {sum_z g}``: what one factor alone has is summed
+    in it."""
+    found: list[tuple[Scalar, Fraction]] = []
+    for atom, power in part:
+        elsewhere = {it for other, _ in part if other != atom for it in iterators(other)}
+        own = [it for it in reduced if it in iterators(atom) and it not in elsewhere]
+        if own and len(part) > 1 and power == 1:
+            outside = kept | ({*reduced} - {*own})
+            atom = forward(atom, outside, "sum", own)
+            reduced = [it for it in reduced if it not in own]
+        found.append((atom, power))
+    return sorted(found, key=lambda one: one[0].digest), reduced
 
 
 def forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
@@ -132,29 +157,62 @@ def forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) ->
     return substitute(closed(substitute(body, mirrored), kept, reducer, reduced), mirrored)
 
 
+def _stepped(polynomial: Polynomial, reduced: Sequence[It]) -> Polynomial:
+    """``[k - i + 1 > 0]`` as ``[k - i > 0] + [k = i]``, of what is summed over k: the sums up to i,
+    and up to i - 1, are one sum and an element."""
+    for monomial, coefficient in polynomial.items():
+        for atom, power in monomial:
+            match atom:
+                case Cast(arg=Call(fn="gt", args=(Value(index=index), Num(value=0.0)))):
+                    steps = [index.coefficient(it.slot) for it in reduced]
+                    if not 0 < abs(index.const) <= MAX_STEPS or not {1, -1} & {*steps}:
+                        continue
+                    place, far = index - index.const, index.const
+                    met = range(1 - far, 1) if far > 0 else range(1, 1 - far)
+                    sign = Fraction(1 if far > 0 else -1)
+                    held = {Call("gt", (Value(place), Num(0.0))): Fraction(1)}
+                    held |= {Call("eq", (Value(place - n), Num(0.0))): sign for n in met}
+                    to = atom.dtype
+                    image: Polynomial = {((Cast(to, c), power),): n for c, n in held.items()}
+                    rest = tuple(one for one in monomial if one[0] != atom)
+                    others = {m: c for m, c in polynomial.items() if m != monomial}
+                    return _stepped(plus([others, times({rest: coefficient}, image)]), reduced)
+    return polynomial
+
+
 def _selected(monomial: Monomial, reduced: Sequence[It]) -> tuple[Monomial, Sequence[It]]:
     """``sum_k t[k - e] * f(k) = sum_u t[u] * f(u + e)``, t zero outside of its n elements, u < n,
-    and each u + e a value of k."""
-    for atom, power in monomial:
-        if power <= 0 or not isinstance(atom, Read) or atom.fill:
-            continue
-        for index, size in zip(atom.index, atom.tensor.shape, strict=True):
-            low, high = index.range()
-            if low >= 0 and high < size:
+    and each u + e a value of k; ``sum_k [k = e] * f(k) = f(e)``, e a value of k."""
+    for (atom, power), it in itertools.product(monomial, reduced):
+        for index, size in _places(atom) if power > 0 else ():
+            sign = index.coefficient(it.slot)
+            rest = index - bare(it) * sign
+            place = (Index.iterator(it.slot, size) - rest) * sign
+            low, high = place.range()
+            if abs(sign) != 1 or it in set(rest.iterators()) or low < 0 or high >= it.extent:
                 continue
-            for it in reduced:
-                sign = index.coefficient(it.slot)
-                rest = index - bare(it) * sign
-                place = (Index.iterator(it.slot, size) - rest) * sign
-                low, high = place.range()
-                if abs(sign) != 1 or it in set(rest.iterators()) or low < 0 or high >= it.extent:
-                    continue
-                found: Polynomial = {(): Fraction(1)}
-                for part, n in monomial:
+            found: Polynomial = {(): Fraction(1)}
+            for part, n in monomial:
+                if part != atom or isinstance(atom, Read):
                     found = times(found, {((placed(part, it, place), n),): Fraction(1)})
-                others = [other for other in reduced if other != it]
-                return _selected(next(iter(found)), [*others, It(it.slot, size)])
+            others = [other for other in reduced if other != it]
+            new = [It(it.slot, size)] if size > 1 else []
+            return _selected(next(iter(found)), [*others, *new])
     return monomial, reduced
+
+
+def _places(atom: Scalar) -> Iterator[tuple[Index, int]]:
+    """Indices, and the number of values of each outside of which the atom is zero."""
+    match atom:
+        case Read(tensor=tensor, index=indices, fill=0.0):
+            for index, size in zip(indices, tensor.shape, strict=True):
+                low, high = index.range()
+                if low < 0 or high >= size:
+                    yield index, size
+        case Cast(arg=Call(fn="eq", args=(a, b))):
+            first, second = as_index(a), as_index(b)
+            if first is not None and second is not None:
+                yield first - second, 1
 
 
 def placed(body: Scalar, it: It, place: Index) -> Scalar:

@@ -1,0 +1,139 @@
+"""Sums of functions of one argument: what adds up to 1, and the cases of a logarithm.
+
+    sigmoid(x) + exp(-x) * sigmoid(x)    ->  1
+    sin(x) * sin(x) + cos(x) * cos(x)    ->  1
+    log(1 + exp(x - 2*relu(x)))          ->  log(1 + exp(x)) - relu(x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from eqsynth.ir.ring import (
+    ONE,
+    Monomial,
+    Polynomial,
+    add,
+    collect,
+    is_exponential,
+    joined,
+    order,
+    plus,
+    scaled,
+    times,
+)
+from eqsynth.ir.scalar import Call, Scalar
+
+Opened = Callable[[Scalar], Polynomial]
+"""The polynomial that an argument of a function is."""
+
+
+def exponential(argument: Polynomial, power: Fraction) -> Monomial:
+    """``exp(x + 2*y)`` to a power: ``exp(x) * exp(y) * exp(y)``."""
+    atoms = [(Call("exp", (collect({m: Fraction(1)}),)), c * power) for m, c in argument.items()]
+    return tuple(sorted(atoms, key=lambda one: one[0].digest))
+
+
+def exponent(exponentials: Monomial, of: Opened) -> dict[Monomial, Fraction]:
+    """What a product of exponentials is the exponential of."""
+    found = ((of(atom.args[0]), n) for atom, n in exponentials if isinstance(atom, Call))
+    return plus(scaled(argument, power) for argument, power in found)
+
+
+def two_exponentials(x: Polynomial, of: Opened) -> tuple[Monomial, Polynomial] | None:
+    """``exp(x)`` and ``x - y`` of ``exp(x) + exp(y)``, which is ``exp(x) / sigmoid(x - y)``."""
+    known = all(is_exponential(part) for monomial in x for part in monomial)
+    if len(x) != 2 or not known or len({*x.values()}) > 1:
+        return None
+    first, second = sorted(x, key=order)
+    return first, plus([exponent(first, of), scaled(exponent(second, of), Fraction(-1))])
+
+
+def complemented(
+    polynomial: Polynomial, of: Opened, cancels: bool = False
+) -> dict[Monomial, Fraction]:
+    """``x * sin(y)**2 + x * cos(y)**2`` as x, and so with a sigmoid and its mirror image.
+
+    Args:
+        cancels: exponentials and sigmoids of one argument are taken apart.
+    """
+    if cancels:
+        polynomial = _separated(polynomial, of)
+    found = dict(polynomial)
+    for monomial in sorted(polynomial, key=order):
+        for atom, power in monomial:
+            pair = _pair(atom, power, of)
+            if pair is None:
+                continue
+            rest = joined(monomial, tuple((a, -n) for a, n in pair[0]))
+            other = joined(rest, pair[1])
+            one, two = (found.get(each, Fraction(0)) for each in (monomial, other))
+            if one * two > 0:
+                both = min(one, two, key=abs)
+                add(found, monomial, -both)
+                add(found, other, -both)
+                add(found, rest, both)
+    return found
+
+
+def _separated(polynomial: Polynomial, of: Opened) -> dict[Monomial, Fraction]:
+    """``exp(x) * sigmoid(x)`` as ``exp(x) - sigmoid(x)``, and ``exp(-x) * sigmoid(x)`` as
+    ``1 - sigmoid(x)``, which lose the digits of small values."""
+    for monomial in sorted(polynomial, key=order):
+        powers = dict(monomial)
+        for atom in powers:
+            if not (isinstance(atom, Call) and atom.fn == "sigmoid"):
+                continue
+            for way in (1, -1):
+                turn = exponential(of(atom.args[0]), Fraction(way))
+                if turn and all(powers.get(e, Fraction(0)) / n >= 1 for e, n in turn):
+                    less = joined(monomial, tuple((e, -n) for e, n in turn))
+                    alone = joined(monomial if way > 0 else less, ((atom, Fraction(-1)),))
+                    rest = dict(polynomial)
+                    coefficient = rest.pop(monomial)
+                    add(rest, alone, coefficient)
+                    add(rest, less, -coefficient)
+                    return _separated(rest, of)
+    return dict(polynomial)
+
+
+def _pair(atom: Scalar, power: Fraction, of: Opened) -> tuple[Monomial, Monomial] | None:
+    """Two monomials that add up to 1, of which the first divides an atom to a power."""
+    match atom:
+        case Call(fn="sigmoid", args=(x,)) if power >= 1:
+            one = ((atom, Fraction(1)),)
+            return one, joined(one, exponential(of(x), Fraction(-1)))
+        case Call(fn="sin", args=args) if power >= 2:
+            return ((atom, Fraction(2)),), ((Call("cos", args), Fraction(2)),)
+    return None
+
+
+def cases(polynomial: Polynomial, of: Opened) -> tuple[Scalar, Polynomial, Polynomial] | None:
+    """``exp(x - 2*relu(x)) + 1`` as ``exp(-x) + 1`` where x > 0, and ``exp(x) + 1`` elsewhere: x
+    and the two; None of what isn't a sum of exponentials, or of such of one ReLU at least."""
+    positive = all(c > 0 and all(map(is_exponential, m)) for m, c in polynomial.items())
+    relus = [
+        atom
+        for monomial in sorted(polynomial, key=order)
+        for atom, _ in monomial
+        if isinstance(atom, Call) and isinstance(atom.args[0], Call) and atom.args[0].fn == "relu"
+    ]
+    if not positive or not relus:
+        return None
+    relu = relus[0].args[0]
+    assert isinstance(relu, Call)
+    (x,) = relu.args
+    return x, _placed(polynomial, relus[0], of(x)), _placed(polynomial, relus[0], {})
+
+
+def _placed(polynomial: Polynomial, atom: Scalar, argument: Polynomial) -> dict[Monomial, Fraction]:
+    """The polynomial with ``exp(argument)`` in the place of an exponential."""
+    found: dict[Monomial, Fraction] = {}
+    for monomial, coefficient in polynomial.items():
+        power = dict(monomial).get(atom, Fraction(0))
+        rest = joined(monomial, ((atom, -power),)) if power else monomial
+        image = exponential(argument, power) if power else ONE
+        for m, c in times({rest: coefficient}, {image: Fraction(1)}).items():
+            add(found, m, c)
+    return found
