@@ -117,6 +117,8 @@ class Names:
         if text is not None:
             return f"{kind}, once: {text}"
         weights = [t.label for t in topological([term]) if isinstance(t, Weight)]
+        if not weights:
+            return f"{kind}, once, from numbers alone"
         more = f" and {len(weights) - 4} more" if len(weights) > 4 else ""
         return f"{kind}, once, from {', '.join(weights[:4])}{more}"
 

@@ -117,6 +117,8 @@ def _load(file: IO[bytes], path: object, recompile: bool = False) -> CompiledPro
     try:
         with zipfile.ZipFile(file) as bundle:
             sizes = _sizes(bundle, file)
+            if _MANIFEST not in sizes:
+                raise ValueError(f"it has no {_MANIFEST}")
             manifest = json.loads(bundle.read(_MANIFEST))
             head = _head(manifest, path)
             kinds = rows(head["tensors"], _kind)
@@ -169,7 +171,7 @@ def _damaged(path: object, reason: Exception) -> LoweringError:
         where=str(path),
         got=f"{type(reason).__name__}: {reason}"[:500],
         expected="a file that eqsynth wrote",
-        hint="save the program again",
+        hint="save the program again; a model (.pt2, .onnx) is first made one: eqsynth optimize",
     )
 
 

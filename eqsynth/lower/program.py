@@ -366,7 +366,8 @@ class CompiledProgram(torch.nn.Module):
         """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.
 
         Inputs have their names here, outputs are ``output0``, ``output1``, … Where the original
-        stayed it is written operator by operator.
+        stayed it is written operator by operator. Where torch raises (x // 0, a position out of
+        range) the file gives 0, or what its runtime does.
 
         Raises:
             UnsupportedOperatorError: ONNX has no such operator; it is named, with its place.

@@ -327,6 +327,10 @@ def test_damaged_files(saved: Path) -> None:
         saved.write_bytes(data)
         with pytest.raises(LoweringError):
             load(saved)
+    torch.save(torch.ones(2), saved)  # a zip file, as a model in .pt2 is
+    with pytest.raises(LoweringError) as caught:
+        load(saved)
+    assert "no manifest.json" in caught.value.got and "eqsynth optimize" in caught.value.hint
     with pytest.raises(OSError):
         load(saved.with_name("missing"))
 
