@@ -50,10 +50,10 @@ def _huge(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Arr
 
 
 def _named(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
-    """Numbers that the rule names, among small ones."""
+    """Numbers that the rule names, infinite ones too, among small ones."""
     if is_float(kind.dtype):
         small: Array = rng.normal(size=kind.shape)
-        values: Array = np.asarray(literals.reals or (0.0,), np.float64)
+        values: Array = np.asarray((*literals.reals, *literals.infinities) or (0.0,), np.float64)
     else:
         limits = np.iinfo(kind.dtype) if kind.dtype != "bool" else None
         whole = [
@@ -87,9 +87,12 @@ def draw(
         with np.errstate(all="ignore"):
             drawn = np.asarray(EXTREMES[kind](leaf.type, rng, literals))
             if is_float(leaf.dtype):
-                # Elements are finite: what the dtype can't hold is the largest that it can.
+                # Elements are finite, but for a rule that names what isn't: what the dtype can't
+                # hold is the largest that it can.
                 top = _finite(edges.edge_values(leaf.dtype)).max()
-                env[name] = rounded(np.clip(drawn.astype(np.float64), -top, top), leaf.dtype)
+                wide = drawn.astype(np.float64)
+                kept = np.where(np.isfinite(wide), np.clip(wide, -top, top), wide)
+                env[name] = rounded(kept, leaf.dtype)
             else:
                 env[name] = drawn.astype(storage(leaf.dtype))
     return env

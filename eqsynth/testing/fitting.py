@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
 from eqsynth.ir.operators import POST_FUNCTIONS, Operator, operator
+from eqsynth.ir.tensor import Tensor
 from eqsynth.ir.types import Shape, TensorType, is_float
 from eqsynth.testing.choices import chance, ordering
 from eqsynth.testing.window_fits import WINDOW_FITS, pairs
@@ -394,3 +395,14 @@ _FITS: Final[dict[str, Fit]] = {
     "Embedding": _embedding,
     "Gather": _gather,
 }
+
+
+def as_built(
+    kind: TensorType, types: Sequence[TensorType], built: Sequence[Tensor]
+) -> TensorType:
+    """The type that is wanted of an argument, in the dtype that those before it came out with:
+    ``softmax(q / c) @ v`` of integers has a v of floats, since the quotient is one."""
+    for want, term in zip(types, built, strict=False):
+        if want.dtype == kind.dtype != term.dtype:
+            return TensorType(kind.shape, term.dtype)
+    return kind

@@ -18,6 +18,7 @@ from eqsynth.rules.tree import Tree, is_call
 from eqsynth.rules.values import Unknown, evaluate
 
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
+_INFINITY = re.compile(r"(?<![\w.-])-?inf(?![\w.-])")
 _WORD = re.compile(r'"(\w+)"')
 # What is drawn anyway: no rule is about these alone.
 _COMMON = frozenset((-2, -1, 0, 1, 2, 3))
@@ -34,11 +35,13 @@ class Literals:
         integers: for steps, axes, amounts: each one, one more and one less, twice as much.
         reals: for constants and data: these, their negatives, and the middle between two.
         dtypes: by name.
+        infinities: as numbers among the data of a rule that treats them.
     """
 
     integers: tuple[int, ...] = ()
     reals: tuple[float, ...] = ()
     dtypes: tuple[str, ...] = ()
+    infinities: tuple[float, ...] = ()
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -80,4 +83,5 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
     reals += [(a + b) / 2 for a, b in zip(named, named[1:], strict=False)]
     reals = [r for r in dict.fromkeys((*reals, *(-r for r in reals))) if abs(r) < 1e38]
     dtypes = tuple(dict.fromkeys(word for word in _WORD.findall(text) if word in DTYPES))
-    return Literals(tuple(integers), tuple(reals), dtypes)
+    infinities = tuple(dict.fromkeys(map(float, _INFINITY.findall(text))))
+    return Literals(tuple(integers), tuple(reals), dtypes, infinities)

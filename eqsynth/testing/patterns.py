@@ -25,7 +25,7 @@ from eqsynth.testing.boundaries import at_a_boundary
 from eqsynth.testing.choices import Choices, Rejected, chance
 from eqsynth.testing.defined_fits import fit_comprehension
 from eqsynth.testing.expansion_samples import places_of_type
-from eqsynth.testing.fitting import along_vector, fit
+from eqsynth.testing.fitting import along_vector, as_built, fit
 from eqsynth.testing.raw_indices import DIVISORS, NUMBERS, any_raw_index, read_back
 from eqsynth.testing.scope_samples import MAX_POINTS, leaf
 from eqsynth.testing.templates import SLOTS, Sample, Template
@@ -226,10 +226,9 @@ class _Builder:
         # First, since an argument may have the same attributes.
         for part, value in zip(rest, fitted, strict=True):
             self._bind_attribute(part, value)
-        args = tuple(
-            t if t is not None else self._tensor(part, kind)
-            for t, part, kind in zip(known, parts, types, strict=True)
-        )
+        args: tuple[Tensor, ...] = ()
+        for t, part, kind in zip(known, parts, types, strict=True):
+            args += (self._tensor(part, as_built(kind, types, args)) if t is None else t,)
         if row.arity is None:
             self._bind(tree[1], args)
         built = Op(name, args, tuple(fitted), "", self.template.defined.get(name))
