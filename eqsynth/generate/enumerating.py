@@ -75,7 +75,7 @@ class Enumerated:
     @property
     def denominator(self) -> int:
         """Of the grid that all values lie on."""
-        return int(self.table.world.divisor**self.operators)
+        return int(2 * self.table.world.divisor**self.operators)
 
 
 def enumerate_graphs(

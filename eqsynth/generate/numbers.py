@@ -4,13 +4,13 @@ Inputs are small integers, and what operators make of them are multiples of 1/D,
 After each operator every number is put back on this grid. Its distance from the grid is an error
 of rounding, below a 32nd of a step, since numbers have fewer than 40 bits; what lies farther away,
 or is larger, is refused (``Inexact``) and never rounded. An average over a 3x3 window divides by 9,
-so D = 9^n serves graphs of n operators, and 18^n those that halve as well.
+so D = 9^n serves graphs of n operators, 18^n those that halve as well, and 2 * 18^n their products
+of n + 1 halves.
 
 Operators that compare (relu, maxima) compare exact numbers, on more assignments: which side of zero
-a number lies on is one bit. Functions that leave the rationals
-(exp, sigmoid, tanh, quotients) are uninterpreted: a keyed hash of their arguments, an integer. A
-finite field would do for polynomials and has no order; candidates are judged in one besides
-(``testing/judging.py``).
+a number lies on is one bit. Functions that leave the rationals (exp, sigmoid, tanh, quotients) are
+uninterpreted: a keyed hash of their arguments, an integer. A finite field would do for polynomials
+and has no order; candidates are judged in one besides (``testing/judging.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ FIRST: Final = (0, 1)
 
 FURTHER: Final = (2, 3, 4, 5, 6, 7)
 """Those on which terms are told apart besides where one of them compares: on two assignments the
-four sums of rows that ``relu`` is taken of are positive once in 256 times."""
+four sums of rows that ``relu`` is taken of are positive once in 256 times. On the last ones inputs
+are halves: ``x * (x + 1)`` is below 0 between two whole numbers alone."""
+
+_HALVES: Final = (4, 5, 6, 7)
 
 
 class Inexact(ArithmeticError):
@@ -89,7 +92,8 @@ def drawn(name: str, kind: TensorType, assignment: int) -> Array:
     """
     rng = np.random.default_rng([crc32(name.encode()), assignment])
     found = rng.integers(-_INPUTS, _INPUTS + 1, size=kind.shape).astype(np.float64)
-    return found if found.size > 1 else (np.abs(found) + 2) * (-1) ** assignment
+    found = found if found.size > 1 else (np.abs(found) + 2) * (-1) ** assignment
+    return found / 2 if assignment in _HALVES else found
 
 
 def hashed(values: Sequence[Array]) -> int:

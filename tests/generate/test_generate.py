@@ -98,7 +98,9 @@ def test_what_has_one_sign_on_few_assignments_is_not_what_relu_makes_of_it(
     product = Op("Mul", (world.leaves["I_matmul"], Op("Mul", (x1, x0))))
     rectified = Op("Relu", (product,))
     assert fingerprint(product, 1) == fingerprint(rectified, 1)
-    assert not agree(product, rectified, 1)
+    assert not agree(product, rectified, 8)
+    above = Op("Mul", (x0, Op("Add", (x0, world.leaves["I_ewmul"]))))
+    assert not agree(above, Op("Relu", (above,)), 4)  # of whole numbers it is never below 0
 
     def said() -> set[str]:
         return {str(candidate) for candidate in reduced(enumerate_graphs(world, 3))[0]}
