@@ -36,13 +36,13 @@ from eqsynth.ir.ring import (
     NotReal,
     Polynomial,
     as_index,
+    by_sign,
     collect,
     common_exponentials,
     is_condition,
     is_difference,
     is_exact,
     is_exponential,
-    is_not_negative,
     is_total,
     joined,
     leading_coefficient,
@@ -372,10 +372,9 @@ class _Expansion:
         stands outside."""
         if len(x) == 1:
             ((monomial, coefficient),) = x.items()
-            outside = tuple(filter(is_not_negative, monomial))
+            outside, rest = by_sign(monomial)
             if outside:
-                rest = tuple(one for one in monomial if one not in outside)
-                return times({outside: Fraction(1)}, self._relu({rest: coefficient}))
+                return self._product([{outside: _ONE}, self._relu({rest: coefficient})])
             if 1 < len(monomial) <= MAX_SIGNS and all(abs(power) == 1 for _, power in monomial):
                 # relu(x * y) = relu(x) * relu(y) + relu(-x) * relu(-y)
                 parts: list[Polynomial] = [{monomial[:1]: _ONE}, {monomial[1:]: coefficient}]

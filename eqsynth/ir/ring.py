@@ -160,6 +160,19 @@ def is_not_negative(factor: tuple[Scalar, Fraction]) -> bool:
     return known or is_condition(atom) or power % 2 == 0
 
 
+def by_sign(monomial: Monomial) -> tuple[Monomial, Monomial]:
+    """What of a monomial is 0 or more wherever it is defined, and the rest: ``x**2`` of ``x**3``,
+    and x."""
+    taken: dict[Scalar, Fraction] = {}
+    for atom, power in monomial:
+        if is_not_negative((atom, power)):
+            taken[atom] = power
+        elif power > 1 and power % 2 == 1:
+            taken[atom] = power - 1
+    outside = tuple((atom, taken[atom]) for atom, _ in monomial if atom in taken)
+    return outside, tuple((a, n - taken.get(a, 0)) for a, n in monomial if n != taken.get(a))
+
+
 def add(into: dict[Monomial, Fraction], monomial: Monomial, coefficient: Fraction) -> None:
     value = into.get(monomial, Fraction(0)) + coefficient
     if value:

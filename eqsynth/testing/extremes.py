@@ -8,6 +8,7 @@ rule; what the exact values are does. Not here: data on which rounding is judged
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
@@ -53,7 +54,7 @@ def _named(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Ar
     """Numbers that the rule names, infinite ones too, among small ones."""
     if is_float(kind.dtype):
         small: Array = rng.normal(size=kind.shape)
-        values: Array = np.asarray((*literals.reals, *literals.infinities) or (0.0,), np.float64)
+        values: Array = np.asarray(literals.infinities or literals.reals or (0.0,), np.float64)
     else:
         limits = np.iinfo(kind.dtype) if kind.dtype != "bool" else None
         whole = [
@@ -79,20 +80,26 @@ def draw(
 ) -> dict[str, Array]:  # fmt: skip
     """Arrays for inputs and weights by name; positions are in range."""
     env: dict[str, Array] = {}
+    # One input at most is infinite somewhere: of two, most of what is computed is no number.
+    floats = [name for name, leaf in inputs.items() if is_float(leaf.dtype)]
+    which = np.random.default_rng([seed, crc32(kind.encode())])
+    infinite = floats[which.integers(len(floats))] if floats else ""
+    finite = replace(literals, infinities=())
     for name, leaf in inputs.items():
         rng = np.random.default_rng([seed, crc32(f"{kind}{name}{leaf.type}".encode())])
         if leaf in bounds:
             env[name] = rng.integers(0, max(1, bounds[leaf]), size=leaf.shape)
             continue
         with np.errstate(all="ignore"):
-            drawn = np.asarray(EXTREMES[kind](leaf.type, rng, literals))
+            named = literals if name == infinite else finite
+            drawn = np.asarray(EXTREMES[kind](leaf.type, rng, named))
             if is_float(leaf.dtype):
                 # Elements are finite, but for a rule that names what isn't: what the dtype can't
                 # hold is the largest that it can.
                 top = _finite(edges.edge_values(leaf.dtype)).max()
                 wide = drawn.astype(np.float64)
-                kept = np.where(np.isfinite(wide), np.clip(wide, -top, top), wide)
-                env[name] = rounded(kept, leaf.dtype)
+                named_so = np.isin(wide, named.infinities) & (kind == "named")
+                env[name] = rounded(np.where(named_so, wide, np.clip(wide, -top, top)), leaf.dtype)
             else:
                 env[name] = drawn.astype(storage(leaf.dtype))
     return env

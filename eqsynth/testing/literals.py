@@ -35,7 +35,7 @@ class Literals:
         integers: for steps, axes, amounts: each one, one more and one less, twice as much.
         reals: for constants and data: these, their negatives, and the middle between two.
         dtypes: by name.
-        infinities: as numbers among the data of a rule that treats them.
+        infinities: among the data of a rewrite that treats them.
     """
 
     integers: tuple[int, ...] = ()
@@ -83,5 +83,7 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
     reals += [(a + b) / 2 for a, b in zip(named, named[1:], strict=False)]
     reals = [r for r in dict.fromkeys((*reals, *(-r for r in reals))) if abs(r) < 1e38]
     dtypes = tuple(dict.fromkeys(word for word in _WORD.findall(text) if word in DTYPES))
-    infinities = tuple(dict.fromkeys(map(float, _INFINITY.findall(text))))
+    # Laws are asked about products, of what is finite.
+    of_rule = _INFINITY.findall(text) if rule.kind == "rewrite" else ()
+    infinities = tuple(dict.fromkeys(map(float, of_rule)))
     return Literals(tuple(integers), tuple(reals), dtypes, infinities)

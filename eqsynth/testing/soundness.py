@@ -34,6 +34,9 @@ from eqsynth.testing.templates import Sample, Template
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
 
+EXACT: Final = 50
+"""Samples below which none of it is called exact: of what seldom matches little was seen."""
+
 LIMIT_S: Final = 30.0
 """Seconds of the processor that the check of one rule may take."""
 
@@ -107,14 +110,15 @@ class Checked:
 
     @property
     def method(self) -> str:
-        """``exact`` if every accepted sample was decided so, at its own shapes; no proof."""
+        """``exact`` if there are many samples and each was decided so, at its own shapes; no
+        proof."""
         if not self.accepted:
             return "-"
-        return "exact" if self.exact == self.accepted else "tested"
+        return "exact" if self.exact == self.accepted >= EXACT else "tested"
 
     @property
     def known(self) -> str:
-        """What is known after the check: ``tested (40 samples)``, ``exact at 40 samples``."""
+        """What is known after the check: ``tested (40 samples)``, ``exact at 80 samples``."""
         if not self.accepted:
             known = "-"
         elif self.method == "exact":

@@ -90,20 +90,16 @@ Fit = Callable[[World, "TensorType | None", Types, Attrs], None]
 
 def draw_world(
     choices: Choices, dtypes: Sequence[str], literals: Literals = _NOTHING, wide: int = 3,
-    empty: int = 6, alike: int = 6,
+    empty: int = 6,
 ) -> World:  # fmt: skip
     """A dtype and the few extents of a sample: equal ones meet often, 1 and 0 occur.
 
     Args:
         wide: of so many samples, one has an extent that the rule names, or one beyond 7.
         empty: of so many samples, one has an extent of 0.
-        alike: of so many samples, one has a single extent besides.
     """
     pool = (1, 2, 3, 4, 5, 2, 3, 1, 6, 7)
     extents = [choices.pick(pool) for _ in range(3)]
-    if chance(choices, alike):
-        # What is right only where an axis is as long as another one is wrong where all are.
-        extents = extents[:1] * 3
     if chance(choices, wide):
         extents[0] = choices.pick((*literals.extents, *_WIDE))
     if chance(choices, empty):

@@ -92,6 +92,7 @@ ABOVE = product([Num(-1), call("abs", X)])
         (call("relu", Prod((POSITIVE, call("exp", X), Y))),
          Prod((POSITIVE, call("exp", X), call("relu", Y)))),
         (Prod((X, call("relu", X))), Prod((call("relu", X), call("relu", X)))),
+        (call("relu", Prod((X, X, X))), Prod((X, X, call("relu", X)))),
         (product([total([Num(1), product([Num(-1), POSITIVE])]), Y]),
          call("where", call("le", X, Num(0)), Y, Num(0))),
         (call("where", call("or", call("gt", X, Y), call("gt", Y, Z)), X, Num(0)),

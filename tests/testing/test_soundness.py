@@ -27,7 +27,7 @@ from eqsynth.testing.literals import Literals, literals_of
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, simplest
 from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.rule_files import check_rules, load_for_check, to_check
-from eqsynth.testing.soundness import Checked, UnsoundRule, check_rule
+from eqsynth.testing.soundness import EXACT, Checked, UnsoundRule, check_rule
 from eqsynth.testing.templates import Template
 from eqsynth.testing.world import draw_world
 from tests.terms import leaf, op
@@ -363,3 +363,10 @@ def test_a_verdict_crosses_processes() -> None:
     assert set(found) == set(names)
     error = found["planted"].error
     assert error is not None and error.kind == "value" and error.counterexample is not None
+
+
+def test_what_seldom_matches_is_never_called_exact() -> None:
+    rule = RULES["relu-of-relu"]
+    assert Checked(rule, EXACT, EXACT, 0.0).method == "exact"
+    assert Checked(rule, EXACT - 1, EXACT - 1, 0.0).method == "tested"
+    assert Checked(rule, EXACT, EXACT - 1, 0.0).method == "tested"
