@@ -291,6 +291,23 @@ def _ordered(
     return [_along_axis(g, x, order, axis), order]
 
 
+def _largest(g: Graph, x: Value, dim: int, keepdim: bool = False) -> list[Value] | None:
+    """The first of an axis, largest first: where NaN is among them, the first NaN."""
+    found = _ordered(g, x, 1, dim)
+    if found is None or keepdim:
+        return found
+    axis = _axis(x, dim)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return [g.reshape(part, shape) for part in found]
+
+
+def _argmax(g: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | None:
+    if dim is None and keepdim:
+        return None
+    found = _largest(g, g.reshape(x, (x.size,)) if dim is None else x, dim or 0, keepdim)
+    return None if found is None else found[1]
+
+
 def _along_axis(g: Graph, x: Value, index: Value, axis: int) -> Value:
     return g.node("GatherElements", [x, index], index.shape, x.dtype, axis=axis)
 
@@ -338,6 +355,8 @@ _EXPORTED: Final[dict[str, Callable[..., Any]]] = {
     "aten::sort.stable": lambda g, x, *, stable=None, dim=-1, descending=False: _all_ordered(
         g, x, dim, descending
     ),
+    "aten::max.dim": _largest,
+    "aten::argmax": _argmax,
     "aten::index_put": _index_put,
 }
 
