@@ -168,7 +168,8 @@ class _Calls(torch.nn.Module):
             torch.index_put(x, (at,), x[0] * 2), torch.index_put(x, (at, at), x[0, :2]),
             torch.index_put(x, (at[:, None], at), torch.tensor(1.0), accumulate=True),
             torch.index_put(x, (x > 0,), torch.tensor(3.0)),
-            *x.max(1), *n.max(0, keepdim=True), x.argmax(-1, keepdim=True), n.argmax(0), x.argmax(),
+            x.max(1).indices, *n.max(0, keepdim=True),
+            x.argmax(-1, keepdim=True), n.argmax(0), x.argmax(),
         ]  # fmt: skip
         for down in (False, True):
             found += torch.sort(x, dim=-1, descending=down, stable=True)
