@@ -202,12 +202,12 @@ def _ways(scope: Scope, read: Read, inner: Scope) -> Iterator[list[Scope]]:
 
 def _written_out(scope: Scope, read: Read, inner: Scope) -> Scope:
     """The scope with a part of what is read in its place, or all of it."""
-    if isinstance(inner.body, Read) and inner.body.in_range():
-        # It never gives its fill, so any will do: that which is read outside.
+    if isinstance(inner.body, Read) and inner.body.in_range():  # its fill may be any
         inner = replace(inner, body=replace(inner.body, fill=read.fill))
     part = Read(inner, read.index, read.fill)
+    # In canonical form it may be another read: which of two alike iterators is first depends on it.
     body = rewrite_leaves(scope.body, lambda leaf: part if leaf == read else leaf)
-    return inline(same_scope(scope, body, reduction_iterators(scope)), Inline(part, inner))
+    return inline(replace(scope, body=body), Inline(part, inner))
 
 
 def _narrowed(scope: Scope, box: _Box) -> tuple[Scope, _Box] | None:

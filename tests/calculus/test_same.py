@@ -362,3 +362,18 @@ def test_what_is_outside_of_a_box_is_told_apart() -> None:
     assert lowest.type == highest.type
     with pytest.raises(LawError):
         same(HIGHEST, read_by(HIGHEST, WINDOW, Read(PART, WINDOW.index, 0.0)))
+
+
+@pytest.mark.parametrize("name", "abcdefgh")
+def test_a_sum_is_opened_where_iterators_are_alike(name: str) -> None:
+    """``sum_{k,h} {u + v}[i + k - 1, j + h - 1]``, k and h of one extent: the form over u may have
+    h first where the form over the sum has k."""
+    i, j, k, h = (It(slot, extent) for slot, extent in enumerate((4, 4, 3, 3)))
+    window = bare(i) + bare(k) - 1, bare(j) + bare(h) - 1
+    pieces = [leaf(name + piece, 4, 4) for piece in "uv"]
+    plain = Scope((4, 4), (), Sum(tuple(Read(x, (bare(i), bare(j))) for x in pieces)))
+    whole = leaf(name, 4, 4)
+    scope = Scope((4, 4), (3, 3), Read(whole, window))
+    parts = [Scope((4, 4), (3, 3), Read(x, window)) for x in pieces]
+    other = Scope((4, 4), (), Sum(tuple(Read(part, (bare(i), bare(j))) for part in parts)))
+    assert same(scope, Same(other, ((whole, plain),))) == other
