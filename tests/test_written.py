@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import eqsynth
 from eqsynth.cli import app
-from eqsynth.errors import FileError, LoweringError
+from eqsynth.errors import FileError
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.written import written
 
@@ -92,14 +92,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
         place.write_bytes(bytes(65))
     assert caught.value.got == os.strerror(errno.EFBIG)
     assert path.read_text() == "before" and len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_full_disk_under_generated_kernels(program: CompiledProgram, tmp_path: Path) -> None:
-    """LLVM, which writes their code, would end the process."""
-    assert "tvm" in program.report.backend
-    with a_disk_of(64), pytest.raises(LoweringError) as caught:
-        eqsynth.save(program, tmp_path / "new")
-    assert caught.value.got == os.strerror(errno.EFBIG) and not list(tmp_path.iterdir())
 
 
 def test_the_command_line_says_so_before_it_searches(tmp_path: Path) -> None:

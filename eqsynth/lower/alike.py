@@ -135,9 +135,11 @@ def _guard(args: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def hooked(module: torch.nn.Module) -> bool:
-    """Whether functions of the user's are called around the module."""
+    """Whether functions of the user's are called around the module, or in its ``forward``'s place,
+    which libraries put others into."""
     return bool(
         module._compiled_call_impl
+        or "forward" in module.__dict__
         or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks

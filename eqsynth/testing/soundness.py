@@ -34,7 +34,7 @@ from eqsynth.testing.templates import Sample, Template
 SAMPLES: Final = 20
 """Accepted samples below which a rule counts as untested."""
 
-EXACT: Final = 50
+EXACT: Final = 40
 """Samples below which none of it is called exact: of what seldom matches little was seen."""
 
 LIMIT_S: Final = 30.0

@@ -48,7 +48,7 @@ def test_a_part_of_the_rules_is_checked() -> None:
     names = [rule.name for rule in RULES.rules if rule.file.endswith("simplify.egg")]
     assert [rule["rule"] for rule in found["rules"]] == names[1::8]
     for rule in found["rules"]:
-        assert not rule["timed_out"] and rule["known"].endswith(f"{rule['accepted']} samples")
+        assert not rule["timed_out"] and f"{rule['accepted']} samples" in rule["known"]
     run("check", ROOT / "rules" / "simplify.egg", "--part", "9/8", code=2)
 
 

@@ -247,8 +247,11 @@ def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
 def test_a_kernel_that_takes_too_long_to_build_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eqsynth.lower.measurer._BATCH_TIMEOUT_S", 0.0)
     with Measurer(threads=1) as made:
+        made([kernel(relu(9))])
+        assert made._worker is not None
+        os.kill(made._worker.pid, signal.SIGSTOP)  # so it can't be in time
+        monkeypatch.setattr("eqsynth.lower.measurer._BATCH_TIMEOUT_S", 0.0)
         asked = [kernel(relu(10)), kernel(relu(11))]
         assert made(asked) == dict.fromkeys(asked, OVERDUE)
 

@@ -186,12 +186,13 @@ def test_a_check_is_in_full_precision(switches: None, newer: bool, told: str) ->
         with pytest.raises(RuntimeError):  # torch's own: the older ones can't be read any more
             torch.get_float32_matmul_precision()
     homes = precision.PRODUCTS, precision.CONVOLUTIONS
+    older = None if newer else torch.backends.cudnn.allow_tf32
     before = [home.fp32_precision == "tf32" for home in homes]
     with precision.full(told):
         assert not any(home.fp32_precision == "tf32" for home in homes)
     assert [home.fp32_precision == "tf32" for home in homes] == before
     if not newer:
-        assert torch.backends.cudnn.allow_tf32  # can be read, as before
+        assert torch.backends.cudnn.allow_tf32 is older  # can be read, as before
 
 
 def test_numerics_under_either_switch(switches: None) -> None:
