@@ -188,6 +188,14 @@ class Golden:
 
 
 @pytest.fixture
+def nothing_kept() -> None:
+    """No segment is known from another test: all are saturated, by a worker."""
+    from eqsynth.egraph import remembered
+
+    shutil.rmtree(remembered.directory(), ignore_errors=True)
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """`golden.check("explain/chain.txt", text)` against `tests/golden/explain/chain.txt`."""
     return Golden(Path(__file__).parent / "golden", request.config.getoption("--update-golden"))

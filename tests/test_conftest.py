@@ -106,7 +106,7 @@ DAILY = {
     "a wrong rule": "test_checking.py::test_a_wrong_rule_is_named_by_its_file_and_line",
     "an explanation": "explain/test_explanation.py::test_the_chain_starts_at_the_original",
     "a second search": "egraph/test_remembered.py::test_the_second_optimize_does_not_saturate",
-    "workers end": "test_bad_input.py::test_saturation_workers_that_are_killed_each_time",
+    "workers end": "test_dying_workers.py::test_saturation_workers_that_are_killed_each_time",
     "the README": "test_readme.py::test_the_examples_run",
 }
 
