@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from eqsynth import notebook
 from eqsynth.errors import EqsynthError
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 WHOLE = ("", "saturated", "rounds", "growth")
 """Ends of a search that weren't forced on it."""
+
+_REGIONS = 16
+"""Regions that the table has a row for."""
+
+_WIDE = 150
+"""Characters of such a row."""
 
 SCATTER = 1.3
 """From this ratio of the quartiles on the report warns that timings scatter."""
@@ -85,6 +91,14 @@ class Graph:
         return f"{self.title}\n{self.explanation}".rstrip()
 
 
+class Drawn(Protocol):
+    """What tells a report's program part by part; it is made when it is asked for."""
+
+    def __call__(self, report: Report) -> str: ...
+
+    def regions(self) -> list[tuple[str, str]]: ...
+
+
 @dataclass
 class Report:
     """Figures of one optimization. Times are medians of interleaved runs.
@@ -135,7 +149,7 @@ class Report:
         reason: why the original was kept, if it was.
         several_graphs: the module isn't captured as one graph; it may be as several, which
             ``graphs`` has where these run.
-        page: draws the report; None where no program was captured.
+        page: draws the report and tells its regions; None where no program was captured.
         engine_refused: why the plan with regions on engines was given up, if it was.
     """
 
@@ -185,7 +199,7 @@ class Report:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     tuned: tuple[Tuning, ...] = ()
     route: Route | None = field(default=None, repr=False, compare=False)
-    page: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
+    page: Drawn | None = field(default=None, repr=False, compare=False)
 
     def count_before(self, program: Program) -> None:
         """FLOPs and bytes of a program as it was captured."""
@@ -256,6 +270,17 @@ class Report:
         """``time_before_s / time_after_s``."""
         return self.time_before_s / self.time_after_s if self.time_after_s else 1.0
 
+    @property
+    def regions(self) -> list[tuple[str, str]]:
+        """A row for each region of the program, those that are equal once: ``replaced`` or
+        ``kept``; then its operators before and after, where it stands in the user's model, its
+        milliseconds before and after (in their places, where they were measured and no engine runs
+        it within a larger part), and the rules by which it was replaced. None where the
+        original runs. Asked for the first time, the search's log is replayed: a second or so."""
+        if self.page is None or self.backend == "original":
+            return []
+        return self.page.regions()
+
     def rows(self) -> list[tuple[str, str]]:
         """The table's rows, as text. What was never found out has no row."""
         raced, captured = self.time_before_s > 0, self.bytes_before > 0 or self.segments > 0
@@ -267,6 +292,7 @@ class Report:
             [("runs on", self.backend + (f" ({self.reason})" if self.reason else ""))],
             [("share of time", self._shares())] if len(self.shares) > 1 else [],
             [("opaque share", f"{self.opaque_share:.0%}")] if raced else [],
+            _longest(self.regions),
             [("graph", graph.title) for graph in self.graphs],
             [("why not", str(step)) for step in self.why_not],
             [("warning", text) for text in self.warnings],
@@ -380,6 +406,13 @@ class Report:
 
     def _repr_html_(self) -> str:
         return notebook.table(self.rows())
+
+
+def _longest(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """So many rows that a screen has room for them."""
+    told = [(name, text if len(text) <= _WIDE else f"{text[: _WIDE - 2]} …") for name, text in rows]
+    left = len(told) - _REGIONS
+    return [*told[:_REGIONS], ("regions", f"{left} more: report.regions")] if left > 1 else told
 
 
 def _ms(seconds: float) -> str:

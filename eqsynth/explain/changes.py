@@ -5,14 +5,15 @@ places stands either the same operator on the same values, or a region that was 
 
     x, w, s, b    relu(conv3x3(x, w) * s + b)   ->   conv3x3(x, w0, bias w1, relu)
 
-Here: which regions there are, and the steps of each as the lines that they change. Not here: the
-text (``told.py``), the proof itself (``explanation.py``).
+Here: which regions there are, and the steps of each as the lines that they change. Not here: what
+a region is, as data (``sides.py``), the text (``told.py``), the proof itself (``explanation.py``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,10 +22,10 @@ from eqsynth.egraph.explanation import AFFINE_FORM, Derivation
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
 from eqsynth.explain.naming import Names
+from eqsynth.explain.sides import Change, Side, Told
 from eqsynth.extract.timing import OperatorTimes
 from eqsynth.ir.formulas import Line, in_one, kind_of
 from eqsynth.ir.tensor import Input, Op, Tensor, args_of, over, topological
-from eqsynth.ir.work import bytes_moved, flops
 
 LONGEST_CHAIN: Final = 300
 """Steps of one region that are written out."""
@@ -38,82 +39,6 @@ _SPELLING: Final = frozenset({
     "reshape-of-reshape", "reshape-same", "split-as-reshape", "merge-as-reshape", "match-view",
     AFFINE_FORM,
 })  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Side:
-    """A region as it was, or as it is.
-
-    Attributes:
-        formula: all of it in one line; empty if that is too long.
-        kinds: how often each kind of operator occurs: ``conv3x3``, ``matmul``, ``view``.
-        terms: what it computes that isn't constant.
-        time_s: what these take, and those of equal regions; None if that isn't known.
-        seconds, kernels: of terms in the lines, as far as they are known.
-        where: of a whole program, what names of constants in its lines stand for.
-        flops, bytes: of the terms.
-    """
-
-    lines: tuple[Line, ...]
-    formula: str
-    kinds: Mapping[str, int]
-    terms: tuple[Tensor, ...]
-    time_s: float | None = None
-    seconds: Mapping[Tensor, float] = field(default_factory=dict)
-    kernels: Mapping[Tensor, str] = field(default_factory=dict)
-    where: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def flops(self) -> int:
-        return sum(map(flops, self.terms))
-
-    @property
-    def bytes(self) -> int:
-        return sum(bytes_moved(term) for term in self.terms if kind_of(term) != "view")
-
-
-@dataclass(frozen=True)
-class Told:
-    """A step as what it changes: lines that go, lines that come.
-
-    Attributes:
-        rules: of tensors that were used, each as often as it was.
-    """
-
-    rules: tuple[str, ...]
-    gone: tuple[str, ...]
-    new: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A region that was changed, and where it stands.
-
-    Attributes:
-        where: what names of values and constants stand for.
-        places: where it stands in the user's model, and where equal ones do.
-        steps: empty where there are more than ``LONGEST_CHAIN``; ``count`` says how many, or -1.
-        rules: all that were used, in order.
-        alike: the terms of equal regions, this one among them, before and after.
-    """
-
-    before: Side
-    after: Side
-    where: Mapping[str, str]
-    places: tuple[str, ...]
-    steps: tuple[Told, ...]
-    count: int
-    rules: tuple[str, ...]
-    alike: tuple[tuple[frozenset[Tensor], frozenset[Tensor]], ...] = ()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for regions that read alike but for names of inputs and weights."""
-        sides = (self.before, self.after)
-        return tuple(
-            (tuple((str(term.type), kind_of(term)) for term in side.terms), len(side.lines))
-            for side in sides
-        )
 
 
 @dataclass
@@ -137,6 +62,19 @@ def changes(
     """
     derivation.lemmas(before, after)  # indices are read as affine, where that is needed
     return _alike(_Comparison(derivation, before, after, times).changes())
+
+
+def kept(
+    derivation: Derivation, before: Term, after: Term, times: OperatorTimes, found: Sequence[Change]
+) -> tuple[Side, Side]:
+    """What stands in neither side of a change, before and after: the same operators on the same
+    values. Without lines and formulas."""
+    compared = _Comparison(derivation, before, after, times)
+    changed = [{t for change in found for one in change.alike for t in one[n]} for n in (0, 1)]
+    return (
+        compared.rest(compared.original, changed[0], times.before),
+        compared.rest(compared.found, changed[1], times.after),
+    )
 
 
 def wholes(
@@ -185,6 +123,14 @@ class _Comparison:
         new = self._side(roots[1], terms[1], names, known.after, known.kernels)
         told = [names.where(map(str, side.lines)) for side in (old, new)]
         return replace(old, where=told[0]), replace(new, where=told[1])
+
+    def rest(
+        self, tops: Mapping[Term, Tensor], changed: set[Tensor], seconds: Mapping[Tensor, float]
+    ) -> Side:
+        """Operators of a program that stand in no change."""
+        own = {cls: t for cls, t in tops.items() if t not in changed and not isinstance(t, Input)}
+        timed = [s for t, s in seconds.items() if self.timed[t] in own]
+        return Side((), "", _counted(own.values()), tuple(own.values()), sum(timed) or None)
 
     def _places(self) -> list[Term]:
         order = [self.classes[t] for t in topological(list(self.found.values())) if not t.constant]
@@ -319,10 +265,7 @@ class _Comparison:
         seconds: Mapping[Tensor, float],
         kernels: Mapping[Tensor, str],
     ) -> Side:
-        kinds: dict[str, int] = {}
         order = [term for term in topological(terms) if term in set(terms)]
-        for term in order:
-            kinds[kind_of(term)] = kinds.get(kind_of(term), 0) + 1
         text = in_one(outputs, names.leaf, 60, brief=True) or ""
         own = {self.classes[term] for term in order}
         timed = {self.timed[t]: s for t, s in seconds.items() if self.timed[t] in own}
@@ -332,7 +275,7 @@ class _Comparison:
         return Side(
             tuple(shown),
             text,
-            kinds,
+            _counted(order),
             tuple(order),
             sum(timed.values()) if timed else None,
             {parts[cls]: s for cls, s in timed.items() if cls in parts},
@@ -375,6 +318,11 @@ class _Comparison:
 
     def _of_tensors(self, step: Step) -> bool:
         return isinstance(self.derivation.decode(step.position[0]), Tensor)
+
+
+def _counted(terms: Iterable[Tensor]) -> dict[str, int]:
+    """Kind of operator -> how many of them there are, in the order of the first ones."""
+    return dict(Counter(map(kind_of, terms)))
 
 
 def _difference(

@@ -16,7 +16,8 @@ from eqsynth.egraph.proof import Pair
 from eqsynth.egraph.segments import Segment, inlined
 from eqsynth.egraph.terms import Term
 from eqsynth.errors import ExplanationTooLong
-from eqsynth.explain.changes import Change, Side, changes, wholes
+from eqsynth.explain.changes import changes, kept, wholes
+from eqsynth.explain.sides import Change, Side
 from eqsynth.explain.told import summary
 from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.plan import Plan, State
@@ -109,6 +110,11 @@ class Explanation:
             EquivalenceError: the log doesn't contain what makes the programs equal.
         """
         return changes(self._derivation, self._before, self._after, self.times)
+
+    @property
+    def kept(self) -> tuple[Side, Side]:
+        """What stands outside of all changes, before and after: the same operators."""
+        return kept(self._derivation, self._before, self._after, self.times, self.changes)
 
     @property
     def wholes(self) -> tuple[Side, Side]:

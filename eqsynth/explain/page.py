@@ -10,9 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Protocol
 
-from eqsynth.explain.changes import Change, Side
 from eqsynth.explain.explanation import Explanation, NoExplanation
-from eqsynth.explain.told import SCREEN, headline, is_as_before, milliseconds, region
+from eqsynth.explain.sides import Change, Side
+from eqsynth.explain.told import (
+    SCREEN,
+    counted,
+    headline,
+    is_as_before,
+    milliseconds,
+    region,
+    row,
+    timed,
+)
 from eqsynth.ir.formulas import Line
 from eqsynth.ir.tensor import Tensor
 
@@ -49,6 +58,19 @@ class Page:
 
     def __call__(self, report: Figures) -> str:
         return page(self._explanation(), report)
+
+    def regions(self) -> list[tuple[str, str]]:
+        """The report's rows for regions: what was kept or replaced, before and after, by which
+        rules, in the order of the program; none where nothing can be explained."""
+        explanation = self._explanation()
+        if isinstance(explanation, NoExplanation):
+            return []
+        found = [row(change) for change in explanation.changes]
+        before, after = explanation.kept
+        if after.kinds:
+            whole = (timed(before.time_s, after.time_s), counted(after.kinds), "as before")
+            found.append(("kept", "; ".join(filter(None, whole))))
+        return found
 
 
 def page(explanation: Explanation | NoExplanation, report: Figures) -> str:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from eqsynth.explain.changes import Change, Side, Told, is_spelling, spelled
+from eqsynth.explain.changes import is_spelling, spelled
+from eqsynth.explain.sides import Change, Side, Told
 from eqsynth.ir.formulas import Line
 from eqsynth.ir.work import flops
 
@@ -26,6 +27,19 @@ def headline(change: Change) -> tuple[str, str]:
     """``before -> after``, and what was gained."""
     gains = [gain for gain in (_work(change), _time(change)) if gain]
     return _short(change), ", ".join(gains) + _alike(change)
+
+
+def row(change: Change) -> tuple[str, str]:
+    """A region as a row of the report: ``replaced``, or ``kept`` where its operators are as before.
+
+    ("replaced", "0.27 -> 0.095 ms; conv3x3 -> 2 transforms, einsum; in c2; by correlate")
+    """
+    kept = is_as_before(change)
+    where = change.places[0] + (f" and {len(change.places) - 1} more" * (len(change.places) > 1))
+    rules = [rule for rule in change.rules if not is_spelling(rule)]
+    why = "" if kept else f"by {_names(rules) if rules else 'definitions alone'}"
+    known = filter(None, (_time(change), _short(change), where and f"in {where}", why))
+    return "kept" if kept else "replaced", "; ".join(known)
 
 
 def _headline(change: Change) -> list[str]:
@@ -100,7 +114,11 @@ def _ratio(ratio: float) -> str:
 
 
 def _time(change: Change) -> str:
-    before, after = change.before.time_s, change.after.time_s
+    return timed(change.before.time_s, change.after.time_s)
+
+
+def timed(before: float | None, after: float | None) -> str:
+    """``0.91 -> 0.02 ms``; empty where one of them isn't known."""
     if before is None or after is None:
         return ""
     return f"{milliseconds(before)} -> {milliseconds(after)} ms"

@@ -13,8 +13,8 @@ from torch import nn
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
-from eqsynth.explain import Explanation, explain_plan, planned_values
-from eqsynth.explain.changes import Change, Side
+from eqsynth.explain import Explanation, NoExplanation, Page, explain_plan, planned_values
+from eqsynth.explain.sides import Change, Side
 from eqsynth.explain.told import SCREEN, headline, region, summary
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.kernel import Kernel
@@ -26,12 +26,18 @@ from eqsynth.ir.tensor import Input, Op
 from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.report import Report
 from eqsynth.rules import load_rules
 
 
 class LinearAttention(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return (q @ k.transpose(-1, -2)) @ v
+
+
+class Attended(LinearAttention):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(super().forward(q, k, v), -1)
 
 
 class Block(nn.Module):
@@ -157,6 +163,37 @@ def test_milliseconds_are_told_where_they_are_known() -> None:
 
 
 @TOGETHER
+def test_the_report_has_a_row_for_each_region() -> None:
+    tensors = tuple(torch.randn(64, 4) for _ in range(3))
+    explanation = explained(Attended(), tensors, timed=True)
+    # Of the original: a transposition and two products of 1 ms each, softmax of 1 ms.
+    (replaced, kept) = Page(lambda: explanation).regions()
+    assert replaced[0] == "replaced" and replaced[1].startswith("3.00 -> 0.0")
+    assert "(q @ kᵀ) @ v -> q @ (kᵀ @ v)" in replaced[1] and "; by " in replaced[1]
+    assert kept == ("kept", "1.00 -> 0.025 ms; softmax; as before")
+    page = Page(lambda: explanation)
+    report = Report(page=page, backend="torch", stop="saturated")
+    assert report.regions == [replaced, kept]
+    assert [row for row in report.rows() if row[0] in ("replaced", "kept")] == [replaced, kept]
+    assert Report(page=page, backend="original").regions == []
+    assert Report(page=Page(lambda: NoExplanation("why")), backend="torch").regions == []
+
+
+def test_a_long_program_has_some_of_its_regions_in_the_table() -> None:
+    class Long:
+        def __call__(self, report: Report) -> str:
+            return ""
+
+        def regions(self) -> list[tuple[str, str]]:
+            return [("replaced", f"{n} {'x' * 300}") for n in range(40)]
+
+    report = Report(page=Long(), backend="torch")
+    told = [text for name, text in report.rows() if name == "replaced"]
+    assert len(told) == 16 and all(len(text) <= 150 and text.endswith(" …") for text in told)
+    assert ("regions", "24 more: report.regions") in report.rows()
+    assert len(report.regions) == 40
+
+
 def test_equal_layers_are_told_once(explanations: dict[str, Explanation]) -> None:
     twice = [c for c in explanations["two_layers"].changes if len(c.places) == 2]
     assert twice
