@@ -2,34 +2,43 @@
 
     python -m benchmarks.substitutions                      all models, at full size
     python -m benchmarks.substitutions --reduced            at sizes of tests: a rehearsal
-    python -m benchmarks.substitutions --model nasrnn --json FILE
+    python -m benchmarks.substitutions --model nasrnn --json FILE [--resume]
 
-A rule is used if the derivation of the chosen program from the original one goes through it
-(``explain().rules``; Fig. 10 of TASO counts substitutions so). Rules that say what operators are
-and rules of indices are counted, and not listed: every derivation goes through them. Where the
-original won the race no rule is used.
+A rule is used if the derivation of the plan from the original goes through it (``explain().rules``;
+Fig. 10 of TASO counts substitutions so). Rules that say what operators are and rules of indices are
+counted, and not listed: every derivation goes through them. The plan is that of eqsynth's own
+kernels, whether or not a race against the original or an engine would keep it: both times are told.
+Caches are empty for each model.
 Published are the seconds of TENSAT, saturation and extraction together, and of TASO's search, on
-machines of their authors: they stand beside ours, and are no ratio. A search may take 45 seconds,
-so that all nine models take less than a quarter of an hour.
+machines of their authors: they stand beside ours, and are no ratio. Saturation and extraction may
+take 45 seconds each. The file is written after each model; ``--resume`` keeps its rows of this
+commit, machine and limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import eqsynth
+import torch
+
 from benchmarks import nets
 from benchmarks.about import about
+from benchmarks.bench_optimize import empty_caches
+from benchmarks.searches import agrees, grown, milliseconds, planner
 from benchmarks.workloads import DEPTHS, WORKLOADS, Workload
 from eqsynth.explain import Explanation
-from eqsynth.rules import RuleSet, load_rules
+from eqsynth.extract.timing import time_interleaved
+from eqsynth.numerics import rules_of
+from eqsynth.rules import RuleSet
 
 LIMIT_S: Final = 45.0
+_RACE_S: Final = 5.0
 
 
 def _bert(name: str, layers: int, length: int, hidden: int, heads: int) -> Workload:
@@ -64,28 +73,41 @@ _PLAIN: Final = ("index.egg", "views.egg", "elementwise.egg", "operators.egg", "
 
 
 def of_model(workload: Workload, rules: RuleSet, limit_s: float, reduced: bool) -> dict[str, Any]:
-    """One model: rules of its program's derivation, seconds of the search, and who won."""
+    """One model: rules of its plan's derivation, seconds of the search, and what it gains."""
     module, inputs = workload.reduced() if reduced else workload.build()
-    program = eqsynth.optimize(module, inputs, time_limit_s=limit_s)
-    report = program.report
-    told = program.explain()
+    with empty_caches():
+        own = grown(module, inputs, rules, limit_s)
+        begin = time.monotonic()
+        with planner(own) as search:
+            found = search.plan(limit_s)
+            extract_s, program = time.monotonic() - begin, search.program(found.plan)
+    told = own.explained(found.plan)
     used = told.rules if isinstance(told, Explanation) else ()
-    plain = {rule.name for rule in rules.rules if Path(rule.file).name in _PLAIN}
-    stages = report.stages_s
+    assert agrees(program, module, inputs), f"{workload.name}: another result"
+    calls = {"before": lambda: module(*inputs), "after": lambda: program(*inputs)}
+    with torch.no_grad():
+        times = time_interleaved(calls, block=3, limit_s=_RACE_S)
     return {
         "model": workload.name,
-        "backend": report.backend,
-        "rules": [name for name in used if name not in plain],
-        "plain": sum(name in plain for name in used),
-        "fired": sum(report.rules_fired.values()),
-        "saturate_s": round(stages.get("saturate", 0.0), 2),
-        "extract_s": round(sum(stages.get(s, 0.0) for s in ("extract", "measure")), 2),
-        "stop": report.stop,
-        "before_ms": round(report.time_before_s * 1e3, 3),
-        "after_ms": round(report.time_after_s * 1e3, 3),
+        "rules": [name for name in used if _file_of(rules, name) not in _PLAIN],
+        "plain": sum(_file_of(rules, name) in _PLAIN for name in used),
+        "fired": sum(own.graph.matches.values()),
+        "enodes": own.graph.enodes,
+        "segments": len(own.saturation.segments),
+        "distinct": own.saturation.distinct,
+        "saturate_s": round(own.seconds, 2),
+        "extract_s": round(extract_s, 2),
+        "measure_s": round(search.measurer.spent_s, 2),
+        "stop": own.stop,
+        "before_ms": milliseconds(times["before"].median_s),
+        "after_ms": milliseconds(times["after"].median_s),
         "tensat_s": PUBLISHED_S.get(workload.name, (None, None))[0],
         "taso_s": PUBLISHED_S.get(workload.name, (None, None))[1],
     }
+
+
+def _file_of(rules: RuleSet, name: str) -> str:
+    return next((Path(rule.file).name for rule in rules.rules if rule.name == name), "")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -94,27 +116,46 @@ def line(row: dict[str, Any]) -> str:
         f"; published: TENSAT {row['tensat_s']} s, TASO {row['taso_s']} s")  # fmt: skip
     rules = ", ".join(row["rules"]) or "none"
     return (
-        f"{row['model']}: {row['saturate_s']} s to saturate ({row['stop']}), {row['extract_s']} s "
-        f"to extract and measure{published}; {row['before_ms']} ms before, {row['after_ms']} ms "
-        f"after, on {row['backend']}\n    {rules}; and {row['plain']} definitions and rules of "
-        f"indices, of {row['fired']:,} instances that fired"
+        f"{row['model']}: {row['saturate_s']} s to saturate {row['distinct']} of "
+        f"{row['segments']} segments ({row['stop']}; {row['enodes']:,} e-nodes), "
+        f"{row['extract_s']} s to extract, {row['measure_s']} of them to time kernels{published}; "
+        f"eager {row['before_ms']} ms, the plan {row['after_ms']} ms\n    {rules}; and "
+        f"{row['plain']} definitions and rules of indices, of {row['fired']:,} instances that fired"
     )
+
+
+def known_rows(path: Path, origin: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a file that were measured as ``origin`` says."""
+    if not path.exists():
+        return []
+    before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = before.pop("rows")
+    return rows if before == json.loads(json.dumps(origin)) else []
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--reduced", action="store_true")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of a search")
+    parser.add_argument("--limit", type=float, default=LIMIT_S,
+                        help="seconds of saturation, and of extraction")  # fmt: skip
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the file")
     asked = parser.parse_args(argv)
-    rules, rows = load_rules(), []
+    if asked.resume and not asked.json:
+        parser.error("--resume needs the rows of --json FILE")
+    origin = {**about(), "reduced": asked.reduced, "limit_s": asked.limit}
+    rules = rules_of((), "real", where="benchmarks.substitutions")
+    rows = known_rows(asked.json, origin) if asked.resume else []
+    done = {row["model"] for row in rows}
     for name in asked.model:
+        if name in done:
+            continue
         rows.append(of_model(MODELS[name], rules, asked.limit, asked.reduced))
         print(line(rows[-1]), flush=True)
-    if asked.json:
-        data = {**about(), "reduced": asked.reduced, "limit_s": asked.limit, "rows": rows}
-        asked.json.write_text(json.dumps(data, indent=2), encoding="utf-8")
+        if asked.json:
+            text = json.dumps({**origin, "rows": rows}, indent=2)
+            asked.json.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
