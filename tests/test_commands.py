@@ -277,6 +277,8 @@ REDUCED = {
     "fuzz": Reduced("--minutes 0.01 --kinds onnx --journal fuzz.json", "together"),
     "hunt": Reduced("--minutes 0.01 --engines inductor --size 1 --journal hunt.jsonl",
                     "1 programs in"),
+    "substitutions": Reduced("--reduced --limit 5 --model bert_1", "bert_1"),
+    "joint": Reduced("--reduced --limit 2 --model bert64", "in sequence"),
     "planted": Reduced('"maximum of NaN"', "caught"),
     "differential": Reduced("--columns interpreter", "0 fail"),
 }  # fmt: skip
