@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from eqsynth import notebook
-from eqsynth.errors import EqsynthError
+from eqsynth.errors import EqsynthError, EquivalenceError
 from eqsynth.extract.kernel import backend_name
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.timing import OperatorTimes, Timing
@@ -279,7 +279,10 @@ class Report:
         original runs. Asked for the first time, the search's log is replayed: a second or so."""
         if self.page is None or self.backend == "original":
             return []
-        return self.page.regions()
+        try:
+            return self.page.regions()
+        except EquivalenceError as fault:  # ``explain()`` raises it; a table is printed all the same
+            return [("regions", str(fault).partition("\n")[0])]
 
     def rows(self) -> list[tuple[str, str]]:
         """The table's rows, as text. What was never found out has no row."""
@@ -401,8 +404,9 @@ class Report:
         return f"{self.optimize_s:.1f} s" + (f" ({stages})" if stages else "")
 
     def __str__(self) -> str:
-        width = max(len(name) for name, _ in self.rows())
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.rows())
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
     def _repr_html_(self) -> str:
         return notebook.table(self.rows())
