@@ -281,7 +281,7 @@ class Report:
             return []
         try:
             return self.page.regions()
-        except EquivalenceError as fault:  # ``explain()`` raises it; a table is printed all the same
+        except EquivalenceError as fault:  # explain() raises it; the table is printed
             return [("regions", str(fault).partition("\n")[0])]
 
     def rows(self) -> list[tuple[str, str]]:
