@@ -90,17 +90,28 @@ def kept_target(
 
 def describe_cpu() -> Device:
     """Model, usable cores and instruction sets, without running anything."""
-    model, flags = platform.processor() or platform.machine(), set[str]()
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-            elif name.strip() in ("flags", "Features"):
-                flags = set(value.split())
-                break
+    told = _cpu_told()
+    flags = cpu_flags()
+    model = told.get("model name") or platform.processor() or platform.machine()
     isa = tuple(flag for flag in _ISA_FLAGS if flag in flags)
     return Device(model, len(usable_cpus()), isa or (platform.machine(),))
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the operating system says that the first CPU can do, by Linux' names (``avx2``,
+    ``avx512_vnni``); empty where it doesn't say."""
+    told = _cpu_told()
+    return frozenset((told.get("flags") or told.get("Features") or "").split())
+
+
+def _cpu_told() -> dict[str, str]:
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+        for line in first.splitlines():
+            name, _, value = line.partition(":")
+            found[name.strip()] = value.strip()
+    return found
 
 
 def usable_cpus() -> list[int]:

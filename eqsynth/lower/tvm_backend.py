@@ -47,6 +47,7 @@ from eqsynth.lower.loop_nest import (
 )
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
+from eqsynth.lower.tvm_target import target
 
 if TYPE_CHECKING:
     import torch
@@ -388,7 +389,7 @@ def _compile(names: Mapping[Kernel, str]) -> Any:
     with tvm_runtime.compiling(names, "TVM could not compile a kernel", "code for this machine"):
         for kernel, name in names.items():
             functions[name] = prim_func(nest_of(kernel), kernel.schedule, name)
-        return tvm.compile(tvm.IRModule(functions), _target(), tir_pipeline=_pipeline())
+        return tvm.compile(tvm.IRModule(functions), target(), tir_pipeline=_pipeline())
 
 
 @lru_cache(maxsize=1)
@@ -424,18 +425,3 @@ def _pipeline() -> str:
 
     tirx.register_tir_pipeline(_PIPELINE, factory)
     return _PIPELINE
-
-
-@lru_cache(maxsize=8)
-def _target_for(threads: int) -> Any:
-    import tvm
-    from tvm.target import codegen
-
-    cpu = codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
-
-
-def _target() -> Any:
-    import torch
-
-    return _target_for(torch.get_num_threads())

@@ -61,10 +61,11 @@ def _name(kernel: Kernel) -> str:
 def _made_by() -> tuple[str, ...]:
     """What else the code of a kernel depends on: versions, eqsynth's own code, the processor."""
     # Here, since a program that is loaded keeps no kernels and needs nothing of what is measured.
-    from eqsynth.extract.measure import describe_cpu
+    from eqsynth.extract.measure import cpu_flags, describe_cpu
     from eqsynth.extract.profile import library_versions
 
-    return library_versions(), kept.code_of("ir", "lower"), repr(describe_cpu())
+    processor = repr(describe_cpu()), *sorted(cpu_flags())
+    return library_versions(), kept.code_of("ir", "lower"), *processor
 
 
 @lru_cache(maxsize=64)

@@ -22,6 +22,7 @@ from eoperator_cases import (
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.measure import cpu_flags
 from eqsynth.extract.schedule import Block, Fold, Rows
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
@@ -30,6 +31,7 @@ from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner
 from eqsynth.lower.tvm_runtime import load_library
+from eqsynth.lower.tvm_target import lacking, target
 
 
 def test_arguments_that_are_constant_are_bound() -> None:
@@ -47,6 +49,18 @@ def test_arguments_that_are_constant_are_bound() -> None:
     torch.testing.assert_close(run(a, c), expected)
     weight.zero_()
     torch.testing.assert_close(run(a, c), expected)
+
+
+def test_kernels_are_of_instructions_that_the_operating_system_tells_of() -> None:
+    from tvm.target import codegen
+
+    zen4 = ["64bit", "avx", "avx2", "avx512f", "avx512vbmi2", "bmi", "lzcnt", "sse4.1"]
+    masked = {"abm", "avx", "avx2", "bmi1", "sse4_1"}
+    assert lacking(zen4, masked) == ["avx512f", "avx512vbmi2"]
+    assert lacking(zen4, masked | {"avx512f", "avx512_vbmi2"}) == []
+    assert lacking(zen4, set()) == []  # a system that doesn't say
+    compiled_for = codegen.llvm_get_cpu_features(target())
+    assert lacking(map(str, compiled_for), cpu_flags()) == []
 
 
 def evaluate_torch(scope: Scope, values: Mapping[Tensor, torch.Tensor]) -> torch.Tensor:
@@ -137,6 +151,7 @@ def test_a_kernel_that_does_not_compile_leaves_the_others() -> None:
 LOADED = """
 import sys, pathlib, torch
 from eqsynth.lower.tvm_runtime import load_library
+from eqsynth.lower.tvm_target import lacking, target
 data = pathlib.Path(sys.argv[1]).read_bytes()
 function = load_library(data)[sys.argv[2]]
 x, out = torch.arange(40000.0) - 7, torch.empty(40000)

@@ -1,0 +1,61 @@
+"""What TVM compiles for: this machine's CPU, and only the instructions that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+from eqsynth.extract.measure import cpu_flags
+
+
+def target() -> Any:
+    """For as many threads as torch has now."""
+    import torch
+
+    return _target_for(torch.get_num_threads())
+
+
+@lru_cache(maxsize=8)
+def _target_for(threads: int) -> Any:
+    import tvm
+    from tvm.target import codegen
+
+    cpu = codegen.llvm_get_system_cpu()
+    known = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": cpu}))
+    off = [f"-{name}" for name in lacking(map(str, known), cpu_flags())]
+    attributes = {"mattr": off} if off else {}
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads, **attributes})
+
+
+_INSTRUCTIONS: Final = (
+    "amx", "avx", "bmi", "f16c", "fma", "gfni", "lzcnt", "movbe", "popcnt", "sse4", "vaes",
+    "vpclmulqdq", "xop",
+)  # fmt: skip
+"""How LLVM's names of those sets of instructions begin that code of arithmetic is made of."""
+
+_IN_LINUX: Final = {"bmi": "bmi1", "lzcnt": "abm"}
+"""LLVM's name -> Linux' name, where they differ by more than punctuation."""
+
+
+def lacking(features: Iterable[str], flags: Collection[str]) -> list[str]:
+    """Sets of instructions that a CPU of this machine's name has, and this machine hasn't.
+
+    LLVM knows the name by family and model, but a hypervisor may hide what the CPU can do: one
+    showed a Zen 4 without AVX-512, and the first generated kernel ended the process by an illegal
+    instruction.
+
+    Args:
+        features: of the CPU, by LLVM's names.
+        flags: what the operating system says it can do; where it says nothing, nothing is lacking.
+
+    >>> lacking(["avx2", "avx512vnni", "bmi", "fast-lzcnt"], {"avx2", "bmi1"})
+    ['avx512vnni']
+    """
+    here = set(map(_plain, flags))
+    asked = [name for name in features if name.startswith(_INSTRUCTIONS)] if here else []
+    return sorted(name for name in asked if _plain(_IN_LINUX.get(name, name)) not in here)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(".", "").replace("-", "")
