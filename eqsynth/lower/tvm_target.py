@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from eqsynth.extract.measure import cpu_flags
-
 
 def target() -> Any:
     """For as many threads as torch has now."""
@@ -20,6 +18,9 @@ def target() -> Any:
 def _target_for(threads: int) -> Any:
     import tvm
     from tvm.target import codegen
+
+    # Here, since a program that is loaded makes no kernels and needs nothing of what is measured.
+    from eqsynth.extract.measure import cpu_flags
 
     cpu = codegen.llvm_get_system_cpu()
     known = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": cpu}))
