@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
-from eqsynth.ir.normal import canonical
+from eqsynth.ir.normal import canonical_form
 from eqsynth.ir.scalar import Read, Scalar, Value, rewrite_leaves
 from eqsynth.ir.tensor import Scope
 
@@ -124,7 +124,7 @@ def substituted(body: Scalar, image: Mapping[It, Index]) -> Scalar:
 def least_form(scope: Scope) -> Scope:
     """The canonical form, with indices in least form."""
     body = with_indices(scope.body, least)
-    return canonical(Scope(scope.traversal, scope.reduction, body, scope.reducer))
+    return canonical_form(Scope(scope.traversal, scope.reduction, body, scope.reducer))
 
 
 def is_whole(read: Read, scope: Scope) -> bool:

@@ -99,8 +99,12 @@ def canonical(scope: Scope) -> Scope:
     >>> canonical(p) == canonical(q)
     True
     """
-    if not CANONICAL.get():
-        return _without_idle(scope)
+    return canonical_form(scope) if CANONICAL.get() else _without_idle(scope)
+
+
+def canonical_form(scope: Scope) -> Scope:
+    """The canonical form by which two scopes are compared: also where programs keep the names and
+    orders that they were made with (``CANONICAL``), two scopes that differ in these are equal."""
     known = _FORMS.get(scope)
     if known is None:
         if len(_FORMS) >= _MAX_FORMS:
