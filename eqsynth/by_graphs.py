@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,6 +109,9 @@ def _optimized(
         return found
     if given["time_limit_s"] < LEAST_S:
         report.reason += f"\n  by graphs: compiling them takes longer than {LEAST_S} s"
+        return found
+    if math.isfinite(given["peak_memory"]):
+        report.reason += "\n  by graphs: what Inductor needs of them isn't known (peak_memory)"
         return found
     called = time.monotonic()
     capture = _Capture()

@@ -20,7 +20,7 @@ from eqsynth.settings import Settings, flags
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
 # Arguments of `optimize` that are the backend's own business.
-_OURS: Final = ("program", "example_inputs", "example_kwargs", "target", "like")
+_OURS: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "peak_memory")
 _SIZES: Final = 8
 
 FAST_START: Final = "fast-start"

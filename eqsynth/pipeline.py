@@ -8,6 +8,7 @@ candidate, and what comes back when a stage gives up.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,7 @@ def optimize(
     engines: str | Sequence[str] | None = None,
     own_constants: bool = True,
     tune: float = 0.0,
+    peak_memory: float = math.inf,
     like: CompiledProgram | Route | None = None,
     progress: bool | None = None,
 ) -> CompiledProgram:
@@ -133,6 +135,11 @@ def optimize(
             their memory, and a call after a weight has changed raises ``WeightError``.
         tune: seconds, beyond the time limit, in which other schedules are tried for the generated
             kernels that weigh most. All times are kept: what was interrupted goes on the next time.
+        peak_memory: bytes that a program may need: its inputs, its constants, and the values that
+            live at once (``report.peak_memory_bytes``; not what a library's kernel takes while it
+            runs, and results that are held from call to call). The fastest plan that needs no more
+            is used; where none is found the original runs as it is, whatever it needs, and the
+            report has the ``reason``. Engines don't tell what they need, and aren't asked then.
         like: a program that was found for other sizes, or its ``report.route``. Nothing is searched
             then: the rules that fired make the e-graph of these sizes, and its plan is the same as
             far as sizes don't count. Where there is none, the search goes as always.
@@ -166,7 +173,7 @@ def optimize(
     asked = tuple(named) if named is not None else None if kind == CPU else ()
     settings = Settings(
         kind, rule_files(rules), objective, time_limit_s, node_limit, memory_limit, numerics, check,
-        explain, asked, own_constants or kind != CPU, tune, certify,
+        explain, asked, own_constants or kind != CPU, tune, certify, peak_memory,
     )  # fmt: skip
     engines_of(settings.engines)
     route = _route_of(like)

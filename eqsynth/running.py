@@ -153,7 +153,7 @@ class Run:
     def _searched(self, measurer: Measurer) -> Searched:
         search = Search(
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
-            measurer, self._end - self._closing_s(), self._in_place,
+            measurer, self._end - self._closing_s(), self._in_place, self._needs,
         )  # fmt: skip
         self.search = search
         if self.route is not None:
@@ -174,11 +174,20 @@ class Run:
         """The program of a plan.
 
         Raises:
-            LoweringError: a kernel doesn't build.
+            LoweringError: a kernel doesn't build, or the program needs too much memory.
         """
         with self._stage("lower"), bounded.until(self._end):
             compiled = self._lowered(graph, found.plan)
         self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
+        needed, allowed = self.report.peak_memory_bytes, self.settings.peak_memory
+        if needed > allowed:
+            raise LoweringError(
+                "no program was found that needs so little memory",
+                where=f"peak_memory={allowed:,.0f}",
+                got=f"{needed:,} bytes, {self.report.constant_bytes:,} of them constants",
+                expected=f"at most {allowed:,.0f} bytes",
+                hint="raise peak_memory; the original runs as it is, whatever it needs",
+            )
         return compiled
 
     def _check(self, compiled: CompiledProgram) -> None:
@@ -236,6 +245,12 @@ class Run:
             told = place.alone and time.monotonic() < until
             return InPlace(total_s, kernel_times(compiled, args, kwargs) if told else {})
         return None
+
+    def _needs(self, graph: EGraph, plan: Plan) -> float:
+        """Bytes of a plan's program; infinite where it doesn't build."""
+        with suppress(LoweringError):
+            return plan.peak_bytes() + self._lowered(graph, plan).constant_bytes()
+        return math.inf
 
     def _engines_win(self, own: Extraction, compiled: CompiledProgram) -> bool:
         """Whether the program with regions on engines is faster than that of eqsynth's own kernels,

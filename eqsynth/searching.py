@@ -20,6 +20,8 @@ from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.in_place import InPlace
+from eqsynth.extract.kernel import Backend
+from eqsynth.extract.memory import Bound
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, reserved_s, with_engines
@@ -68,6 +70,7 @@ class Search:
     Attributes:
         end: what the monotonic clock says when the search has to have ended.
         run: builds a plan of an e-graph and times it, and its kernels in their places.
+        needs: bytes that the program of a plan of an e-graph needs.
         segments: of the program, once there is an e-graph.
         graphs: of the segments, by their keys.
     """
@@ -81,6 +84,7 @@ class Search:
     measurer: Measurer
     end: float
     run: Callable[[EGraph, Plan, float], InPlace | None]
+    needs: Callable[[EGraph, Plan], float]
     segments: list[Segment] = field(default_factory=list)
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
@@ -91,10 +95,11 @@ class Search:
         backends = backends_of(target, self.captured.opaque)
         with closing(Profile(target.key())) as profile:
             costs = CostModel(target, profile, self.settings.objective, self.measurer.far)
-            engines = engines_of(self.settings.engines, self.captured.opaque)
-            limit_bytes = self.settings.memory_limit
+            engines = self._engines()
+            limit_bytes = self.settings.value_bytes
             plans = follow(route, graph, backends, engines, costs, limit_bytes)
-        if plans is None:
+        bound = self._bound(graph)
+        if plans is None or not (bound is None or bound.keeps(plans[1].plan)):
             telling.not_followed()
             return None
         self.report.followed = True
@@ -108,7 +113,7 @@ class Search:
         # Kernels wait for the worker while it compiles: no longer than the e-graph takes, or a
         # quarter of the time.
         begin_s = settings.time_limit_s / 4
-        engines = engines_of(settings.engines, self.captured.opaque)
+        engines = self._engines()
 
         def prepare(segments: Sequence[Segment]) -> None:
             # Of a program whose e-graphs are remembered, the times mostly are too.
@@ -147,6 +152,19 @@ class Search:
         with suppress(EqsynthError, RuntimeError):
             self.measurer.known |= small_constants(self.captured, graph, steps)
 
+    def _engines(self) -> Sequence[Backend]:
+        """Engines that may run a part of the program: none where its memory is bounded, since they
+        don't tell how much they need."""
+        if self.settings.bounded:
+            return ()
+        return engines_of(self.settings.engines, self.captured.opaque)
+
+    def _bound(self, graph: EGraph) -> Bound | None:
+        """On the memory that a program needs."""
+        if not self.settings.bounded:
+            return None
+        return Bound(self.settings.peak_memory, partial(self.needs, graph))
+
     def _left_s(self) -> float:
         return max(0.0, self.end - time.monotonic())
 
@@ -158,8 +176,8 @@ class Search:
         with closing(Profile(target.key())) as profile, collecting_seldom():
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)
-            tried = engines_of(settings.engines, self.captured.opaque)
-            path = chosen.path_of(graph, costs, tried)
+            tried = self._engines()
+            path = chosen.path_of(graph, costs, tried, settings.peak_memory)
             timing = settings.objective == "time"
             limit_s = settings.time_limit_s
             recalled = chosen.recall(path, graph, costs, tried, limit_s) if timing else None
@@ -172,8 +190,9 @@ class Search:
                 own = extract(
                     graph, backends, costs, measurer, left_s,
                     reserve_s=build_s,
-                    limit_bytes=settings.memory_limit,
+                    limit_bytes=settings.value_bytes,
                     run=partial(self.run, graph) if timing else None,
+                    bound=self._bound(graph),
                 )  # fmt: skip
                 # What was chosen is compiled once more then, in this process.
                 again_s = measurer.preparing_s() / max(len(tried), 1) + build_s(own.plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -38,6 +39,7 @@ class Settings:
     own_constants: bool = True
     tune: float = 0.0
     certify: bool = False
+    peak_memory: float = inf
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -71,6 +73,7 @@ class Settings:
             ("time_limit_s", self.time_limit_s),
             ("node_limit", self.node_limit),
             ("memory_limit", self.memory_limit),
+            ("peak_memory", self.peak_memory),
         ):
             positive(limit, name, where="optimize")
         if self.tune != 0:
@@ -80,6 +83,16 @@ class Settings:
     def logs(self) -> bool:
         """Whether saturation logs what it unites."""
         return self.explain or self.certify
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a program may need no more memory than so much."""
+        return isfinite(self.peak_memory)
+
+    @property
+    def value_bytes(self) -> float:
+        """What one value that a program computes may take."""
+        return min(self.memory_limit, self.peak_memory)
 
     @property
     def worker_bytes(self) -> int | None:

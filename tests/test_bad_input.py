@@ -86,6 +86,7 @@ def mlp(dtype: torch.dtype = torch.float32) -> nn.Module:
         ({"node_limit": [1]}, "[1]"),
         ({"memory_limit": -5}, "-5"),
         ({"memory_limit": "4G"}, "'4G'"),
+        ({"peak_memory": 0}, "0"),
         ({"strict": "yes"}, "'yes'"),
         ({"own_constants": 0}, "0"),
         ({"check": None}, "None"),

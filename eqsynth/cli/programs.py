@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -56,6 +57,10 @@ def optimize(
         float,
         typer.Option(min=0.0, help="Seconds for other schedules of the heaviest kernels, on top."),
     ] = 0.0,
+    peak_memory: Annotated[
+        float,
+        typer.Option(help="Bytes that the program may need: inputs, constants, values at once."),
+    ] = math.inf,
     certify: Certify = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +85,7 @@ def optimize(
             "numerics": numerics,
             "rules": rules or [],
             "tune": tune,
+            "peak_memory": peak_memory,
             "certify": certify,
         }
         if engine is not None:

@@ -64,8 +64,11 @@ class Chosen:
         return replace(self, found=used, limit_s=limit_s, lost_at=None if won else now)
 
 
-def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path:
-    """The file: equal for searches that know the same programs and kernels."""
+def path_of(
+    graph: EGraph, costs: CostModel, engines: Sequence[Backend], peak_bytes: float = math.inf
+) -> Path:
+    """The file: equal for searches that know the same programs and kernels, within one bound on
+    the memory of a plan."""
     members = [
         digest
         for classes in (graph.classes, graph.original)
@@ -75,10 +78,10 @@ def path_of(graph: EGraph, costs: CostModel, engines: Sequence[Backend]) -> Path
     rest = (
         costs.target.key(), costs.profile.versions, costs.objective,
         [engine.name for engine in engines], kept.code_of("ir", "extract", "lower"),
-        tuned.state(),
+        tuned.state(), peak_bytes,
     )  # fmt: skip
     roots = [root.digest for root in graph.roots]
-    return kept.directory("plans-3") / digest_of(*members, *roots, *rest).hex()
+    return kept.directory("plans-4") / digest_of(*members, *roots, *rest).hex()
 
 
 def recall(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,24 +52,30 @@ class Plan:
             (s.kernel, s.result, s.args, s.constants) for s in self.steps
         ] == [(s.kernel, s.result, s.args, s.constants) for s in other.steps]
 
+    def owners(self) -> dict[State, State]:
+        """Of each state the one whose memory it is: its own, or for a view what it views."""
+        found = {state: state for state in self.inputs.values()}
+        for step in self.steps:
+            view = step.kernel.implementation == "torch.view"
+            found[step.result] = found[step.args[0]] if view and step.args else step.result
+            found.update({state: state for state in step.also})
+        return found
+
     def peak_bytes(self) -> int:
         """Bytes of the values that live at once at most, inputs among them; views count nothing."""
-        owner = {state: state for state in self.inputs.values()}
-        last: dict[State, int] = {}
+        owner, last = self.owners(), dict[State, int]()
         for n, step in enumerate(self.steps):
-            view = step.kernel.implementation == "torch.view"
-            owner[step.result] = owner[step.args[0]] if view and step.args else step.result
-            owner.update({state: state for state in step.also})
-            for arg in step.args:
-                last[owner[arg]] = n
-        for state in self.outputs:
+            last |= {owner[state]: n for state in (*step.args, step.result, *step.also)}
+        for state in (*self.inputs.values(), *self.outputs):
             last[owner.get(state, state)] = len(self.steps)
-        live = sum(state[0].type.nbytes for state in self.inputs.values())
+        dying = defaultdict[int, int](int)
+        for (ref, _), n in last.items():
+            dying[n] += ref.type.nbytes
+        live = sum(ref.type.nbytes for ref, _ in self.inputs.values())
         peak = live
         for n, step in enumerate(self.steps):
-            if owner[step.result] == step.result:
-                live += sum(ref.type.nbytes for ref, _ in (step.result, *step.also))
+            made = (s for s in (step.result, *step.also) if owner[s] == s)
+            live += sum(ref.type.nbytes for ref, _ in made)
             peak = max(peak, live)
-            dying = {owner[arg] for arg in step.args if last[owner[arg]] == n}
-            live -= sum(s[0].type.nbytes for s in dying if s not in self.inputs.values())
+            live -= dying[n]
         return peak

@@ -18,6 +18,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.memory import Bound, within
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.prices import Costs, Worth
 from eqsynth.extract.select import Selection, priced
@@ -116,6 +117,7 @@ def extract(
     reserve_s: Callable[[Plan], float] = lambda _plan: 0.0,
     limit_bytes: float = math.inf,
     run: Run | None = None,
+    bound: Bound | None = None,
 ) -> Extraction:
     """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
 
@@ -129,12 +131,16 @@ def extract(
         limit_bytes: of a value that a plan computes.
         run: builds a plan and times its kernels in their places; see ``in_place.py``. Without it
             the plan is chosen by the sum of its kernels' times.
+        bound: on the memory of the plan's program, see ``memory.py``; where no plan that keeps it
+            is found, it is one that needs little.
 
     Raises:
         ExtractionError: an output can't be run by any backend, or not without a larger value.
     """
     try:
-        return _extract(graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run)
+        return _extract(
+            graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run, bound
+        )
     except ExtractionError as error:
         huge = [ref for ref in graph.original if ref.type.nbytes > limit_bytes and not ref.constant]
         if not huge:
@@ -143,7 +149,7 @@ def extract(
             "a value of the program is too large to be computed",
             got=", ".join(f"{ref.type}: {ref.type.nbytes:,} bytes" for ref in huge[:3]),
             expected=f"at most {limit_bytes:,.0f} bytes",
-            hint="raise memory_limit; the original runs as it is",
+            hint="raise memory_limit and peak_memory; the original runs as it is",
         ) from error
 
 
@@ -156,6 +162,7 @@ def _extract(
     reserve_s: Callable[[Plan], float],
     limit_bytes: float,
     run: Run | None,
+    bound: Bound | None,
 ) -> Extraction:
     end = time.monotonic() + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
@@ -188,6 +195,8 @@ def _extract(
         search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
     together = 1.0 if run is None else search.put_in_place(run, end, reserve_s)
+    if bound is not None:
+        search.fit(bound, end)
     result = search.result(len(kernels))
     ended = ended and not costs.overdue
     return replace(result, ended=ended, together=together, gap=search.gap(end))
@@ -376,6 +385,19 @@ class _Search:
             self.incumbent, self.costs, select, run, until, reserve_s
         )
         return together
+
+    def fit(self, bound: Bound, until: float) -> None:
+        """The incumbent becomes a plan that keeps a bound on memory, if one is found."""
+        assert self.incumbent is not None
+        known = self.incumbent
+        self.selection.until = max(until, time.monotonic() + _SETTLE_S)
+
+        def select(costs: Costs) -> Plan:
+            with suppress(OutOfTime, ExtractionError):
+                return self.selection.one_by_one(costs)
+            return known
+
+        self.incumbent = within(known, self.costs.cautious, select, bound)
 
     def result(self, considered: int) -> Extraction:
         assert self.incumbent is not None
