@@ -13,6 +13,7 @@ from torch import nn
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
+from eqsynth.errors import EquivalenceError
 from eqsynth.explain import Explanation, NoExplanation, Page, explain_plan, planned_values
 from eqsynth.explain.sides import Change, Side
 from eqsynth.explain.told import SCREEN, headline, region, summary
@@ -230,3 +231,16 @@ def test_what_only_another_kernel_runs_is_a_line() -> None:
     ]  # fmt: skip
     other = replace(same, after=replace(after, lines=of_one_line("w7 @ x", {}).lines))
     assert not summary([other]).startswith("as before")
+
+
+def test_a_table_is_printed_where_the_log_lacks_a_proof() -> None:
+    asked = []
+
+    def explanation() -> NoExplanation:
+        asked.append(1)
+        raise EquivalenceError("the log doesn't prove t3", got="nothing", expected="a chain")
+
+    report = Report(page=Page(explanation), backend="torch", stop="saturated")
+    text = str(report)
+    assert "regions" in text and "the log doesn't prove t3" in text
+    assert len(asked) == 1  # a log is replayed in a second or so
