@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 import eqsynth
 from eqsynth.errors import DtypeError, EqsynthError, LoweringError, ShapeError, WeightError
+from eqsynth.frontend.torch_export import capture
+from eqsynth.lower import torch_graph
 from eqsynth.lower.bundle import dumps, load, loads, save
 from eqsynth.lower.calling import SavedCalling, from_data, to_data
 from eqsynth.lower.program import CompiledProgram
@@ -94,11 +96,12 @@ def test_a_graph_of_functions_is_what_a_second_trace_makes_of_it(
     "function",
     [
         lambda self, x: x.clone().add_(1),
-        lambda self, x: x.flatten() * 2,
-        lambda self, x: F.dropout(x, 0.5, training=False) + 1,
+        lambda self, x: x.reshape(x.shape) * 2,
+        lambda self, x: x[0].flatten(),
+        lambda self, x: (x + 1, F.dropout(x, 0.5, training=False)),
         lambda self, x: self.w.add_(x.sum()) * 2,
         lambda self, x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
-        lambda self, x: F.batch_norm(x, self.v, self.v),
+        lambda self, x: F.batch_norm(x, None, None, training=True),
         lambda self, x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
     ],
 )
@@ -112,6 +115,32 @@ def test_what_changes_in_place_and_what_torch_composes_is_taken_apart(
     assert operators and not any(target._schema.is_mutable for target in operators)
     with torch.inference_mode():
         assert written(apart.graph) == written(exported.run_decompositions({}).graph)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, x: (x, x.flatten(), x.flatten() + 1),
+        lambda self, x: x.t().reshape(2, 6).unflatten(1, (3, 2)),
+        lambda self, x: x.t().reshape_as(x) * x[:1].expand_as(x) + self.w.flatten()[0],
+        lambda self, x: F.batch_norm(x, self.v, self.v, self.v, self.v),
+        lambda self, x: F.dropout(F.dropout(x, 0.5, training=False), 0.5, training=False) + 1,
+    ],
+)
+def test_what_is_known_whole_is_captured_as_after_a_second_trace(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = module(function, w=torch.ones(2, 3), v=torch.ones(4))
+    exported = traced(function, w=torch.ones(2, 3), v=torch.ones(4))
+    assert taken_apart(exported, {}) is exported
+    found = capture(net, (X,))
+    equal(loads(dumps(CompiledProgram.from_module(net, examples=((X,), {}))))(X), net(X))
+    monkeypatch.setattr(torch_graph, "_moves_or_scales", lambda node: False)
+    assert taken_apart(exported, {}) is not exported
+    apart = capture(net, (X,))
+    assert found.program == apart.program
+    assert found.convention.results == apart.convention.results
 
 
 # ---- opaque operators ------------------------------------------------------------------------
