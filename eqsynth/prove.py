@@ -21,7 +21,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.numerics import Files, rules_of
 from eqsynth.serving import WorkerError
-from eqsynth.settings import positive
+from eqsynth.settings import positive, whole
 
 # Seconds that looking for data on which two programs differ may take.
 _COMPARED_S: Final = 15.0
@@ -120,6 +120,7 @@ def prove_equal(
         ("memory_limit", memory_limit),
     ):
         positive(limit, name, where="prove_equal")
+    whole(node_limit, "node_limit", where="prove_equal")
     loaded = rules_of(rules, numerics, where="prove_equal", proving=True)
     outputs = [program_of(side)[0].outputs for side in (left, right)]
     types = [[str(term.type) for term in side] for side in outputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -76,6 +77,7 @@ class Settings:
             ("peak_memory", self.peak_memory),
         ):
             positive(limit, name, where="optimize")
+        whole(self.node_limit, "node_limit", where="optimize")
         if self.tune != 0:
             positive(self.tune, "tune", where="optimize")
 
@@ -145,6 +147,24 @@ def positive(value: object, name: str, *, where: str) -> None:
             f"{where}: {name} isn't a positive number",
             got=repr(value),
             expected='a number above 0; float("inf") for no limit',
+        )
+
+
+def whole(value: float, name: str, *, where: str) -> None:
+    """Refuses a positive limit that counts things and isn't a whole number: 0.5 would be taken for
+    none of them. ``1e5`` is one, and ``float("inf")`` is no limit.
+
+    Args:
+        where: the function that the user called.
+
+    Raises:
+        EqsynthError: the value isn't whole.
+    """
+    if not math.isinf(value) and value != int(value):
+        raise EqsynthError(
+            f"{where}: {name} isn't a whole number",
+            got=repr(value),
+            expected='a whole number above 0; float("inf") for no limit',
         )
 
 

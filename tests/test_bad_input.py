@@ -84,6 +84,7 @@ def mlp(dtype: torch.dtype = torch.float32) -> nn.Module:
         ({"time_limit_s": None}, "None"),
         ({"node_limit": 0}, "0"),
         ({"node_limit": [1]}, "[1]"),
+        ({"node_limit": 0.5}, "0.5"),
         ({"memory_limit": -5}, "-5"),
         ({"memory_limit": "4G"}, "'4G'"),
         ({"peak_memory": 0}, "0"),

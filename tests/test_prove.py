@@ -219,6 +219,12 @@ def test_a_search_without_room_says_so() -> None:
 # ---- what is refused -----------------------------------------------------------------------------
 
 
+def test_half_an_enode_is_no_limit() -> None:
+    with pytest.raises(EqsynthError) as caught:
+        prove_equal(A, A, node_limit=0.5)  # type: ignore[arg-type]
+    assert caught.value.got == "0.5"
+
+
 def test_other_types_of_outputs_are_refused() -> None:
     wide = eqsynth.input("D", (4, 5))
     with pytest.raises(ShapeError) as caught:
