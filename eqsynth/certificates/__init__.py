@@ -2,37 +2,43 @@
 
 A search logs whatever it unites: of a rule the instance, both sides at concrete shapes; of a law
 the request (the term that was asked about, with the members that the law looked into) and the
-answer. Here each of these is judged by enumeration. An index has its value at every value of its
-iterators; a tensor at every element, or at some where it is large, on data of two kinds:
+answer. Here each of these is judged. An index has its value at every value of its iterators. A
+tensor that is small is computed whole, on data of two kinds; of a large one an element is written
+out as a sum of products of elements of what both sides are made of, and the sums are compared; what
+isn't seen to be equal so is computed at some elements:
 
     factor    (a @ b) @ c  ->  a @ (b @ c)        both sides on a, b and c, element by element
+    view-merge  reshape(x, (6, 4))[i, j]  =  x[i // 3, i % 3, j]        for all i and j, and any x
 
 Every term is what its own definition says over the program's inputs, and never what its class is
 taken to be. So a wrong equality is blamed on itself, and not on those that came after it; the first
-one in the log is told. What computes the values is the interpreter and NumPy: nothing of the
-calculus, of the tactics, or of the engine. Not here: rules in general, at other sizes
-(``eqsynth.testing``, ``eqsynth.verify``).
+one in the log is told. What computes the values is the interpreter and NumPy, and what an element
+is stands in ``elements.py``: nothing of the calculus, of the tactics, or of the engine. Not here:
+rules in general, at other sizes (``eqsynth.testing``, ``eqsynth.verify``).
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from eqsynth.certificates.grounding import OWN, Ground, enumerated, pair
 from eqsynth.certificates.judging import judged
-from eqsynth.certificates.values import OverBudget, TooLarge, Unknown, draws
+from eqsynth.certificates.maps import holds_by_maps
+from eqsynth.certificates.values import OverBudget, TooLarge, Unknown, cost, draws
 from eqsynth.egraph.graph import Equality, Log
 from eqsynth.errors import CertificateError
-from eqsynth.ir.tensor import Input, Tensor, topological
+from eqsynth.ir.tensor import Input, Tensor, args_of, topological
 from eqsynth.rules import RuleSet
 
 # Definitions that are written out of what a large equality names.
 _DEPTH: Final = 3
+# Points beyond which writing an element out takes less than computing all of them.
+_SMALL: Final = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,9 @@ class Certified:
 
     Attributes:
         checked: way -> how many hold: ``same`` (both sides are read as one term, since terms are
-            kept in canonical forms), ``indices`` (at all values of their iterators), ``whole`` (at
-            all elements), ``sampled`` (at some elements, those at the borders among them),
+            kept in canonical forms), ``indices`` (at all values of their iterators), ``maps`` (at
+            all elements and for any data: a map takes one side's elements to the other's),
+            ``whole`` (at all elements), ``sampled`` (at some, those at the borders among them),
             ``over any`` (large ones, at some elements, with any tensors in the place of those that
             the sides name),
             ``precise`` (where float64 rounds too much, with more digits).
@@ -100,6 +107,21 @@ def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
     raise why
 
 
+def _is_large(terms: Sequence[Tensor], costs: dict[Tensor, int]) -> bool:
+    """Whether some term takes long to be computed, or something that it is made of.
+
+    Args:
+        costs: what is known of terms, and is learned of these.
+    """
+    for term in terms:
+        if term not in costs:
+            for part in topological([term]):
+                if part not in costs:
+                    below = max((costs[arg] for arg in args_of(part)), default=0)
+                    costs[part] = max(cost(part), below)
+    return max(costs[term] for term in terms) > _SMALL
+
+
 def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
     """Checks every equality of a log.
 
@@ -112,7 +134,7 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
     ground = Ground(log)
     sides = [(e, *pair(ground.read, e.left, e.right)) for e in log.equalities]
     terms = [side for _, *both in sides for side in both if isinstance(side, Tensor)]
-    data = list(draws(terms, seed))
+    data, costs = list(draws(terms, seed)), dict[Tensor, int]()
     checked, unchecked = Counter[str](), Counter[str]()
     failures: list[CertificateError] = []
     for equality, left, right in sides:
@@ -120,6 +142,10 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
         try:
             if left == right:
                 way = "same"
+            elif isinstance(left, Tensor) and _is_large((left, right), costs) and holds_by_maps(
+                left, right
+            ):
+                way = "maps"
             elif isinstance(left, Tensor):
                 given = ground.given(equality.left)
                 claim = claims.get(rule, "real")

@@ -1,0 +1,489 @@
+"""What an element of a term is: a sum of products of elements of tensors, at indices and in a box.
+
+    reshape(x, (6, 4))[i, j]          x[i // 3, i % 3, j]
+    (a @ pad(b))[i, j]                sum_k a[i, k] * b[k - 1, j]     in the box 0 <= k - 1 < n
+
+Views, products, reductions, functions and scopes are written out as the reference defines them
+(``ir/reference.py``); a tensor that isn't is an atom, whose elements are what sums are made of.
+Over the reals: sums of floats are multiplied out where no function can make an infinity of finite
+numbers. Not here: when two sums are equal (``matching.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from eqsynth.certificates.digits import simple
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import Index, It, row_major
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
+from eqsynth.ir.tensor import Input, Op, Scope, Tensor
+from eqsynth.ir.types import is_float
+
+# Parts of terms that are written out, and products that a sum is multiplied out into.
+_PARTS: Final = 400
+_PRODUCTS: Final = 64
+_DEPTH: Final = 40
+
+Box = tuple[tuple[Index, int], ...]
+"""Indices with their extents: the points at which each index is in ``[0, extent)``."""
+
+
+class NotClosed(Exception):
+    """Raised for a term whose elements aren't written out."""
+
+
+@dataclass(frozen=True)
+class At:
+    """An element of a tensor; the index lies inside wherever the box of its product holds."""
+
+    tensor: Tensor
+    index: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An index as a number."""
+
+    index: Index
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of sums."""
+
+    name: str
+    args: tuple[Form, ...]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The maximum, minimum or product of a sum over iterators, in a box."""
+
+    reducer: str
+    bound: tuple[It, ...]
+    box: Box
+    form: Form
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A sum in a box, and a number outside of it."""
+
+    box: Box
+    fill: float
+    form: Form
+
+
+Factor = At | Place | Apply | Fold | Padded
+
+
+@dataclass(frozen=True)
+class Product:
+    """``number * factors``, summed over iterators, in a box; 0 outside of it."""
+
+    number: float
+    bound: tuple[It, ...] = ()
+    box: Box = ()
+    factors: tuple[Factor, ...] = ()
+
+
+Form = tuple[Product, ...]
+"""A sum of products."""
+
+
+def _one(factor: Factor) -> Form:
+    return (Product(1.0, factors=(factor,)),)
+
+
+def number(value: float) -> Form:
+    """A sum of one number; 0 is the empty sum."""
+    return (Product(float(value)),) if value else ()
+
+
+def scaled(form: Form, by: float) -> Form:
+    return tuple(Product(p.number * by, p.bound, p.box, p.factors) for p in form)
+
+
+def times(a: Form, b: Form) -> Form:
+    """The product, multiplied out.
+
+    Raises:
+        NotClosed: it has too many terms, or a factor that may be infinite.
+    """
+    if len(a) * len(b) > _PRODUCTS:
+        raise NotClosed
+    spread = len(a) != 1 or len(b) != 1 or any(p.bound or p.box for p in (*a, *b))
+    if spread and not (is_finite(a) and is_finite(b)):
+        raise NotClosed
+    return tuple(
+        Product(p.number * q.number, p.bound + q.bound, p.box + q.box, p.factors + q.factors)
+        for p in a
+        for q in b
+    )
+
+
+def is_finite(form: Form) -> bool:
+    """Whether it is a finite number wherever all tensors are."""
+    return all(math.isfinite(p.number) and all(map(_is_finite, p.factors)) for p in form)
+
+
+def _is_finite(factor: Factor) -> bool:
+    match factor:
+        case Apply(name, args):
+            known = FUNCTIONS.get(name)
+            return known is not None and known.finite and all(map(is_finite, args))
+        case Fold(reducer=reducer, form=form):
+            return reducer == "prod" and is_finite(form)
+        case Padded(fill=fill, form=form):
+            return math.isfinite(fill) and is_finite(form)
+    return True
+
+
+def apply(name: str, *args: Form) -> Form:
+    match name:
+        case "add":
+            return args[0] + args[1]
+        case "sub":
+            return args[0] + scaled(args[1], -1.0)
+        case "neg":
+            return scaled(args[0], -1.0)
+        case "mul":
+            return times(*args)
+        case "div":
+            (top, bottom) = args
+            if len(bottom) == 1 and bottom[0] == Product(bottom[0].number) and bottom[0].number:
+                return scaled(top, 1 / bottom[0].number)
+            return times(top, _one(Apply("reciprocal", (bottom,))))
+    return _one(Apply(name, args))
+
+
+class Elements:
+    """Elements of terms over atoms.
+
+    Args:
+        atoms: tensors that stay what they are; inputs, and operators that aren't written out, do,
+            too.
+    """
+
+    def __init__(self, atoms: Collection[Tensor]) -> None:
+        self._atoms, self._slots = atoms, count()
+        self._left, self._depth = _PARTS, 0
+
+    def fresh(self, extent: int) -> Index:
+        return Index.iterator(next(self._slots), extent)
+
+    def split(self, it: It, block: int) -> tuple[It, It]:
+        """New iterators in the place of ``it = block * first + second``."""
+        return It(next(self._slots), it.extent // block), It(next(self._slots), block)
+
+    def narrowed(self, extent: int) -> It:
+        return It(next(self._slots), extent)
+
+    def element(self, term: Tensor, at: Sequence[Index]) -> Form:
+        """The element at an index that lies inside.
+
+        Raises:
+            NotClosed: it isn't written out.
+        """
+        self._left -= 1
+        if self._left < 0 or self._depth > _DEPTH:
+            raise NotClosed
+        self._depth += 1
+        try:
+            at = [simple(index) for index in at]
+            if term not in self._atoms:
+                if isinstance(term, Scope):
+                    return self._scope(term, at)
+                if isinstance(term, Op):
+                    return self._operator(term, at)
+            if not isinstance(term, Input) and term.type.size == 0:
+                raise NotClosed
+            return _one(At(term, tuple(at)))
+        finally:
+            self._depth -= 1
+
+    def read(self, tensor: Tensor, at: Sequence[Index], fill: float = 0.0) -> Form:
+        """The element at an index, or a number where that lies outside."""
+        at = [simple(index) for index in at]
+        box = []
+        for index, extent in zip(at, tensor.shape, strict=True):
+            low, high = index.range()
+            if high < 0 or low >= extent:
+                return number(fill)
+            if low < 0 or high >= extent:
+                box.append((index, extent))
+        form = self.element(tensor, at)
+        if not box:
+            return form
+        if not fill:
+            if not is_finite(form):
+                raise NotClosed
+            return tuple(Product(p.number, p.bound, (*box, *p.box), p.factors) for p in form)
+        if not is_float(tensor.dtype):
+            raise NotClosed
+        return _one(Padded(tuple(box), fill, form))
+
+    def fold(self, reducer: str, bound: Sequence[Index], form: Form) -> Form:
+        """A reduction over iterators, of which those of extent 1 are none."""
+        its = tuple(it for index in bound if (it := index.bare()) is not None)
+        if reducer == "sum":
+            return tuple(Product(p.number, its + p.bound, p.box, p.factors) for p in form)
+        if reducer == "prod" or not its:
+            return _one(Fold(reducer, its, (), form)) if its else form
+        box: Box = ()
+        while len(form) == 1 and len(form[0].factors) == 1 and form == _one(form[0].factors[0]):
+            inner = form[0].factors[0]
+            if isinstance(inner, Fold) and inner.reducer == reducer:
+                its, box, form = its + inner.bound, box + inner.box, inner.form
+            elif isinstance(inner, Padded) and inner.fill == _NEUTRAL[reducer]:
+                box, form = box + inner.box, inner.form
+            else:
+                break
+        return _one(Fold(reducer, its, box, form))
+
+    # ---- scopes --------------------------------------------------------------------------------
+
+    def _scope(self, scope: Scope, at: Sequence[Index]) -> Form:
+        bound = [self.fresh(extent) for extent in scope.reduction]
+        if bound and not is_float(scope.dtype):
+            raise NotClosed
+        images = [*at, *bound]
+        return self.fold(scope.reducer, bound, self._body(scope.body, images))
+
+    def _body(self, body: Scalar, images: Sequence[Index]) -> Form:
+        self._left -= 1
+        if self._left < 0:
+            raise NotClosed
+
+        def placed(index: Index) -> Index:
+            return simple(index.substitute(lambda it: images[it.slot]))
+
+        match body:
+            case Num(value=value):
+                return number(value)
+            case Value(index=index):
+                return _one(Place(placed(index)))
+            case Read(tensor=tensor, index=at, fill=fill):
+                return self.read(tensor, [placed(index) for index in at], fill)
+            case Cast(dtype=dtype, arg=arg):
+                return _one(Apply(f"cast {dtype}", (self._body(arg, images),)))
+            case Call(fn=fn, args=args):
+                return self._called(fn, args, images)
+            case Prod(factors=parts) | Sum(terms=parts):
+                if not _are_floats((body, *parts)):
+                    raise NotClosed
+                forms = [self._body(part, images) for part in parts]
+                result = forms[0]
+                for form in forms[1:]:
+                    result = times(result, form) if isinstance(body, Prod) else result + form
+                return result
+        raise NotClosed
+
+    def _called(self, fn: str, args: Sequence[Scalar], images: Sequence[Index]) -> Form:
+        if fn == "div" and not _are_floats(args):
+            raise NotClosed
+        return apply(fn, *(self._body(arg, images) for arg in args))
+
+    # ---- operators -----------------------------------------------------------------------------
+
+    def _operator(self, op: Op, at: Sequence[Index]) -> Form:
+        if op.row.expand is not None:
+            return self.element(op.row.expand(op.args, op.attrs), at)
+        if op.row.kind == "elementwise":
+            return self._elementwise(op, at)
+        if op.row.kind == "view":
+            return self._view(op, at)
+        if op.name == "Full" and is_float(op.dtype):
+            return number(float(op.attrs[1]))  # type: ignore[arg-type]
+        if op.args and is_float(op.dtype):
+            if op.name.startswith("Reduce"):
+                return self._reduced(op, at)
+            written = _WRITTEN.get(op.name)
+            if written is not None:
+                return written(self, op, at)
+        return _one(At(op, tuple(at)))
+
+    def _elementwise(self, op: Op, at: Sequence[Index]) -> Form:
+        forms = []
+        for arg in op.args:
+            own = at[len(at) - len(arg.shape) :]
+            index = [Index(0) if e == 1 else i for i, e in zip(own, arg.shape, strict=True)]
+            forms.append(self.element(arg, index))
+        if op.name == "Cast":
+            return _one(Apply(f"cast {op.dtype}", tuple(forms)))
+        name = op.row.function.lower()
+        if name in ("add", "sub", "neg", "mul", "div") and not all(
+            is_float(term.dtype) for term in (op, *op.args)
+        ):
+            raise NotClosed
+        return apply(name, *forms)
+
+    def _view(self, op: Op, at: Sequence[Index]) -> Form:
+        if op.name == "Concat":
+            axis, start = int(str(op.attrs[0])), 0
+            parts: Form = ()
+            if not is_float(op.dtype):
+                raise NotClosed
+            for arg in op.args:
+                index = [*at[:axis], at[axis] - start, *at[axis + 1 :]]
+                parts += self.read(arg, index)
+                start += arg.shape[axis]
+            return parts
+        (x,) = op.args
+        place = _placed(op, list(at))
+        if op.name not in ("Pad", "Unfold"):
+            return self.element(x, place)
+        return self.read(x, place, float(str(op.attrs[2])) if op.name == "Pad" else 0.0)
+
+    def _reduced(self, op: Op, at: Sequence[Index]) -> Form:
+        axes, keepdim = op.attrs
+        (x,) = op.args
+        assert isinstance(axes, tuple)
+        if not is_float(x.dtype):
+            raise NotClosed
+        bound, kept, index = [], iter(at), []
+        for axis, extent in enumerate(x.shape):
+            if axis in axes:
+                bound.append(self.fresh(extent))
+                index.append(bound[-1])
+                if keepdim:
+                    next(kept)
+            else:
+                index.append(next(kept))
+        form = self.element(x, index)
+        reducer = op.name.removeprefix("Reduce").lower()
+        if reducer == "mean":
+            form = scaled(form, 1 / math.prod(x.shape[axis] for axis in axes))
+            reducer = "sum"
+        return self.fold(reducer, bound, form)
+
+    def _matmul(self, op: Op, at: Sequence[Index]) -> Form:
+        a, b = op.args[:2]
+        *batch, i, j = at
+        k = self.fresh(a.shape[-1])
+        return self.fold("sum", [k], times(
+            self.element(a, _broadcast([*batch, i, k], a)),
+            self.element(b, _broadcast([*batch, k, j], b)),
+        ))  # fmt: skip
+
+    def _conv2d(self, op: Op, at: Sequence[Index]) -> Form:
+        x, w = op.args[:2]
+        n, f, *places = at
+        groups, bound = int(str(op.attrs[3])), [self.fresh(extent) for extent in w.shape[1:]]
+        first = f // (w.shape[0] // groups) * w.shape[1] if groups > 1 else Index(0)
+        index = [n, first + bound[0], *self._window(op, places, bound[1:])]
+        return self.fold("sum", bound, times(self.read(x, index), self.element(w, [f, *bound])))
+
+    def _window(self, op: Op, places: Sequence[Index], bound: Sequence[Index]) -> list[Index]:
+        attrs: Any = op.attrs[-3:] if "Pool" in op.name else op.attrs[:3]
+        rows = zip(places, bound, *attrs, strict=True)
+        return [at * s - p + r * d for at, r, s, p, d in rows]
+
+    def _pooled(self, op: Op, at: Sequence[Index]) -> Form:
+        (x,) = op.args
+        kernel = op.attrs[0]
+        assert isinstance(kernel, tuple)
+        bound = [self.fresh(extent) for extent in kernel]
+        index = [*at[:2], *self._window(op, at[2:], bound)]
+        if op.name == "MaxPool2d":
+            return self.fold("max", bound, self.read(x, index, -math.inf))
+        return self.fold("sum", bound, scaled(self.read(x, index), 1 / math.prod(kernel)))
+
+    def _fused(self, op: Op, at: Sequence[Index]) -> Form:
+        convolution = "Conv" in op.name
+        form = (self._conv2d if convolution else self._matmul)(op, at)
+        bias, *residual = op.args[2:]
+        own = [at[1]] if convolution else _broadcast(at, bias)
+        form = form + self.element(bias, own)
+        for tensor in residual:
+            form = form + self.element(tensor, _broadcast(at, tensor))
+        post = str(op.attrs[-1])
+        return form if post == "none" else apply(post, form)
+
+    def _band(self, op: Op, at: Sequence[Index]) -> Form:
+        a, b = op.args
+        n, m, last = at
+        summed = self.fresh(a.shape[2])
+        # Of G2BMM the last axis is the place in the band; GBMM sums over it.
+        place, column = (last, summed) if op.name == "G2BMM" else (summed, last)
+        half = int(str(op.attrs[0])) if op.name == "G2BMM" else a.shape[2] // 2
+        row = m + (place - half) * int(str(op.attrs[-1]))
+        product = times(self.element(a, [n, m, summed]), self.read(b, [n, row, column]))
+        return self.fold("sum", [summed], product)
+
+    def _softmax(self, op: Op, at: Sequence[Index]) -> Form:
+        (x,) = op.args
+        axis = int(str(op.attrs[0]))
+
+        def along(index: Index) -> Form:
+            return self.element(x, [*at[:axis], index, *at[axis + 1 :]])
+
+        def power(index: Index) -> Form:
+            k = self.fresh(x.shape[axis])
+            largest = self.fold("max", [k], along(k))
+            return apply("exp", apply("sub", along(index), largest))
+
+        j = self.fresh(x.shape[axis])
+        return apply("div", power(at[axis]), self.fold("sum", [j], power(j)))
+
+
+def _are_floats(scalars: Sequence[Scalar]) -> bool:
+    return all(is_float(dtype) for part in scalars if (dtype := dtype_of(part)) is not None)
+
+
+_NEUTRAL: Final = {"max": -math.inf, "min": math.inf}
+
+_WRITTEN: Final = {
+    "Matmul": Elements._matmul, "Conv2d": Elements._conv2d, "Softmax": Elements._softmax,
+    "MaxPool2d": Elements._pooled, "AvgPool2d": Elements._pooled,
+    "G2BMM": Elements._band, "GBMM": Elements._band,
+    "FusedMatmul": Elements._fused, "FusedMatmulAdd": Elements._fused,
+    "FusedConv2d": Elements._fused, "FusedConv2dAdd": Elements._fused,
+}  # fmt: skip
+
+
+def _broadcast(at: Sequence[Index], tensor: Tensor) -> list[Index]:
+    own = at[len(at) - len(tensor.shape) :]
+    return [Index(0) if e == 1 else i for i, e in zip(own, tensor.shape, strict=True)]
+
+
+def _placed(op: Op, at: list[Index]) -> list[Index]:
+    """Where the element of a view stands in its argument."""
+    (x,) = op.args
+    source, attrs = x.shape, op.attrs
+    if op.name == "Reshape":
+        linear = sum((i * s for i, s in zip(at, row_major(op.shape), strict=True)), Index(0))
+        digits = zip(row_major(source), source, strict=True)
+        # The place is inside, so the first coordinate is less than its extent.
+        return [linear // s % e if n else linear // s for n, (s, e) in enumerate(digits)]
+    if op.name == "Expand":
+        return _broadcast(at, x)
+    first = attrs[0]
+    if op.name == "Permute":
+        assert isinstance(first, tuple)
+        return [at[first.index(axis)] for axis in range(len(first))]
+    if op.name == "Pad":
+        assert isinstance(first, tuple)
+        return [i - before for i, before in zip(at, first, strict=True)]
+    axis, *more = (int(str(attr)) for attr in attrs)
+    before, own, after = at[:axis], at[axis], at[axis + 1 :]
+    match op.name:
+        case "Slice":
+            return [*before, own * more[2] + more[0], *after]
+        case "Stride":
+            return [*before, own * more[0], *after]
+        case "Shift":
+            return [*before, (own + more[0]) % source[axis], *after]
+        case "Split":
+            return [*before, own * more[0] + after[0], *after[1:]]
+        case "Merge":
+            block = source[axis + 1]
+            return [*before, own // block, own % block, *after]
+        case "Unfold":
+            return [*before, own + after[0] - more[0] // 2, *after[1:]]
+    raise NotClosed

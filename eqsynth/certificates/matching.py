@@ -1,0 +1,530 @@
+"""Whether two sums of products are one: a map between their iterators, its inverse, and the box.
+
+    sum_{k<4608} a[k // 9, k % 9]      k = 9*p + q      sum_{p<512, q<9} a[p, q]
+    sum_{k<7} a[k - 1], 0 <= k - 1     k = p + 1        sum_{p<6} a[p]
+
+Terms are paired one by one, and so are their factors: elements of the same tensor, whose indices
+then are equations between the iterators of both. Solved, these give each iterator of the right side
+by one of the left side, plus or minus it and whatever doesn't depend on it: so the map has an
+inverse. What is left is to see that all equations hold identically, and that the boxes are the
+same. Nothing is said where this fails; the two may be equal for another reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, permutations
+from typing import Final
+
+from eqsynth.certificates.digits import simple, to_split
+from eqsynth.certificates.elements import (
+    Apply,
+    At,
+    Box,
+    Elements,
+    Factor,
+    Fold,
+    Form,
+    NotClosed,
+    Padded,
+    Place,
+    Product,
+)
+from eqsynth.ir.functions import COMMUTATIVE
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.scalar import digest_of
+
+# Ways to pair terms and factors that are tried, splits of iterators, and pieces of a box.
+_WAYS: Final = 64
+_SPLITS: Final = 48
+_PIECES: Final = 32
+# What numbers may differ by: those of one side may be computed from those of the other.
+_CLOSE: Final = 1e-12
+
+
+class _Split(Exception):
+    """Raised where an iterator has to be seen as two."""
+
+    def __init__(self, it: It, block: int) -> None:
+        super().__init__()
+        self.it, self.block = it, block
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Iterators and boxes of a pair of products, and those around."""
+
+    bound: tuple[tuple[It, ...], tuple[It, ...]]
+    box: tuple[Box, Box]
+    around: tuple[_Level, ...]
+
+
+@dataclass
+class _Pairing:
+    """Equations between indices of both sides, and the levels of their iterators."""
+
+    equations: list[tuple[Index, Index]] = field(default_factory=list)
+    levels: list[_Level] = field(default_factory=list)
+
+    def __add__(self, other: _Pairing) -> _Pairing:
+        return _Pairing(self.equations + other.equations, self.levels + other.levels)
+
+
+# ---- forms, rewritten --------------------------------------------------------------------------
+
+
+class _Rewriting:
+    """A form with iterators replaced, its boxes and what is summed simplified.
+
+    Args:
+        apart: each product and reduction gets iterators of its own; those that a sum was multiplied
+            out into share theirs.
+    """
+
+    def __init__(
+        self, elements: Elements, images: Mapping[It, Index], apart: bool = False
+    ) -> None:
+        self._elements, self._images, self._apart = elements, images, apart
+
+    def within(self, bound: Sequence[It]) -> _Rewriting:
+        """What is done to that over which some iterators run."""
+        if not self._apart or not bound:
+            return self
+        own = {it: _alone(self._elements.narrowed(it.extent)) for it in bound}
+        return _Rewriting(self._elements, {**self._images, **own}, True)
+
+    def index(self, index: Index) -> Index:
+        images = self._images
+        return simple(index.substitute(
+            lambda it: images.get(it, Index.iterator(it.slot, it.extent))
+        ))  # fmt: skip
+
+    def bound(self, its: Sequence[It]) -> tuple[It, ...]:
+        """The iterators that stand in the place of some, those of the images in their places."""
+        found: list[It] = []
+        for it in its:
+            found += dict.fromkeys(self._images[it].iterators()) if it in self._images else [it]
+        return tuple(found)
+
+    def box(self, box: Box) -> Box | None:
+        """The box without what always holds; None of an empty one."""
+        kept: list[tuple[Index, int]] = []
+        for index, extent in box:
+            image = self.index(index)
+            low, high = image.range()
+            if high < 0 or low >= extent:
+                return None
+            if (low < 0 or high >= extent) and (image, extent) not in kept:
+                kept.append((image, extent))
+        return tuple(kept)
+
+    def _kept(self, box: Box) -> Box:
+        """The box of what has a value outside of it."""
+        kept = self.box(box)
+        if kept is None:
+            raise NotClosed
+        return kept
+
+    def form(self, form: Form) -> Form:
+        return tuple(p for product in form if (p := self._product(product)) is not None)
+
+    def _product(self, product: Product) -> Product | None:
+        return self.within(product.bound)._own(product)
+
+    def _own(self, product: Product) -> Product | None:
+        box = self.box(product.box)
+        if box is None:
+            return None
+        bound = self.bound(product.bound)
+        factors = tuple(self._factor(factor) for factor in product.factors)
+        made = Product(product.number, bound, box, factors)
+        return self._narrowed(made)
+
+    def _narrowed(self, product: Product) -> Product | None:
+        """Iterators that the box bounds run over what it leaves of them; those that nothing
+        depends on are gone. None where it leaves nothing."""
+        for index, extent in product.box:
+            match index.terms:
+                case ((It() as it, 1 | -1 as c),) if it in product.bound:
+                    # 0 <= c * it + const < extent
+                    ends = sorted((-c * index.const, c * (extent - 1 - index.const)))
+                    low, high = max(ends[0], 0), min(ends[1], it.extent - 1)
+                    if (low, high) == (0, it.extent - 1) or high < low:
+                        continue
+                    new = self._elements.narrowed(high - low + 1)
+                    images = {it: Index.iterator(new.slot, new.extent) + low}
+                    return _Rewriting(self._elements, images)._product(product)
+        used = {it for index in _indices(product.factors) for it in index.iterators()}
+        used |= {it for index, _ in product.box for it in index.iterators()}
+        idle = [it for it in product.bound if it not in used]
+        number = product.number
+        for it in idle:
+            number *= it.extent
+        bound = tuple(it for it in product.bound if it in used)
+        return replace(product, number=number, bound=bound)
+
+    def _factor(self, factor: Factor) -> Factor:
+        match factor:
+            case At(tensor, index):
+                return At(tensor, tuple(map(self.index, index)))
+            case Place(index):
+                return Place(self.index(index))
+            case Apply(name, args):
+                return Apply(name, tuple(map(self.form, args)))
+            case Padded(box, fill, form):
+                return Padded(self._kept(box), fill, self.form(form))
+            case Fold(reducer, bound, box, form):
+                inner = self.within(bound)
+                return Fold(reducer, inner.bound(bound), inner._kept(box), inner.form(form))
+
+
+def _indices(factors: Sequence[Factor]) -> Iterator[Index]:
+    for factor in factors:
+        match factor:
+            case At(_, index):
+                yield from index
+            case Place(index):
+                yield index
+            case Apply(_, args):
+                for form in args:
+                    yield from _all_indices(form)
+            case Fold(_, _, box, form) | Padded(box, _, form):
+                yield from (index for index, _ in box)
+                yield from _all_indices(form)
+
+
+def _all_indices(form: Form) -> Iterator[Index]:
+    for product in form:
+        yield from (index for index, _ in product.box)
+        yield from _indices(product.factors)
+
+
+# ---- the comparison ----------------------------------------------------------------------------
+
+
+def are_equal(elements: Elements, a: Form, b: Form, traversal: Sequence[It]) -> bool:
+    """Whether both are seen to be the same at all values of the iterators that they share.
+
+    Raises:
+        NotClosed: it takes too many steps.
+    """
+    apart = _Rewriting(elements, {}, apart=True)
+    pieces = [(apart.form(a), apart.form(b), tuple(traversal))]
+    for _ in range(_PIECES):
+        if not pieces:
+            return True
+        left, right, its = pieces.pop()
+        for _ in range(_SPLITS):
+            try:
+                left, right, its = _rewritten(elements, {}, left, right, its)
+                found = to_split([*_all_indices(left), *_all_indices(right)])
+                if found is not None:
+                    raise _Split(*found)
+                same = any(_is_map(p, its) for p in islice(_forms(left, right, ()), _WAYS))
+            except _Split as split:
+                first, second = elements.split(split.it, split.block)
+                image = (Index.iterator(first.slot, first.extent) * split.block
+                         + Index.iterator(second.slot, second.extent))  # fmt: skip
+                left, right, its = _rewritten(elements, {split.it: image}, left, right, its)
+                continue
+            break
+        else:
+            raise NotClosed
+        if same:
+            continue
+        cut = _cut([*left, *right], its)
+        if cut is None:
+            return False
+        it, at = cut
+        for low, high in ((0, at), (at, it.extent)):
+            new = elements.narrowed(high - low)
+            image = Index.iterator(new.slot, new.extent) + low
+            pieces.append(_rewritten(elements, {it: image}, left, right, its))
+    raise NotClosed
+
+
+def _rewritten(
+    elements: Elements, images: Mapping[It, Index], a: Form, b: Form, its: Sequence[It]
+) -> tuple[Form, Form, tuple[It, ...]]:
+    rewriting = _Rewriting(elements, images)
+    return rewriting.form(a), rewriting.form(b), rewriting.bound(its)
+
+
+def _cut(form: Sequence[Product], its: Sequence[It]) -> tuple[It, int] | None:
+    """A shared iterator, and the place at which a box of a product begins or ends along it."""
+    for product in form:
+        for index, extent in product.box:
+            match index.terms:
+                case ((It() as it, 1 | -1 as c),) if it in its:
+                    ends = sorted((-c * index.const, c * (extent - 1 - index.const)))
+                    for at in (ends[0], ends[1] + 1):
+                        if 0 < at < it.extent:
+                            return it, at
+    return None
+
+
+# ---- pairing -----------------------------------------------------------------------------------
+
+
+def _signature(part: Factor | Product) -> bytes:
+    """What has to be the same of two that are paired."""
+    match part:
+        case At(tensor, _):
+            return tensor.digest
+        case Place():
+            return b"place"
+        case Apply(name, args):
+            each = [_signatures(form) for form in args]
+            return digest_of(name, *(sorted(each) if name in COMMUTATIVE else each))
+        case Fold(reducer, _, _, form):
+            return digest_of("fold", reducer, _signatures(form))
+        case Padded(_, fill, form):
+            return digest_of("padded", fill, _signatures(form))
+    assert isinstance(part, Product)
+    return digest_of("product", *sorted(map(_signature, part.factors)))
+
+
+def _signatures(form: Form) -> bytes:
+    return digest_of("form", *sorted(map(_signature, form)))
+
+
+def _forms(a: Form, b: Form, around: tuple[_Level, ...]) -> Iterator[_Pairing]:
+    """Ways to pair the products of two sums."""
+    if len(a) != len(b) or _signatures(a) != _signatures(b):
+        return
+    if not a:
+        yield _Pairing()
+        return
+    first, *rest = a
+    kind = _signature(first)
+    for at, other in enumerate(b):
+        apart = abs(first.number - other.number)
+        close = first.number == other.number or apart <= _CLOSE * abs(first.number)
+        if _signature(other) == kind and close:
+            level = _Level((first.bound, other.bound), (first.box, other.box), around)
+            for inner in _factors(first.factors, other.factors, (*around, level)):
+                for outer in _forms(tuple(rest), b[:at] + b[at + 1 :], around):
+                    yield _Pairing([], [level]) + inner + outer
+
+
+def _factors(
+    a: Sequence[Factor], b: Sequence[Factor], around: tuple[_Level, ...]
+) -> Iterator[_Pairing]:
+    """Ways to pair the factors of two products."""
+    if len(a) != len(b):
+        return
+    if not a:
+        yield _Pairing()
+        return
+    kind = _signature(a[0])
+    for at, other in enumerate(b):
+        if _signature(other) == kind:
+            for inner in _pair(a[0], other, around):
+                for outer in _factors(a[1:], [*b[:at], *b[at + 1 :]], around):
+                    yield inner + outer
+
+
+def _pair(a: Factor, b: Factor, around: tuple[_Level, ...]) -> Iterator[_Pairing]:
+    match a, b:
+        case At(_, first), At(_, second):
+            yield _Pairing(list(zip(first, second, strict=True)))
+        case Place(first), Place(second):
+            yield _Pairing([(first, second)])
+        case Apply(name, first), Apply(_, second):
+            orders = permutations(second) if name in COMMUTATIVE else [second]
+            for order in orders:
+                yield from _each(first, order, around)
+        case (Fold(box=first, form=p), Fold(box=second, form=q)):
+            level = _Level((a.bound, b.bound), (first, second), around)
+            for inner in _forms(p, q, (*around, level)):
+                yield _Pairing([], [level]) + inner
+        case Padded(first, _, p), Padded(second, _, q):
+            level = _Level(((), ()), (first, second), around)
+            for inner in _forms(p, q, (*around, level)):
+                yield _Pairing([], [level]) + inner
+
+
+def _each(
+    a: Sequence[Form], b: Sequence[Form], around: tuple[_Level, ...]
+) -> Iterator[_Pairing]:
+    if not a:
+        yield _Pairing()
+        return
+    for inner in _forms(a[0], b[0], around):
+        for outer in _each(a[1:], b[1:], around):
+            yield inner + outer
+
+
+# ---- the map -----------------------------------------------------------------------------------
+
+
+def _is_map(pairing: _Pairing, traversal: Sequence[It]) -> bool:
+    """Whether the equations have a solution that maps the boxes of one side onto the other's."""
+    images = _solved(pairing)
+    if images is None:
+        return False
+    return all(
+        _is_scoped(level, images, traversal) and _same_box(level, images)
+        for level in pairing.levels
+    )
+
+
+def _is_scoped(level: _Level, images: Mapping[It, Index], traversal: Sequence[It]) -> bool:
+    """Whether the iterators of a level are given by its own, those around and those shared."""
+    known = {it for one in (level, *level.around) for it in one.bound[0]} | set(traversal)
+    return all(known >= set(images[it].iterators()) for it in level.bound[1])
+
+
+def _solved(pairing: _Pairing) -> dict[It, Index] | None:
+    """Each iterator of the right side by one of the left side at the same level; None where the
+    equations don't give it, or don't hold then."""
+    level_of: dict[It, int] = {}
+    for number, level in enumerate(pairing.levels):
+        level_of |= dict.fromkeys((*level.bound[0], *level.bound[1]), number)
+    left = {it for level in pairing.levels for it in level.bound[0]}
+    right = {it for level in pairing.levels for it in level.bound[1]}
+    images: dict[It, Index] = {}
+
+    def difference(a: Index, b: Index) -> Index:
+        return simple(a - b.substitute(
+            lambda it: images.get(it, Index.iterator(it.slot, it.extent))
+        ))  # fmt: skip
+
+    pending = list(pairing.equations)
+    while right:
+        rows = [difference(a, b) for a, b in pending]
+        found = _single(rows, left, right, level_of) or _several(rows, left, right, level_of)
+        if found is None:
+            return None
+        it, own, image = found
+        images[it] = image
+        left.discard(own)
+        right.discard(it)
+    if left or any(difference(a, b) != Index(0) for a, b in pending):
+        return None
+    return images
+
+
+_Image = tuple[It, It, Index]
+
+
+def _unknown(row: Index, its: set[It]) -> list[tuple[It, int]]:
+    return [(atom, c) for atom, c in row.terms if isinstance(atom, It) and atom in its]
+
+
+def _open(row: Index, right: set[It]) -> bool:
+    """Whether an operation in a row is of what isn't known yet."""
+    return any(not isinstance(atom, It) and right & set(atom.value.iterators())
+               for atom, _ in row.terms)  # fmt: skip
+
+
+def _single(
+    rows: Sequence[Index], left: set[It], right: set[It], level_of: Mapping[It, int]
+) -> _Image | None:
+    """Of an equation with one unknown of each side: ``c*a + rest - c*b = 0``."""
+    for row in rows:
+        a, b = _unknown(row, left), _unknown(row, right)
+        if len(a) == len(b) == 1 and not _open(row, right | left):
+            ((own, c),), ((it, d),) = a, b
+            rest = row - Index(0, ((own, c),)) - Index(0, ((it, d),))
+            even = all(x % d == 0 for _, x in rest.terms) and rest.const % d == 0
+            if abs(c) == abs(d) and level_of[own] == level_of[it] and even:
+                quotient = Index(rest.const // d, tuple((x, y // d) for x, y in rest.terms))
+                return it, own, -quotient - Index(0, ((own, c // d),))
+    return None
+
+
+def _several(
+    rows: Sequence[Index], left: set[It], right: set[It], level_of: Mapping[It, int]
+) -> _Image | None:
+    """Of an equation with several: those with the same factor, the smallest first."""
+    split: _Split | None = None
+    for row in rows:
+        if _open(row, right | left):
+            continue
+        for own, c in sorted(_unknown(row, left), key=lambda term: abs(term[1])):
+            for it, d in _unknown(row, right):
+                if c != -d or level_of[own] != level_of[it]:
+                    continue
+                if own.extent == it.extent:
+                    return it, own, Index.iterator(own.slot, own.extent)
+                small, large = sorted((own, it), key=lambda one: one.extent)
+                if large.extent % small.extent == 0:
+                    split = split or _Split(large, small.extent)
+    if split is not None:
+        raise split
+    return None
+
+
+# ---- boxes -------------------------------------------------------------------------------------
+
+_Bounds = tuple[Index, int, int]
+"""An index, and its least and its largest value."""
+
+
+def _same_box(level: _Level, images: Mapping[It, Index]) -> bool:
+    """Whether the map takes the box of one side onto that of the other."""
+
+    def placed(index: Index) -> Index:
+        return simple(index.substitute(
+            lambda it: images.get(it, Index.iterator(it.slot, it.extent))
+        ))  # fmt: skip
+
+    (left, right), (first, second) = level.bound, level.box
+    bare = [placed(_alone(it)).bare() for it in right]
+    same = all(own is not None and own.extent == it.extent
+               for own, it in zip(bare, right, strict=True))  # fmt: skip
+    if same and {*bare} == {*left} and {(placed(i), e) for i, e in second} == set(first):
+        return True
+    ours = [(_alone(it), 0, it.extent - 1) for it in left]
+    ours += [(index, 0, extent - 1) for index, extent in first]
+    theirs = [(placed(_alone(it)), 0, it.extent - 1) for it in right]
+    theirs += [(placed(index), 0, extent - 1) for index, extent in second]
+    around = [(i, 0, e - 1) for outer in level.around for i, e in outer.box[0]]
+    own = set(left)
+    return all(_follows(one, ours + around, own) for one in theirs) and all(
+        _follows(one, theirs + around, own) for one in ours
+    )
+
+
+def _alone(it: It) -> Index:
+    return Index.iterator(it.slot, it.extent)
+
+
+def _follows(wanted: _Bounds, known: Sequence[_Bounds], free: set[It]) -> bool:
+    """Whether bounds follow from others: from one of them, and the ranges of iterators.
+
+    Args:
+        free: iterators whose ranges are those that are known, and not their extents.
+    """
+    ranges: dict[It, tuple[int, int]] = {}
+    for index, low, high in known:
+        match index.terms:
+            case ((It() as it, 1 | -1 as c),) if it in free:
+                ends = sorted((c * (low - index.const), c * (high - index.const)))
+                before = ranges.get(it, (ends[0], ends[1]))
+                ranges[it] = max(before[0], ends[0]), min(before[1], ends[1])
+
+    def interval(index: Index) -> tuple[int, int] | None:
+        low = high = index.const
+        for atom, c in index.terms:
+            if isinstance(atom, It):
+                if atom in free and atom not in ranges:
+                    return None
+                ends = ranges.get(atom, (0, atom.extent - 1))
+            elif free & set(atom.value.iterators()):
+                return None
+            else:
+                ends = Index(0, ((atom, 1),)).range()
+            low += min(ends[0] * c, ends[1] * c)
+            high += max(ends[0] * c, ends[1] * c)
+        return low, high
+
+    index, least, largest = wanted
+    for sign, base, low, high in [(1, Index(0), 0, 0), *((s, *k) for k in known for s in (1, -1))]:
+        rest = interval(index - base * sign)
+        ends = sorted((sign * low, sign * high))
+        if rest and rest[0] + ends[0] >= least and rest[1] + ends[1] <= largest:
+            return True
+    return False
