@@ -236,3 +236,23 @@ def test_what_is_too_large_is_checked_over_any_tensors() -> None:
     assert said(2).checked == {"over any": 1}
     # What doesn't hold of any may hold of this one: nobody knows.
     assert said(3).unchecked == {"too large": 1} and not said(3).failures
+
+
+def test_what_no_memory_holds_is_not_drawn() -> None:
+    # The sides name a tensor of 2^40 elements.
+    x, i = leaf("x", 1 << 20), it(0, 1 << 20)
+    t = Scope((1 << 20, 1 << 20), (), Read(x, (i,)))
+    read = Read(t, (it(0, 2), it(0, 2)))
+    one, other = (Scope((2,), (), body) for body in (read, Call("max", (read, read))))
+    found = of(one, other)
+    assert found.unchecked == {"too large": 1} and not found.failures
+
+
+def test_the_smallest_of_the_elements_that_differ_is_told() -> None:
+    x, k = leaf("x", 512, 520), it(2, 8)
+    one, other = (
+        Scope((512, 512), (8,), Read(x, (it(0, 512), it(1, 512) + at))) for at in (k, k * -1 + 6)
+    )
+    (error,) = of(one, replace(other, body=Call("max", (other.body, other.body)))).failures
+    # Every element differs: of those that are sampled it is the first in their order.
+    assert error.index[0] == 0

@@ -29,7 +29,7 @@ from typing import Final
 from eqsynth.certificates.grounding import OWN, Ground, enumerated, pair
 from eqsynth.certificates.judging import judged
 from eqsynth.certificates.maps import holds_by_maps
-from eqsynth.certificates.values import OverBudget, TooLarge, Unknown, cost, draws
+from eqsynth.certificates.values import LARGEST, OverBudget, TooLarge, Unknown, cost, draws
 from eqsynth.egraph.graph import Equality, Log
 from eqsynth.errors import CertificateError
 from eqsynth.ir.tensor import Input, Tensor, args_of, topological
@@ -96,6 +96,8 @@ def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
         read = partial(ground.over, depth=depth)
         left, right = pair(read, equality.left, equality.right)
         given = [t for t in topological([left, right]) if isinstance(t, Input)]
+        if any(t.type.size > LARGEST for t in given):
+            continue  # written out it may be read at a few places
         try:
             judged(rule, left, right, given, claim, draws([left, right], seed), sampled=True)
             return "over any"

@@ -113,8 +113,10 @@ def _way(
         places &= ~_is_rounding(a, b, c, d, few)
         if not places.any():
             raise Unknown("rounding")
-    first = tuple(np.argwhere(places)[0].tolist())
-    at = first if points is None else tuple(int(line[first]) for line in points)
+    differing = [tuple(place) for place in np.argwhere(places).tolist()]
+    at, first = differing[0], differing[0]
+    if points is not None:
+        at, first = min((tuple(int(line[n]) for line in points), n) for n in differing)
     raise _failure(rule, left, right, data.kind, at, str(d[first]), str(c[first]))
 
 
