@@ -12,154 +12,36 @@ numbers. Not here: when two sums are equal (``matching.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, Final
 
 from eqsynth.certificates.digits import simple
-from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.certificates.forms import (
+    Apply,
+    At,
+    Box,
+    Fold,
+    Form,
+    NotClosed,
+    Padded,
+    Place,
+    Product,
+    apply,
+    is_finite,
+    number,
+    one,
+    scaled,
+    times,
+)
 from eqsynth.ir.index import Index, It, row_major
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 
-# Parts of terms that are written out, and products that a sum is multiplied out into.
+# Parts of terms that are written out, and how deep they may be nested.
 _PARTS: Final = 400
-_PRODUCTS: Final = 64
 _DEPTH: Final = 40
-
-Box = tuple[tuple[Index, int], ...]
-"""Indices with their extents: the points at which each index is in ``[0, extent)``."""
-
-
-class NotClosed(Exception):
-    """Raised for a term whose elements aren't written out."""
-
-
-@dataclass(frozen=True)
-class At:
-    """An element of a tensor; the index lies inside wherever the box of its product holds."""
-
-    tensor: Tensor
-    index: tuple[Index, ...]
-
-
-@dataclass(frozen=True)
-class Place:
-    """An index as a number."""
-
-    index: Index
-
-
-@dataclass(frozen=True)
-class Apply:
-    """A function of sums."""
-
-    name: str
-    args: tuple[Form, ...]
-
-
-@dataclass(frozen=True)
-class Fold:
-    """The maximum, minimum or product of a sum over iterators, in a box."""
-
-    reducer: str
-    bound: tuple[It, ...]
-    box: Box
-    form: Form
-
-
-@dataclass(frozen=True)
-class Padded:
-    """A sum in a box, and a number outside of it."""
-
-    box: Box
-    fill: float
-    form: Form
-
-
-Factor = At | Place | Apply | Fold | Padded
-
-
-@dataclass(frozen=True)
-class Product:
-    """``number * factors``, summed over iterators, in a box; 0 outside of it."""
-
-    number: float
-    bound: tuple[It, ...] = ()
-    box: Box = ()
-    factors: tuple[Factor, ...] = ()
-
-
-Form = tuple[Product, ...]
-"""A sum of products."""
-
-
-def _one(factor: Factor) -> Form:
-    return (Product(1.0, factors=(factor,)),)
-
-
-def number(value: float) -> Form:
-    """A sum of one number; 0 is the empty sum."""
-    return (Product(float(value)),) if value else ()
-
-
-def scaled(form: Form, by: float) -> Form:
-    return tuple(Product(p.number * by, p.bound, p.box, p.factors) for p in form)
-
-
-def times(a: Form, b: Form) -> Form:
-    """The product, multiplied out.
-
-    Raises:
-        NotClosed: it has too many terms, or a factor that may be infinite.
-    """
-    if len(a) * len(b) > _PRODUCTS:
-        raise NotClosed
-    spread = len(a) != 1 or len(b) != 1 or any(p.bound or p.box for p in (*a, *b))
-    if spread and not (is_finite(a) and is_finite(b)):
-        raise NotClosed
-    return tuple(
-        Product(p.number * q.number, p.bound + q.bound, p.box + q.box, p.factors + q.factors)
-        for p in a
-        for q in b
-    )
-
-
-def is_finite(form: Form) -> bool:
-    """Whether it is a finite number wherever all tensors are."""
-    return all(math.isfinite(p.number) and all(map(_is_finite, p.factors)) for p in form)
-
-
-def _is_finite(factor: Factor) -> bool:
-    match factor:
-        case Apply(name, args):
-            known = FUNCTIONS.get(name)
-            return known is not None and known.finite and all(map(is_finite, args))
-        case Fold(reducer=reducer, form=form):
-            return reducer == "prod" and is_finite(form)
-        case Padded(fill=fill, form=form):
-            return math.isfinite(fill) and is_finite(form)
-    return True
-
-
-def apply(name: str, *args: Form) -> Form:
-    match name:
-        case "add":
-            return args[0] + args[1]
-        case "sub":
-            return args[0] + scaled(args[1], -1.0)
-        case "neg":
-            return scaled(args[0], -1.0)
-        case "mul":
-            return times(*args)
-        case "div":
-            (top, bottom) = args
-            if len(bottom) == 1 and bottom[0] == Product(bottom[0].number) and bottom[0].number:
-                return scaled(top, 1 / bottom[0].number)
-            return times(top, _one(Apply("reciprocal", (bottom,))))
-    return _one(Apply(name, args))
 
 
 class Elements:
@@ -203,7 +85,7 @@ class Elements:
                     return self._operator(term, at)
             if not isinstance(term, Input) and term.type.size == 0:
                 raise NotClosed
-            return _one(At(term, tuple(at)))
+            return one(At(term, tuple(at)))
         finally:
             self._depth -= 1
 
@@ -220,13 +102,11 @@ class Elements:
         form = self.element(tensor, at)
         if not box:
             return form
-        if not fill:
-            if not is_finite(form):
-                raise NotClosed
+        if not fill and is_finite(form):
             return tuple(Product(p.number, p.bound, (*box, *p.box), p.factors) for p in form)
         if not is_float(tensor.dtype):
             raise NotClosed
-        return _one(Padded(tuple(box), fill, form))
+        return one(Padded(tuple(box), fill, form))
 
     def fold(self, reducer: str, bound: Sequence[Index], form: Form) -> Form:
         """A reduction over iterators, of which those of extent 1 are none."""
@@ -234,9 +114,9 @@ class Elements:
         if reducer == "sum":
             return tuple(Product(p.number, its + p.bound, p.box, p.factors) for p in form)
         if reducer == "prod" or not its:
-            return _one(Fold(reducer, its, (), form)) if its else form
+            return one(Fold(reducer, its, (), form)) if its else form
         box: Box = ()
-        while len(form) == 1 and len(form[0].factors) == 1 and form == _one(form[0].factors[0]):
+        while len(form) == 1 and len(form[0].factors) == 1 and form == one(form[0].factors[0]):
             inner = form[0].factors[0]
             if isinstance(inner, Fold) and inner.reducer == reducer:
                 its, box, form = its + inner.bound, box + inner.box, inner.form
@@ -244,7 +124,7 @@ class Elements:
                 box, form = box + inner.box, inner.form
             else:
                 break
-        return _one(Fold(reducer, its, box, form))
+        return one(Fold(reducer, its, box, form))
 
     # ---- scopes --------------------------------------------------------------------------------
 
@@ -267,21 +147,18 @@ class Elements:
             case Num(value=value):
                 return number(value)
             case Value(index=index):
-                return _one(Place(placed(index)))
+                return one(Place(placed(index)))
             case Read(tensor=tensor, index=at, fill=fill):
                 return self.read(tensor, [placed(index) for index in at], fill)
             case Cast(dtype=dtype, arg=arg):
-                return _one(Apply(f"cast {dtype}", (self._body(arg, images),)))
+                return one(Apply(f"cast {dtype}", (self._body(arg, images),)))
             case Call(fn=fn, args=args):
                 return self._called(fn, args, images)
             case Prod(factors=parts) | Sum(terms=parts):
                 if not _are_floats((body, *parts)):
                     raise NotClosed
                 forms = [self._body(part, images) for part in parts]
-                result = forms[0]
-                for form in forms[1:]:
-                    result = times(result, form) if isinstance(body, Prod) else result + form
-                return result
+                return times(*forms) if isinstance(body, Prod) else sum(forms, ())
         raise NotClosed
 
     def _called(self, fn: str, args: Sequence[Scalar], images: Sequence[Index]) -> Form:
@@ -306,7 +183,7 @@ class Elements:
             written = _WRITTEN.get(op.name)
             if written is not None:
                 return written(self, op, at)
-        return _one(At(op, tuple(at)))
+        return one(At(op, tuple(at)))
 
     def _elementwise(self, op: Op, at: Sequence[Index]) -> Form:
         forms = []
@@ -315,7 +192,7 @@ class Elements:
             index = [Index(0) if e == 1 else i for i, e in zip(own, arg.shape, strict=True)]
             forms.append(self.element(arg, index))
         if op.name == "Cast":
-            return _one(Apply(f"cast {op.dtype}", tuple(forms)))
+            return one(Apply(f"cast {op.dtype}", tuple(forms)))
         name = op.row.function.lower()
         if name in ("add", "sub", "neg", "mul", "div") and not all(
             is_float(term.dtype) for term in (op, *op.args)
@@ -431,6 +308,26 @@ class Elements:
         j = self.fresh(x.shape[axis])
         return apply("div", power(at[axis]), self.fold("sum", [j], power(j)))
 
+    def _layer_norm(self, op: Op, at: Sequence[Index]) -> Form:
+        x, scale, shift = op.args
+        axes, eps = int(str(op.attrs[0])), float(str(op.attrs[1]))
+        before, own = list(at[: len(at) - axes]), list(at[len(at) - axes :])
+        extents = x.shape[len(at) - axes :]
+
+        def mean(of: Callable[[list[Index]], Form]) -> Form:
+            bound = [self.fresh(extent) for extent in extents]
+            return self.fold("sum", bound, scaled(of(bound), 1 / math.prod(extents)))
+
+        def value(index: list[Index]) -> Form:
+            return self.element(x, [*before, *index])
+
+        def centred(index: list[Index]) -> Form:
+            return apply("sub", value(index), mean(value))
+
+        variance = mean(lambda index: times(centred(index), centred(index)))
+        factor = apply("rsqrt", variance + number(eps))
+        return times(centred(own), factor, self.element(scale, own)) + self.element(shift, own)
+
 
 def _are_floats(scalars: Sequence[Scalar]) -> bool:
     return all(is_float(dtype) for part in scalars if (dtype := dtype_of(part)) is not None)
@@ -440,6 +337,7 @@ _NEUTRAL: Final = {"max": -math.inf, "min": math.inf}
 
 _WRITTEN: Final = {
     "Matmul": Elements._matmul, "Conv2d": Elements._conv2d, "Softmax": Elements._softmax,
+    "LayerNorm": Elements._layer_norm,
     "MaxPool2d": Elements._pooled, "AvgPool2d": Elements._pooled,
     "G2BMM": Elements._band, "GBMM": Elements._band,
     "FusedMatmul": Elements._fused, "FusedMatmulAdd": Elements._fused,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eqsynth.certificates.elements import Elements, NotClosed
+from eqsynth.certificates.elements import Elements
+from eqsynth.certificates.forms import NotClosed
 from eqsynth.certificates.matching import are_equal
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 
