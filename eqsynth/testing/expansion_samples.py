@@ -7,7 +7,7 @@ from typing import Final
 
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Value, product, total
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Value, dtype_of, product, total
 from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.ir.types import TensorType
 from eqsynth.testing.choices import chance
@@ -163,11 +163,15 @@ def _truth(world: World, its: Sequence[It], depth: int) -> Scalar:
 
 
 def compared(world: World) -> Tensor:
-    """``L max(min(x, y + 1), where(x > 2*y, x, -y))`` and ``L x > y and not y > x``."""
+    """``L max(min(x, y + 1), where(x > 2*y, x, -y))`` and ``L x > y and not y > x``, or reduced."""
     outer = extents(world, 1, 2)
     its = iterators(outer)
-    truth = chance(world.choices, 3)
-    return made_scope(outer, (), (_truth if truth else _ordered)(world, its, 3))
+    body = (_truth if chance(world.choices, 3) else _ordered)(world, its, 3)
+    reducer = world.choices.pick(("", "max", "min", "prod"))
+    if not reducer or (reducer == "prod" and dtype_of(body) == "bool"):
+        return made_scope(outer, (), body)
+    kept = len(outer) - 1
+    return made_scope(outer[:kept], outer[kept:], body, reducer)
 
 
 EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)

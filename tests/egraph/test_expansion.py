@@ -246,6 +246,34 @@ def test_sums_are_taken_forward_and_what_does_not_depend_stands_outside() -> Non
     }  # fmt: skip
 
 
+def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
+    """Beside each what its parts would be: of the two sides the forms differ."""
+    i, k = it(0, 2), it(1, 3)
+    x, y = (Read(leaf(name, 2, 3), (i, k)) for name in "xy")
+    above, below = (call("gt", one, Num(0)) for one in (x, y))
+
+    def over(body: Scalar, reducer: str) -> Scalar:
+        return Read(Scope((2,), (3,), body, reducer), (i,))
+
+    for whole, parts in (
+        (over(Prod((x, y)), "max"), Prod((over(x, "max"), over(y, "max")))),
+        (over(total([x, y]), "max"), total([over(x, "max"), over(y, "max")])),
+        (over(call("max", x, y), "min"), call("max", over(x, "min"), over(y, "min"))),
+        (over(product([Num(-1), x]), "max"), product([Num(-1), over(x, "max")])),
+        (over(total([x, y]), "prod"), total([over(x, "prod"), over(y, "prod")])),
+        (over(product([Num(2), x]), "prod"), product([Num(2), over(x, "prod")])),
+        (over(call("and", above, below), "max"),
+         call("and", over(above, "max"), over(below, "max"))),
+        (over(call("or", above, below), "min"), call("or", over(above, "min"), over(below, "min"))),
+        (over(call("not", above), "max"), call("not", over(above, "max"))),
+    ):  # fmt: skip
+        assert isinstance(whole, Read)
+        left, right = (canonical_term(one) for one in (whole.tensor, Scope((2,), (), parts)))
+        forms = [expanded(one, map_of) or one for one in (left, right) if isinstance(one, Scope)]
+        assert forms[0] != forms[1], str(left)
+        assert Sides(left, forms[0], 0).all_data("proof") is None
+
+
 def test_what_is_left_as_it_is() -> None:
     i = it(0, 40)
     far = total([Read(leaf(f"p{n}", 2), (i - 2 * n,)) for n in range(20)])

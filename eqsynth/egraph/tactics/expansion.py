@@ -26,6 +26,7 @@ either side computes is a finite number.
    outside; an iterator that is idle counts its values; and ``sum_{y,z} g(y) h(z)`` is ``{sum_y g}
    {sum_z h}``. Where a factor is zero but for u = k - e in [0, n), and all u + e are values of k,
    those terms are all: a sum over u.
+   Products, maxima, minima and truths are taken apart by laws of their own (``extrema.py``).
 6. One piece of two (:func:`_one_slab`). Neighbours are one where their bodies are the same, or are
    so with the number of a piece of one value in the place of the iterator.
 
@@ -46,6 +47,7 @@ from contextlib import suppress
 from typing import Final
 
 from eqsynth.calculus.scopes import bare, scope_over
+from eqsynth.egraph.tactics.extrema import combined, reduced_form
 from eqsynth.egraph.tactics.pieces import (
     MAX_TURNS,
     Box,
@@ -59,8 +61,7 @@ from eqsynth.egraph.tactics.pieces import (
     same_border,
     simple,
 )
-from eqsynth.egraph.tactics.sums import OtherDtype, forward, placed, reindexed, summed
-from eqsynth.ir.functions import REDUCERS
+from eqsynth.egraph.tactics.sums import OtherDtype, placed, reindexed, summed
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.polynomial import expand
 from eqsynth.ir.ring import NotReal, collect
@@ -111,15 +112,15 @@ def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
     if dtype is None or 0 in scope.extents:
         return None
     truths = scope.dtype == "bool"
-    numbers = Scope(scope.traversal, (), Cast(dtype, scope.body)) if truths else scope
+    numbers = scope
+    if truths:
+        body = Cast(dtype, scope.body)
+        numbers = Scope(scope.traversal, scope.reduction, body, scope.reducer)
     if not of_dtype(numbers, dtype):
         return None
     for turns in (MAX_TURNS, 1):
         with suppress(_TooLarge, NotReal, OtherDtype):
             bodies = _Pieces(numbers, map_of, cancels, turns).bodies()
-            if truths:
-                # c is [c] != 0
-                bodies = {box: Call("ne", (body, Num(0.0))) for box, body in bodies.items()}
             found = _joined(scope, bodies)
             return None if found == scope or found.type != scope.type else found
     return None
@@ -131,7 +132,7 @@ def computed_in(scope: Scope) -> str | None:
     if scope.dtype != "bool":
         return scope.dtype
     floats = {read.tensor.dtype for read in reads(scope.body)}.intersection(FLOATS)
-    if scope.reduction or len(floats) > 1 or dtype_of(scope.body) is None:
+    if len(floats) > 1 or dtype_of(scope.body) is None:
         return None
     return min(floats, default="float32")
 
@@ -338,8 +339,10 @@ def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
         elif scope.reducer == "sum":
             found.append(summed(body, set(kept), reduced))
         else:
-            found.append(forward(body, set(kept), scope.reducer, reduced))
+            found.append(reduced_form(body, set(kept), scope.reducer, reduced))
     whole = _combined(scope.reducer, found)
+    if scope.dtype == "bool":
+        whole = _as_truth(whole)
     if isinstance(whole, Read) and whole.index == tuple(map(bare, kept)) \
             and isinstance(whole.tensor, Scope):
         return whole.tensor
@@ -353,8 +356,11 @@ def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
         return collect(expand(total(parts)))
     if reducer == "prod":
         return collect(expand(product(parts)))
-    assert reducer in REDUCERS
-    found = parts[0]
-    for part in parts[1:]:
-        found = Call(reducer, (found, part))
-    return collect(expand(found))
+    return combined(reducer, parts)
+
+
+def _as_truth(number: Scalar) -> Scalar:
+    """c of ``[c]``; ``[c]`` is a number that isn't 0 where c holds."""
+    if isinstance(number, Cast) and isinstance(number.arg, Read):
+        return number.arg
+    return Call("ne", (number, Num(0.0)))
