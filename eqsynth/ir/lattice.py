@@ -19,7 +19,6 @@ from itertools import product as choices
 from typing import Final
 
 from eqsynth.ir.ring import (
-    Monomial,
     Polynomial,
     collect,
     is_not_negative,
@@ -166,17 +165,3 @@ def is_known_below(low: Polynomial, high: Polynomial) -> bool:
     """Whether ``high - low`` is a sum of what isn't negative."""
     rest = plus([high, scaled(low, _MINUS)])
     return all(c > 0 and all(map(is_not_negative, monomial)) for monomial, c in rest.items())
-
-
-# ---- integers ----------------------------------------------------------------------------------
-
-
-def whole_largest(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
-    """The larger of two integers, which come round: it goes past no sum."""
-    first, second = sorted(map(collect, (x, y)), key=lambda one: one.digest)
-    return of_atom(Call("max", (first, second)))
-
-
-def whole_least(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
-    """Of two integers the smaller is what the larger leaves of their sum."""
-    return plus([x, y, scaled(whole_largest(x, y), _MINUS)])

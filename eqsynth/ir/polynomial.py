@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from eqsynth.ir import lattice
+from eqsynth.ir import lattice, whole
 from eqsynth.ir.complements import cases, complemented, exponent, two_exponentials
 from eqsynth.ir.made import written_out
 from eqsynth.ir.ring import (
@@ -121,8 +121,7 @@ class _Expansion:
             "exp2": lambda x: self._exp({m: near(c * _LN2) for m, c in x.items()}),
             "log2": lambda x: scaled(self._log(x), 1 / _LN2),
             "log10": lambda x: scaled(self._log(x), 1 / _LN10),
-        } if self._real else {"pow": self._pow, "max": lattice.whole_largest,
-                              "min": lattice.whole_least, "abs": self._whole_abs}  # fmt: skip
+        } if self._real else {"pow": self._pow, **whole.functions(dtype, self.polynomial)}
 
     def polynomial(self, scalar: Scalar) -> dict[Monomial, Fraction]:
         if scalar not in self._known:
@@ -319,11 +318,6 @@ class _Expansion:
         """``sign(x)`` is ``[x > 0] - [-x > 0]``."""
         ways = (Call("gt", (collect(scaled(x, way)), Num(0.0))) for way in (_ONE, -_ONE))
         return plus(scaled(self._truths.of(c), n) for c, n in zip(ways, (_ONE, -_ONE), strict=True))
-
-    def _whole_abs(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``abs(-x)`` is ``abs(x)``, where there are negative numbers at all."""
-        turned = x and leading_coefficient(x) < 0 and (self._dtype or "").startswith("int")
-        return of_atom(Call("abs", (collect(scaled(x, -_ONE) if turned else x),)))
 
     def _abs(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``abs(x)`` is ``2*relu(x) - x``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from eqsynth.egraph.tactics.expansion import MAX_PIECES, expanded
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.normal import canonical, canonical_term
 from eqsynth.ir.polynomial import expand
 from eqsynth.ir.ring import collect
@@ -158,6 +160,39 @@ def test_of_two_integers_one_is_larger_whatever_comes_round() -> None:
     assert same(call("abs", product([Num(-1), P])), call("abs", P))
     byte = Read(leaf("b", 4, dtype="uint8"), (it(0, 4),))
     assert not same(call("abs", product([Num(-1), byte])), call("abs", byte))
+
+
+def test_quotients_and_rests_of_integers() -> None:
+    """Of all integers of eight bits, which come round: any functions of functions."""
+
+    def made(choices: RandomChoices, depth: int) -> Scalar:
+        if not depth:
+            return byte
+        inner, number = made(choices, depth - 1), Num(choices.pick((1, 2, 3, 4, 6, 12, 60)))
+        match choices.pick(("floordiv", "mod", "floordiv", "mod", "plus", "times", "rest")):
+            case "plus":
+                return total([inner, number])
+            case "times":
+                return product([inner, number])
+            case "rest":
+                return total([inner, product([Num(-1), call("mod", inner, number)])])
+            case name:
+                return call(name, inner, number)
+
+    for dtype, low in (("int8", -128), ("uint8", 0)):
+        byte = Read(leaf("b", 256, dtype=dtype), (it(0, 256),))
+        env = {"b": np.arange(low, low + 256).astype(dtype)}
+        for seed in range(150):
+            body = made(RandomChoices(seed), 1 + seed % 4)
+            form = collect(expand(body))
+            sides = [Scope((256,), (), one) for one in (body, Cast(dtype, form))]
+            first, second = (evaluate(canonical_term(side), env) for side in sides)
+            assert np.array_equal(first, second), f"{sides[0]} is not {sides[1]}"
+    larger = total([P, Num(6)])
+    assert not same(call("mod", larger, Num(3)), call("mod", P, Num(3)))
+    assert not same(call("mod", call("mod", P, Num(4)), Num(3)), call("mod", P, Num(3)))
+    assert same(call("mod", call("mod", P, Num(6)), Num(3)), call("mod", P, Num(3)))
+    assert same(call("floordiv", call("mod", P, Num(3)), Num(6)), Num(0))
 
 
 def test_what_may_be_no_number_is_not_multiplied_by_a_condition() -> None:

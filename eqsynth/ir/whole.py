@@ -1,0 +1,105 @@
+"""Functions of integers, which come round: as polynomials of integers, wherever no sum is compared.
+
+    min(p, q)         ->  p + q - max(p, q)
+    p % 6             ->  p - 6 * (p // 6)
+    (p // 2) // 3     ->  p // 6
+    (p % 6) % 3       ->  p - 3 * (p // 3)
+
+A rest of p by a number d above 0 lies in [0, d), so what is computed from it doesn't come round;
+``(p + 6) // 3`` isn't ``p // 3 + 2``, since ``p + 6`` may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from eqsynth.ir.ring import (
+    ONE,
+    Monomial,
+    Polynomial,
+    collect,
+    leading_coefficient,
+    of_atom,
+    plus,
+    scaled,
+)
+from eqsynth.ir.scalar import Call, Num
+
+_MINUS: Final = Fraction(-1)
+
+Opened = Callable[..., dict[Monomial, Fraction]]
+"""The polynomial that an argument of a function is."""
+
+
+def functions(dtype: str | None, of: Opened) -> dict[str, Opened]:
+    """What functions of integers of a dtype are, by their names."""
+    signed = (dtype or "").startswith("int")
+    most = int(np.iinfo(dtype).max) if dtype and signed else 0
+
+    def absolute(x: Polynomial) -> dict[Monomial, Fraction]:
+        """``abs(-x)`` is ``abs(x)``, where there are negative numbers at all."""
+        turned = x and leading_coefficient(x) < 0 and signed
+        return of_atom(Call("abs", (collect(scaled(x, _MINUS) if turned else x),)))
+
+    def quotient(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+        by = _divisor(y)
+        if by is None:
+            return of_atom(Call("floordiv", (collect(x), collect(y))))
+        if (rest := _as_rest(x)) is not None:
+            inner, size = rest
+            if by % size == 0:
+                return {}  # it is less than the divisor
+            if size % by == 0:
+                # floor((p - size * (p // size)) / by), of which nothing comes round
+                turns = quotient(inner, {ONE: Fraction(size)})
+                return plus([quotient(inner, y), scaled(turns, Fraction(-(size // by)))])
+        match collect(x):
+            case Num(value=value):
+                return _number(int(value) // by)
+            case Call(fn="floordiv", args=(inner_, Num(value=first))) if 0 < first * by <= most:
+                return quotient(of(inner_), {ONE: Fraction(int(first) * by)})
+        whole = by == 1 or not x
+        return {**x} if whole else of_atom(Call("floordiv", (collect(x), Num(float(by)))))
+
+    def rest(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+        by = _divisor(y)
+        if by is None:
+            return of_atom(Call("mod", (collect(x), collect(y))))
+        return plus([x, scaled(quotient(x, y), Fraction(-by))])
+
+    def _divisor(y: Polynomial) -> int | None:
+        """A number above 0, of a signed dtype."""
+        value = y.get(ONE) if set(y) == {ONE} else None
+        return int(value) if value is not None and 0 < value <= most else None
+
+    def _as_rest(x: Polynomial) -> tuple[Polynomial, int] | None:
+        """p and d of ``p - d * (p // d)``."""
+        for monomial, coefficient in x.items():
+            match monomial:
+                case ((Call(fn="floordiv", args=(inner, Num(value=by))), 1),):
+                    if by > 0 and coefficient == -by and plus(
+                        [x, {monomial: -coefficient}, scaled(of(inner), _MINUS)]
+                    ) == {}:
+                        return of(inner), int(by)
+        return None
+
+    return {"max": _larger, "min": _smaller, "abs": absolute, "floordiv": quotient, "mod": rest}
+
+
+def _number(value: int) -> dict[Monomial, Fraction]:
+    return {ONE: Fraction(value)} if value else {}
+
+
+def _larger(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+    """The larger of two integers, which come round: it goes past no sum."""
+    first, second = sorted(map(collect, (x, y)), key=lambda one: one.digest)
+    return of_atom(Call("max", (first, second)))
+
+
+def _smaller(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
+    """Of two integers the smaller is what the larger leaves of their sum."""
+    return plus([x, y, scaled(_larger(x, y), _MINUS)])
