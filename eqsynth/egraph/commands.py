@@ -20,10 +20,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from egglog import bindings as egg
-
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.errors import SaturationError
+from eqsynth.rules.bindings import egg
 from eqsynth.rules.ruleset import RuleSet
 from eqsynth.rules.sorts import Declarations, Signature
 

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egglog import bindings as egg
-
 from eqsynth.egraph.commands import SPAN, Actions, Names, declarations, run
 from eqsynth.egraph.reading import Classes, Reader, Rows, number
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
 from eqsynth.rules import rewind
+from eqsynth.rules.bindings import egg
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 

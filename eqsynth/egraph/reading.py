@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from egglog import bindings as egg
-
 from eqsynth.egraph.snapshot import EClass, ENode, Handle
+from eqsynth.rules.bindings import egg
 from eqsynth.rules.sorts import Declarations
 
 Classes = tuple[dict[EClass, list[ENode]], dict[Handle, EClass]]

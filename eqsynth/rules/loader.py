@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from egglog import bindings as egg
-
 from eqsynth.errors import RuleError
+from eqsynth.rules.bindings import egg
 from eqsynth.rules.definitions import (
     Case,
     Definition,

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Hashable
 from typing import Any, Final
 
-from egglog import bindings as egg
+from eqsynth.rules.bindings import egg
 
 MAX_KEPT: Final = 3
 """E-graphs that a thread keeps; of more, those that were used longest ago go."""
