@@ -8,8 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from eqsynth import kept
 from eqsynth.errors import EqsynthError, RuleError, SaturationError, ShapeError
-from eqsynth.rules import Rule, RuleSet, Var, load_rules, load_text, render, rules_dir
+from eqsynth.rules import (
+    DEFAULT_FILES,
+    Rule,
+    RuleSet,
+    Var,
+    load_rules,
+    load_text,
+    render,
+    rules_dir,
+)
+from eqsynth.rules import load as load_module
+from eqsynth.rules.loader import Loader
 
 PRELUDE = """\
 ;; demo.egg -- for tests.
@@ -301,6 +313,91 @@ def test_files(tmp_path: Path) -> None:
     file.write_text("é" * (1 << 20))  # its first MiB and a byte end within a letter
     with pytest.raises(RuleError, match="too large"):
         load_rules([file])
+
+
+OWN = """\
+;; mine.egg
+;; Numerics   real
+;; Status     validated
+
+(define (Blend a b (t f64)) (Add a (Mul (Sub b a) (Full (vec-empty) t (dtype a)))))
+(define (RowProduct x w) "(x, w) [*n, j] = sum(k) x[*n, k] * w[j, k]")
+"""
+
+
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process has loaded is forgotten, and no file can be loaded anew."""
+    load_module._remembered.cache_clear()
+    load_module._loaded.cache_clear()
+    monkeypatch.setattr(Loader, "load", lambda *_: pytest.fail("a file was loaded anew"))
+
+
+def test_rules_are_kept_for_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, those of eqsynth and of users, with every class that they consist of."""
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    load_module._remembered.cache_clear()
+    own = tmp_path / "mine.egg"
+    own.write_text(OWN)
+    files = [*DEFAULT_FILES, own]
+    expected = load_rules(files)
+    with monkeypatch.context() as patch:
+        in_another_process(patch)
+        assert load_rules(files) == expected and "Blend" in expected.definitions
+
+
+@pytest.mark.parametrize("change", ["text", "place", "code", "file kept"])
+def test_rules_of_other_files_are_not_taken(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "cache"))
+    load_module._remembered.cache_clear()
+    own = tmp_path / "mine.egg"
+    own.write_text(PRELUDE)
+    assert load_rules([own]).rulesets
+    load_module._remembered.cache_clear()
+    if change == "text":
+        own.write_text(PRELUDE + "(sort Another)")
+    elif change == "place":
+        own = own.rename(tmp_path / "other.egg")
+    elif change == "code":
+        monkeypatch.setattr(kept, "code_of", lambda *_: "other code")
+    else:
+        (kept_file,) = (tmp_path / "cache" / "rules-1").iterdir()
+        kept_file.write_bytes(kept_file.read_bytes()[:-1])
+    read = []
+    loaded = Loader.load
+    monkeypatch.setattr(Loader, "load", lambda *args: (read.append(args), loaded(*args))[1])
+    load_module._loaded.cache_clear()
+    found = load_rules([own])
+    assert read and ("Another" in found.known.eq_sorts) == (change == "text")
+
+
+def test_a_kept_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Harmful:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "cache"))
+    load_module._remembered.cache_clear()
+    own = tmp_path / "mine.egg"
+    own.write_text(PRELUDE)
+    expected = load_rules([own])
+    (kept_file,) = (tmp_path / "cache" / "rules-1").iterdir()
+    kept.keep(kept_file, Harmful(), 1 << 20)
+    load_module._remembered.cache_clear()
+    assert load_rules([own]) == expected and not (tmp_path / "ran").exists()
+
+
+def test_mistakes_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "cache"))
+    own = tmp_path / "mine.egg"
+    own.write_text(PRELUDE + "(sort T)")
+    for _ in range(2):
+        with pytest.raises(RuleError):
+            load_rules([own])
+    assert not (tmp_path / "cache").exists()
 
 
 def test_schema_loads_and_is_plain_data() -> None:
