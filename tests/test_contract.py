@@ -40,7 +40,7 @@ INDEPENDENT = {
     ),
 }  # fmt: skip
 MAX_TRUSTED_LINES = 2724
-MAX_LINES = 450
+MAX_LINES = 600
 # A test file may hold one long list of cases.
 MAX_TEST_LINES = 750
 MAX_RULE_LINES = 300
