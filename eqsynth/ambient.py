@@ -1,6 +1,13 @@
-"""By what torch computes besides a program and its inputs: autocast, the default dtype, precision.
+"""The state of torch, besides a program and its inputs, that decides what torch computes: autocast,
+the default dtype, the precision of float32 products, deterministic algorithms, the number of
+threads.
 
-A search in another process, and a script that shows a failure, compute by the same.
+    ambient = Ambient.now()      # in the user's thread
+    with ambient.applied():      # in a worker: torch computes as in the user's thread
+        ...
+
+A search in another process (``background.py``) applies this state, and a script that reproduces a
+failure (``reproducer.py``) sets it by statements.
 """
 
 from __future__ import annotations
@@ -16,11 +23,12 @@ from eqsynth.extract.target import CPU
 
 @dataclass(frozen=True)
 class Ambient:
-    """What holds in the thread that asks.
+    """The state of torch in one thread.
 
     Attributes:
-        precision: of float32 products; None where torch's newer switches say it, which differ by
-            library, and of which nothing is carried.
+        precision: precision of float32 matrix products, as ``torch.get_float32_matmul_precision``
+            gives it. None if the user has set torch's newer switches, one for each library,
+            instead: torch then refuses to give one answer, and these switches aren't carried over.
     """
 
     autocast: bool
@@ -32,6 +40,7 @@ class Ambient:
 
     @classmethod
     def now(cls) -> Ambient:
+        """Read the state of the calling thread."""
         return cls(
             torch.is_autocast_enabled(CPU),
             torch.get_autocast_dtype(CPU),
@@ -43,7 +52,8 @@ class Ambient:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The same in this thread; at the end of the block it is as before."""
+        """Give the calling thread this state for the length of the block, and restore its own state
+        afterwards."""
         before = Ambient.now()
         self._set()
         try:
@@ -53,7 +63,8 @@ class Ambient:
             before._set()
 
     def autocasting(self) -> torch.autocast:
-        """Autocast as it was asked for; other than the rest, it is of one thread."""
+        """Return a context manager for the autocast of this state. Autocast is the only part of the
+        state that is local to a thread and that a block sets."""
         return torch.autocast(CPU, self.autocast_dtype, enabled=self.autocast)
 
     def _set(self) -> None:
@@ -64,7 +75,8 @@ class Ambient:
         torch.set_num_threads(self.threads)
 
     def statements(self) -> str:
-        """What sets the same in a script, but for autocast, which is a block's."""
+        """Return Python statements that set this state in a script, one a line. Autocast is
+        missing, since it is set by a block: see :meth:`block`."""
         lines = [
             f"torch.set_default_dtype({self.default_dtype})",
             f"torch.use_deterministic_algorithms({self.deterministic})",
@@ -75,12 +87,14 @@ class Ambient:
         return "\n".join(lines)
 
     def block(self) -> str:
-        """The autocast of :meth:`autocasting`, as a script says it."""
+        """Return the source text of the context manager that :meth:`autocasting` returns, for a
+        ``with`` statement of a script."""
         return f"torch.autocast({CPU!r}, {self.autocast_dtype}, enabled={self.autocast})"
 
 
 def _precision() -> str | None:
+    """Return torch's precision of float32 matrix products, or None if torch can't name one."""
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # torch says so where libraries have switches of their own
+    except RuntimeError:  # the user has set a precision for each library
         return None

@@ -1,11 +1,13 @@
-"""Searches that go on while their programs are in use already, as ``mode="fast-start"`` of
-``torch.compile`` wants it.
+"""Searches in the background, for ``torch.compile`` with ``mode="fast-start"``: the program of
+Inductor is in use while eqsynth still searches for a faster one.
 
-A search runs in a process of its own, so that nothing in this one waits for it: it captures,
-checks and measures there, and sets random generators and threads as it likes. What it finds comes
-back as the file that ``save`` would write, and a thread puts it in its place. Searches run one
-after another. At the interpreter's exit those that are left are given up. Not here: what stands in
-a program's place until then (``compile_backend.py``).
+Each search runs in a worker process. So the user's process doesn't wait for it, and the search may
+capture, check, measure, seed random generators and set the number of threads without changing the
+user's process. The worker sends back the file that ``save`` would write; a thread of the user's
+process loads it and puts the program in place. Searches run one after another. When the interpreter
+exits, searches that run or wait are given up.
+
+Not here: the program that runs until a search has ended (``compile_backend.py``).
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ _JOIN_S: Final = 30.0  # for a race or a compilation that was begun before the e
 
 
 class ClosingError(Exception):
-    """The interpreter exits, and the search is given up."""
+    """The interpreter exits, so the search is given up."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A program that was found in a worker, and the route of its plan."""
+    """A program that a worker has found, and the route of its plan."""
 
     program: CompiledProgram
     route: Route
@@ -50,16 +52,17 @@ def found_elsewhere(
     options: Mapping[str, Any],
     ambient: Ambient,
 ) -> Found | str:
-    """Optimizes a module in a worker. Called by a job; see :func:`submit`.
+    """Optimize a module in a worker. Called by a job: see :func:`submit`.
 
     Returns:
-        What was found, or why the original stays.
+        The program, or the reason why the original is kept.
 
     Raises:
         ClosingError: the interpreter exits.
-        Exception: what ``optimize`` raises, and what pickling a module does.
+        Exception: an error of ``optimize``, or of pickling the module.
     """
-    # Here, so that a module that can't be sent is an error of its own and no worker's.
+    # Pickled here and not by the worker, so that a module that can't be pickled raises its own
+    # error and the worker isn't blamed.
     sent = pickle.dumps((module, tuple(inputs), dict(options), ambient))
     with borrowed() as worker, _jobs.using(worker):
         data: bytes | str = worker.run(_task, sent)
@@ -67,7 +70,8 @@ def found_elsewhere(
 
 
 def _task(sent: bytes) -> bytes | str:
-    """In the worker."""
+    """Optimize a pickled module. Runs in the worker; returns the pickled :class:`Found`, or the
+    reason why the original is kept."""
     module, inputs, options, ambient = pickle.loads(sent)
     with ambient.applied(), torch.no_grad():
         program = optimize(module, inputs, **options)
@@ -82,17 +86,20 @@ def _task(sent: bytes) -> bytes | str:
 
 
 class _Jobs:
-    """Jobs, and the thread that runs them while there are any."""
+    """A queue of jobs, and a thread that runs them one after another. The thread ends when the
+    queue is empty."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
-        self._last: threading.Thread | None = None  # which may be at its end
+        # the last thread that was started; it may have ended
+        self._last: threading.Thread | None = None
         self._worker: Worker | None = None
         self._closing = False
 
     def put(self, job: Callable[[], None]) -> None:
+        """Append a job to the queue, and start the thread if none runs."""
         with self._lock:
             if self._closing:
                 return
@@ -115,7 +122,8 @@ class _Jobs:
 
     @contextmanager
     def using(self, worker: Worker) -> Iterator[None]:
-        """Says which worker the exit of the interpreter ends."""
+        """Register the worker that a job uses for the length of the block, so that :meth:`close`
+        can end it."""
         with self._lock:
             if self._closing:
                 raise ClosingError
@@ -131,6 +139,7 @@ class _Jobs:
                 self._worker = None
 
     def wait(self, timeout_s: float | None) -> bool:
+        """Wait until no job runs or waits; return False if the time is over before."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while self._thread is not None:
@@ -141,6 +150,7 @@ class _Jobs:
         return True
 
     def close(self) -> None:
+        """Drop the jobs that wait, end the worker of the job that runs, and wait for the thread."""
         with self._lock:
             self._closing = True
             thread = self._last
@@ -148,8 +158,9 @@ class _Jobs:
             if self._worker is not None:
                 end(self._worker.pid)
         if thread is not None:
-            # To its very end: one that still wants the interpreter's lock when that has gone is
-            # ended in the middle of its C++, which aborts the process.
+            # Wait until the thread has ended. A thread that asks for the interpreter's lock after
+            # the interpreter has gone is ended in the middle of its C++ code, which aborts the
+            # process.
             thread.join(_JOIN_S)
 
 
@@ -158,7 +169,8 @@ atexit.register(lambda: _jobs.close())
 
 
 def _after_fork() -> None:
-    """The searches are the parent's: in the child its programs stay as they are."""
+    """Give a forked child an empty queue. The jobs belong to the parent; in the child, graphs keep
+    the programs that they have now."""
     global _jobs
     _jobs = _Jobs()
 
@@ -167,11 +179,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def submit(job: Callable[[], None]) -> None:
-    """Runs a job after those before it. It has to tell of its errors itself, but for
-    :class:`ClosingError`."""
+    """Run a job in the background, after the jobs that were submitted before it. The job has to
+    handle its own errors, except for :class:`ClosingError`."""
     _jobs.put(job)
 
 
 def wait(timeout_s: float | None = None) -> bool:
-    """Waits for all searches in the background; false if there are some left after the time."""
+    """Wait until all searches in the background have ended; return False if some are left after
+    ``timeout_s`` seconds."""
     return _jobs.wait(timeout_s)

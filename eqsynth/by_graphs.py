@@ -1,15 +1,20 @@
-"""``optimize`` of modules that torch doesn't capture as one graph: graph by graph.
+"""``optimize`` of a module that torch can't capture as one graph: its graphs are optimized one by
+one.
 
     y = self.first(x);  if y.max() > 1: y = y / y.max();  return self.second(y)
 
-``torch.export`` refuses such a module, since its control flow depends on values. ``torch.compile``
-takes what lies between such places as graphs, which Python joins: so does this, and each graph goes
-the way of the backend (``compile_backend.py``), to eqsynth or to Inductor, whichever is faster. The
-seconds that are left of the limit are shared out by how many operators the graphs have, half of a
-graph's to the search and the rest to Inductor. A graph that neither has made faster in its time
-stays as it is, through torch. The original stays where it isn't slower.
+``torch.export`` refuses this module, since its control flow depends on values. ``torch.compile``
+captures a graph on each side of the ``if``, and Python runs the ``if`` between them. Each of these
+graphs goes through the backend of ``torch.compile`` (``compile_backend.py``), which takes eqsynth's
+program or Inductor's, whichever is faster.
 
-Inputs of other shapes run as the original does: nothing is searched when the result is called.
+The seconds that are left of the time limit are divided among the graphs by their numbers of
+operators. Half of a graph's share is for eqsynth's search, the rest for Inductor. A graph whose
+share ends before a faster program was found runs through torch as before. If the joined graphs
+aren't faster than the original module, the original is returned.
+
+The programs are for the shapes of the example inputs. A call with other shapes runs as the original
+module does: no search starts in a call.
 """
 
 from __future__ import annotations
@@ -43,22 +48,25 @@ from eqsynth.sizes import Compiled
 log = logging.getLogger("eqsynth.optimize")
 
 NEAR: Final = 1e-3
-"""The difference to the original, over the largest value of a result, above which the graphs aren't
-used. Each graph was held against its own original before; this is for what joins them."""
+"""If a result of the joined graphs differs from the original by more than this part of the result's
+largest value, the graphs aren't used. Each graph was already checked against its own original; this
+check is for Python's part between the graphs."""
 
 LEAST_S: Final = 5.0
-"""Limit below which no graph is compiled: Inductor takes as long."""
+"""If the time limit is shorter, no graph is compiled: Inductor alone takes about this long."""
 
-_RACE_S: Final = 1.0  # for the comparison with the original, and the race
+_RACE_S: Final = 1.0  # left for the comparison with the original, and the race
 
-# Arguments of `optimize` that say what is optimized, and not how.
+# Arguments of `optimize` that name the program and its inputs; all others are options, and are
+# passed on to the backend.
 _WHAT: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "progress")
 
 _Args = ParamSpec("_Args")
 
 
 def by_graphs(whole: Callable[_Args, CompiledProgram]) -> Callable[_Args, CompiledProgram]:
-    """``pipeline.optimize``, and what comes after it where torch sees several graphs."""
+    """Wrap ``pipeline.optimize``: if torch sees several graphs in the module, they are optimized
+    one by one."""
     signature = inspect.signature(whole)
 
     @functools.wraps(whole)
@@ -79,8 +87,9 @@ optimize = by_graphs(pipeline.optimize)
 
 @dataclass
 class _Capture:
-    """A backend of ``torch.compile`` that takes the graphs of the first call, and runs them as they
-    are until they have become programs; later graphs stay as they are."""
+    """A backend of ``torch.compile`` that collects the graphs of the first call. Each graph runs
+    through torch until it is replaced by a program. Graphs that come after ``closed`` was set are
+    neither collected nor replaced."""
 
     graphs: list[tuple[Swapped, torch.fx.GraphModule, Sequence[Any]]] = field(default_factory=list)
     closed: bool = False
@@ -93,13 +102,12 @@ class _Capture:
         return place
 
 
-def _optimized(
-    found: CompiledProgram, given: Mapping[str, Any], began: float
-) -> CompiledProgram:
-    """The program by graphs, or the one that was found, whose reason says why.
+def _optimized(found: CompiledProgram, given: Mapping[str, Any], began: float) -> CompiledProgram:
+    """The program made of several graphs; or ``found``, with the reason why there is none added to
+    its report.
 
     Args:
-        began: what the monotonic clock said when ``optimize`` was called.
+        began: the monotonic clock when ``optimize`` was called.
     """
     module, report = found.original, found.report
     args, kwargs = arguments(given["example_inputs"], given["example_kwargs"])
@@ -119,7 +127,8 @@ def _optimized(
         with torch.no_grad(), kept_buffers(module), torch.random.fork_rng(devices=()):
             compiled = torch.compile(module, backend=capture, dynamic=False)
             compiled(*_copied(args), **_copied(kwargs))
-            # Finding the graphs counts, as capturing a module as a whole does (``running.py``).
+            # The time for finding the graphs counts against the limit, but at most half of the
+            # limit, as for the capture of a whole module (``running.py``).
             limit_s = given["time_limit_s"]
             begin = max(began, time.monotonic() - limit_s / 2)
             told = _become_programs(capture, given, begin + limit_s - min(limit_s / 8, _RACE_S))
@@ -161,17 +170,16 @@ def _copied(given: Any) -> Any:
     return tree_map_only(torch.Tensor, torch.Tensor.clone, given)
 
 
-def _become_programs(
-    capture: _Capture, given: Mapping[str, Any], end: float
-) -> tuple[Graph, ...]:
-    """Puts a program, or Inductor's, in the place of each graph; what became of them.
+def _become_programs(capture: _Capture, given: Mapping[str, Any], end: float) -> tuple[Graph, ...]:
+    """Replace each graph by eqsynth's program or Inductor's; return what runs each graph.
 
     Args:
-        end: what the monotonic clock says when graphs stay as they are.
+        end: the monotonic clock at which the remaining graphs are left as they are.
     """
     options = {name: value for name, value in given.items() if name not in _WHAT}
     sizes = [_operators(graph) for _, graph, _ in capture.graphs]
-    # The heaviest first: what is first pays for what is loaded once, and a small one gains little.
+    # The largest graph first. The first graph also pays for loading the libraries, and the last
+    # ones, which may get no time, should be those with the least to gain.
     order = sorted(range(len(sizes)), key=lambda n: -sizes[n])
     for at, n in enumerate(order):
         place, graph, inputs = capture.graphs[n]
@@ -186,6 +194,7 @@ def _become_programs(
 
 
 def _told(made: Compiled, size: int) -> Graph:
+    """Return the report's row for a graph of ``size`` operators that ``made`` runs."""
     if isinstance(made, Program):
         report = made.program.report
         return Graph(size, tuple(report.backend.split(", ")), str(made.program.explain()))
@@ -197,10 +206,8 @@ def _operators(graph: torch.fx.GraphModule) -> int:
     return sum(node.op.startswith("call") for node in graph.graph.nodes)
 
 
-def _differs(
-    module: torch.nn.Module, compiled: Callable[..., Any], args: Any, kwargs: Any
-) -> str:
-    """Why the results aren't the module's; empty if they are."""
+def _differs(module: torch.nn.Module, compiled: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """Return how the results differ from the module's results, or an empty string if they don't."""
     wanted = tree_leaves(module(*_copied(args), **_copied(kwargs)))
     got = tree_leaves(compiled(*_copied(args), **_copied(kwargs)))
     if len(wanted) != len(got):
@@ -219,7 +226,7 @@ def _differs(
 def _slower(
     module: torch.nn.Module, compiled: Callable[..., Any], args: Any, kwargs: Any, report: Report
 ) -> str:
-    """Why the graphs aren't taken in place of the original; empty if they are."""
+    """Return why the original is faster than the joined graphs, or an empty string if it isn't."""
     found = race(lambda: module(*args, **kwargs), lambda: compiled(*args, **kwargs))
     report.timed(found.before, found.after, kept=not found.won)
     before, after = found.before.median_s * 1e3, found.after.median_s * 1e3

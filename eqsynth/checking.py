@@ -1,7 +1,7 @@
-"""The check as a stage of ``optimize``: the compiled program against the original, whom a
-difference is blamed on, and how the user is told.
+"""The check as a stage of ``optimize``: compare the compiled program with the original, find the
+kernel or the rules that a difference comes from, and tell the user.
 
-Not here: what is compared on what (``lower/check.py``).
+Not here: which inputs are drawn and how results are compared (``lower/check.py``).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _ATTACH: Final = (
     "this is a fault in eqsynth: please report it, and attach this text, the module, its example "
     "inputs, and what print(program.report) says"
 )
-_NAMED = 8  # rules that an error names where none is known to be wrong
+_NAMED = 8  # an error lists this many suspected rules at most
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What the check needs of an optimization.
+    """The parts of an optimization that the check needs.
 
     Attributes:
         own: the rule files that the user gave.
-        numerics: as the user set it: whether digits may be lost.
+        numerics: the user's setting. ``cancels`` and ``approx`` allow digits to be lost.
     """
 
     captured: Captured
@@ -53,8 +53,8 @@ class Stage:
     report: Report
 
     def hold(self, program: CompiledProgram, original: Original) -> None:
-        """Compares the two, in full precision even if the target's numerics allow less; the report
-        gets the figures.
+        """Compare the program with the original, and write the error figures into the report. Both
+        compute in full precision, even if the target's numerics allow less (TF32).
 
         Raises:
             Mismatch: they differ by more than rounding explains.
@@ -94,8 +94,9 @@ class Stage:
     def _captured_otherwise(
         self, error: Mismatch, program: CompiledProgram, reference: torch.nn.Module
     ) -> bool:
-        """Whether the graph that torch has captured differs from the module as much, by torch's own
-        operators; then no kernel and no rule is at fault, which the error says."""
+        """Whether the difference comes from the capture: the captured graph, run by torch's own
+        operators, differs from the module at least half as much as the compiled program does. Then
+        no kernel and no rule is at fault, and the error is changed to say so."""
         captured = self.captured
         plain = Plain(captured.program, captured.weights, captured.unflatten, captured.opaque)
         args, kwargs = error.inputs
@@ -112,7 +113,7 @@ class Stage:
                 whole = off(_called_from_here(program, program.place)(*args, **kwargs))
                 if not whole > 0 or off(plain(*captured.bind(*args, **kwargs))) < whole / 2:
                     return False
-        except Exception:  # a result that one of them doesn't give: as it was found
+        except Exception:  # one of the programs fails: keep the error as it is
             return False
         error.what = "what torch.export captures of the module differs from the module"
         error.where += "; torch's own operators give this of the captured graph, too"
@@ -125,7 +126,8 @@ class Stage:
         return True
 
     def _blame(self, error: Mismatch, program: CompiledProgram) -> None:
-        """Says which kernel is wrong by itself; else the plan is, and that is some rule's fault."""
+        """Add to the error which kernel is wrong by itself. If every kernel is right, the chosen
+        terms aren't equal to the original, so some rule is unsound: add the suspected rules."""
         found = None
         try:
             place = program.place
@@ -154,11 +156,12 @@ class Stage:
             error.hint = f"{_ATTACH}; rules: {named}"
 
     def _suspects(self, error: Mismatch, program: CompiledProgram) -> tuple[str, ...]:
-        """Rules that may be unsound: the one that changes the value if that can be told, then those
-        of the user by file and line, then all others that fired."""
+        """The rules that may be unsound: first the rule that changes the value, if it can be found;
+        then the user's rules, with file and line; then all other rules that fired."""
         files, fired = set(map(str, self.own)), self.report.rules_fired
         mine = [r for r in self.rules.rules if r.file in files]
-        # Only rewrites are counted when they fire.
+        # Of the user's rules only rewrites have counts of how often they fired; rules of other
+        # kinds are always suspects.
         yours = [r.name for r in mine if r.name in fired or r.kind != "rewrite"]
         used = self._used(error, program)
         names = dict.fromkeys((*used, *yours, *fired))
@@ -169,9 +172,9 @@ class Stage:
         return any(f" ({file}:" in suspect for file in map(str, self.own))
 
     def _used(self, error: Mismatch, program: CompiledProgram) -> tuple[str, ...]:
-        """The rule whose application changes the value on the inputs that the programs differ on,
-        found in the chain of whole programs from the original to this one. Where the chain is too
-        long to be walked, all rules of the derivation."""
+        """The rule whose application changes the value on the inputs for which the programs differ.
+        It is found in the chain of whole programs that leads from the original to the chosen
+        program. If this chain is too long, all rules of the derivation are returned."""
         explanation = program.explain()
         if not isinstance(explanation, Explanation):
             return ()
@@ -190,14 +193,17 @@ class Stage:
 
 
 def _called_from_here(call: torch.nn.Module, place: Place) -> torch.nn.Module:
-    """What runs elsewhere, with tensors of the host: the check draws, moves and compares these."""
+    """Wrap a module that runs on another device, so that it takes and returns tensors of the host.
+    The check draws, moves and compares tensors of the host."""
     return call if place.device == HOST else Ported(call, place)
 
 
 def _changing(
     programs: Sequence[tuple[str, Program]], leaves: dict[str, torch.Tensor], captured: Captured
 ) -> tuple[str, ...]:
-    """The first rule of a chain whose program isn't the first one's value in float64 any more."""
+    """The first rule of a chain of programs after which the value, computed in float64, differs
+    from that of the first program; empty if all programs have the same value. Found by bisection.
+    """
 
     def values(number: int) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -210,9 +216,9 @@ def _changing(
         return max((_relative(value, expected) for value, expected in pairs), default=0.0)
 
     low, high = 0, len(programs) - 1
-    whole = min(off(high), 1.0)  # infinite, where one of the two is NaN
+    whole = min(off(high), 1.0)  # infinite if only one of the values is NaN
     if whole < 1e-9:
-        return ()  # equal over the reals: digits are lost, by nobody in particular
+        return ()  # the programs are equal over the reals: the difference is rounding
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if off(middle) > whole / 100 else (middle, high)
@@ -220,6 +226,7 @@ def _changing(
 
 
 def _relative(value: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference over the largest expected value."""
     if not value.numel():
         return 0.0
     scale = float(expected.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
@@ -227,8 +234,9 @@ def _relative(value: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _noise(rules: RuleSet, report: Report) -> float:
-    """By how many roundings (of float32) the values of a program are off: a few, or what the
-    approximations among the rules that fired claim to be off by at most."""
+    """The rounding error to expect in the values of a program, in units of the rounding of float32:
+    a few roundings, or the largest error that an approximation rule which fired claims for itself.
+    """
     claimed = [
         float(rule.numerics.partition("(")[2].rstrip(" )") or 0)
         for rule in rules.rules
@@ -238,8 +246,10 @@ def _noise(rules: RuleSet, report: Report) -> float:
 
 
 def _guesses(program: Program, leaves: Sequence[Any]) -> dict[int, int]:
-    """For integer arguments, how many rows the table has that they are positions in: of the input
-    of the same type; the check tries whether that is so."""
+    """For integer arguments, the number of rows of the table that they are positions in: ``{0:
+    100}`` if argument 0 indexes a table of 100 rows. It is taken from the input of the program that
+    has the same shape and dtype, so it is a guess; the check tries whether such positions are
+    valid."""
     bounds = positions(program.terms())
     known = {
         (term.shape, f"torch.{term.dtype}"): count
@@ -249,12 +259,11 @@ def _guesses(program: Program, leaves: Sequence[Any]) -> dict[int, int]:
     return {
         n: known[key]
         for n, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor)
-        and (key := (tuple(leaf.shape), str(leaf.dtype))) in known
+        if isinstance(leaf, torch.Tensor) and (key := (tuple(leaf.shape), str(leaf.dtype))) in known
     }
 
 
 def warn(error: EquivalenceError) -> None:
-    """Tells the caller of ``optimize`` that the original came back, and why."""
+    """Warn the caller of ``optimize`` that the original program is returned, and why."""
     text = f"the original program is used: {error}"
     warnings.warn(text, EquivalenceWarning, stacklevel=3)

@@ -1,19 +1,26 @@
-"""``torch.compile(model, backend="eqsynth")``: graphs that torch's Dynamo captures, optimized.
+"""``torch.compile(model, backend="eqsynth")``: the backend, which optimizes the graphs that torch's
+Dynamo captures.
 
     model = torch.compile(model.eval(), backend="eqsynth", options={"time_limit_s": 60})
     with torch.no_grad():
         y = model(x)        # optimized at the first call with these shapes
 
-Dynamo hands over a graph whose parameters are inputs; they become weights of the program here. What
-eqsynth can't take goes to Inductor: graphs that gradients are wanted of, whose results share
-memory, that the search fails on. So does what it doesn't make faster than Inductor does, where time
-is the objective: a model is never worse off than with ``backend="inductor"``. A graph with symbolic
-sizes is Inductor's, too, until the same sizes come a second time: then they get a program of their
-own (``sizes.py``), up to a limit. The first of them is searched; others follow its plan
-(``extract/route.py``), where they can. With ``mode="fast-start"`` nothing waits for a search:
-Inductor's program runs until one is found in the background (``background.py``), and if none is.
-Where Inductor fails or is missing, torch runs the graph as it is. Registered under torch's entry
-point ``torch_dynamo_backends``. Not here: what may be asked for (``compile_options.py``).
+Dynamo hands over a graph whose parameters are inputs; they become weights of eqsynth's program.
+
+These graphs go to Inductor: graphs that gradients are wanted of, graphs whose results share memory,
+and graphs that the search fails on. If the objective is time, a graph also goes to Inductor unless
+eqsynth's program is faster than Inductor's, so a model is never slower than with
+``backend="inductor"``. If Inductor fails or is missing, torch runs the graph as it is.
+
+A graph with symbolic sizes starts with Inductor's program. Sizes that are called a second time get
+a program of their own, up to a limit (``sizes.py``). The first such program is searched; those of
+other sizes follow its plan if they can (``extract/route.py``).
+
+With ``mode="fast-start"`` no call waits for a search: Inductor's program runs until a search in the
+background (``background.py``) has found a faster one.
+
+The backend is registered under torch's entry point ``torch_dynamo_backends``. Not here: checking
+the options (``compile_options.py``).
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ from eqsynth.sizes import BySize, Compiled
 
 log = logging.getLogger("eqsynth.compile")
 
-# By which a backend tells Dynamo to trace again, or to leave a frame alone.
+# Exceptions by which a backend tells Dynamo to trace a frame again, or to leave it alone.
 _DYNAMOS: Final = (RestartAnalysis, SkipFrame)
 
 
@@ -68,16 +75,17 @@ def eqsynth(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Compiled:
-    """The backend: called by torch for each graph, with the inputs of its first call.
+    """Return what runs a graph. torch calls this for each graph, with the inputs of the graph's
+    first call.
 
     Args:
-        options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``, and
-            ``sizes``: of a graph with symbolic sizes, how many sizes are optimized (8), and
-            ``mode``, since torch takes either options or a mode.
-        mode: ``fast-start``, or one of torch's own modes, taken for what goes to Inductor.
+        options: arguments of :func:`eqsynth.optimize` by name, such as ``time_limit_s``; ``sizes``,
+            the number of sizes for which a graph with symbolic sizes is optimized (8 by default);
+            and ``mode``, since torch refuses options beside a mode.
+        mode: ``fast-start``, or one of torch's own modes, which is passed on to Inductor.
 
     Raises:
-        EqsynthError: no such option or mode, or no such value of an option.
+        EqsynthError: an option or a mode is unknown, or an option has a value that it can't have.
         RuleError: a rule file can't be used.
         EquivalenceError: with the option ``strict``, the result differs from the graph's.
     """
@@ -93,19 +101,20 @@ def eqsynth(
     find = search.later if asked.fast_start else search
     varying = _varying(graph, example_inputs)
     if varying:
-        # Now, while torch can still take the conditions that Inductor's program relies on.
+        # Inductor compiles now, while torch can still record the conditions on sizes that
+        # Inductor's program relies on.
         return BySize(find, inductor("it has symbolic sizes"), varying, asked.sizes)
     with torch._guards.tracing(None):
         return find(example_inputs) or inductor()
 
 
 def _copy(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph that stays as it is whatever Inductor does to the other."""
+    """Return a copy of a graph, which Inductor's changes to the original don't reach."""
     return torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
 
 
 def _refusal(example_inputs: Sequence[Any]) -> str:
-    """Why a graph with such inputs isn't for eqsynth; empty if it is."""
+    """Return why eqsynth doesn't take a graph with these inputs, or an empty string if it does."""
     for value in example_inputs:
         if isinstance(value, torch.Tensor):
             if type(value) not in TENSORS:
@@ -128,7 +137,8 @@ def _refusal(example_inputs: Sequence[Any]) -> str:
 
 
 def _varying(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of the inputs that are sizes, or have extents that vary from call to call."""
+    """The positions of the inputs that are sizes, and of the tensors that have an extent which
+    varies from call to call."""
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     return tuple(
         n
@@ -142,10 +152,12 @@ def _varying(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> tupl
 
 
 def _sharing(graph: torch.fx.GraphModule) -> str:
-    """Why results that share memory keep a graph from eqsynth; empty if none do.
+    """Return which results share memory with each other or with an input, or an empty string if
+    none do.
 
-    After a graph break, Python may write into ``x.view(-1)`` and read ``x``. A program of eqsynth
-    gives each result memory of its own; an input that is returned as it is, is that input.
+    Such graphs go to Inductor. After a graph break, Python may write into ``x.view(-1)`` and then
+    read ``x``; eqsynth gives each result memory of its own, so ``x`` would keep its old values. A
+    result that is an input itself, unchanged, is fine.
     """
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -163,7 +175,7 @@ def _sharing(graph: torch.fx.GraphModule) -> str:
 
 
 class _Inductor:
-    """A graph on Inductor, compiled when it is asked for; where that fails, the graph itself."""
+    """A graph compiled by Inductor at the first request, or the graph itself if Inductor fails."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], mode: str | None
@@ -174,7 +186,8 @@ class _Inductor:
         self.failed = False
 
     def __call__(self, reason: str = "") -> Compiled:
-        """The graph, which goes to Inductor for this reason."""
+        """Return Inductor's program. ``reason`` says why the graph goes to Inductor,
+        and is logged."""
         if reason:
             size = sum(node.op.startswith("call") for node in self.graph.graph.nodes)
             log.info("a graph of %d operators goes to Inductor: %s", size, reason)
@@ -189,7 +202,7 @@ class _Inductor:
         mode = list_mode_options(self.mode) if self.mode else {}
 
         def made(settings: Mapping[str, object]) -> Compiled:
-            # A graph of its own for each try: Inductor changes what it gets.
+            # Inductor changes the graph that it is given, so each try gets a copy.
             graph, inputs = _copy(self.graph), list(self.example_inputs)
             return cast(Compiled, compile_fx(graph, inputs, config_patches={**mode, **settings}))
 
@@ -198,7 +211,7 @@ class _Inductor:
                 compiled = instructions_taken(made)
         except _DYNAMOS:
             raise
-        except Exception as error:  # whatever is missing that Inductor needs
+        except Exception as error:  # such as a missing C++ compiler
             log.warning("Inductor doesn't compile a graph, which torch runs as it is: %s", error)
             self.failed, compiled = True, self.plain
         return compiled
@@ -206,7 +219,7 @@ class _Inductor:
 
 @dataclass(eq=False)
 class Swapped:
-    """A graph's program, in whose place another may come between two calls."""
+    """A callable that runs ``current``, which another thread may replace between two calls."""
 
     current: Compiled
 
@@ -216,10 +229,11 @@ class Swapped:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A graph as a module that holds its weights; see ``Program``.
+    """A graph as a module that holds its weights. ``names``, ``held`` and ``places`` are those of
+    :class:`Program`.
 
     Attributes:
-        given: what the module is called with.
+        given: the inputs of the module: the graph's inputs without weights and numbers.
     """
 
     module: torch.fx.GraphModule
@@ -231,16 +245,17 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _Search:
-    """Looks for a program of a graph, for the sizes of some inputs."""
+    """The search for a program of one graph. Calling it with inputs searches for the sizes of these
+    inputs."""
 
     graph: torch.fx.GraphModule
     asked: Asked
     inductor: _Inductor
-    # Of the plan that was searched for last, at most one; other sizes follow it.
+    # The route of the plan that was found last, or nothing. Searches for other sizes follow it.
     route: list[Route] = field(default_factory=list)
 
     def __call__(self, inputs: Sequence[Any]) -> Compiled | None:
-        """The program; None where the graph is Inductor's, which the log tells why."""
+        """Return eqsynth's program, or None if the graph goes to Inductor; the log says why."""
         with torch.random.fork_rng(devices=()), torch.no_grad():
             found = self._optimized(inputs)
             if isinstance(found, Program) and self.asked.timed:
@@ -251,10 +266,11 @@ class _Search:
         return None
 
     def later(self, inputs: Sequence[Any]) -> Swapped:
-        """Inductor's program now, and the one that a search in the background finds from then on.
+        """Return Inductor's program, and replace it when a search in the background has found a
+        faster program.
 
-        Weights may change meanwhile: what was found takes those of now when it takes its place,
-        and looks at them before each call as always.
+        The weights may change during the search. So the program takes the present weights when it
+        is put in place, and checks them for changes before each call, as every program does.
         """
         swapped = Swapped(self.inductor())
         kept = [x if not is_plain_input(x) else x.clone() for x in inputs]
@@ -264,7 +280,7 @@ class _Search:
             cut = self._cut(kept)
             try:
                 if alive() is None:
-                    return  # nobody calls it any more
+                    return  # the user has dropped the compiled graph
                 found = background.found_elsewhere(cut.module, cut.given, self._strict, ambient)
                 if isinstance(found, background.Found):
                     self.route[:] = [found.route]
@@ -280,7 +296,7 @@ class _Search:
                     log.info("a program that was found in the background is used from now on")
             except background.ClosingError:
                 raise
-            except Exception as error:  # a fault costs the gain; the graph runs as it did
+            except Exception as error:  # Inductor's program stays in use
                 kind = EquivalenceWarning if isinstance(error, EquivalenceError) else CompileWarning
                 with suppress(Warning), ambient.autocasting():
                     self._failed(cut.module, cut.given, error, kind)
@@ -300,7 +316,7 @@ class _Search:
         return _Cut(module, names, held, places, tuple(inputs[n] for n in places))
 
     def _optimized(self, inputs: Sequence[Any]) -> Program | str:
-        """The graph as a program of eqsynth, or why there is none that is faster."""
+        """Return the graph as a program of eqsynth, or the reason why there is no faster one."""
         cut = self._cut(inputs)
         try:
             program = optimize(cut.module, cut.given, **self._strict)
@@ -308,7 +324,7 @@ class _Search:
             if self.asked.options.get("strict"):
                 raise
             return self._failed(cut.module, cut.given, error, EquivalenceWarning)
-        except Exception as error:  # a fault of eqsynth's own; the model runs without it
+        except Exception as error:  # a fault of eqsynth: the model runs through Inductor
             return self._failed(cut.module, cut.given, error, CompileWarning)
         if program.original is not None:
             return str(program.report.reason or program.report.stop)
@@ -331,7 +347,7 @@ class _Search:
         error: Exception,
         category: type[UserWarning],
     ) -> str:
-        """Tells of a failure, with a script that shows it; what is told is the reason, too."""
+        """Warn of a failure, naming a script that reproduces it, and return the reason."""
         log.info("eqsynth fails on a graph", exc_info=error)
         script = reproducer.write(module, given, self.asked.options, error)
         told = error.what if isinstance(error, EqsynthError) else str(error)
@@ -343,7 +359,7 @@ class _Search:
 
 
 def _slower(found: Program, inductor: _Inductor, inputs: Sequence[Any]) -> str:
-    """Why a program isn't taken in place of Inductor's; empty if it is."""
+    """Return why Inductor's program is used in place of eqsynth's; an empty string if it isn't."""
     rival = inductor()
     if inductor.failed:
         return ""
@@ -357,18 +373,19 @@ def _slower(found: Program, inductor: _Inductor, inputs: Sequence[Any]) -> str:
 
 @dataclass
 class Program:
-    """A compiled program as torch calls it: with the weights of the user's module among its inputs.
+    """A compiled program with the calling convention of Dynamo's graph: the weights of the user's
+    module are among the inputs.
 
-    Weights that have changed since the last call are folded into the program again. Where the plan
-    relies on what has changed (a weight holds NaN now), or the program refuses what torch takes,
-    the graph goes to Inductor.
+    If weights have changed since the last call, they are folded into the program again. The graph
+    goes to Inductor for good if the changed weights break an assumption of the plan (one of them
+    holds NaN now), or if the program refuses inputs that torch accepts.
 
     Attributes:
         names: the weights' positions among the inputs, and their names in the program.
-        held: the weights themselves.
-        places: the positions of what the program is called with.
-        inductor: the graph on Inductor, for a reason.
-        orders: the results that the graph gives in another order of axes in memory.
+        held: the weights themselves, by position.
+        places: the positions of the inputs that the program is called with.
+        inductor: the graph compiled by Inductor.
+        orders: the results whose axes the graph puts in another order in memory, and that order.
     """
 
     program: CompiledProgram
@@ -393,7 +410,8 @@ class Program:
             now = inputs[n]
             if now is not weight or version_of(now) != version or now.data_ptr() != pointer:
                 return True
-        return self._samples.changed()  # what lies where it was can be read
+        # no weight has moved, so the samples may be read at the old addresses
+        return self._samples.changed()
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         if self._seen and self._changed(inputs):
@@ -404,15 +422,17 @@ class Program:
             results = self.program(*(inputs[n] for n in self.places))
             return memory_order.restored(results, self.orders) if self.orders else results
         except Exception as error:
-            # An error of the graph's own is the answer; of what torch takes, there is a result.
+            # If the graph raises, too, the user gets its error. If it doesn't, its result is
+            # returned, and the graph runs all later calls.
             result = self.inductor.plain(*inputs)
             log.warning("a program refuses what torch takes: %s", error)
             self.instead, self._seen = self.inductor.plain, []
             return result
 
     def take(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Folds the weights among these inputs in. One that changes while it is read has changed
-        since it was looked at, and is folded in again by the next call."""
+        """Fold the weights among these inputs into the program. Weights are looked at before they
+        are read: a weight that changes while it is read counts as changed at the next call, and is
+        folded in again."""
         try:
             self._look({n: inputs[n] for n in self.names})
             self.program.refresh({name: inputs[n] for n, name in self.names.items()})

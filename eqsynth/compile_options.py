@@ -1,6 +1,7 @@
-"""What ``torch.compile(backend="eqsynth")`` may be asked for, checked before anything is searched.
+"""The options of ``torch.compile(backend="eqsynth")``, checked before anything is searched.
 
-Options are the arguments of ``optimize``, and those of the backend alone.
+Options are the arguments of ``optimize`` (``time_limit_s``), and ``sizes`` and ``mode``, which
+belong to the backend alone.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from eqsynth.pipeline import optimize
 from eqsynth.settings import Settings, flags
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
-# Arguments of `optimize` that are the backend's own business.
+# Arguments of `optimize` that the backend sets itself; users can't.
 _OURS: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "peak_memory")
 _SIZES: Final = 8
 
 FAST_START: Final = "fast-start"
-"""The mode in which Inductor's program runs until a search in the background has found one."""
+"""The mode in which Inductor's program runs until a search in the background has found a faster
+one."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Options that were checked.
+    """Options that have been checked.
 
     Attributes:
         options: arguments of ``optimize`` by name.
-        sizes: of a graph with symbolic sizes, how many sizes get a program.
-        mode: one of Inductor's.
-        fast_start: nothing waits for a search.
+        sizes: the number of sizes for which a graph with symbolic sizes gets a program.
+        mode: the mode of Inductor, or None.
+        fast_start: whether searches run in the background.
     """
 
     options: Mapping[str, Any]
@@ -45,9 +47,11 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], mode: str | None) -> Asked:
-        """
+        """Check the options and the mode that a user has given.
+
         Raises:
-            EqsynthError: no such option or mode, or no such value of an option.
+            EqsynthError: an option or a mode is unknown, or an option has a value that it can't
+                have.
             RuleError: a rule file can't be used.
         """
         given = dict(options)
@@ -70,9 +74,8 @@ class Asked:
 
     @property
     def timed(self) -> bool:
-        """Whether the faster program is the better one."""
+        """Whether the objective is time, so that the faster of two programs is used."""
         return bool(self.options.get("objective", "time") == "time")
-
 
 
 def _check_values(values: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Data on which two programs differ, as small as it is found.
+"""Search for data on which two programs differ, and make it small.
 
-For a search that has found no proof: whether the programs are equal on samples at all. They are
-evaluated by the interpreter, in float64, so that what differs differs by more than rounding of
-their own dtype. Not here: the proof (``prove.py``).
+``prove_equal`` uses it if it has found no proof: data on which the programs differ disproves them.
+Programs are evaluated by the interpreter in float64, so that a difference is larger than the
+rounding of the programs' own dtype. Not here: the proof (``prove.py``).
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 
-# The simplest data first; near-equal and far numbers lose digits in float64 as well.
+# Kinds of data, the simplest first. Near-equal and far-apart numbers aren't among them: they lose
+# digits even in float64.
 _KINDS: Final = ("zeros", "ties", "normal", "negative", "sparse", "scaled")
 _SEEDS: Final = 4
 _RTOL: Final = 1e-7
-# Evaluations that make one found smaller.
+# Evaluations for making a counterexample smaller, at most.
 _TRIES: Final = 200
-# More elements than this aren't evaluated here.
+# Programs whose values have more elements in all aren't evaluated.
 _LARGEST: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Inputs and weights for which two programs differ.
+    """Values of inputs and weights for which two programs differ.
 
     Attributes:
-        values: by name.
-        output, index: the element.
-        left, right: its value in the two programs, in float64.
+        values: the inputs and weights by name.
+        output, index: the output, and the index of its element, that differ most.
+        left, right: the value of this element in the two programs, in float64.
     """
 
     values: Mapping[str, Array]
@@ -60,9 +61,9 @@ def _shown(array: Array) -> str:
 def compare(
     lefts: Sequence[Tensor], rights: Sequence[Tensor], limit_s: float = 10.0
 ) -> Counterexample | int:
-    """Data on which outputs differ, or on how many samples they are equal.
+    """Return data on which the outputs differ, or the number of samples on which they are equal.
 
-    Elements that are infinite or NaN in one of the programs say nothing.
+    Elements that are infinite or NaN in one of the programs aren't compared.
     """
     end, equal = time.monotonic() + limit_s, 0
     terms = list(topological([*lefts, *rights]))
@@ -105,7 +106,8 @@ def _difference(
 def _simplified(
     lefts: Sequence[Tensor], rights: Sequence[Tensor], found: Counterexample, end: float
 ) -> Counterexample:
-    """The same with as many of its numbers 0, or 1, as differ still."""
+    """Make a counterexample smaller: set as many of its numbers to 0, else to 1, as can be set
+    while the programs still differ."""
     tries = 0
     for name, array in found.values.items():
         for at in np.ndindex(array.shape):

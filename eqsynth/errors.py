@@ -1,8 +1,10 @@
 """Every exception that eqsynth raises on purpose.
 
+    ShapeError("matmul: inner extents differ", got="(2, 3) @ (4, 5)", expected="(m, k) @ (k, n)")
+
 A message has four parts: what went wrong, where, what was got against what was expected, and what
-to do. They are fields, so that tests and tools read them and never have to take a sentence apart.
-A budget that ran out is no error: it is data in the report.
+to do. The parts are fields, so that tests and tools needn't parse sentences. A budget that ran out
+(time, e-nodes) is no error: the report says so.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 
 class EqsynthError(Exception):
-    """The root of all errors of eqsynth; `str()` composes its parts."""
+    """The root of all errors of eqsynth; `str()` joins its fields into a message."""
 
     def __init__(
         self,
@@ -37,7 +39,8 @@ class EqsynthError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The fields are keywords, which the default does not restore; errors cross processes.
+        # Errors are sent between processes. The default of pickle doesn't restore keyword
+        # arguments.
         return (_restore, (type(self), dict(self.__dict__)))
 
 
@@ -70,7 +73,8 @@ class RuleError(EqsynthError):
 
 
 class LawError(EqsynthError):
-    """Arguments that a law of the calculus doesn't hold for; `condition` names what fails."""
+    """Arguments for which a law of the calculus doesn't hold; `condition` names the condition that
+    fails."""
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class DtypeError(EqsynthError, TypeError):
 
 
 class UnsupportedOperatorError(EqsynthError):
-    """An operator that a station of the pipeline cannot treat."""
+    """An operator that a stage of the pipeline can't treat."""
 
 
 class CaptureError(EqsynthError):
@@ -104,8 +108,8 @@ class CaptureError(EqsynthError):
 
 
 class SeveralGraphsError(CaptureError):
-    """A module that torch doesn't capture as one graph, but perhaps as several: its control flow or
-    its shapes depend on the values of tensors."""
+    """A module that torch can't capture as one graph, since its control flow or its shapes depend
+    on the values of tensors. It may be captured as several graphs."""
 
 
 class SaturationError(EqsynthError):
@@ -136,23 +140,25 @@ class LoweringError(EqsynthError):
 
 
 class UnsteadyError(CaptureError):
-    """A program that differs from itself from call to call, so nothing can be held against it."""
+    """A program that gives different results for the same inputs from call to call, so that no
+    other program can be checked against it."""
 
 
 class WeightError(EqsynthError):
-    """Weights that a program can't take, or that have changed under it; `where` names one."""
+    """Weights that a program can't take, or that have changed since the program was made; `where`
+    names one of them."""
 
 
 class FileError(EqsynthError, OSError):
-    """A file that a user asks for and that can't be written; `where` is its path."""
+    """A file that the user has asked for and that can't be written; `where` is its path."""
 
 
 class EquivalenceError(EqsynthError):
-    """Two programs that should agree and do not.
+    """Two programs that should be equal and differ.
 
     Attributes:
-        step: the kernel that is wrong in itself, if one is.
-        rules: the suspects, the first one first, where the choice of kernels isn't to blame.
+        step: the kernel that computes a wrong result from right arguments, if there is one.
+        rules: the rules that may be unsound, the most likely first, if no kernel is wrong.
     """
 
     def __init__(
@@ -172,11 +178,12 @@ class EquivalenceError(EqsynthError):
 
 
 class CertificateError(EquivalenceError):
-    """An equality that a search has united, and that doesn't hold. `where` has the rule or law and
-    the term that it was asked about, `got` what it was said to be, `expected` the value.
+    """An equality that a search has used and that doesn't hold. `where` has the rule or the law,
+    and the term that it was applied to; `got` has the term or value that was claimed to be equal,
+    and `expected` the value.
 
     Attributes:
-        index: of the first element, or the values of the iterators, at which the two differ.
+        index: index of the first element, or values of the iterators, for which the two differ.
     """
 
     def __init__(
@@ -194,17 +201,17 @@ class CertificateError(EquivalenceError):
 
 
 class EquivalenceWarning(UserWarning):
-    """``optimize`` found a program that differs from the original, and gave the original back."""
+    """``optimize`` found a program that differs from the original, and returned the original."""
 
 
 class GradientWarning(UserWarning):
-    """A graph that gradients are wanted of is left to torch: eqsynth optimizes inference."""
+    """A graph that gradients are wanted of isn't optimized: eqsynth optimizes inference only."""
 
 
 class CompileWarning(UserWarning):
-    """``torch.compile(backend="eqsynth")`` failed on a graph, which runs without it. The message
-    names a script that shows the failure."""
+    """``torch.compile(backend="eqsynth")`` failed on a graph, which Inductor runs instead. The
+    message names a script that reproduces the failure."""
 
 
 class ExplanationTooLong(EqsynthError):
-    """A derivation whose chain of whole programs is longer than anybody would read."""
+    """A derivation whose chain of whole programs is too long to be written out."""

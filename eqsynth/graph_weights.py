@@ -1,6 +1,7 @@
-"""Graphs of Dynamo, whose weights are inputs, as modules that hold them under the user's names.
+"""Turn Dynamo's graphs, whose weights are inputs, into modules that hold these weights under the
+names of the user's model.
 
-l_self_modules_up_parameters_weight_   is   up_weight
+    input l_self_modules_up_parameters_weight_  ->  weight up_weight
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 
 def is_plain_input(value: object) -> bool:
+    """Whether an input of the graph is a tensor of the user's call, and no parameter or buffer."""
     return isinstance(value, torch.Tensor) and not is_held(value)
 
 
@@ -26,10 +28,12 @@ def is_held(value: object) -> bool:
 def with_weights(
     graph: torch.fx.GraphModule, held: Mapping[int, torch.Tensor], numbers: Mapping[int, int]
 ) -> tuple[torch.fx.GraphModule, dict[int, str]]:
-    """The graph as a module that holds some of its inputs as weights, and their names in it.
+    """Return the graph as a module that holds the inputs ``held`` as weights, and the names of
+    these weights by position.
 
     Args:
-        numbers: inputs that are numbers, by position; they stand in the module as they are.
+        numbers: inputs that are numbers, by position; they are written into the module as
+            constants.
     """
     module = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
     names = {}
@@ -59,8 +63,8 @@ def _filled(args: Any, known: Mapping[torch.fx.Node, int]) -> Any:
 
 
 def _name_of(place: torch.fx.Node, module: torch.nn.Module) -> str:
-    """What a weight is called in the user's model; what Dynamo calls it where that isn't known, or
-    is the name of something else. Reports and explanations show it."""
+    """The name of a weight in the user's model, which reports and explanations show. Dynamo's own
+    name if the user's isn't known, or is taken already."""
     source = getattr(getattr(place.meta.get("grapharg"), "source", None), "name", "")
     path = re.findall(r"_(?:modules|parameters|buffers)\['([^']+)'\]", str(source))
     name = re.sub(r"\W", "_", "_".join(path))

@@ -1,4 +1,5 @@
-"""A plan of a captured program as a CompiledProgram: with its constants, and how they are made."""
+"""Lower a plan of a captured program to a CompiledProgram: its kernels, its constants, and the
+recipe by which the constants are computed again when weights change."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ def lowered(
     place: Place | None = None,
     **rest: Any,
 ) -> CompiledProgram:
-    """
+    """Return the compiled program of a plan.
+
     Args:
-        limit_bytes: of the constants.
-        own: the program owns its constants; else weights of ``module`` that are used as they stand
-            are shared with it.
-        place: where it runs; None for the CPU.
-        rest: arguments of CompiledProgram.
+        limit_bytes: the most bytes that the constants may take.
+        own: whether the program has copies of all constants. Else it shares weights that it uses
+            unchanged with ``module``.
+        place: the device that the program runs on; None for the CPU.
+        rest: further arguments of CompiledProgram.
 
     Raises:
         LoweringError: a kernel doesn't build, or the constants are larger than the limit.
@@ -63,10 +65,10 @@ def lowered(
 
 
 def mutations_of(captured: Captured) -> Mapping[int, torch.Tensor]:
-    """The buffers that outputs are copied to.
+    """The buffers that a call changes, by the number of the output that is copied into them.
 
     Raises:
-        LoweringError: an input of the user would have to be changed.
+        LoweringError: the program changes an input of the user in place.
     """
     users = len(captured.program.inputs) - len(captured.buffers)
     if any(place < users for place in captured.mutations.values()):
@@ -74,19 +76,18 @@ def mutations_of(captured: Captured) -> Mapping[int, torch.Tensor]:
             what="the program changes one of its inputs in place",
             hint="return the new value instead; the original program is used",
         )
-    return {
-        output: captured.buffers[place - users] for output, place in captured.mutations.items()
-    }
+    return {output: captured.buffers[place - users] for output, place in captured.mutations.items()}
 
 
 SMALL_BYTES: Final = 1 << 16
-"""Constants up to this size are timed with as they are: scalars, masks, scales and shifts."""
+"""Constants of up to this size (scalars, masks, scales and shifts) have their true values while
+kernels are timed."""
 
 
 def small_constants(
     captured: Captured, graph: EGraph, steps: Sequence[PlanStep], most_bytes: int = SMALL_BYTES
 ) -> dict[Kernel, dict[int, torch.Tensor]]:
-    """The values of the small constants of steps, by the numbers of the arguments."""
+    """The values of the small constants that steps read: kernel -> argument's number -> value."""
     refs = dict.fromkeys(
         ref for step in steps for ref in step.constants.values() if ref.type.nbytes <= most_bytes
     )

@@ -1,6 +1,7 @@
-"""What a notebook shows of reports, expressions and programs: HTML.
+"""HTML that a notebook shows for reports, expressions and programs.
 
-Whatever a user has named is text here and never markup. Not here: the page of ``report.to_html``.
+Text that comes from the user (names, rules) is escaped, so it never becomes markup. Not here: the
+page of ``report.to_html``.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-_LONGEST: Final = 20_000  # characters; what is longer is cut, and says so
+# characters; a longer text is cut, and the number of missing characters is shown
+_LONGEST: Final = 20_000
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Rows of a name and a text."""
+    """Return a table of two columns: a name and a text."""
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(_cut(text))}</td></tr>'
@@ -23,12 +25,12 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Lines as they are."""
+    """Return preformatted text."""
     return f"<pre>{escape(_cut(text))}</pre>"
 
 
 def folded(title: str, text: str) -> str:
-    """Lines that a click shows."""
+    """Return a title that unfolds preformatted text at a click."""
     return f"<details><summary>{escape(title)}</summary>{code(text)}</details>"
 
 

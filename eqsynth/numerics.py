@@ -1,5 +1,5 @@
-"""Which rules a search uses: the classes of rounding that a setting of ``numerics`` allows, of
-eqsynth's own files and the user's."""
+"""The rules that a search uses: eqsynth's own and the user's, as far as the setting of ``numerics``
+allows their effect on rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NUMERICS: Final[dict[str, tuple[str, ...]]] = {
     "approx": ("bitwise", "real", "cancels", "approx"),
 }
 
-# What `prove_equal` may use besides: forms that two programs meet in, which nobody computes.
+# Classes of rules that `prove_equal` uses besides. They lead to forms in which two programs meet,
+# but that no program should be computed by.
 _PROOFS: Final[dict[str, tuple[str, ...]]] = {
     "bitwise": (),
     "real": ("proof",),
@@ -29,9 +30,9 @@ Files = Sequence[str | Path] | str | Path
 
 
 def rule_files(files: Files) -> tuple[Path, ...]:
-    """The paths that a user gave, as rules will know them; one alone needs no list. A file of the
-    working directory that has the name of one of eqsynth's own comes with its whole path, so that
-    it isn't taken for it.
+    """The paths of rule files that a user has given, in the form by which rules name their file. A
+    single file needs no list. If a file of the working directory has the same name as one of
+    eqsynth's own rule files, its absolute path is returned, so that the two aren't confused.
 
     >>> [str(path) for path in rule_files("./mine.egg")]
     ['mine.egg']
@@ -41,17 +42,15 @@ def rule_files(files: Files) -> tuple[Path, ...]:
     return tuple(p.absolute() if str(p) in DEFAULT_FILES and p.exists() else p for p in paths)
 
 
-def rules_of(
-    files: Files, numerics: str, *, where: str, proving: bool = False
-) -> RuleSet:
-    """eqsynth's rules and those of the user's files, as far as ``numerics`` allows.
+def rules_of(files: Files, numerics: str, *, where: str, proving: bool = False) -> RuleSet:
+    """Load eqsynth's rules and those of the user's files, and keep those that ``numerics`` allows.
 
     Args:
         where: the function that the user called.
-        proving: also the rules that hold over the reals and serve proofs alone.
+        proving: keep the rules that serve proofs alone, too.
 
     Raises:
-        EqsynthError: no such class of ``numerics``.
+        EqsynthError: ``numerics`` is none of the known classes.
         RuleError: a file can't be used.
     """
     if numerics not in NUMERICS:

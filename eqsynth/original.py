@@ -1,6 +1,8 @@
-"""The original program: what is timed and checked against, and what is used if nothing is better.
+"""The original program. The compiled program is timed and checked against it, and it is used if
+nothing faster is found.
 
-A module is itself; an expression is what plain torch makes of it, operator by operator.
+The original of a module is the module itself; the original of an expression is a program that runs
+each of its operators through torch.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ from eqsynth.lower.weights import tensor_at
 from eqsynth.lowered import lowered
 from eqsynth.report import WHOLE, Report
 
-# How many draws of random inputs are tried on an expression.
+# Draws of random inputs that are tried on an expression, at most.
 _TRIES = 8
 
 
 @dataclass
 class Original:
-    """See the module.
+    """The original program and its example inputs.
 
     Attributes:
-        module: None for an expression.
-        args, kwargs: the example arguments; of an expression, random inputs.
-        own: a program made of an expression owns its constants.
-        place: where it runs, and what is made of it.
+        module: the user's module; None for an expression.
+        args, kwargs: the example arguments; for an expression, random inputs.
+        own: whether a program made of an expression has copies of its constants.
+        place: the device that the original and the programs made of it run on.
     """
 
     captured: Captured
@@ -62,11 +64,11 @@ class Original:
             self.args = self.place.to(random_inputs(self.captured.program))
 
     def try_inputs(self) -> None:
-        """Looks for random inputs that an expression takes: one that divides integers raises for
-        some.
+        """Draw random inputs until the expression accepts them: an expression that divides integers
+        raises if a divisor is 0.
 
         Raises:
-            LoweringError: none were found.
+            LoweringError: the expression accepts none of the draws.
         """
         if self.module is not None or not self.captured.opaque:
             return
@@ -87,13 +89,13 @@ class Original:
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """Called as the user calls it."""
+        """The original as a function of the user's arguments."""
         if self.module is None:
             return self._plain(Report())
         return self.module if self.place.device == HOST else _as_the_user_calls(self.module)
 
     def program(self, report: Report) -> CompiledProgram:
-        """The original as a CompiledProgram; ``report.reason`` says why."""
+        """Return the original as a CompiledProgram; ``report.reason`` says why it is used."""
         if self.module is None:
             report.original_is_kept(sum(w.numel() for w in self.captured.weights.values()))
             return self._plain(report)
@@ -107,10 +109,11 @@ class Original:
         return CompiledProgram.from_module(module, report, why, given, plain=plain)
 
     def on_its_device(self, module: torch.nn.Module | None) -> Original:
-        """The original where its place is, of what was captured on the host.
+        """Return the original on the device of its place, made of an original that was captured on
+        the host.
 
         Args:
-            module: as the user gave it; a copy, where it lies elsewhere.
+            module: the user's module. It is copied if it is on another device.
         """
         if module is None:
             return self
@@ -124,7 +127,8 @@ class Original:
         return replace(self, captured=captured, module=module, args=args, kwargs=kwargs)
 
     def refuse_nan(self) -> None:
-        """A sum with NaN in it has no order in which it is right: such a program stays as it is.
+        """Refuse weights that hold NaN: the result of a program with NaN may depend on the order of
+        its operations, so no other program is equal to it.
 
         Raises:
             LoweringError: a weight holds NaN.
@@ -140,17 +144,18 @@ class Original:
                 )
 
     def leaves(self) -> Sequence[Any]:
-        """The example arguments, one by one."""
+        """The example arguments as a flat list."""
         return tree_flatten((self.args, dict(self.kwargs)))[0]
 
     def flat(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call`` as a function of :meth:`leaves`; itself, where its arguments are in a row."""
+        """Return ``call`` as a function of the flat list :meth:`leaves`; ``call`` itself if its
+        arguments are flat already."""
         flat = Flat(call, self.args, self.kwargs)
         in_a_row = not self.kwargs and len(flat.leaves) == len(self.args)
         return call if in_a_row and all(map(_is, flat.leaves, self.args)) else flat
 
     def _plain(self, report: Report) -> CompiledProgram:
-        """Every operator through torch, as it stands."""
+        """Return a program that runs each operator through torch."""
         program = self.captured.program
         graph = unsaturated(program.outputs, "original")
         backends = (TorchBackend(ported(self.captured.opaque, self.place)),)
@@ -168,7 +173,7 @@ class Original:
 def on_host(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A copy of a module, and its arguments, where programs are captured.
+    """Return copies of a module and of its arguments on the CPU, where programs are captured.
 
     Raises:
         CaptureError: the module can't be copied.
@@ -188,7 +193,9 @@ def on_host(
 
 
 def _as_the_user_calls(module: torch.nn.Module) -> Callable[..., Any]:
-    """A module on a GPU may make tensors there by ``torch.set_default_device("cuda")``."""
+    """Wrap a module on a GPU so that it runs under the user's default device: after
+    ``torch.set_default_device("cuda")``, ``torch.zeros(3)`` in the module has to be made on the
+    GPU."""
     users = users_default()
     if isinstance(users, nullcontext):
         return module

@@ -1,16 +1,17 @@
-"""The ways in which a model can be run: eqsynth, and what a user may have instead of it.
+"""The engines that can run a model: eqsynth, and the alternatives that a user has (torch eager,
+Inductor, ONNX Runtime, OpenVINO).
 
-Each engine lives in a process of its own (``executor.Worker``) that is asked to ``prepare`` a model
-once and then, whenever it has its turn, to ``take_turn`` and send the samples back. So
+Each engine runs in a process of its own (``executor.Worker``). The process is asked to ``prepare``
+a model once, and to ``take_turn`` whenever the engine is to be timed. Reasons for one process each:
 
-- an engine's settings (Inductor's ``freezing`` is global), thread pools and allocator meet no other
-  engine's: several OpenMP runtimes and TBB in one process are neither what a user has nor fair;
-- an engine that crashes, hangs or can't take the model costs its own column only;
-- the clock runs in the engine's process, so that no sample holds the pipe.
+- An engine's settings (Inductor's ``freezing`` is global), thread pools and allocator don't affect
+  other engines. Several OpenMP runtimes and TBB in one process would neither be fair nor be what a
+  user has.
+- An engine that crashes, hangs or can't run the model loses its own column only.
+- The clock runs in the engine's process, so no sample includes the pipe between processes.
 
-All compute with the same number of threads, each by its fastest ordinary way of calling: inputs in
-place, results left where the engine puts them. Which engine has its turn when is in
-``side_by_side.py``.
+All engines use the same number of threads, and are called in their fastest ordinary way: inputs in
+place, results left where the engine puts them. Not here: the order of turns (``side_by_side.py``).
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ OURS: Final = "eqsynth"
 
 @dataclass(frozen=True)
 class Given:
-    """A model and the arguments that it is timed with.
+    """A model, and the arguments that it is timed with.
 
     Attributes:
-        onnx: the model's own ONNX file, if it has come from one.
+        onnx: the model's own ONNX file, if the model was read from one.
     """
 
     module: nn.Module
@@ -60,8 +61,9 @@ class Given:
     onnx: Path | None = None
 
     def caller(self, function: Callable[..., Any]) -> Callable[[], Any]:
-        """A call of a function as the model is called. An argument that a call makes grow (a KV
-        cache) is copied for each, by every engine."""
+        """Return a function without arguments that calls ``function`` as the model is called.
+        Arguments that a call changes (a KV cache that grows) are copied before each call, for every
+        engine."""
         given = self.args, dict(self.kwargs)
         if not holds(given):
             return lambda: function(*self.args, **self.kwargs)
@@ -80,18 +82,19 @@ class Given:
 
 
 Build = Callable[[], Given]
-"""Makes the model, the same in each process: a module-level function, or a ``partial`` of one."""
+"""A function that makes the model, the same one in each process: a module-level function, or a
+``partial`` of one."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in one engine.
+    """A model that one engine has loaded.
 
     Attributes:
-        call: runs it once; this is timed.
-        results: runs it once, and gives its flat results.
-        facts: what the engine tells of its preparation, as plain data.
-        rules: the rules of the derivation, if the engine has any.
+        call: runs the model once; this function is timed.
+        results: runs the model once, and returns its results as a flat list.
+        facts: figures of the preparation, as plain data.
+        rules: returns the rules of the derivation, if the engine has one.
     """
 
     call: Callable[[], object]
@@ -102,11 +105,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Engine:
-    """``load(given, threads)`` runs in the engine's process; it is found there by name.
+    """An engine by name. Its function ``load(given, threads)`` runs in the engine's process.
 
     Attributes:
         modules: what must be importable for the engine to count as installed.
-        packages: distributions whose versions stand in the results.
+        packages: distributions whose versions are shown with the results.
     """
 
     name: str
@@ -121,7 +124,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an engine answers once it is ready; ``once_s`` is about what a warm call takes."""
+    """The answer of an engine that is ready: its results, and ``once_s``, the time of a call after
+    warming up."""
 
     results: Arrays
     facts: Mapping[str, Any]
@@ -134,9 +138,9 @@ _loaded: Loaded | None = None
 
 
 def prepare(engine: Engine, build: Build, threads: int) -> Prepared:
-    """Loads a model into this process, which then belongs to the engine."""
+    """Load a model into this process, which belongs to this engine from now on."""
     global _loaded
-    # Exporters and compilers warn of much that says nothing about the result.
+    # The warnings of exporters and compilers don't concern the result.
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
@@ -154,19 +158,19 @@ def prepare(engine: Engine, build: Build, threads: int) -> Prepared:
 
 
 def take_turn(block: int) -> list[float]:
-    """Seconds of each of ``block`` calls, after one that is not counted."""
+    """Return the seconds of each of ``block`` calls. One call before them isn't counted."""
     assert _loaded is not None, "prepare comes first"
     return timing.take_turn(_loaded.call, block)
 
 
 def rules() -> list[str]:
-    """Names of the rules that the loaded program rests on."""
+    """The names of the rules that the loaded program was derived by."""
     assert _loaded is not None, "prepare comes first"
     return list(_loaded.rules())
 
 
 def reference(build: Build) -> Arrays:
-    """The results of torch eager in float64, which every engine is held against."""
+    """Return the results of torch eager in float64, against which every engine is checked."""
     given = build()
 
     def exact(x: torch.Tensor) -> torch.Tensor:
@@ -179,7 +183,8 @@ def reference(build: Build) -> Arrays:
 
 
 def arrays(results: object) -> Arrays:
-    """The tensors of a result as arrays of their own; bfloat16, which NumPy lacks, as float32."""
+    """Copy the tensors of a result to NumPy arrays. bfloat16, which NumPy lacks, is converted to
+    float32."""
     leaves = tree_leaves(Opening().opened(results))
     tensors = (leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor))
     return [(x.float() if x.dtype == torch.bfloat16 else x).cpu().numpy().copy() for x in tensors]
@@ -194,8 +199,8 @@ def load_eqsynth(
     engines: tuple[str, ...] | None = None,
     time_limit_s: float = 120.0,
 ) -> Loaded:
-    """This project, with the engines that are installed, or with those that are named; the facts
-    are those of the report."""
+    """Optimize by eqsynth, with the installed engines or with the named ones. The facts come from
+    the report."""
     begin = time.perf_counter()
     program = optimize(
         given.module, given.args, example_kwargs=dict(given.kwargs) or None, engines=engines,
@@ -219,19 +224,22 @@ def load_eqsynth(
 
 
 def load_written(given: Given, threads: int, path: Path) -> Loaded:
-    """A program that ``eqsynth optimize`` has written; its report is a text, so there are no
-    facts."""
+    """Load a program that ``eqsynth optimize`` has written. It has no facts, since its report is
+    saved as text."""
     call = given.caller(load(path))
     return Loaded(call, lambda: arrays(call()))
 
 
-# Steps that every derivation has: what a term means, and its canonical form.
+# Steps that every derivation has, and that say nothing of this one: definitions and canonical
+# forms.
 _EVERYDAY = frozenset({"definition", "view", "reduction", "canonical-form", "derived-form"})
 
 
 def rules_by_use(program: CompiledProgram) -> tuple[str, ...]:
-    """The rules of the derivation of the result, most used first, everyday ones aside."""
-    # Of the lemmas, not of the chain: an unrolled network's chain is too long to be written out.
+    """The rules of the derivation of the result, the most used first, without those of
+    ``_EVERYDAY``."""
+    # Counted in the lemmas and not in the chain of programs, which is too long to be written out
+    # for an unrolled network.
     lemmas = getattr(program.explain(), "lemmas", ())
     tensors = (lemma for lemma in lemmas if isinstance(lemma.terms[0], Tensor))
     used = Counter(link.rule for lemma in tensors for link in lemma.links if link.rule)
@@ -239,13 +247,13 @@ def rules_by_use(program: CompiledProgram) -> tuple[str, ...]:
 
 
 def load_eager(given: Given, threads: int) -> Loaded:
-    """The module as it is."""
+    """Run the module by torch eager."""
     call = given.caller(given.module)
     return Loaded(call, lambda: arrays(call()))
 
 
 def load_inductor(given: Given, threads: int) -> Loaded:
-    """torch.compile with frozen weights: folded, and packed for oneDNN."""
+    """Compile by ``torch.compile`` with frozen weights: they are folded, and packed for oneDNN."""
     from torch._inductor import config
 
     config.freezing = True
@@ -256,7 +264,8 @@ def load_inductor(given: Given, threads: int) -> Loaded:
 
 
 def load_onnxruntime(given: Given, threads: int) -> Loaded:
-    """ONNX Runtime's CPU provider, every graph optimization on, inputs and results bound."""
+    """Load into ONNX Runtime's CPU provider, with all graph optimizations, and with inputs and
+    results bound."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -283,7 +292,8 @@ def load_onnxruntime(given: Given, threads: int) -> Loaded:
 
 
 def load_openvino(given: Given, threads: int) -> Loaded:
-    """OpenVINO's CPU plugin, for latency, in fp32: by default it may take bfloat16."""
+    """Load into OpenVINO's CPU plugin, for latency and in float32: by default it may compute in
+    bfloat16."""
     import openvino
 
     core = openvino.Core()
@@ -311,7 +321,8 @@ def load_openvino(given: Given, threads: int) -> Loaded:
 
 
 def onnx_file(given: Given, directory: str) -> str:
-    """The model as an ONNX file: its own, or one that torch exports into a directory."""
+    """Return the path of the model's own ONNX file, or of one that torch exports into
+    ``directory``."""
     if given.onnx is not None:
         return str(given.onnx)
     path = Path(directory) / "model.onnx"
@@ -322,7 +333,7 @@ def onnx_file(given: Given, directory: str) -> str:
 
 
 EXPORT: Final = ("onnx", "onnxscript")
-"""What torch's export to ONNX needs."""
+"""The packages that torch's export to ONNX needs."""
 
 ENGINES: Final = (
     Engine(OURS, load_eqsynth),

@@ -1,13 +1,13 @@
-"""Programs for a device that isn't at hand: a plan by its profile, to be saved and carried there.
+"""Plan a program for a device that isn't here, by the device's profile, and save it for use there.
 
     program = plan(module, (x,), target=eqsynth.extract.carried.read("h100.json"))
     print(program)
     program.report
     eqsynth.save(program, "program.eqsynth")
 
-Saturation and selection are those of ``optimize``, which calls this, under the costs of the
-device's profile; nothing is timed, checked or raced here. Not here: kernels and libraries of the
-device (``lower/cuda``), what runs on this machine (``pipeline.py``).
+Saturation and selection are those of ``optimize``, which calls :func:`plan`, under the costs of the
+device's profile. Nothing is timed, checked or raced. Not here: kernels and libraries of the device
+(``lower/cuda``), programs that run on this machine (``pipeline.py``).
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def plan(
     certify: bool = False,
     load: Callable[..., Any] | None = None,
 ) -> CompiledProgram:
-    """A program for a GPU that needn't be here, by its profile. ``str`` of it is a line a step: the
-    kernel, the layouts, the result's type.
+    """Return a program for a GPU that needn't be here, planned by its profile. ``str(program)`` has
+    a line for each step: the kernel, the layouts, the result's type.
 
     Args:
         program: a module in evaluation mode, or an expression.
-        target: the device. Its profile's times are used where there are some, imported by
-            ``Profile.import_from``; else the peaks decide.
-        rules, numerics, certify: as ``optimize`` has them.
-        load: makes the generated kernels run on this machine; None where the program is carried
-            elsewhere, and can't be called here.
+        target: the device. Its profile's measured times are used if it has some
+            (``Profile.import_from``); otherwise kernels are estimated by the peaks.
+        rules, numerics, certify: as for ``optimize``.
+        load: makes the generated kernels run on this machine; None if the program is carried to
+            another machine, and can't be called here.
 
     Raises:
-        EqsynthError: no profile of a GPU is given.
+        EqsynthError: the target is missing, or isn't a GPU.
         CaptureError: the module can't be captured.
         LoweringError: a kernel has no code.
         CertificateError: a certificate fails.
@@ -114,9 +114,9 @@ def plan(
 
 
 def _expected_s(costs: CostModel, kernel: Kernel) -> float:
-    """What a kernel is taken to cost. By its roofline alone a generated contraction would be as
-    fast as the library's: where it has no time, it is taken to be as far from it as kernels may be.
-    """
+    """The seconds that a kernel is expected to take. The roofline estimates a generated contraction
+    as fast as the library's. So an unmeasured generated kernel is charged ``DOUBT`` times its
+    roofline estimate, as far as kernels may be from it."""
     seconds = costs(kernel)
     if not kernel.generated or costs.measured(kernel):
         return seconds

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal, or nothing where there is none."""
+"""A progress bar on the terminal, or nothing if there is no terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """One line on standard error: the stage, how far it is, the time, what there is to say of it.
+    """One line on standard error: the stage, the bar, the elapsed time, and a text such as the best
+    time so far.
 
     Args:
-        show: None shows it if standard error is a terminal.
+        show: None shows the line if standard error is a terminal.
     """
 
     def __init__(self, show: bool | None = None) -> None:
@@ -28,11 +29,12 @@ class Progress:
             self._task = self._bar.add_task("capture", total=None, told="")
 
     def stage(self, name: str) -> None:
+        """Start a stage: show its name, and set the bar to 0."""
         if self._bar is not None:
             self._bar.update(self._task, description=name, completed=0, total=None, told="")
 
     def told(self, text: str) -> None:
-        """Says something of the stage, such as the best so far."""
+        """Show a text for the present stage, such as the best time so far."""
         if self._bar is not None:
             self._bar.update(self._task, told=text)
 
