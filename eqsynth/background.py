@@ -93,7 +93,7 @@ class _Jobs:
         self._lock = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
-        # the last thread that was started; it may have ended
+        # The last thread that was started; it may have ended.
         self._last: threading.Thread | None = None
         self._worker: Worker | None = None
         self._closing = False

@@ -410,7 +410,7 @@ class Program:
             now = inputs[n]
             if now is not weight or version_of(now) != version or now.data_ptr() != pointer:
                 return True
-        # no weight has moved, so the samples may be read at the old addresses
+        # No weight has moved, so the samples may be read at the old addresses.
         return self._samples.changed()
 
     def __call__(self, *inputs: torch.Tensor) -> Any:

@@ -1,9 +1,10 @@
-"""The pipeline: a program in, a faster program that was checked out. It reads as one line:
+"""``optimize``: capture a program, search for a faster one, and check it. All stages in a row:
 
 capture -> cut -> saturate -> stitch -> extract -> lower -> check -> race against the original.
 
-Whatever goes wrong on the way costs speed, not the result: the original program is always a
-candidate, and what comes back when a stage gives up.
+Whatever goes wrong on the way costs speed, never the result: the original program is a candidate in
+every stage, and is returned if a stage gives up. Not here: the stages after the capture
+(``running.py``).
 """
 
 from __future__ import annotations
@@ -61,8 +62,14 @@ if TYPE_CHECKING:
 
 @host_by_default
 def optimize(
-    program: torch.nn.Module | ExportedProgram | Expr | Sequence[Expr] | str | os.PathLike[str]
-    | bytes | ModelProto,
+    program: torch.nn.Module
+    | ExportedProgram
+    | Expr
+    | Sequence[Expr]
+    | str
+    | os.PathLike[str]
+    | bytes
+    | ModelProto,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -84,65 +91,71 @@ def optimize(
     like: CompiledProgram | Route | None = None,
     progress: bool | None = None,
 ) -> CompiledProgram:
-    """A faster program that computes the same.
+    """Return a faster program that computes the same.
 
     Args:
-        program: a module in evaluation mode, an expression of ``eqsynth.input`` and
-            ``eqsynth.weight``, an ONNX model (a path, the bytes of a file, or a ``ModelProto``), or
+        program: a module in evaluation mode; an expression of ``eqsynth.input`` and
+            ``eqsynth.weight``; an ONNX model (a path, the bytes of a file, or a ``ModelProto``); or
             a program of ``torch.export``, or the path of its file (``.pt2``).
-        example_inputs: positional arguments of the module, as tensors of the shapes and dtypes
-            that it will be called with. Those of an ONNX model may be left out where it tells all
-            sizes.
-        example_kwargs: arguments that it will be called with by name. What is left out has its
-            default, and dicts may come in any order of keys where the module allows it.
-        target: what the program will run on: ``cpu``, ``cuda`` (a GPU that is here), or a device by
-            the profile that ``eqsynth profile --device`` has written: a file, its name once it was
-            read, or a ``Target``. By default what holds the module's weights and the example
-            inputs. Of a device that isn't here the program is planned by its profile, and can't be
-            called, but saved and loaded there. On a GPU constants are the program's own, engines
-            aren't asked, and what takes objects that hold tensors stays as it is.
-        rules: a further rule file or several (paths), loaded after eqsynth's own.
-        objective: ``time`` on the target, or ``flops``.
-        time_limit_s: bounds the call: capture, saturation, selection, measuring, what engines
-            compile, and the race. At the end of it what was found until then is used, by estimates
-            where nothing was measured; the report says which. Up to a quarter of it is left for
-            the check and the race. What is too long all the same comes on top: of the capture what
-            exceeds half of the limit, a check of a slow module (it is called some 60 times), one
-            kernel, or one region on ONNX Runtime or OpenVINO, that is being compiled, ``certify``
-            and ``tune``. A module whose single call takes longer (and over 5 s) stays as it is.
-            ``float("inf")`` is no limit.
+        example_inputs: positional arguments of the module, as tensors of the shapes and dtypes that
+            it will be called with. They may be left out for an ONNX model that states all sizes.
+        example_kwargs: arguments that the module will be called with by name. Arguments that are
+            left out have their defaults. Dicts may come in any order of keys if the module allows
+            it.
+        target: the device that the program will run on: ``cpu``, ``cuda`` (a GPU of this machine),
+            or a device described by the profile that ``eqsynth profile --device`` has written (a
+            file, its name once it was read, or a ``Target``). By default the device that has the
+            module's weights and the example inputs. For a device that isn't here, the program is
+            planned by its profile; it can't be called here, but can be saved and loaded there. On a
+            GPU, constants are always the program's own, engines aren't used, and a module that
+            takes objects holding tensors isn't optimized.
+        rules: one rule file or several (paths), loaded after eqsynth's own.
+        objective: what is made small: ``time`` on the target, or ``flops``.
+        time_limit_s: seconds for the whole call: capture, saturation, selection, measuring,
+            compiling for engines, and the race. When they are over, the best program so far is
+            used, chosen by estimates if kernels weren't measured; the report says which. Up to a
+            quarter of the limit is kept for the check and the race. These parts may exceed the
+            limit: a capture, by what it takes over half of the limit; the check of a slow module
+            (about 60 calls); one kernel that is being compiled, or one region on ONNX Runtime or
+            OpenVINO; ``certify``; and ``tune``. A module whose single call takes longer than the
+            limit (and over 5 s) isn't optimized. ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
-        memory_limit: bytes of address space of the saturation worker, of the constants that a
-            compiled program may keep, and of each value that it computes: a program with a larger
-            one, as ``x.expand(1 << 36, 3)``, stays as it is unless a plan goes round it.
-        numerics: what a rule may do to rounding: ``bitwise``, ``real`` (another order of
-            operations), ``cancels`` (may lose digits), ``approx``.
+        memory_limit: bytes that each of these may take: the address space of the saturation worker,
+            the constants that a compiled program keeps, and any single value that it computes. A
+            program with a larger value, such as ``x.expand(1 << 36, 3)``, isn't optimized unless a
+            plan avoids this value.
+        numerics: the change of rounding that rules may make: ``bitwise`` (none), ``real`` (another
+            order of operations), ``cancels`` (may lose digits), ``approx``.
         check: compare the result with the original on several kinds of random inputs. If they
-            differ by more than rounding explains, the original comes back, the report has the
-            ``reason``, and an ``EquivalenceWarning`` tells it too.
-        strict: raise ``EquivalenceError`` instead.
-        explain: log the matches, so that ``explain()`` can show the steps.
-        certify: check each equality that the search has united by itself, on data, without the code
-            that has found it (``eqsynth.certificates``); ``report.certified`` counts them. If one
-            fails, it is as if the result differed. The time comes on top of the limit.
-        engines: what else than eqsynth's own kernels may run parts of the program, or all of it,
-            where it measures faster: ``inductor`` (torch's compiler; takes seconds to try),
-            ``onnxruntime``, ``openvino``; those that are installed. By default what
-            ``EQSYNTH_ENGINES`` lists, or all; ``()`` for none.
-        own_constants: the program owns its constants: nothing of it aliases the module's weights,
-            and it computes with the weights of now until ``CompiledProgram.refresh`` gives it new
-            ones. Else weights that are used as they stand are shared with the module, which saves
-            their memory, and a call after a weight has changed raises ``WeightError``.
-        tune: seconds, beyond the time limit, in which other schedules are tried for the generated
-            kernels that weigh most. All times are kept: what was interrupted goes on the next time.
-        peak_memory: bytes that a program may need: its inputs, its constants, and the values that
-            live at once (``report.peak_memory_bytes``; not what a library's kernel takes while it
-            runs, and results that are held from call to call). The fastest plan that needs no more
-            is used; where none is found the original runs as it is, whatever it needs, and the
-            report has the ``reason``. Engines don't tell what they need, and aren't asked then.
-        like: a program that was found for other sizes, or its ``report.route``. Nothing is searched
-            then: the rules that fired make the e-graph of these sizes, and its plan is the same as
-            far as sizes don't count. Where there is none, the search goes as always.
+            differ by more than rounding explains, the original is returned, the report has the
+            ``reason``, and an ``EquivalenceWarning`` is given.
+        strict: raise ``EquivalenceError`` instead of warning.
+        explain: log the matches of rules, so that ``explain()`` can show the steps.
+        certify: check each equality that the search has used, on data and without the code that has
+            found it (``eqsynth.certificates``); ``report.certified`` counts them. If a certificate
+            fails, this is treated as a result that differs. The time comes on top of the limit.
+        engines: engines, besides eqsynth's own kernels, that may run parts of the program or all of
+            it if they measure faster: ``inductor`` (torch's compiler; takes seconds to try),
+            ``onnxruntime``, ``openvino``. By default the engines that ``EQSYNTH_ENGINES`` lists, or
+            all that are installed; ``()`` for none.
+        own_constants: the program has copies of its constants: it shares no memory with the
+            module's weights, and computes with the present weights until
+            ``CompiledProgram.refresh`` gives it new ones. With False, weights that are used
+            unchanged are shared with the module, which saves memory; a call after a weight has
+            changed raises ``WeightError``.
+        tune: seconds, beyond the time limit, for trying other schedules of the generated kernels
+            that take most time. All measured times are kept, so that a later call continues an
+            interrupted tuning.
+        peak_memory: bytes that a program may need: inputs, constants, and the values that live at
+            the same time (``report.peak_memory_bytes``). Not counted are the memory that a
+            library's kernel takes while it runs, and results that the caller keeps. The fastest
+            plan within the bound is used. If none is found, the original is returned, whatever it
+            needs, and the report has the ``reason``. Engines aren't used, since they don't say how
+            much they need.
+        like: a program that was found for other sizes, or its ``report.route``. Then nothing is
+            searched: the rules that fired for the other sizes make the e-graph for these, and the
+            plan takes the same choices as far as sizes don't matter. If there is no such plan, the
+            search runs as usual.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
@@ -152,7 +165,7 @@ def optimize(
     Raises:
         EqsynthError: an argument is wrong, or the inputs don't fit the module.
         CaptureError, UnsupportedOperatorError: an ONNX model is damaged, or has an operator that
-            nothing here can run.
+            can't be run.
         RuleError: a rule file can't be used.
         EquivalenceError: with ``strict``, the result differs from the original (a fault, not a
             matter of rounding), or a certificate fails (``CertificateError``).
@@ -197,7 +210,8 @@ def optimize(
         if module is not None:
             limits = settings.memory_limit, settings.time_limit_s
             if kind != CPU:
-                # What is captured is a copy on the host; it is held against the module where it is.
+                # A copy of the module on the host is captured; the compiled program is checked
+                # against the module on its device.
                 module, args, kwargs = on_host(module, args, kwargs)
             with users_default() if kind == CPU else nullcontext():
                 module, args, kwargs = opened(module, args, kwargs, *limits)
@@ -252,16 +266,18 @@ def optimize(
 
 
 def _tensors(program: object, *given: object) -> list[torch.Tensor]:
-    """Weights and example inputs."""
+    """The module's weights and all tensors among the example inputs."""
     held = program if isinstance(program, torch.nn.Module) else torch.nn.Module()
     leaves = (leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
     return [*held.parameters(), *held.buffers(), *leaves]
 
 
 def _route_of(like: object) -> Route | None:
-    """
+    """Return the route that the argument ``like`` means, or None.
+
     Raises:
-        EqsynthError: it is no program, or one that was loaded, whose plan isn't known.
+        EqsynthError: ``like`` isn't a program of ``optimize``, or it was loaded from a file, which
+            has no plan.
     """
     found = getattr(like.report, "route", like) if isinstance(like, CompiledProgram) else like
     if found is None or isinstance(found, Route):

@@ -1,4 +1,7 @@
-"""Proving that two programs are equal, by the rules."""
+"""Prove that two programs are equal, by the rules.
+
+prove_equal((a @ b) @ c, a @ (b @ c))    ->   proved, and the derivation by explain()
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,23 @@ from eqsynth.numerics import Files, rules_of
 from eqsynth.serving import WorkerError
 from eqsynth.settings import positive, whole
 
-# Seconds that looking for data on which two programs differ may take.
+# Seconds that the search for data on which two programs differ may take.
 _COMPARED_S: Final = 15.0
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The answer of :func:`prove_equal`: true if the programs were proved equal.
+    """The answer of :func:`prove_equal`. It is true if the programs were proved equal.
 
     Attributes:
         stop: ``proved``, or why the search ended (``saturated``, ``deadline``, ``node_limit``, …).
             Without a proof the programs may still be equal.
-        counterexample: data on which they differ, where the search found no proof and some was
-            found.
-        samples: on how many samples they are equal, where neither was found.
-        certified: what became of the certificates of the search, where they were asked for. If one
-            fails nothing is proved.
+        counterexample: data on which the programs differ. It is looked for if there is no proof;
+            None if none was found.
+        samples: the number of samples on which the programs are equal, if there is neither a proof
+            nor a counterexample.
+        certified: the result of checking the certificates of the search, if ``certify`` was set. If
+            a certificate fails, nothing is proved.
 
     >>> import eqsynth
     >>> x = eqsynth.input("x", (2,))
@@ -73,7 +77,7 @@ class Proof:
         return notebook.code(str(self)) + proved
 
     def explain(self) -> Explanation | NoExplanation:
-        """The steps from the first program to the second."""
+        """The steps of the derivation from the first program to the second."""
         if not self or self.meeting is None:
             return NoExplanation(str(self))
         derivation = Derivation()
@@ -93,19 +97,20 @@ def prove_equal(
     memory_limit: int = 4 << 30,
     certify: bool = False,
 ) -> Proof:
-    """Searches for a derivation of ``right`` from ``left``, or of both from each other.
+    """Search for a derivation of ``right`` from ``left``: both programs are rewritten until they
+    meet.
 
-    Inputs and weights of the same name are the same tensor in both. Equal means over the real
-    numbers, wherever both sides are defined: ``sqrt(x) * sqrt(x)`` is x, of which the left side
-    says nothing below 0.
+    Inputs and weights of the same name are the same tensor in both programs. Equal means: over the
+    real numbers, wherever both sides are defined. So ``sqrt(x) * sqrt(x)`` equals x, since the left
+    side is undefined below 0.
 
     Args:
-        certify: check each equality that the search has united by itself, on data, without the
-            code that has found it (``eqsynth.certificates``). The time comes on top of the limit.
+        certify: check each equality that the search has used, on data and without the code that has
+            found it (``eqsynth.certificates``). This takes time beyond the limit.
 
     Raises:
         EqsynthError: a limit is no positive number.
-        ShapeError: the programs have other numbers or types of outputs.
+        ShapeError: the programs differ in the number or the types of their outputs.
         RuleError: a rule file can't be used.
         SaturationError: a rule was caught being unsound, or the engine failed on it.
 
@@ -134,19 +139,17 @@ def prove_equal(
     limits = Limits(node_limit, time_limit_s)
     with borrowed(memory_limit=memory_limit) as worker:
         try:
-            meeting = worker.run(
-                meet, *outputs, loaded, limits, timeout_s=time_limit_s + 10
-            )
+            meeting = worker.run(meet, *outputs, loaded, limits, timeout_s=time_limit_s + 10)
         except WorkerError as error:
             return Proof(f"worker {error.reason}")
         except (RuleError, SaturationError):
             raise
         except Exception as error:
-            # Whatever it is, it is confined to the worker; nothing was proved.
+            # The error stays in the worker, and nothing was proved.
             return Proof(f"{type(error).__name__}: {str(error)[:200]}")
         found: Counterexample | int = 0
         if not meeting.proved:
-            # What can't be evaluated in time, or at all, says nothing.
+            # An evaluation that fails or takes too long says nothing about equality.
             with suppress(Exception):
                 found = worker.run(compare, *outputs, timeout_s=_COMPARED_S)
     known = found if isinstance(found, Counterexample) else None

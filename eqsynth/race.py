@@ -1,6 +1,6 @@
-"""The compiled program against the original, timed in turns.
+"""Time the compiled program and the original in turns.
 
-Not here: what is done with the loser (``pipeline.py``).
+Not here: which of the two is used afterwards (``running.py``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from eqsynth.extract.timing import Clock, Timing, time_interleaved, wall_s
 
 @dataclass(frozen=True)
 class Race:
-    """What was timed: the original, and the compiled program."""
+    """The times of the original (``before``) and of the compiled program (``after``)."""
 
     before: Timing
     after: Timing
 
     @property
     def won(self) -> bool:
-        """Faster by more than noise: clearly at the median, or at the lower quartile, which
-        another busy process disturbs less."""
+        """Whether the compiled program is faster by more than noise. Either its median is lower and
+        the quartiles don't overlap, or its median is lower by 3%, or its median is lower at all and
+        its lower quartile, which other busy processes disturb less, is lower by 10%."""
         before, after = self.before, self.after
         return after.median_s < before.median_s and (
             after.q3_s < before.q1_s
@@ -33,11 +34,11 @@ class Race:
         )
 
 
-# What a race takes on a quiet machine at most, unless single calls are longer.
+# Seconds of a race at most, on a quiet machine and with short calls.
 _LONGEST_S = 1.3
 _PAUSE_S = 0.02
-# When a race is over early: after so many turns each, of which the slowest of the one took less
-# than the fastest of the other by so much.
+# A race ends early if, after this many turns each, the slowest turn of one program took less than
+# this part of the fastest turn of the other.
 _CLEAR_TURNS = 4
 _CLEAR_RATIO = 0.8
 
@@ -48,7 +49,8 @@ def race(
     seconds: float = _LONGEST_S,
     clock: Clock = wall_s,
 ) -> Race:
-    """Times both, in turns, for about so many seconds; less where it is clear who is faster."""
+    """Time both programs in turns for about ``seconds``, or less if it is clear before which one is
+    faster."""
     with torch.no_grad():
         original()
         once = clock(original, 1)
@@ -59,7 +61,7 @@ def race(
             repeats=rounds,
             block=max(1, min(50, int(turn_s / max(once, 1e-6)))),
             pause_s=_PAUSE_S,
-            # Where threads stall, what took 50 ms may take seconds.
+            # If threads stall, a turn of 50 ms may take seconds.
             turn_s=5 * turn_s,
             limit_s=2 * seconds,
             clock=clock,
@@ -69,11 +71,13 @@ def race(
 
 
 def is_clear(turns: Mapping[str, Sequence[Sequence[float]]]) -> bool:
-    """Whether the medians of all turns of the one lie below all of the other's, by a fifth.
+    """Whether all turns of one program, by their medians, took less than 0.8 of each turn of the
+    other.
 
-    Of programs that take the same time, four turns each fall in such an order in one race of 35. To
-    be a fifth apart as well, each turn of the one and no turn of the other would have to be
-    disturbed, though they alternate. A race that is less clear goes on.
+    Four turns each of two equally fast programs fall into such an order, without the factor, in one
+    race of 35. To be a factor of 0.8 apart as well, something would have to disturb every turn of
+    one program and no turn of the other, though the turns alternate. A race that isn't clear goes
+    on.
 
     >>> is_clear({"before": [[2.0, 9.0, 2.1]] * 4, "after": [[1.0]] * 4})
     True

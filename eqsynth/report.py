@@ -1,4 +1,10 @@
-"""What an optimization did, as data and as a table."""
+"""The report of an optimization: figures as data, and as a table.
+
+    program.report.speedup       # 1.8
+    print(program.report)        # a row for each figure
+
+Not here: the page of HTML, which ``report.page`` draws.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +33,28 @@ if TYPE_CHECKING:
 
 
 WHOLE = ("", "saturated", "rounds", "growth")
-"""Ends of a search that weren't forced on it."""
+"""Values of ``stop`` for a search that ended by itself, and was not cut short by a limit."""
 
 _REGIONS = 16
-"""Regions that the table has a row for."""
+"""The most regions that the table has rows for."""
 
 _WIDE = 150
-"""Characters of such a row."""
+"""The most characters of a region's row."""
 
 SCATTER = 1.3
-"""From this ratio of the quartiles on the report warns that timings scatter."""
+"""If the third quartile of a program's times is more than this factor above the first, the report
+warns that the times scatter."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of a program that was timed in its place.
+    """The time of one step of a program, measured while the whole program runs.
 
     Attributes:
-        what: the operator, and where it stands in the user's model.
-        kernel: what runs it.
-        replaced: the original's operators that it stands for.
-        replaced_s: what these take one by one through torch; None if that isn't known.
+        what: the operator, and its place in the user's model.
+        kernel: the kernel that runs the step.
+        replaced: the operators of the original that the step replaces.
+        replaced_s: the time of these operators, each run by torch; None if it isn't known.
     """
 
     what: str
@@ -58,7 +65,8 @@ class StepTime:
 
     @property
     def excess_s(self) -> float:
-        """What it takes over what it replaced; 0 if that isn't known."""
+        """The time of the step minus the time of the operators that it replaced; 0 if that isn't
+        known."""
         return 0.0 if self.replaced_s is None else self.time_s - self.replaced_s
 
     def __str__(self) -> str:
@@ -70,13 +78,13 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Graph:
-    """One of the graphs that torch captures a module as.
+    """One of several graphs that torch captures a module as.
 
     Attributes:
-        operators: how many it has.
-        backends: what runs it: the implementations of eqsynth's kernels, ``inductor``,
-            or ``torch`` where neither was ready in its time.
-        explanation: why eqsynth's program is equal to it; empty where there is none.
+        operators: the number of operators.
+        backends: the backends that run the graph: implementations of eqsynth's kernels,
+            ``inductor``, or ``torch`` if neither of them was ready in time.
+        explanation: why eqsynth's program is equal to the graph; empty if eqsynth doesn't run it.
     """
 
     operators: int
@@ -92,7 +100,8 @@ class Graph:
 
 
 class Drawn(Protocol):
-    """What tells a report's program part by part; it is made when it is asked for."""
+    """The drawing of a report's program. Called with the report it returns the page; ``regions``
+    returns the rows of the regions. Both are computed when they are called."""
 
     def __call__(self, report: Report) -> str: ...
 
@@ -101,56 +110,59 @@ class Drawn(Protocol):
 
 @dataclass
 class Report:
-    """Figures of one optimization. Times are medians of interleaved runs.
+    """The figures of one optimization. Times are medians of interleaved runs.
 
     Attributes:
-        quartiles_s: first and third quartile of ``before``, ``after`` and ``candidate``.
-        candidate_time_s: of the best program that was found, also if the original was kept.
-        predicted_s: what its kernels take together by themselves, as they were measured or
-            estimated.
-        why_not: where the original was kept because nothing was faster: the steps of the candidate
-            that took most over what they replaced.
-        flops_before, flops_after: a multiply-add counts as two; what is constant counts nothing.
-        bytes_before, bytes_after: arguments and results of every operator.
-        parameters: elements of the constants that the compiled program keeps, or of the original's
-            parameters and buffers where it is kept.
-        constant_bytes: of the constants that the program holds for itself: as they are, and as
-            kernels have packed them.
-        peak_memory_bytes: constants, inputs and the values that live at once; 0, which is not
-            known, where the original is kept.
+        quartiles_s: first and third quartile of the times of ``before``, ``after`` and
+            ``candidate``.
+        candidate_time_s: time of the best program that was found, even if the original was kept.
+        predicted_s: sum of the times of its kernels, each measured or estimated by itself.
+        why_not: if the original was kept because nothing was faster: the steps of the candidate
+            that took most over the operators that they replaced.
+        flops_before, flops_after: a multiply-add counts as two; operators on constants count
+            nothing.
+        bytes_before, bytes_after: bytes of the arguments and results of all operators.
+        parameters: elements of the constants that the compiled program keeps; elements of the
+            original's parameters and buffers if the original is kept.
+        constant_bytes: bytes of the constants that the program has copies of, including those that
+            kernels have packed in a layout of their own.
+        peak_memory_bytes: bytes of constants, inputs and the values that live at the same time; 0
+            (not known) if the original is kept.
         error_rel: largest difference to the original over the largest value.
-        digits_lost: kind of inputs -> the largest difference to the original relative to the
-            largest value of its row, where that is more than rounding explains. Only where the
-            user's ``numerics`` allows it; such a program is used.
+        digits_lost: kind of inputs -> the largest difference to the original over the largest value
+            of its row, for kinds whose difference is more than rounding explains. Only a program
+            found with ``numerics`` of ``cancels`` or ``approx`` may have entries and be used.
         stop: why the search ended: ``saturated``, ``rounds``, ``node_limit``, ``deadline``, …; or
-            why there was none: ``capture``, ``unsteady`` (the original differs from itself),
-            ``graphs`` (there was one for each of several).
-        backend: what runs: the kernels' implementations, or ``original``.
-        kernels_estimated: kernels of the plan that there was no time to measure.
-        gap: what part of its time another choice among eqsynth's own kernels could save at most, by
-            what was timed and estimated; None where no bound is known that is worth telling.
-        certified: what became of the certificates of what the search has united, where they were
-            asked for (``certify``).
-        growth: phase of saturation -> e-nodes at its end, of all segments.
-        own_rules: names of the user's rules, which are told before eqsynth's.
-        remembered_plan: the plan was chosen before, by the times that the profile still holds; the
-            rounds and kernels that are counted are those of now, none. Where its program lost the
-            race against the original, it is the plan of the ``reason``.
+            why there was no search: ``capture`` (the capture failed), ``unsteady`` (the original
+            gives different results for the same inputs), ``graphs`` (each of several graphs was
+            searched by itself).
+        backend: the implementations of the kernels that run, or ``original``.
+        kernels_estimated: number of kernels of the plan that there was no time to measure.
+        gap: the largest part of its time that another choice among eqsynth's own kernels could
+            save, by the measured and estimated times; None if no useful bound is known.
+        certified: the result of checking the certificates of the search, if ``certify`` was set.
+        growth: phase of saturation -> number of e-nodes at its end, over all segments.
+        own_rules: names of the user's rules, which are listed before eqsynth's.
+        remembered_plan: the plan was found by an earlier search, and the times in the profile still
+            lead to it. ``rounds`` and the counts of kernels are then 0, since they count this
+            search. If the program lost the race against the original, ``reason`` speaks of this
+            plan.
         followed: the plan is that of another program, for other sizes; nothing was searched.
-        route: the plan without its sizes, which ``optimize(like=…)`` follows; None where the
-            original is kept because nothing was searched.
-        opaque_share: part of the time spent in operators that eqsynth doesn't know, measured in
-            the program that was found.
-        operator_times: seconds of the original's operators and of the program's, in their places;
-            measured where time is the objective and a faster program was found.
-        stages_s: seconds of each stage; ``capture`` comes before the time limit begins. ``measure``
-            is what extraction has waited for the times of kernels.
-        tuned: what tuning has come to, by kernel, with the space around the best point.
-        reason: why the original was kept, if it was.
-        several_graphs: the module isn't captured as one graph; it may be as several, which
-            ``graphs`` has where these run.
-        page: draws the report and tells its regions; None where no program was captured.
-        engine_refused: why the plan with regions on engines was given up, if it was.
+        route: the plan without its sizes, which ``optimize(like=…)`` follows; None if nothing was
+            searched.
+        opaque_share: part of the time that the program spends in operators that eqsynth doesn't
+            know.
+        operator_times: seconds of the original's operators and of the program's steps, measured
+            while the whole program runs. Measured if time is the objective and a faster program was
+            found.
+        stages_s: seconds of each stage. ``capture`` comes before the time limit begins. ``measure``
+            is the time that extraction has waited for measurements of kernels.
+        tuned: the results of tuning, by kernel, with the points around the best one.
+        reason: why the original was kept; empty if it wasn't.
+        several_graphs: the module can't be captured as one graph, but perhaps as several; if these
+            run, they are in ``graphs``.
+        page: draws the report and lists its regions; None if no program was captured.
+        engine_refused: why the plan with regions on engines was given up; empty if it wasn't.
     """
 
     time_before_s: float = 0.0
@@ -202,7 +214,7 @@ class Report:
     page: Drawn | None = field(default=None, repr=False, compare=False)
 
     def count_before(self, program: Program) -> None:
-        """FLOPs and bytes of a program as it was captured."""
+        """Count FLOPs and bytes of the captured program."""
         terms = [t for t in program.terms() if not t.constant]
         self.flops_before = sum(map(flops, terms))
         self.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
@@ -210,7 +222,7 @@ class Report:
     def count_after(
         self, plan: Plan, constants: Mapping[str, torch.Tensor], constant_bytes: int
     ) -> None:
-        """FLOPs, bytes, memory and backends of the program that is run."""
+        """Count FLOPs, bytes, memory and backends of the compiled program."""
         moving = [s for s in plan.steps if s.kernel.implementation != "torch.view"]
         self.flops_after = sum(flops(s.kernel.term) for s in moving)
         self.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
@@ -222,15 +234,16 @@ class Report:
         self.predicted_s = sum(step.cost_s for step in plan.steps)
 
     def part(self, stage: str, name: str, seconds: float) -> None:
-        """So many seconds of a stage are a stage of their own."""
+        """Move ``seconds`` of a stage to a stage of its own: ``part("extract",
+        "measure", 2.0)``."""
         rest = self.stages_s[stage] - seconds
         self.stages_s = {**self.stages_s, stage: rest, name: seconds}
 
     def timed(self, before: Timing, candidate: Timing, kept: bool) -> None:
-        """What the race found.
+        """Record the times of the race.
 
         Args:
-            kept: the original stays: what runs after is what ran before.
+            kept: whether the original is kept, so that the time after is the time before.
         """
         after = before if kept else candidate
         self.time_before_s, self.time_after_s = before.median_s, after.median_s
@@ -240,7 +253,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes figures of the report doubtful."""
+        """Why figures of the report may be wrong."""
         loose = [
             name
             for name, (low, high) in self.quartiles_s.items()
@@ -255,8 +268,8 @@ class Report:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Backend -> the part of the program's time that its kernels take in their places, the
-        largest first; empty where that wasn't measured (``operator_times``)."""
+        """Backend -> part of the program's time that its kernels take, the largest first; empty if
+        ``operator_times`` weren't measured."""
         times = self.operator_times
         found: dict[str, float] = {}
         for value, seconds in times.after.items():
@@ -272,20 +285,23 @@ class Report:
 
     @property
     def regions(self) -> list[tuple[str, str]]:
-        """A row for each region of the program, those that are equal once: ``replaced`` or
-        ``kept``; then its operators before and after, where it stands in the user's model, its
-        milliseconds before and after (in their places, where they were measured and no engine runs
-        it within a larger part), and the rules by which it was replaced. None where the
-        original runs. Asked for the first time, the search's log is replayed: a second or so."""
+        """A row for each distinct region of the program: ``replaced`` or ``kept``, and a text with
+        its operators before and after, its place in the user's model, its milliseconds before and
+        after, and the rules by which it was replaced. A row has milliseconds if they were measured
+        and no engine runs the region as a part of a larger one. Empty if the original runs.
+
+        The first access replays the search's log, which takes about a second.
+        """
         if self.page is None or self.backend == "original":
             return []
         try:
             return self.page.regions()
-        except EquivalenceError as fault:  # explain() raises it; the table is printed
+        # only explain() raises this error; the table is printed all the same
+        except EquivalenceError as fault:
             return [("regions", str(fault).partition("\n")[0])]
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table's rows, as text. What was never found out has no row."""
+        """The rows of the table, as text. A figure that isn't known has no row."""
         raced, captured = self.time_before_s > 0, self.bytes_before > 0 or self.segments > 0
         parts = (
             self._time_rows() if raced else [],
@@ -337,12 +353,12 @@ class Report:
         return ", ".join(f"{part:.1e} on {kind} inputs" for kind, part in self.digits_lost.items())
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one page that needs nothing else: the program, what was changed, the plan, side by
-        side; what hovers over a line sees what became of it; and where the time went.
+        """Write a page that needs no other files: the original program, the changes and the plan
+        side by side (hovering over a line shows what became of it), and the times of the parts.
 
         Raises:
-            EqsynthError: there was no program to draw.
-            EquivalenceError: the log doesn't contain what makes the programs equal.
+            EqsynthError: there is no program to draw.
+            EquivalenceError: the log lacks the steps that make the programs equal.
             FileError: the file can't be written.
         """
         if self.page is None:
@@ -357,7 +373,8 @@ class Report:
             place.write_text(page, encoding="utf-8")
 
     def original_is_kept(self, parameters: int) -> None:
-        """Figures of what runs are those of the original, which holds nothing for itself.
+        """Set the figures of the program that runs to those of the original, which has no constants
+        of its own.
 
         Args:
             parameters: elements of the module's parameters and buffers.
@@ -413,7 +430,7 @@ class Report:
 
 
 def _longest(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """So many rows that a screen has room for them."""
+    """The first rows of the regions, as many as a screen has room for, each cut to a line."""
     told = [(name, text if len(text) <= _WIDE else f"{text[: _WIDE - 2]} …") for name, text in rows]
     left = len(told) - _REGIONS
     return [*told[:_REGIONS], ("regions", f"{left} more: report.regions")] if left > 1 else told

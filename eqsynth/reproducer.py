@@ -1,8 +1,11 @@
-"""A script that shows a failure by itself, and the tensors that it needs, in the cache directory.
+"""Scripts that reproduce failures, and the tensors that they need, in the cache directory.
 
-A script holds the graph as text, the arguments of ``optimize``, and by what torch computed in the
-thread that failed (autocast and its like); its tensors lie beside it and are read as data. Only the
-last ones are kept. Not here: what counts as a failure.
+    reproducers/3f2a….py    the graph as Python text, the arguments of ``optimize``, torch's state
+    reproducers/3f2a….pt    weights and inputs, read as data (never as code)
+
+torch's state (autocast, default dtype, …: ``ambient.py``) is that of the thread that failed. Only
+the most recent failures are kept. Not here: which errors count as failures
+(``compile_backend.py``).
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from eqsynth import kept
 from eqsynth.ambient import Ambient
 from eqsynth.written import written
 
-_KEPT: Final = 20  # failures
+_KEPT: Final = 20  # failures that are kept
 _MOST_BYTES: Final = 512 << 20
-"""Of the tensors of one failure; larger ones are drawn again by the script."""
+"""The most bytes of tensors that are saved for one failure. Tensors beyond it are drawn at random
+by the script."""
 
 _HEAD: Final = '''\
 """What eqsynth fails on. The tensors lie beside this file.
@@ -66,7 +70,7 @@ with torch.no_grad(), {autocast}:
 print(program.report)
 '''
 
-_CLASS: Final = '''\
+_CLASS: Final = """\
 class {name}(torch.nn.Module):
     def __init__(self, weights):
         super().__init__()
@@ -76,7 +80,7 @@ class {name}(torch.nn.Module):
             else:
                 self.register_buffer(name, value)
 {children}
-{forward}'''
+{forward}"""
 
 
 def write(
@@ -85,16 +89,14 @@ def write(
     options: Mapping[str, Any],
     error: BaseException,
 ) -> Path | None:
-    """Keeps a failure; the script's path, or None where it can't be told by a script."""
+    """Save a failure. Return the script's path, or None if no script can express the failure."""
     try:
         return _written(module, inputs, _script(module, options, error))
     except (_UntoldError, OSError, RuntimeError):  # a full disk is a RuntimeError of torch's
         return None
 
 
-def _written(
-    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], text: str
-) -> Path:
+def _written(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], text: str) -> Path:
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     left = _MOST_BYTES
     tensors: dict[str, Any] = {"weights": {}, "inputs": []}
@@ -115,7 +117,7 @@ def _written(
 
 
 class _UntoldError(Exception):
-    """A graph that no text says."""
+    """The graph can't be written as text."""
 
 
 def _script(module: torch.fx.GraphModule, options: Mapping[str, Any], error: BaseException) -> str:
@@ -140,7 +142,8 @@ def _script(module: torch.fx.GraphModule, options: Mapping[str, Any], error: Bas
 
 
 def _literal(value: object) -> object:
-    """A value of an option as one that its ``repr`` says; the class ``_UntoldError`` for none."""
+    """Return an option's value in a form that its ``repr`` restores (a path becomes a string), or
+    the class ``_UntoldError`` if there is no such form."""
     if isinstance(value, os.PathLike):
         return str(value)
     if isinstance(value, list | tuple):
@@ -152,7 +155,7 @@ def _literal(value: object) -> object:
 
 
 def _classes(name: str, module: torch.nn.Module, imports: dict[str, str]) -> list[str]:
-    """A class for a graph, after those for the graphs in it."""
+    """The class of a graph as Python text, after the classes of the graphs inside it."""
     if not isinstance(module, torch.fx.GraphModule):
         raise _UntoldError
     found, lines = [], []
@@ -170,7 +173,7 @@ def _classes(name: str, module: torch.nn.Module, imports: dict[str, str]) -> lis
 
 
 def _import(name: str, value: object) -> str:
-    """The statement that gives a global of a graph's code its value."""
+    """The statement that defines a global name that a graph's code uses: ``import torch``."""
     if isinstance(value, float):
         return f"{name} = float({str(value)!r})"
     if isinstance(value, types.ModuleType):
@@ -184,12 +187,14 @@ def _import(name: str, value: object) -> str:
 
 
 def _plain(value: torch.Tensor, left: int) -> tuple[Any, int]:
-    """A tensor to be kept, and the bytes that are left; its shape and dtype if it is too large."""
+    """Return a tensor to save, and how many bytes are left after it. For a tensor that is too
+    large, return its shape and dtype instead."""
     size = value.numel() * value.element_size()
     if size > left:
         return (tuple(value.shape), value.dtype), left
     if value.untyped_storage().nbytes() > 2 * size + 4096:
-        value = value.detach().clone()  # a small part of a large tensor
+        # a view of a small part of a large tensor: saving it would save the whole
+        value = value.detach().clone()
     if isinstance(value, torch.nn.Parameter):
         return value, left - size
     return value.detach(), left - size

@@ -1,8 +1,8 @@
-"""One optimization: a search, and what becomes of the plan that it finds.
+"""One optimization after the capture: the search, and the races that its plan has to win.
 
 search -> lower -> check -> race against the program of own kernels -> race against the original.
 
-Not here: how a program is captured, and what is refused before (``pipeline.py``); the search itself
+Not here: capturing a program, and refusing programs (``pipeline.py``); the search itself
 (``searching.py``).
 """
 
@@ -47,25 +47,27 @@ from eqsynth.searching import Search, Searched
 from eqsynth.settings import Settings
 from eqsynth.why_not import operator_times, why_not
 
-# Calls of a program of which the steps are timed one by one, for the explanation and the report, at
-# least; no step is where these take longer than what is left of the limit, and than this.
+# Steps are timed one by one, for the explanation and the report, in at least this many calls. They
+# aren't timed if these calls would take longer than the rest of the time limit and longer than this
+# many seconds.
 _TOLD_CALLS, _LONG_S = 2, 1.0
 
-# Seconds of a race that tells programs apart; how many calls of the original the check takes.
+# Seconds that a race needs to tell two programs apart; calls of the original in a check.
 _RACE_S, _CHECK_CALLS = 0.3, 60
 
 
 @dataclass
 class Run:
-    """One optimization on its way; the stages fill the report.
+    """One optimization; its stages fill the report.
 
     Attributes:
-        begin: what the monotonic clock said when the time limit began: when ``optimize`` was
-            called, or later, since a module that took long to capture is searched for half of the
-            time all the same.
-        route: of the plan that is to be followed.
-        search: what has made the e-graph; set before anything is lowered.
-        built: the fastest program that was built to be timed, its plan, and the seconds it took.
+        begin: the monotonic clock at the start of the time limit. This is when ``optimize`` was
+            called; or later, if the capture took more than half of the limit, so that half of the
+            limit is always left for the search.
+        route: the route of a plan to follow, or None.
+        search: the search; set before anything is lowered.
+        built: the fastest program that was built for timing a plan: the plan, the program, and its
+            seconds.
     """
 
     settings: Settings
@@ -83,6 +85,7 @@ class Run:
         self.begin = max(self.begin, time.monotonic() - self.settings.time_limit_s / 2)
 
     def pipeline(self) -> CompiledProgram:
+        """Run all stages, and return the compiled program or the original."""
         self.report.count_before(self.captured.program)
         telling.captured(self.captured, self.report)
         self.original.refuse_nan()
@@ -110,14 +113,15 @@ class Run:
         except (LoweringError, Mismatch) as error:
             if used.plan is own.plan:
                 raise
-            # An engine that is wrong, or that doesn't build here, costs its part of the plan.
+            # An engine's region is wrong or doesn't build: use the plan of eqsynth's own kernels.
             telling.refused("regions on engines", error)
             self.report.engine_refused = str(error)
             settle(None, False)
             used, settle = own, Searched.settle
             compiled = self._built(graph, own)
             self._check(compiled)
-        self.built = None  # the search knows this run: the loser's constants would outlive it
+        # The search refers to this run, so a losing program's constants would stay in memory.
+        self.built = None
         with self._stage("race"), unchanged(self.captured.buffers):
             result = self._race(graph, used.plan, compiled)
         settle(searched.found if used is found else searched.own, result is compiled)
@@ -126,25 +130,26 @@ class Run:
 
     @property
     def _end(self) -> float:
-        """What the monotonic clock says when the time limit is over."""
+        """The monotonic clock at the end of the time limit."""
         return self.begin + self.settings.time_limit_s
 
     def _race_s(self) -> float:
-        """Seconds for a race: half of those that are left, as many as tell the two apart at
-        least."""
+        """Seconds for a race: half of the seconds that are left, but at least as many as a race
+        needs to tell two programs apart."""
         most_s = _RACE_S + 0.1 * self.settings.time_limit_s
         return max(_RACE_S, min(most_s, (self._end - time.monotonic()) / 2))
 
     def _closing_s(self) -> float:
-        """Seconds of the limit that are left for the check and the race, by what a call of the
-        original takes; a quarter of it at most."""
+        """Seconds of the limit to leave for the check and the race, by the time of a call of the
+        original; a quarter of the limit at most."""
         quarter_s = self.settings.time_limit_s / 4
         if math.isinf(quarter_s):
             return 0.0
         race_s = _RACE_S + 0.1 * self.settings.time_limit_s
         check_s = 0.0
         if self.settings.check and race_s < quarter_s:
-            # On copies of the inputs: a module that changes them is refused later.
+            # The call runs on copies of the inputs, since a module that changes its inputs is
+            # refused only later.
             values = self.original.args, dict(self.original.kwargs)
             call = partial(results, self.original.call, values, self.captured.buffers)
             check_s = _CHECK_CALLS * self.original.place.clock(call, 1)
@@ -171,7 +176,7 @@ class Run:
         return searched
 
     def _built(self, graph: EGraph, found: Extraction) -> CompiledProgram:
-        """The program of a plan.
+        """Lower a plan to a program.
 
         Raises:
             LoweringError: a kernel doesn't build, or the program needs too much memory.
@@ -191,10 +196,10 @@ class Run:
         return compiled
 
     def _check(self, compiled: CompiledProgram) -> None:
-        """Holds the program against the original.
+        """Compare the program with the original, if the user wants it.
 
         Raises:
-            Mismatch: they differ.
+            Mismatch: they differ by more than rounding explains.
         """
         with self._stage("check"):
             if self.settings.check:
@@ -203,6 +208,7 @@ class Run:
                 stage.hold(compiled, self.original)
 
     def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
+        """Lower a plan, or return the program in ``built`` if it runs the same kernels."""
         if self.built is not None and self.built[0].runs_as(plan):
             return self.built[1]
         captured, original = self.captured, self.original
@@ -225,6 +231,7 @@ class Run:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
+        """Time the block as a stage of the report, and show it on the progress bar."""
         begin = time.monotonic()
         self.bar.stage(name)
         yield
@@ -232,8 +239,9 @@ class Run:
         self.report.stages_s = {**self.report.stages_s, name: spent}
 
     def _in_place(self, graph: EGraph, plan: Plan, until: float) -> InPlace | None:
-        """What a plan takes, and its kernels where they stand; None where it doesn't build. Of the
-        programs that were built the fastest is kept, since it is the one that will be used."""
+        """Build a plan's program and time it, and each of its kernels as a step of the whole
+        program; None if the program doesn't build. The fastest of these programs is kept in
+        ``built``, since it is the likely result."""
         args, kwargs = self.original.args, self.original.kwargs
         with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
             compiled = self._lowered(graph, plan)
@@ -247,15 +255,16 @@ class Run:
         return None
 
     def _needs(self, graph: EGraph, plan: Plan) -> float:
-        """Bytes of a plan's program; infinite where it doesn't build."""
+        """The bytes that a plan's program needs; infinite if it doesn't build."""
         with suppress(LoweringError):
             return plan.peak_bytes() + self._lowered(graph, plan).constant_bytes()
         return math.inf
 
     def _engines_win(self, own: Extraction, compiled: CompiledProgram) -> bool:
-        """Whether the program with regions on engines is faster than that of eqsynth's own kernels,
-        where this was built to be timed. What chose between them were times that
-        were taken one after the other, of a region and of kernels, minutes apart."""
+        """Whether the program with regions on engines is faster than the program of eqsynth's own
+        kernels, if the latter was built for timing. Extraction chose between the two by times of
+        single regions and kernels that were measured minutes apart, so the whole programs are raced
+        here."""
         if self.built is None or not self.built[0].runs_as(own.plan):
             return True
         args, kwargs, mine = self.original.args, self.original.kwargs, self.built[1]
@@ -270,7 +279,8 @@ class Run:
         return result.won
 
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
-        """Times both; the original stays unless the other is faster by more than the noise."""
+        """Race the program against the original. Return the original unless the program is faster
+        by more than the noise (or time isn't the objective)."""
         args, kwargs, original = self.original.args, self.original.kwargs, self.original.call
         compiled.opens = isinstance(original, Opened)
         result = race(
@@ -301,8 +311,9 @@ class Run:
         return self.original.program(self.report)
 
     def _as_called(self, function: Callable[..., object]) -> Callable[[], object]:
-        """A call as the user makes it. A call may change objects that hold tensors (a cache grows),
-        so that each gets objects of its own, which costs both that are raced the same."""
+        """Return a function that calls ``function`` with the user's arguments. If arguments hold
+        tensors in objects that a call may change (a cache grows), each call gets fresh objects,
+        which costs both sides of a race the same."""
         args, kwargs = self.original.args, self.original.kwargs
         if not isinstance(self.original.module, Opened):
             return lambda: function(*args, **kwargs)
@@ -316,7 +327,7 @@ class Run:
     # ---- parts ---------------------------------------------------------------------
 
     def _explanation(self, graph: EGraph, plan: Plan) -> Callable[[], object]:
-        """Made when it is asked for: the logs are replayed then."""
+        """Return a function that computes the explanation of a plan by replaying the logs."""
         why = partial(
             explain_plan,
             self.captured.program,

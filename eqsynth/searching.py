@@ -1,7 +1,9 @@
-"""The search of one optimization: the e-graph, and the plan that is extracted from it.
+"""The search of one optimization: from the program to its e-graph, and to the plan extracted from
+it.
 
-A search for a program of which another one was found for other sizes follows that one's route first
-(``extract/route.py``). Not here: what is made of the plan (``pipeline.py``).
+With ``optimize(like=…)`` the route of a plan for other sizes is followed first
+(``extract/route.py``); nothing is searched if that leads to a plan. Not here: lowering, checking
+and racing the plan (``running.py``).
 """
 
 from __future__ import annotations
@@ -40,20 +42,21 @@ from eqsynth.rules import RuleSet
 from eqsynth.segmented import Saturation
 from eqsynth.settings import Settings
 
-# Seconds that a worker takes to load its libraries at least: with less time none is begun.
+# Seconds that a worker needs to load its libraries. With a shorter limit no worker is started.
 _LOADING_S = 1.0
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        graph: of the whole program.
+        graph: the e-graph of the whole program.
         own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
-        settle: is told which of the two is used, and whether it was faster than the original; keeps
-            it. Of None, where an engine was wrong, it keeps nothing.
-        route: of the plan.
+        settle: a function to call with the plan that is used, and whether it was faster than the
+            original; it stores the choice for later searches. Called with None (an engine was
+            wrong) it deletes a stored choice.
+        route: the route of the plan.
     """
 
     graph: EGraph
@@ -65,14 +68,14 @@ class Searched:
 
 @dataclass
 class Search:
-    """Stages of a search; they fill the report.
+    """The stages of a search; they fill the report.
 
     Attributes:
-        end: what the monotonic clock says when the search has to have ended.
-        run: builds a plan of an e-graph and times it, and its kernels in their places.
-        needs: bytes that the program of a plan of an e-graph needs.
-        segments: of the program, once there is an e-graph.
-        graphs: of the segments, by their keys.
+        end: the monotonic clock at which the search has to be over.
+        run: builds a plan's program and times it, and its kernels as steps of it.
+        needs: returns the bytes that a plan's program needs.
+        segments: the segments of the program, once they are saturated.
+        graphs: the e-graphs of the segments, by the segments' keys.
     """
 
     captured: Captured
@@ -89,7 +92,7 @@ class Search:
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
     def follow(self, route: Route) -> Searched | None:
-        """The plan that a route leads to; None where it leads nowhere."""
+        """Return the plan that a route leads to; None if it can't be followed for these sizes."""
         graph = self._saturated(self.rules.only(route.rules), lambda _segments: None)
         target = self.original.target
         backends = backends_of(target, self.captured.opaque)
@@ -107,16 +110,18 @@ class Search:
         return Searched(graph, *plans, route)
 
     def saturate(self) -> EGraph:
-        """The e-graph of the whole program; engines are asked for the original meanwhile."""
+        """Return the e-graph of the whole program. While the worker saturates, engines compile the
+        original for timing."""
         settings, measurer = self.settings, self.measurer
         timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
-        # Kernels wait for the worker while it compiles: no longer than the e-graph takes, or a
-        # quarter of the time.
+        # Kernels can't be measured while the measurer's worker compiles for the engines. So these
+        # compilations may take a quarter of the time limit at most.
         begin_s = settings.time_limit_s / 4
         engines = self._engines()
 
         def prepare(segments: Sequence[Segment]) -> None:
-            # Of a program whose e-graphs are remembered, the times mostly are too.
+            # Called only if an e-graph is missing from the cache: if none is, the profile mostly
+            # has the engines' times, too.
             if timing:
                 plain, first = first_asked(self.captured.program, segments, engines, begin_s)
                 self._tell(plain, first, True)
@@ -125,7 +130,7 @@ class Search:
         return self._saturated(self.rules, prepare)
 
     def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], None]) -> EGraph:
-        # Half of the time at most: extraction has to measure with the rest.
+        # Saturation gets half of the time at most; extraction needs the rest for measuring.
         now = time.monotonic()
         end = now + max(0.0, self.end - now) / 2
         saturation = Saturation(self.captured.program, self.settings, rules, self.bar, end, missed)
@@ -146,21 +151,22 @@ class Search:
         return graph
 
     def _tell(self, graph: EGraph, steps: Sequence[PlanStep], whole: bool) -> None:
-        """Which steps are the whole program, and what the small constants of steps are; if they
-        can't be evaluated, the steps can't be built, and whoever builds them says so."""
+        """Tell the measurer which steps are the whole program, and the values of the steps' small
+        constants. If the constants can't be evaluated, the steps can't be built either, and the
+        code that builds them reports it."""
         self.measurer.alone.update(step.kernel for step in steps if whole)
         with suppress(EqsynthError, RuntimeError):
             self.measurer.known |= small_constants(self.captured, graph, steps)
 
     def _engines(self) -> Sequence[Backend]:
-        """Engines that may run a part of the program: none where its memory is bounded, since they
-        don't tell how much they need."""
+        """The engines that may run a part of the program. None if its memory is bounded, since
+        engines don't say how much they need."""
         if self.settings.bounded:
             return ()
         return engines_of(self.settings.engines, self.captured.opaque)
 
     def _bound(self, graph: EGraph) -> Bound | None:
-        """On the memory that a program needs."""
+        """The bound on the memory of programs, or None."""
         if not self.settings.bounded:
             return None
         return Bound(self.settings.peak_memory, partial(self.needs, graph))
@@ -169,10 +175,11 @@ class Search:
         return max(0.0, self.end - time.monotonic())
 
     def extract(self, graph: EGraph) -> Searched:
-        """The plan of least time, or FLOPs."""
+        """Extract the plan of least time, or of fewest FLOPs."""
         target, settings, measurer = self.original.target, self.settings, self.measurer
         settle: Callable[[Extraction | None, bool], None] = Searched.settle
-        # What is chosen from is as many objects as the e-graph, and no garbage.
+        # Extraction makes about as many objects as the e-graph has, and hardly any garbage, so
+        # garbage collection is made rare.
         with closing(Profile(target.key())) as profile, collecting_seldom():
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)
@@ -194,7 +201,8 @@ class Search:
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),
                 )  # fmt: skip
-                # What was chosen is compiled once more then, in this process.
+                # The seconds for compiling the chosen regions and kernels once more, in this
+                # process.
                 again_s = measurer.preparing_s() / max(len(tried), 1) + build_s(own.plan)
                 found = with_engines(
                     graph, own, tried, costs, measurer, max(0.0, self._left_s() - again_s),

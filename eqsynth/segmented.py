@@ -1,7 +1,9 @@
-"""Saturating a program: segment by segment, equal ones once, and the e-graphs stitched together.
+"""Saturate a program segment by segment, equal segments once, and stitch their e-graphs together.
 
-From the last segment to the first: what a segment reads of the one before it says which part of
-that one's result is wanted at all (``egraph/segments.py``).
+    12 equal layers  ->  12 segments, 1 e-graph saturated, 1 e-graph of the whole program
+
+Segments are saturated from the last to the first: a segment may read only a part of an earlier
+segment's result, and then only this part has to be computed (``egraph/segments.py``).
 """
 
 from __future__ import annotations
@@ -24,20 +26,21 @@ from eqsynth.progress import Progress
 from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
 
-# Seconds that a round of rules takes at least: with less time none is begun.
+# Seconds that a round of rules takes at least. With less time left no worker is started.
 _ROUND_S = 0.02
 
 
 @dataclass
 class Saturation:
-    """One program's segments on their way to one e-graph.
+    """The segments of one program, and their e-graphs.
 
     Attributes:
-        end: what the monotonic clock says when segments are left as they are.
-        missed: called with the segments before the first that isn't remembered is saturated.
-        graphs: by the keys of segments.
-        remembered: segments that were saturated before, by any process.
-        certified: what became of the certificates, where they were asked for.
+        end: the monotonic clock after which further segments are left unsaturated.
+        missed: called with all segments, before the first segment that isn't in the cache is
+            saturated.
+        graphs: e-graphs by the keys of segments.
+        remembered: number of segments whose e-graphs came from the cache.
+        certified: the result of checking the certificates, if ``certify`` was set.
     """
 
     program: Program
@@ -52,10 +55,10 @@ class Saturation:
     certified: Certified | None = None
 
     def run(self) -> EGraph:
-        """The e-graph of the whole program.
+        """Return the e-graph of the whole program.
 
         Raises:
-            CertificateError: a certificate fails; ``certified`` has them all.
+            CertificateError: a certificate fails; ``certified`` lists all that do.
         """
         self.segments = cut(self.program)
         self.bar.total(len({segment.key for segment in self.segments}))
@@ -78,7 +81,7 @@ class Saturation:
         return stitch(self.program, self.segments, graphs)
 
     def _certify(self) -> None:
-        """Checks the certificates of every segment, those of remembered ones too."""
+        """Check the certificates of every segment, also of those from the cache."""
         logs = [graph.log for graph in self.graphs.values() if graph.log is not None]
         self.certified = sum((certify(log, self.rules) for log in logs), Certified())
         if self.certified.failures:
@@ -89,7 +92,8 @@ class Saturation:
         return len({segment.key for segment in self.segments})
 
     def _ask_for_parts(self, segment: Segment, place: int) -> None:
-        """Segments before a place of whose result the segment there wants a part only."""
+        """Replace each earlier segment by one that computes only a part of its result, if the
+        segment at ``place`` needs no more."""
         parts = demanded(segment, self.graphs[segment.key])
         for before in range(place):
             made, *others = self.segments[before].outputs
@@ -98,6 +102,7 @@ class Saturation:
                 self.segments[before] = with_part(self.segments[before], part)
 
     def _recalled(self, segment: Segment) -> bool:
+        """Take a segment's e-graph from the cache; return False if it isn't there."""
         known = remembered.load(self._file_of(segment), segment.roots)
         if known is None:
             return False
@@ -113,12 +118,14 @@ class Saturation:
         )
 
     def _saturated(self, worker: Worker | None, segment: Segment, place: int) -> EGraph:
-        """In its share of the time that is left for the segments up to a place."""
+        """Saturate a segment in its share of the time that is left. The time is divided evenly
+        among the distinct segments up to ``place`` that have no e-graph yet."""
         if any(0 in term.shape for root in segment.roots for term in topological([root])):
             return unsaturated(segment.roots, "zero-size dimension")
         missing = {s.key for s in self.segments[: place + 1]} - self.graphs.keys()
         left = (self.end - time.monotonic()) / len(missing)
-        if worker is None or left <= 0:  # a rule that hangs must not do so in each segment
+        # a rule that hangs has used up the time: no further segment tries it
+        if worker is None or left <= 0:
             return unsaturated(segment.roots, "deadline")
         graph = saturate_in_worker(
             worker,

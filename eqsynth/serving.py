@@ -1,6 +1,8 @@
-"""The worker's side of ``executor.py``: takes tasks, runs them, sends what comes of them.
+"""The worker's side of ``executor.py``: read tasks from standard input, run them, and write the
+answers.
 
-A task may hand over what it has so far. Not here: starting, keeping and ending workers.
+A task may send intermediate values before its answer (:func:`hand_over`). Not here: starting,
+keeping and ending workers.
 """
 
 from __future__ import annotations
@@ -20,19 +22,21 @@ from typing import Any, BinaryIO, Final
 
 from eqsynth.errors import EqsynthError
 
-# The size of a message, and whether the task goes on after it.
+# The header of a message: its size in bytes, and whether the task goes on after it.
 HEADER: Final = struct.Struct("<Q?")
 
-# What a process may read at any time. It is told with each task. All other variables are read
-# while a library loads, so a worker that was started with other values is of no use.
+# Environment variables that a process may read at any time. Each task is sent with their present
+# values. All other variables are read while libraries load, so a worker that was started with other
+# values of them can't be used.
 TOLD: Final = ("EQSYNTH_CACHE", "PYTEST_CURRENT_TEST")
 
 
 class WorkerError(EqsynthError):
-    """A worker died or was late; ``reason`` is ``killed``, ``deadline`` or ``memory``.
+    """A worker ended or took too long; ``reason`` is ``killed``, ``deadline`` or ``memory``.
 
     Attributes:
-        status: how the process ended, if it did: its exit status, or the signal's number negated.
+        status: the exit status of the process, or minus the number of the signal that killed it;
+            None if it hasn't ended.
     """
 
     def __init__(
@@ -49,18 +53,18 @@ def _resolve(name: tuple[str, str]) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-# Where answers go; None outside of a worker.
+# The stream that answers are written to; None outside a worker.
 _answers: BinaryIO | None = None
 
 
 def is_worker() -> bool:
-    """Whether this process is one, so that what is handed over goes somewhere."""
+    """Whether this process is a worker, so that :func:`hand_over` has a receiver."""
     return _answers is not None
 
 
 def hand_over(value: Any) -> None:
-    """Called by a task: gives what it has so far to the process that runs it, which keeps the last
-    value. Outside of a worker it does nothing."""
+    """Send an intermediate value of the present task to the process that has submitted it. That
+    process keeps the last one. Outside a worker this does nothing."""
     if _answers is not None:
         _send(_answers, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), goes_on=True)
 
@@ -71,9 +75,9 @@ def _send(answers: BinaryIO, payload: bytes, *, goes_on: bool = False) -> None:
 
 
 def serve(memory_limit: int) -> None:
-    """Runs the tasks that come in, one after the other, until there are no more."""
+    """Run tasks one after another until standard input ends."""
     global _answers
-    # Whatever a library prints must not get between the answers.
+    # Text that libraries print goes to standard error, so that it can't mix with the answers.
     _answers = answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,21 +105,23 @@ def serve(memory_limit: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process when its parent was killed in the middle of a task: nobody waits for it."""
+    """End this process if its parent was killed, even in the middle of a task: nobody waits for the
+    answer."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Also a library that doesn't fit any more, which is an error of importing it."""
+    """Whether an error means that memory has run out. A library that can't be loaded for lack of
+    memory raises ImportError."""
     if isinstance(error, ImportError):
         return not isinstance(error, ModuleNotFoundError)
     return isinstance(error, MemoryError)
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one with its text if it can't cross processes."""
+    """Return the error, or an error with its text if it can't be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""The arguments of ``optimize`` that say how to search, checked."""
+"""The arguments of ``optimize`` that control the search, checked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from eqsynth.lower.places import missing
 
 @dataclass(frozen=True)
 class Settings:
-    """See :func:`eqsynth.optimize`.
+    """Checked arguments of :func:`eqsynth.optimize`, under the same names.
 
     Raises:
-        EqsynthError: a value isn't one of those that are known, or a limit isn't positive.
+        EqsynthError: a value isn't one of the known ones, or a limit isn't positive.
     """
 
     target: str
@@ -83,39 +83,39 @@ class Settings:
 
     @property
     def logs(self) -> bool:
-        """Whether saturation logs what it unites."""
+        """Whether saturation logs the equalities that it adds."""
         return self.explain or self.certify
 
     @property
     def bounded(self) -> bool:
-        """Whether a program may need no more memory than so much."""
+        """Whether the user has bounded the memory of programs (``peak_memory``)."""
         return isfinite(self.peak_memory)
 
     @property
     def value_bytes(self) -> float:
-        """What one value that a program computes may take."""
+        """The most bytes that one value of a program may take."""
         return min(self.memory_limit, self.peak_memory)
 
     @property
     def worker_bytes(self) -> int | None:
-        """Address space that a worker may have; None for no limit."""
+        """The address space of a worker in bytes; None for no limit."""
         return int(self.memory_limit) if self.memory_limit < _ALL else None
 
     @property
     def enodes(self) -> int:
-        """E-nodes of a segment at which saturation stops."""
+        """The number of e-nodes of a segment at which saturation stops."""
         return int(min(self.node_limit, _ALL))
 
 
 def aimed_at(
     target: str | PathLike[str] | Target | None, tensors: Iterable[torch.Tensor]
 ) -> str | Target:
-    """What a user means by ``optimize(target=…)``: a kind of device that is here, or a device by
-    its profile.
+    """Return the device that ``optimize(target=…)`` means: the kind of a device of this machine
+    (``"cuda"``), or a device described by its profile.
 
     Args:
-        target: None for what holds the tensors; a kind; a file that ``eqsynth profile --device``
-            has written, or its name once it was read.
+        target: None for the device that holds the tensors; a kind; a file that ``eqsynth profile
+            --device`` has written, or its name once it was read; or a ``Target``.
         tensors: weights and example inputs.
 
     Raises:
@@ -129,12 +129,14 @@ def aimed_at(
     return carried.read(target)
 
 
-# More than any machine has, and within the numbers that systems take for limits.
+# Bytes that stand for "no limit": more than any machine has, and a number that operating systems
+# accept.
 _ALL = 1 << 62
 
 
 def positive(value: object, name: str, *, where: str) -> None:
-    """Refuses what can't be a limit; ``float("inf")`` is none.
+    """Refuse a limit that isn't a positive number. ``float("inf")``, which means no limit, is
+    allowed.
 
     Args:
         where: the function that the user called.
@@ -151,8 +153,8 @@ def positive(value: object, name: str, *, where: str) -> None:
 
 
 def whole(value: float, name: str, *, where: str) -> None:
-    """Refuses a positive limit that counts things and isn't a whole number: 0.5 would be taken for
-    none of them. ``1e5`` is one, and ``float("inf")`` is no limit.
+    """Refuse a limit on a count that isn't a whole number: 0.5 e-nodes would be rounded down to
+    none. ``1e5`` is whole, and ``float("inf")`` means no limit.
 
     Args:
         where: the function that the user called.
@@ -169,19 +171,19 @@ def whole(value: float, name: str, *, where: str) -> None:
 
 
 FLAGS: Final = ("check", "strict", "explain", "certify", "own_constants", "progress")
-"""Arguments of ``optimize`` that say yes or no."""
+"""Arguments of ``optimize`` that are either True or False."""
 
 
 def flags(values: Mapping[str, object], *, where: str) -> None:
-    """Refuses what is neither ``True`` nor ``False``: ``strict="no"`` would be taken for yes.
+    """Refuse a flag that is neither ``True`` nor ``False``: ``strict="no"`` would count as true.
 
     Args:
-        values: arguments of ``optimize``; those that aren't in :data:`FLAGS` aren't looked at.
+        values: arguments of ``optimize``; only those in :data:`FLAGS` are checked.
         where: the function that the user called.
 
     Raises:
-        EqsynthError: such an argument. ``progress=None`` is fine: whether it is shown is decided by
-            the terminal.
+        EqsynthError: a flag has another value. ``progress=None`` is allowed: a progress bar is then
+            shown on a terminal.
     """
     for name in FLAGS:
         value = values.get(name, False)

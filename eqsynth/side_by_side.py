@@ -1,9 +1,9 @@
-"""One model in several engines, in blocks by turns: who is faster, and is it right?
+"""Time one model in several engines that take turns, and check their results.
 
-A round gives every engine one turn: a pause of 50 ms, one call that is not counted, and a block of
-calls. Not call by call: an engine's idle threads go on spinning after a call and slow whoever
-comes next, and the pause lets them sleep. The first place rotates. What an engine is, and how it
-runs in a process of its own, is in ``peers.py``.
+In a round each engine has one turn: a pause of 50 ms, one call that isn't counted, and a block of
+calls. Engines don't alternate call by call, since an engine's idle threads keep spinning after a
+call and slow the next engine down; in the pause they go to sleep. Each round starts with another
+engine. Not here: the engines themselves, and how they run in processes of their own (``peers.py``).
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from eqsynth.progress import Progress
 REFERENCE: Final = "float64 reference"
 PAUSE_S: Final = 0.05
 BLOCK_S: Final = 0.1
-"""About what the calls of a turn take together, if one doesn't take longer."""
+"""Seconds that the calls of a turn take together, about, unless a single call takes longer."""
 TASK_LIMIT_S: Final = 1800.0
-"""An engine that takes longer to prepare, or for a turn, has failed."""
+"""An engine that takes longer to prepare, or for a turn, counts as failed."""
 _MOST_CALLS: Final = 200
-# A result is wrong if it is further from float64 than this part of the largest value, and also
-# much further than torch eager's: bfloat16 would be off by some 1e-3.
+# A result is wrong if its error against float64, relative to the largest value, is more than this,
+# and also more than this factor times the error of torch eager. A result computed in bfloat16 has
+# an error of about 1e-3, and is wrong.
 _SURE_ERROR: Final = 1e-4
 _EAGER_FACTOR: Final = 16.0
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """What came of it, by engine.
+    """Times and errors by engine.
 
     Attributes:
-        times: of the samples of all turns of an engine that is right, or that nothing could be
-            held against.
-        errors: the largest difference to torch eager in float64 over the largest value. Where the
-            model doesn't run in float64, to eager as it is, which then has no error.
-        failed: why an engine, or the reference, has nothing to show.
-        facts: what eqsynth tells of its optimization.
-        rules: of the derivation of eqsynth's program, if asked for, those most used first.
+        times: times over all turns, of engines whose results are right or couldn't be checked.
+        errors: the largest difference to torch eager in float64, relative to the largest value. If
+            the model doesn't run in float64, the difference to torch eager in the model's own dtype
+            (and eager has the error 0).
+        failed: why an engine, or the reference, has no result.
+        facts: figures of eqsynth's optimization.
+        rules: the rules that eqsynth's program was derived by, if asked for, the most used first.
         unexplained: why there are no rules, if the explanation failed.
     """
 
@@ -69,13 +70,13 @@ def side_by_side(
     explain: bool = False,
     show: bool | None = None,
 ) -> SideBySide:
-    """Times a model in engines, each in a process of its own.
+    """Time a model in several engines, each in a process of its own.
 
     Args:
-        title: what the progress calls it.
-        rounds: turns of each engine.
-        explain: ask for the rules of the derivation, too.
-        show: show progress; by default on a terminal.
+        title: the model's name on the progress bar.
+        rounds: number of turns of each engine.
+        explain: return the rules of the derivation, too.
+        show: show a progress bar; by default on a terminal.
     """
     with ExitStack() as stack:
         bar = stack.enter_context(Progress(show))
@@ -99,7 +100,7 @@ def side_by_side(
 
 
 class _Run:
-    """The processes of one measurement; one that fails is ended, and its reason kept."""
+    """The processes of one comparison. A process that fails is ended, and the reason is kept."""
 
     def __init__(self, stack: ExitStack, threads: int, bar: Progress, title: str) -> None:
         self._stack, self._threads, self._bar, self._title = stack, threads, bar, title
@@ -111,7 +112,8 @@ class _Run:
         self.unexplained: str | None = None
 
     def reference(self, build: Build) -> Arrays | None:
-        """In a process too, with a limit: it may take more memory than there is."""
+        """Compute the results in float64, in a process with a memory limit: the model may need more
+        memory than the machine has."""
         self._bar.stage(f"{self._title}: {REFERENCE}")
         limit = psutil.virtual_memory().available
         with Worker(memory_limit=limit, threads=self._threads) as worker:
@@ -126,9 +128,7 @@ class _Run:
         worker = self._stack.enter_context(Worker(threads=self._threads))
         self._workers[engine.name] = worker
         try:
-            answer = worker.run(
-                peers.prepare, engine, build, self._threads, timeout_s=TASK_LIMIT_S
-            )
+            answer = worker.run(peers.prepare, engine, build, self._threads, timeout_s=TASK_LIMIT_S)
         except Exception as error:
             self.fail(engine.name, _reason(error))
             return
@@ -157,7 +157,8 @@ class _Run:
         self.samples.setdefault(name, []).extend(samples)
 
     def rules(self) -> list[str]:
-        """After the turns: an explanation fills memory."""
+        """Return the rules of eqsynth's derivation. Called after the turns, since an explanation
+        fills memory."""
         if OURS not in self.samples:
             return []
         self._bar.stage(f"{self._title}: explanation")
@@ -174,8 +175,8 @@ class _Run:
 
 
 def relative_error(got: Arrays, expected: Arrays) -> float:
-    """The largest difference over the largest expected value, of all results; infinite where
-    results are missing, have another shape, or aren't finite.
+    """The largest difference over the largest expected value, over all results. Infinite if results
+    are missing, have another shape, or aren't finite.
 
     >>> relative_error([np.array([1.0, 2.5])], [np.array([1.0, 2.0])])
     0.25
@@ -187,13 +188,13 @@ def relative_error(got: Arrays, expected: Arrays) -> float:
         difference = float(np.abs(g.astype(np.float64) - e).max(initial=0.0))
         largest = float(np.abs(e).max(initial=0.0))
         error = difference / largest if largest else difference
-        # NaN compares as not larger: it would pass unseen.
+        # max() would ignore NaN, which compares as not larger.
         worst = max(worst, error) if np.isfinite(error) else float("inf")
     return worst
 
 
 def wrong(errors: Mapping[str, float]) -> list[str]:
-    """The engines whose error is more than rounding in float32.
+    """The engines whose error is more than the rounding of float32 explains.
 
     >>> wrong({"eager": 2e-7, "eqsynth": 3e-3, "openvino": 1e-6})
     ['eqsynth']
@@ -204,6 +205,6 @@ def wrong(errors: Mapping[str, float]) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
-    """One line."""
+    """The error as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}"

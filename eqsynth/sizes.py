@@ -1,7 +1,9 @@
 """A program for each of the sizes that a graph with symbolic sizes is called with, up to a limit.
 
-Sizes that are met once get none, so that the lengths of a growing cache cost no search; nor do
-those beyond the limit. Not here: what finds programs, and graphs (``compile_backend.py``).
+    called with sizes 128, 128, 64, 128, 64    ->    programs for 128 and 64, at their second calls
+
+Sizes that are called only once, such as the lengths of a growing cache, get no program, so they
+cost no search. Not here: the search for a program (``compile_backend.py``).
 """
 
 from __future__ import annotations
@@ -17,21 +19,22 @@ import torch
 Compiled = Callable[..., Any]
 Sizes = tuple[int | torch.Size, ...]
 
-# Sizes of which it is known how often they were met.
+# Sizes whose calls are counted, at most; then counting starts again.
 _REMEMBERED: Final = 4096
 
 
 @dataclass
 class BySize:
-    """Called with a graph's inputs, among them its sizes as numbers.
+    """A graph with symbolic sizes. It is called with the graph's inputs, some of which are sizes.
 
     Attributes:
-        find: makes a program for inputs of these sizes; None if there is none worth having.
-        other: for every size; what runs where there is no program.
-        watched: positions of the inputs that sizes can be read from: numbers, and tensors of which
-            an extent varies.
-        limit: sizes that programs are looked for at most.
-        programs: what was found; ``other`` where nothing was.
+        find: searches for a program for the sizes of these inputs; returns None if there is no
+            faster one.
+        other: runs the graph for all sizes that have no program.
+        watched: positions of the inputs that sizes are read from: numbers, and tensors that have an
+            extent which varies.
+        limit: the most sizes for which programs are searched.
+        programs: programs by size; ``other`` if the search found none.
     """
 
     find: Callable[[Sequence[Any]], Compiled | None]
@@ -55,7 +58,7 @@ class BySize:
 
     def _looked_for(self, sizes: Sizes, inputs: Sequence[Any]) -> Compiled:
         if len(self.programs) >= self.limit or not self._lock.acquire(blocking=False):
-            return self.other  # another thread is at it
+            return self.other  # another thread is searching
         try:
             if len(self._met) >= _REMEMBERED:
                 self._met.clear()

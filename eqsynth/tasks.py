@@ -1,11 +1,12 @@
-"""Where independent tasks run: in processes of this machine, or on the machines of a Ray cluster.
+"""Run independent tasks in parallel: in processes of this machine, or on the machines of a Ray
+cluster.
 
     with executor("local", processes=2) as tasks:
         futures = [tasks.submit(pow, 2, n) for n in range(10)]
 
-A task is what a worker takes (``executor.py``): a module-level function with picklable arguments
-and result. On each machine it runs in such a worker, with a memory limit and a deadline, so that
-what it does to its process is the same on both. Not here: what is run, and in which order.
+A task is a module-level function with picklable arguments and a picklable result. On either
+executor it runs in a worker (``executor.py``) with a memory limit and a deadline. Not here: the
+tasks, and their order.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ NAMES: Final = ("local", "ray")
 
 
 class Executor(Protocol):
-    """Runs tasks beside each other.
+    """Runs tasks in parallel.
 
     Attributes:
-        processes: how many at a time; whoever submits many more at once holds their arguments.
+        processes: the number of tasks that run at a time. The arguments of all tasks that wait are
+            held in memory, so a caller shouldn't submit many more than this at once.
     """
 
     processes: int
@@ -40,11 +42,12 @@ class Executor(Protocol):
         memory_limit: int | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        """The future result of ``task(*args)``; it raises what the task raises, or a WorkerError.
+        """Submit ``task(*args)`` and return its future result, which raises the task's error or a
+        WorkerError.
 
         Args:
-            memory_limit: bytes of address space of the process that it runs in.
-            timeout_s: from when it begins to run.
+            memory_limit: address space of the worker, in bytes.
+            timeout_s: seconds from the start of the task.
         """
 
     def __enter__(self) -> Executor: ...
@@ -58,10 +61,11 @@ class Executor(Protocol):
 
 
 def executor(name: str = "local", processes: int = 1) -> Executor:
-    """The executor of a name: ``local``, or ``ray``.
+    """Return the executor of a name, ``local`` or ``ray``.
 
     Args:
-        processes: of this machine; on a cluster each processor that Ray knows of takes a task.
+        processes: the number of workers on this machine. On a cluster each processor that Ray knows
+            runs a task.
 
     Raises:
         UnsupportedOperatorError: there is no such executor, or ray isn't installed.
@@ -76,7 +80,7 @@ def executor(name: str = "local", processes: int = 1) -> Executor:
 
 
 class LocalExecutor:
-    """Workers of this machine, a thread for each."""
+    """Runs tasks in workers of this machine, with a thread for each worker."""
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
@@ -99,9 +103,10 @@ class LocalExecutor:
 
 
 class RayExecutor:
-    """Tasks on a Ray cluster: the one that RAY_ADDRESS names, else one of this machine alone.
+    """Runs tasks on the Ray cluster that RAY_ADDRESS names, or on one that is started on this
+    machine.
 
-    eqsynth has to be installed where tasks run, in this version.
+    The same version of eqsynth has to be installed on the cluster's machines.
     """
 
     def __init__(self, processes: int = 1) -> None:
@@ -118,7 +123,7 @@ class RayExecutor:
             size = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": processes}
             self._ray.init(include_dashboard=False, log_to_driver=False, **size)
         self.processes = max(1, int(self._ray.cluster_resources().get("CPU", processes)))
-        # A task that fails isn't repeated: it says why, and so does the worker that ran it.
+        # Ray doesn't repeat a task that fails: the task's error is the answer.
         self._run: Any = self._ray.remote(max_retries=0)(_said)
 
     def submit(
@@ -134,7 +139,7 @@ class RayExecutor:
         def arrived(said: Future[Any]) -> None:
             try:
                 value, error = said.result()
-            except BaseException as lost:  # the node, or Ray itself
+            except BaseException as lost:  # a machine of the cluster failed, or Ray itself
                 value, error = None, lost
             if error is None:
                 result.set_result(value)
@@ -163,7 +168,8 @@ def _in_a_worker(
 
 
 def _said(*asked: Any) -> tuple[Any, BaseException | None]:
-    """What a task gives, and what it raises: Ray would wrap the error in one of its own."""
+    """Run a task; return its result, and its error or None. The error is returned since Ray would
+    wrap an error that is raised in one of its own."""
     try:
         return _in_a_worker(*asked), None
     except Exception as error:

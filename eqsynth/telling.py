@@ -1,11 +1,12 @@
-"""What ``optimize`` logs, under the name ``eqsynth.optimize``: what was captured, found, timed,
-chosen and refused at ``INFO``, one line each; the steps of a plan, the rules, and what ``explain``
-says at ``DEBUG``, so that graphs of ``torch.compile`` are explained, too.
+"""The log of ``optimize``, under the name ``eqsynth.optimize``.
 
     logging.basicConfig(level=logging.INFO)
 
-Without a handler of the user's nothing is printed. Not here: the report (``report.py``), which has
-all figures, and what ``torch.compile`` does with a graph (``compile_backend.py``).
+At ``INFO``, one line each: what was captured, the size of the e-graph, the plan, the times of the
+races, and what was refused. At ``DEBUG`` also the steps of the plan, the rules that fired, and the
+explanation, so that graphs of ``torch.compile`` are explained, too. Nothing is printed unless the
+user sets up a handler. Not here: the report, which has all figures (``report.py``); the log of
+``torch.compile`` (``compile_backend.py``).
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def raced(result: Race) -> None:
 
 
 def explained(program: CompiledProgram) -> None:
-    """Only where it is asked for: an explanation replays the log."""
+    """Log the explanation if ``DEBUG`` is on; it isn't computed otherwise, since it replays the
+    search's log."""
     if not log.isEnabledFor(logging.DEBUG):
         return
     try:

@@ -1,9 +1,11 @@
-"""What the steps of a program take, and what the original's operators do; so why a program that
-was found is no faster: its steps against the operators that they replaced.
+"""The time of each step of a program and of each operator of the original, and from them the reason
+why a program isn't faster: the steps that take longer than the operators that they replaced.
 
-Both are timed where they stand: the steps of the compiled program, and the original operator by
-operator through plain torch. What a step replaced are the original's operators between the step's
-result and its arguments; that is known only where these are values of the original too.
+    matmul by onednn takes 0.210 ms, 0.180 ms before (Matmul, Add)
+
+Both are measured while the whole program runs: the steps of the compiled program, and the operators
+of the original, each run by torch. A step replaced the original's operators between its arguments
+and its result. These are known only if arguments and result are values of the original, too.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
 from eqsynth.report import StepTime
 
-# Steps that are told.
+# The number of steps that are reported.
 _TOLD = 3
 
 
@@ -41,11 +43,12 @@ def why_not(
     kwargs: Mapping[str, Any],
     limit_bytes: float = math.inf,
 ) -> tuple[StepTime, ...]:
-    """The steps that took most over what they replaced, the worst first; where that is known of
-    none, those that took most.
+    """The steps that took most over the operators that they replaced, the worst first. If no step
+    is known to be slower than those, the steps that took most time.
 
     Args:
-        limit_bytes: of a value; where the original has a larger one, what was replaced isn't known.
+        limit_bytes: the most bytes of a value. If the original has a larger value, its operators
+            aren't timed.
     """
     before = _original_times(captured, graph, args, kwargs, limit_bytes, compiled.place)
     found = [
@@ -66,10 +69,12 @@ def operator_times(
     kwargs: Mapping[str, Any],
     limit_bytes: float = math.inf,
 ) -> OperatorTimes:
-    """Seconds of the original's operators and of the program's steps, by what they compute.
+    """The seconds of the original's operators and of the program's steps, by the terms that they
+    compute.
 
     Args:
-        limit_bytes: of a value; where the original has a larger one, its seconds aren't known.
+        limit_bytes: the most bytes of a value. If the original has a larger value, its operators
+            aren't timed.
     """
     _, values = planned_values(graph, plan)
     known = list(zip(plan.steps, step_times(compiled, args, kwargs), strict=True))
@@ -89,8 +94,8 @@ def operator_times(
 
 
 def replaced(graph: EGraph, step: PlanStep) -> dict[ClassRef, Op] | None:
-    """The original's operators that a step computes, by their classes; None if that isn't known,
-    because its result or an argument is no value of the original."""
+    """The original's operators that a step computes, by their classes. None if they aren't known,
+    because the step's result or one of its arguments isn't a value of the original."""
     given = {ref for ref, _ in step.args}
     stack = [ref for ref, _ in (step.result, *step.also)]
     found: dict[ClassRef, Op] = {}
@@ -114,7 +119,7 @@ def _original_times(
     limit_bytes: float,
     place: Place,
 ) -> dict[ClassRef, float]:
-    """Seconds of each of the original's operators through plain torch, by its class."""
+    """The seconds of each of the original's operators, run by torch, by the operator's class."""
     plain = _plain(captured, graph, limit_bytes, place)
     if plain is None:
         return {}
@@ -129,10 +134,11 @@ def _original_times(
 def _plain(
     captured: Captured, graph: EGraph, limit_bytes: float, place: Place
 ) -> tuple[CompiledProgram, Plan] | None:
-    """The original's operators through plain torch, one by one; None if that can't be built."""
+    """A program that runs each of the original's operators by torch, and its plan; None if it can't
+    be built."""
     backends = (TorchBackend(ported(captured.opaque, place)),)
     try:
-        # The original's operators alone.
+        # With `until=0.0`, candidates are those of the original's operators only.
         found = candidates(graph, backends, until=0.0, limit_bytes=limit_bytes)
         plan = Selection(graph, found).plain(lambda kernel: 1.0)
         return lowered(captured, graph, plan, backends, place=place), plan
@@ -161,7 +167,7 @@ def _told(
 
 
 def _name(member: Tensor) -> str:
-    """An operator and its place in the user's model."""
+    """The name of an operator, and its place in the user's model."""
     if isinstance(member, Op):
         return f"{member.name} ({member.origin})" if member.origin else member.name
     return "copy" if isinstance(member, ClassRef | Input) else type(member).__name__

@@ -1,6 +1,6 @@
-"""Files that a user asks for, by ``save``, ``to_onnx``, ``to_html`` or the command line: whole, or
-not there at all. Not here: the cache directory, where what can't be kept isn't (``kept.py``).
-"""
+"""Write a file that the user has asked for (``save``, ``to_onnx``, ``to_html``, the command line):
+either the whole file is written, or ``path`` keeps its old content. Not here: the cache directory,
+whose files may silently fail to be written (``kept.py``)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from eqsynth.errors import FileError
 
 @contextmanager
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a file that stands at ``path`` once the block has ended; where it fails, what
-    stood there before is left.
-
-    Files that the block writes beside it are put beside ``path``.
+    """Give the block a temporary path to write to, and move the file to ``path`` when the block has
+    ended. If the block or the move fails, the old file stays. Further files that the block writes
+    in the same folder are moved beside ``path``.
 
     Raises:
-        FileError: there is no such folder, it can't be written to, the disk is full, or ``path`` is
+        FileError: the folder doesn't exist or can't be written to, the disk is full, or ``path`` is
             a folder.
 
     >>> with written("report.html") as place:  # doctest: +SKIP
@@ -33,7 +32,7 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}-") as folder:
             yield Path(folder) / path.name
-            # The file last: what it refers to is there once it is.
+            # `path` is moved last, so that the files that it refers to exist already.
             for made in sorted(Path(folder).iterdir(), key=lambda p: p.name == path.name):
                 os.replace(made, path.parent / made.name)
     except OSError as error:
@@ -41,10 +40,10 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check(path: str | os.PathLike[str]) -> None:
-    """Refuses a path that no file can be written to, before the work for it is done.
+    """Refuse a path that can't be written to, before the file's content is computed.
 
     Raises:
-        FileError: as :func:`written`, but for the disk, which may be full later.
+        FileError: as for :func:`written`, except for a full disk, which only shows later.
     """
     path = Path(path)
     if path.is_dir():
