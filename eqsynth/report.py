@@ -296,7 +296,7 @@ class Report:
             return []
         try:
             return self.page.regions()
-        # only explain() raises this error; the table is printed all the same
+        # Only explain() raises this error; the table is printed all the same.
         except EquivalenceError as fault:
             return [("regions", str(fault).partition("\n")[0])]
 

@@ -193,7 +193,7 @@ def _plain(value: torch.Tensor, left: int) -> tuple[Any, int]:
     if size > left:
         return (tuple(value.shape), value.dtype), left
     if value.untyped_storage().nbytes() > 2 * size + 4096:
-        # a view of a small part of a large tensor: saving it would save the whole
+        # A view of a small part of a large tensor: saving it would save the whole.
         value = value.detach().clone()
     if isinstance(value, torch.nn.Parameter):
         return value, left - size

@@ -124,7 +124,7 @@ class Saturation:
             return unsaturated(segment.roots, "zero-size dimension")
         missing = {s.key for s in self.segments[: place + 1]} - self.graphs.keys()
         left = (self.end - time.monotonic()) / len(missing)
-        # a rule that hangs has used up the time: no further segment tries it
+        # A rule that hangs has used up the time: no further segment tries it.
         if worker is None or left <= 0:
             return unsaturated(segment.roots, "deadline")
         graph = saturate_in_worker(

@@ -1,1 +1,1 @@
-"""Cost and extraction: which of the equal programs is run."""
+"""Cost model and extraction: choose the fastest of the equal programs in an e-graph."""

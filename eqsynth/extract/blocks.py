@@ -1,15 +1,15 @@
-"""Blocks: parts of a selection that are solved one after the other, equal ones once.
+"""Split a selection problem into blocks that are solved one after another, equal blocks once.
 
-A large program is a chain of parts between which few values pass. A class that every plan
-computes, and through which alone the results read what lies below it (it *dominates* that), parts
-the e-graph:
+A large program is a chain of parts between which few values pass. The e-graph is split at classes
+that every plan computes, and through which alone the results depend on the classes below (the class
+*dominates* them):
 
-    y = f(x), x = f(u)   ->   two blocks, {y, ...} and {x, ...}, both the same problem
+    y = f(x), x = f(u)   ->   two blocks, {y, ...} and {x, ...}, which are the same problem
 
-Each block is solved with the others as they are in the present plan: states that these have at hand
-cost nothing, and states that they read are wanted. Classes that need each other in a circle are in
-one block, so no circle can come of two answers. Not here: the solver (``joint.py``), which way
-costs what (``cost.py``).
+While one block is solved, the other blocks keep their ways of the present plan: states that they
+compute cost nothing, and states that they read have to be computed. Classes that need each other in
+a circle are in one block, so combining the answers of two blocks makes no circle. Not here: the
+solver (``joint.py``), the costs of ways (``cost.py``).
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from eqsynth.extract import joint
 from eqsynth.extract.joint import Joint, Way
 
 LEAST_WAYS = 100
-"""Ways that a block has at least: smaller ones would fix layouts at their borders for nothing."""
+"""The fewest ways of a block. Smaller blocks would fix layouts at more borders and gain nothing."""
 
 MOST_WAYS = 2000
-"""Ways of a block from which its bound is worth nothing: LSTM, 2,770 ways in one block, a hundredth
-of the plan; GPT-2, blocks of 2,290, a ninth."""
+"""If a block has more ways than this, no lower bound is computed, since it would be too low to be
+of use: with one block of 2,770 ways (LSTM) it was a hundredth of the plan's cost, with blocks of
+2,290 ways (GPT-2) a ninth."""
 
-_TOP = -1  # no class: it reads the results
+_TOP = -1  # the number of an artificial root that reads the results; no class has it
 _LESS = 1 - 1e-9
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be chosen from; classes and states are numbers (see ``joint.improved``).
+    """A selection problem. Classes and states are numbers (see ``joint.improved``).
 
     Attributes:
-        label: what a state is, wherever it stands: its type and its layout.
+        label: the type and the layout of a state, which are the same for equal states of different
+            layers.
     """
 
     ways: Mapping[int, Sequence[Way]]
@@ -52,12 +54,14 @@ class Problem:
 
 @dataclass
 class Solved:
-    """Answers by what was asked, up to the numbers of classes and states: the better way of each
-    class, both by their places in the question; none where nothing better was found.
+    """Answers that are reused for equal blocks. The key is the block's problem with classes and
+    states renumbered. The answer lists the better way of each class, class and way by their
+    positions in the problem; it is empty if nothing better was found.
 
     Attributes:
-        bounds: what blocks cost at least, by what was asked.
-        asked, known: blocks that the solver was asked about, and those that were known.
+        bounds: lower bounds of the costs of blocks, by the same kind of key.
+        asked, known: number of blocks that the solver was asked about, and of those that were
+            answered from here.
     """
 
     answers: dict[Hashable, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -74,13 +78,13 @@ def improved(
     least_ways: int = LEAST_WAYS,
     share: float = 1.0,
 ) -> Joint | None:
-    """A cheaper choice than the hint, block by block from the results on; None where none was
-    found.
+    """Return a cheaper choice than the hint, found block by block from the results on; None if none
+    was found.
 
     Args:
-        hint: a way for each class of the plan that is to be improved.
-        until: when the monotonic clock says so, what was found is returned.
-        share: of the solver's work that may be done.
+        hint: a way for each class of the plan to improve.
+        until: the monotonic clock at which the search ends with what it has found.
+        share: part of the solver's work that may be done.
     """
     ways = joint.reachable(problem.ways, problem.wanted, problem.class_of)
     whole = sum(map(len, ways.values()))
@@ -104,11 +108,13 @@ def least_s(
     solved: Solved | None = None,
     least_ways: int = LEAST_WAYS,
 ) -> float:
-    """A lower bound of what any choice costs, and no more than ``most_s``, which one costs.
+    """Return a lower bound of the cost of any choice. It is at most ``most_s``, the cost of a known
+    choice.
 
-    Of each block the classes that every plan computes are asked for, in whatever layout, and what
-    it reads of other blocks is given. Every way belongs to one class, so these costs add up. Of
-    problems with large blocks no bound is worth its seconds: it is 0 then.
+    For each block, the solver finds the least cost of computing those of its classes that every
+    plan computes, in any layout, while values of other blocks are free. Each way belongs to one
+    class, so the costs of the blocks add up. For problems with large blocks the bound isn't worth
+    the time, and 0 is returned.
     """
     ways = joint.reachable(problem.ways, problem.wanted, problem.class_of)
     blocks = parted(ways, problem.wanted, problem.class_of, least_ways)
@@ -163,7 +169,7 @@ def parted(
     class_of: Callable[[int], int],
     least_ways: int = LEAST_WAYS,
 ) -> list[Set[int]]:
-    """The classes, all of which the results may need, in blocks; those of the results first."""
+    """Split the classes that the results may need into blocks, the blocks of the results first."""
     graph = nx.DiGraph()
     graph.add_nodes_from([_TOP, *ways])
     graph.add_edges_from((_TOP, class_of(state)) for state in wanted)
@@ -187,7 +193,8 @@ def parted(
     for node in order:
         head_of[node] = node if node in heads else head_of[parent[node]]
         block_of.update(dict.fromkeys(members[node], head_of[node]))
-    # What hangs together by classes of other blocks only is solved apart.
+    # Parts of a block that are connected only through classes of other blocks become blocks of
+    # their own.
     graph.remove_node(_TOP)
     graph.remove_edges_from([(a, b) for a, b in graph.edges if block_of[a] != block_of[b]])
     place_of = {place: n for n, node in enumerate(order) for place in members[node]}
@@ -198,7 +205,8 @@ def parted(
 def _always_needed(
     ways: Mapping[int, Sequence[Way]], wanted: Sequence[int], class_of: Callable[[int], int]
 ) -> set[int]:
-    """The classes that every plan computes. Sets of classes are the bits of a number."""
+    """The classes that every plan computes. A set of classes is represented by the bits of an
+    integer."""
     bit = {place: 1 << n for n, place in enumerate(ways)}
     every = (1 << len(ways)) - 1
     needed = dict.fromkeys(ways, every)
@@ -207,7 +215,8 @@ def _always_needed(
         for way in own:
             for need in way.needs:
                 users[class_of(need)].add(place)
-    work = dict.fromkeys(sorted(ways))  # arguments mostly have the lower numbers
+    # Arguments mostly have lower numbers than the classes that read them.
+    work = dict.fromkeys(sorted(ways))
     while work:
         place = next(iter(work))
         del work[place]
@@ -238,10 +247,11 @@ def _improved(
     solved: Solved,
     share: float,
 ) -> dict[int, Way] | None:
-    """Better ways for the classes of a block that are needed then; None where there are none.
+    """Return better ways for the classes of a block that the improved plan needs; None if there are
+    none.
 
     Args:
-        share: of the whole problem, which bounds the work.
+        share: part of the work for the whole problem, which bounds the work on this block.
     """
     class_of = problem.class_of
     hint = {place: way for place, way in present.items() if place in own}
@@ -267,7 +277,7 @@ def _improved(
         )
         better = {} if found is None else {p: w for p, w in found.ways.items() if p in own}
         if better and _cost_s(problem, better, given, wanted) >= hint_s * _LESS:
-            better = {}  # the solver's costs are rounded
+            better = {}  # the solver rounds costs, so its answer may be no better than the hint
         if time.monotonic() >= until:
             return better or None
         places = {place: n for n, place in enumerate(part)}
@@ -283,7 +293,8 @@ def _up_to_numbers(
     wanted: Sequence[int],
     hint: Mapping[int, Way],
 ) -> Hashable:
-    """The question, with states numbered as they come: equal for equal layers."""
+    """The key of a block's problem: states are numbered in the order in which they occur, so equal
+    layers have equal keys."""
     number: dict[int, int] = {}
 
     def of(state: int) -> int:
@@ -309,7 +320,7 @@ def _cost_s(
     given: Mapping[int, Sequence[Way]],
     wanted: Sequence[int],
 ) -> float:
-    """What the ways of a block cost, with the copies that they need."""
+    """The cost of a block's ways, and of the copies between layouts that they need."""
     made = {place: [way.state] for place, way in hint.items()}
     made |= {place: [way.state for way in own] for place, own in given.items()}
     needed = {*wanted, *(need for way in hint.values() for need in way.needs)}
@@ -322,7 +333,7 @@ def _cost_s(
 
 
 def _needed(problem: Problem, present: Mapping[int, Way]) -> dict[int, Way]:
-    """The ways that the results need."""
+    """The ways that the results depend on."""
     found: dict[int, Way] = {}
     stack = list(map(problem.class_of, problem.wanted))
     while stack:

@@ -1,6 +1,8 @@
-"""Candidates: every kernel of every member of an e-graph's classes, and copies between layouts.
+"""Candidates: every kernel for every member of an e-graph's classes, and copies between layouts.
 
-Not here: which of them a plan takes (``select.py``).
+    Matmul(a, b)    ->    onednn.linear, tvm block8x32, torch.mm, …
+
+Not here: which candidates a plan takes (``select.py``).
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import by_matrices
 
 VIEW_S = 4e-7
-"""What a view costs to make at run time: a call of torch, no data. About half of such a call, 0.9
-us, since a chain of views is made by one (``lower/steps.py``)."""
+"""Seconds that a view costs at run time: a call of torch, and no data is moved. This is about half
+of one such call (0.9 us), since a chain of views is made by a single call (``lower/steps.py``)."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute a member, or a region of members: a kernel over argument classes."""
+    """One way to compute a member, or a region of members: a kernel whose arguments are classes."""
 
     member: Tensor
     kernel: Kernel
@@ -46,9 +48,10 @@ class Candidate:
 def placeholder(
     member: Tensor, literals: Mapping[ClassRef, Tensor]
 ) -> tuple[Tensor, tuple[ClassRef, ...]]:
-    """The member over ``Input("0")…``, so that equal computations are equal, and its arguments.
+    """Return the member over ``Input("0")``, ``Input("1")``, …, so that equal computations have
+    equal terms, and the classes of its arguments.
 
-    Literals stay what they are: their numbers are part of the code.
+    Literals aren't replaced by inputs, since their numbers become part of the code.
     """
     args = args_of(member)
     images: dict[Tensor, Tensor] = {
@@ -59,7 +62,7 @@ def placeholder(
 
 
 def literals_of(graph: EGraph) -> dict[ClassRef, Tensor]:
-    """The classes of literals, and these."""
+    """The literals of an e-graph, by their classes."""
     return {
         ref: member
         for ref, members in graph.classes.items()
@@ -74,12 +77,15 @@ def candidates(
     until: float = math.inf,
     limit_bytes: float = math.inf,
 ) -> dict[ClassRef, list[Candidate]]:
-    """Every kernel of every member that isn't constant; those of the original's operators first.
+    """Return the kernels of every member that isn't constant, by class; kernels of the original's
+    operators come first.
 
     Args:
-        until: when the monotonic clock says so, kernels of other members are left out.
-        limit_bytes: of a larger value there are no kernels. What a kernel gives is dense:
-            ``x.expand(1 << 30, 3)`` takes 12 GiB then, of which torch makes a view.
+        until: the monotonic clock from which on only kernels of the original's operators are
+            listed.
+        limit_bytes: the most bytes of a value; a class with a larger value has no kernels. The
+            result of a kernel is dense, so ``x.expand(1 << 30, 3)`` would take 12 GiB, though torch
+            makes a view of it.
     """
     found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
     literals = literals_of(graph)
@@ -122,7 +128,8 @@ def _of_region(region: Region, backends: Sequence[Backend]) -> Iterator[Candidat
 
 
 def unplaced(region: Region) -> Region:
-    """The region over ``Input("0")``…, so that equal computations are equal."""
+    """Return the region over ``Input("0")``, ``Input("1")``, …, so that equal computations have
+    equal terms."""
     inputs = tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
     return Region(region.outputs, inputs)
 
@@ -130,8 +137,9 @@ def unplaced(region: Region) -> Region:
 def fused(
     graph: EGraph, ref: ClassRef, member: Tensor, literals: Mapping[ClassRef, Tensor]
 ) -> Iterator[Region]:
-    """A map with a reduction through literals in the place of the class that it reads: what comes
-    out of the matrices is in registers, and needn't be written to be read again.
+    """Regions of a map that reads a reduction through literals, with the reduction in place of the
+    class that the map reads. One kernel computes both, so the result of the reduction stays in
+    registers and isn't written to memory.
 
         m = L_x sum_p A[x % 2, p] * v[x // 2, p],  relu(m[x] + b)   ->   one region over v and b
     """
@@ -153,7 +161,7 @@ def fused(
 
 
 def _region(member: Scope, arg: ClassRef, reduced: Scope) -> Region:
-    """The member, with a scope in the place of an argument."""
+    """Return the member as a region, with a scope in place of one of its arguments."""
     both = dict.fromkeys((*args_of(reduced), *args_of(member)))
     given = [a for a in both if isinstance(a, ClassRef) and a != arg]
     images: dict[Tensor, Tensor] = {a: a for a in args_of(reduced)}
@@ -164,6 +172,6 @@ def _region(member: Scope, arg: ClassRef, reduced: Scope) -> Region:
 
 @lru_cache(maxsize=1 << 14)
 def copy_kernel(type_: TensorType, source: Layout, target: Layout) -> Kernel:
-    """The same value in another layout."""
+    """Return the kernel that copies a value into another layout."""
     identity = Op("Reshape", (Input("0", type_),), (type_.shape,))
     return Kernel(identity, (False,), "torch", (source,), target)

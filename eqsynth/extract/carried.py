@@ -1,7 +1,10 @@
-"""The profile of a device as one file to carry: written where the device is, read elsewhere.
+"""Write the profile of a device to a file, and read it on a machine without the device.
 
-A file that was read is kept under its name, so that ``h100`` means what ``h100.json`` said. Not
-here: times of kernels, which ``Profile.import_from`` takes over.
+    write(target, "h100.json")    (where the device is)
+    read("h100.json")             (elsewhere; from then on also read("h100"))
+
+A profile that was read is kept in the cache directory under the file's name without its ending. Not
+here: times of kernels (``Profile.import_from``).
 """
 
 from __future__ import annotations
@@ -16,20 +19,21 @@ from eqsynth.written import written
 
 
 def write(target: Target, path: str | os.PathLike[str]) -> None:
-    """Writes the file.
+    """Write the profile of a device to a file.
 
     Raises:
-        FileError: it can't be written.
+        FileError: the file can't be written.
     """
     with written(path) as place:
         place.write_text(target.to_json() + "\n", encoding="utf-8")
 
 
 def read(name: str | os.PathLike[str]) -> Target:
-    """The target of a file, or of one that was read before, by its name without the ending.
+    """Return the target of a file, or of a file that was read before, by its name without the
+    ending.
 
     Raises:
-        EqsynthError: there is none, or it is no target.
+        EqsynthError: there is no such file, or it holds no target.
     """
     path = Path(name)
     if not path.is_file():

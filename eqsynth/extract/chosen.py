@@ -1,10 +1,10 @@
-"""Chosen plans in the cache directory: what was chosen for an e-graph isn't searched for again.
+"""Chosen plans in the cache directory, so that a plan is searched only once for an e-graph.
 
-A plan is kept under the digest of the e-graph, the target, the engines, the versions of the
-libraries and eqsynth's code, together with the times that the choice was made by. It is taken only
-where the profile still holds these times, and only if each step computes what the e-graph says; so
-a file that is out of date costs a search, and can't make a program wrong. What the check and the
-race say of the program is asked each time.
+A plan is stored under the digest of the e-graph, the target, the engines, the versions of the
+libraries and eqsynth's code, together with the measured times by which it was chosen. It is used
+again only if the profile still has these times, and if each step computes its class of the present
+e-graph. So a file that is out of date costs a search, and can't make a program wrong. The check and
+the race are run each time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor
 
 MAX_BYTES: Final = 64 << 20
-"""Of more, the files that weren't used for longest go."""
+"""The most bytes of all files. If there are more, the least recently used files are deleted."""
 
 LOST_FOR_S: Final = 24 * 3600.0
-"""How long nothing else is searched for where the original was faster than what was chosen: the
-kernels may have been timed in a bad hour."""
+"""Seconds for which nothing is searched after a chosen program has lost the race against the
+original. Then the search runs again, since the kernels may have been timed while the machine was
+busy."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Chosen:
     """The plan of eqsynth's own kernels, and the plan with regions on engines.
 
     Attributes:
-        times: seconds by which was chosen, by the names of the kernels' rows in the profile.
-        limit_s: time limit of the search; infinite if it came to its own end, since more time would
-            have found nothing else.
-        lost_at: when the original was first faster than the program of ``found``, by the clock that
-            all processes have (`time.time`); None if it isn't.
+        times: the times in seconds by which the plans were chosen, by the kernels' rows in the
+            profile.
+        limit_s: the time limit of the search. Infinite if the search ended before the limit, since
+            a longer one would find the same.
+        lost_at: when the program of ``found`` first lost the race against the original, by
+            `time.time`, which all processes share; None if it won.
     """
 
     own: Extraction
@@ -57,8 +59,9 @@ class Chosen:
     lost_at: float | None = None
 
     def ended_by(self, used: Extraction, won: bool) -> Chosen:
-        """With what is used, and what became of it in the race against the original. What a
-        deadline has cut short serves searches that have no more time."""
+        """Return this choice with the plan that is used, and the outcome of its race against the
+        original. If a deadline cut the search short, the choice only serves searches with no longer
+        limit."""
         limit_s = math.inf if self.own.ended and self.found.ended else self.limit_s
         now = time.time() if self.lost_at is None else self.lost_at
         return replace(self, found=used, limit_s=limit_s, lost_at=None if won else now)
@@ -67,8 +70,8 @@ class Chosen:
 def path_of(
     graph: EGraph, costs: CostModel, engines: Sequence[Backend], peak_bytes: float = math.inf
 ) -> Path:
-    """The file: equal for searches that know the same programs and kernels, within one bound on
-    the memory of a plan."""
+    """Return the path of the file for an e-graph. It is the same for searches that know the same
+    programs and kernels, and have the same bound on memory."""
     members = [
         digest
         for classes in (graph.classes, graph.original)
@@ -87,9 +90,9 @@ def path_of(
 def recall(
     path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend], limit_s: float
 ) -> Chosen | None:
-    """What was chosen; None where nothing was, in less time than this search has, or by times that
-    aren't those of now, or where an engine is of another version, or the original was faster for
-    `LOST_FOR_S`."""
+    """Return the stored choice for an e-graph. Return None if there is none, if it was made with
+    less time than this search has, if measured times have changed since, if an engine has another
+    version, or if the original beat it and `LOST_FOR_S` seconds have passed."""
     chosen = kept.load(path, _CLASSES)
     if not isinstance(chosen, Chosen) or chosen.limit_s < limit_s:
         return None
@@ -103,20 +106,19 @@ def recall(
         if chosen.found.plan is chosen.own.plan:
             return replace(chosen, own=own, found=own)
         plan = _on_engines(chosen.found, own, graph, engines)
-        return replace(
-            chosen, own=own, found=replace(chosen.found, plan=plan, rounds=0, timed=0)
-        )
+        return replace(chosen, own=own, found=replace(chosen.found, plan=plan, rounds=0, timed=0))
     return None
 
 
 def settle(path: Path, chosen: Chosen, used: Extraction | None, won: bool) -> None:
-    """Keeps what is used, if it was chosen by times, also where the original is faster: the next
-    search races the same program, and no other.
+    """Store the plans and which of them is used, if all their kernels were timed. This is done also
+    if the original was faster: the next search then races the same program and doesn't search for
+    another.
 
     Args:
-        used: ``found``, or ``own`` where its program won against that of ``found``; None where an
-            engine was wrong, of which nothing is kept.
-        won: against the original.
+        used: ``found``, or ``own`` if its program was faster than that of ``found``. None if an
+            engine was wrong: then the stored choice is deleted.
+        won: whether the program was faster than the original.
     """
     if used is None:
         kept.forget(path)
@@ -127,11 +129,11 @@ def settle(path: Path, chosen: Chosen, used: Extraction | None, won: bool) -> No
 def _on_engines(
     found: Extraction, own: Extraction, graph: EGraph, engines: Sequence[Backend]
 ) -> Plan:
-    """The plan with regions on engines: the spans of eqsynth's own plan that ran there are handed
-    to the engines again, and what comes out has to be what was kept.
+    """Return the plan with regions on engines. The same spans of eqsynth's own plan are handed to
+    the engines again, and have to give the stored plan.
 
     Raises:
-        ValueError: it isn't; an engine may be of another version.
+        ValueError: they give another plan; an engine may have another version.
     """
     made = on_engines(graph, own, found.regions, engines)
     kept_plan = found.plan
@@ -143,10 +145,11 @@ def _on_engines(
 
 
 def _placed(plan: Plan, graph: EGraph) -> Plan:
-    """The plan over the e-graph's own members, which know their place in the user's model.
+    """Return the plan over the members of this e-graph, which know their places in the user's
+    model.
 
     Raises:
-        ValueError: a step computes something else than its class, or from what isn't there.
+        ValueError: a step doesn't compute its class, or reads a value that isn't computed before.
     """
     places = {member: (ref, member) for ref, own in graph.classes.items() for member in own}
     given = {(places[Input(name, s[0].type)][0], s[1]) for name, s in plan.inputs.items()}
@@ -171,9 +174,10 @@ def _step(
     places: Mapping[Tensor, tuple[ClassRef, Tensor]],
     literals: Mapping[ClassRef, Tensor],
 ) -> PlanStep:
-    """
+    """Return a step over the e-graph's own member.
+
     Raises:
-        ValueError, KeyError: the step computes something else than its class.
+        ValueError, KeyError: the step doesn't compute its class.
     """
     member, results = step.member, [ref for ref, _ in (step.result, *step.also)]
     given = iter([ref for ref, _ in step.args])
@@ -185,7 +189,8 @@ def _step(
         copied = copy_kernel(member.type, step.args[0][1], step.result[1])
         right = step.kernel == copied and args == results == [member]
     elif isinstance(member, Region):
-        # Found as it was when the plan was made: what a literal is in stands in several classes.
+        # Compared with the regions that extraction makes of the class. A region can't be looked up
+        # among the members: a term with a literal may stand in several classes.
         (ref,) = results
         own = (region for m in graph.classes[ref] for region in fused(graph, ref, m, literals))
         right = member in own and args == list(member.args)

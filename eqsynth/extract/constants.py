@@ -1,8 +1,9 @@
-"""Terms of constants: what is computed once, when a program is built.
+"""Terms over weights for constant classes, which are computed once when a program is built.
 
-    Reshape(W) * s, both weights     one tensor, folded
+    Reshape(W) * s, both weights    ->    one tensor, computed once
 
-Not here: which classes of a plan's steps are constant (``select.py``), their values (``lower/``).
+Not here: which arguments of a plan's steps are constant (``select.py``), the values of the terms
+(``lower/``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from eqsynth.ir.work import flops
 
 
 def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, Tensor]:
-    """A term over weights for each wanted constant class, of the least work."""
+    """Return for each wanted class the term over weights that takes the least work.
+
+    Raises:
+        ExtractionError: a class has no such term.
+    """
     best: dict[ClassRef, tuple[float, Tensor]] = {}
     changed = True
     while changed:
@@ -28,7 +33,7 @@ def constant_terms(graph: EGraph, wanted: Sequence[ClassRef]) -> dict[ClassRef, 
                 args = [a for a in args_of(member) if isinstance(a, ClassRef)]
                 if any(arg not in best for arg in args):
                     continue
-                # On a tie the operator as it was written: there is less to explain.
+                # On a tie an operator is preferred to a scope: an explanation then has fewer steps.
                 own = flops(member) + (2 if isinstance(member, Scope) else 1)
                 cost = sum(best[arg][0] for arg in args) + own
                 if ref not in best or cost < best[ref][0] * (1 - 1e-12):

@@ -1,8 +1,10 @@
-"""The cost of a kernel: measured where it is, an optimistic estimate where it isn't.
+"""The cost model: the measured time of a kernel, or an optimistic estimate if it isn't measured.
 
-Estimate: the roofline of the target (bytes over the bandwidth of the level that they fit in, FLOPs
-over the peak, the call) times how near to it the family was seen to come, taken optimistically, so
-that a kernel that might be good gets measured. Not here: what is measured when (``search.py``).
+    estimate = roofline of the target * a low measured ratio of time to roofline of the family
+    roofline = max(bytes / bandwidth, FLOPs / peak) + the call
+
+The estimate is optimistic so that a kernel which might be fast gets measured. Not here: which
+kernels are measured when (``search.py``).
 """
 
 from __future__ import annotations
@@ -20,46 +22,52 @@ from eqsynth.ir.tensor import Op, Tensor, args_of
 from eqsynth.ir.work import flops
 
 COMPUTE_BOUND = 4
-"""FLOPs per element moved from which a term counts as bound by arithmetic [EinNet §5]."""
+"""A term with at least this many FLOPs per element moved counts as bound by arithmetic
+[EinNet §5]."""
 
 OPTIMISM = 0.1
-"""Quantile of a family's measured ratios that estimates what is not measured: a kernel that might
-be good must look good enough to be timed."""
+"""Quantile of a family's measured ratios by which unmeasured kernels are estimated: it is low, so
+that a kernel which might be fast looks fast enough to be timed."""
 
 ALIKE = 0.25
-"""A kernel bound by arithmetic tells of others if its work, and its work an element, are at least
-this many times theirs: larger ones and those that use more again come nearer to the peak."""
+"""For kernels bound by arithmetic: the ratio of a measured kernel M is used to estimate a kernel K
+only if M's roofline time is at least ALIKE times K's, and so is M's roofline time per element
+moved. Example: the ratio of a product of 1 ms is used for a product of up to 4 ms, but not for one
+of 5 ms. The reason: the larger a kernel is, and the more often it uses each element, the nearer it
+comes to the peak, so the ratio of a much smaller kernel would be too pessimistic."""
 
 MIN_RATIOS = 3
-"""Measured ratios from which a family's are believed; fewer say nothing about the others."""
+"""The fewest measured ratios by which a family's kernels are estimated. With fewer, the roofline
+alone is the estimate."""
 
 SIMILAR, MANY = 2.0, 9
-"""Of a kernel bound by memory those tell most whose rooflines are within this factor of its own:
-small ones take their calls and loops, large ones their bytes. From so many of them on, no others
-are asked. (LSTM: 263 kernels timed where the whole family's ratios had 490 timed, for a plan that
-is as good.)"""
+"""A kernel bound by memory is estimated by the ratios of those kernels of its family whose
+rooflines are within the factor SIMILAR of its own, if there are at least MANY of them, else by the
+whole family. The reason: calls and loops take most of the time of small kernels, bytes that of
+large ones. (LSTM: 263 kernels were timed, and 490 with the ratios of the whole family, for a plan
+that is as good.)"""
 
 SIBLING = 0.93
-"""A kernel is estimated to take at least this part of the best time of its siblings: those that
-differ from it in schedule and layouts only. Of 1,999 kernels of an EfficientNet that were timed
-after a sibling a tenth took less than 0.93 of the best time before, a hundredth less than 0.7.
-Estimated by their families alone they looked several times as fast, and made two thirds of all
-kernels that were timed."""
+"""An unmeasured kernel is estimated to take at least this part of the best time of its siblings,
+the kernels that differ from it in schedule and layouts only. Of 1,999 kernels of an EfficientNet
+that were timed after a sibling, a tenth took less than 0.93 of the best time before, and a
+hundredth less than 0.7. Estimated by their families alone, such kernels looked several times as
+fast, and made up two thirds of all kernels that were timed."""
 
 DOUBT = 4.0
-"""Times the roofline that a kernel is taken to need where nothing is known of its family, and no
-time is left to measure it."""
+"""An unmeasured kernel is estimated to take this many times its roofline if its family has too few
+measured ratios and no time is left to measure it."""
 
-# How constant and other arguments are named in a key, by ``far``. Beyond the third cache other
-# arguments count too: results are written to memory, whatever a kernel reads.
+# Letters for constant and other arguments in a key, by ``far``. If weights are beyond the third
+# cache, the other arguments count too, since results are written to memory whatever a kernel reads.
 _LETTERS = (("c", "v"), ("f", "v"), ("m", "w"))
 
 
 def measurement_key(kernel: Kernel, far: int = 0) -> MeasurementKey:
-    """What the kernel's time is filed under.
+    """Return the key under which the profile stores the kernel's time.
 
     Args:
-        far: the caches that its weights were out of (``Target.far``).
+        far: the number of caches that don't hold its weights (``Target.far``).
     """
     tensors: list[Tensor] = [*args_of(kernel.term), kernel.term]
     layouts: list[Layout] = [*kernel.inputs, kernel.output]
@@ -79,8 +87,8 @@ def measurement_key(kernel: Kernel, far: int = 0) -> MeasurementKey:
 
 
 def _kind(term: Tensor) -> str:
-    """The operator, and what bounds it: a matrix product with one row is bound by memory, and says
-    nothing about one with many."""
+    """The operator, and whether arithmetic or memory bounds it: a matrix product with one row is
+    bound by memory, so its time says nothing about one with many rows."""
     bound = COMPUTE if flops(term) >= COMPUTE_BOUND * _elements(term) else "/memory"
     return f"{term.name if isinstance(term, Op) else 'Scope'}{bound}"
 
@@ -90,13 +98,13 @@ def _elements(term: Tensor) -> int:
 
 
 def _cost_s(timing: Timing) -> float:
-    """What a kernel is taken to cost: the lower quartile of its samples. Whatever else runs on the
-    machine makes a call slower and never faster, so the median would compare kernels by luck."""
+    """The lower quartile of the samples. Other work on the machine makes a call slower and never
+    faster, so the median would compare kernels by luck."""
     return timing.q1_s
 
 
 def _timeable(kernel: Kernel) -> bool:
-    """Views do nothing; an opaque operator is run as it is, whatever it takes."""
+    """Whether a kernel is timed. Views do nothing, and opaque operators have no alternative."""
     return kernel.implementation != "torch.view" and not kernel.opaque
 
 
@@ -104,13 +112,14 @@ _Siblings = tuple[Tensor, tuple[bool, ...], str]
 
 
 def _siblings(kernel: Kernel) -> _Siblings:
-    """What kernels have in common that differ in schedule and layouts only."""
+    """The parts of a kernel that are the same for kernels that differ in schedule and
+    layouts only."""
     return kernel.term, kernel.constants, kernel.backend
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What an estimate needs of a kernel, whatever is measured of others."""
+    """The parts of an estimate that don't depend on measured times."""
 
     roofline_s: float
     family: str
@@ -119,12 +128,12 @@ class _Facts:
 
 
 class CostModel:
-    """Costs of kernels on one target, from a profile.
+    """The costs of kernels on one target, from a profile.
 
     Attributes:
-        objective: ``time``, or ``flops`` for the FLOPs with time as a tie-breaker.
-        far: the caches that kernels don't find their weights in (``Target.far``).
-        overdue: kernels that were not ready in their time.
+        objective: ``time``, or ``flops``: the FLOPs, with time to break ties.
+        far: the number of caches that don't hold the weights when a kernel begins (``Target.far``).
+        overdue: kernels that weren't ready in time, as an engine's compilation on a busy machine.
     """
 
     def __init__(
@@ -140,7 +149,7 @@ class CostModel:
         self._siblings: dict[_Siblings, float] = {}
 
     def load(self, kernels: Sequence[Kernel]) -> None:
-        """Takes from the profile what is known of these kernels."""
+        """Load the measured times of these kernels, and the failures, from the profile."""
         keys = {k: measurement_key(k, self.far) for k in dict.fromkeys(kernels)}
         known = self.profile.lookup_many(keys.values())
         for kernel, key in keys.items():
@@ -152,11 +161,12 @@ class CostModel:
                 self._learn(kernel, None)
 
     def measured(self, kernel: Kernel) -> bool:
+        """Whether a kernel has a measured time, has failed, or needn't be timed."""
         return kernel in self._measured or not _timeable(kernel)
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
-        """Files what was measured; a kernel that failed isn't chosen again, and in other
-        runs not tried again for a while. One that was `OVERDUE` isn't chosen in this run."""
+        """Store measured times. A kernel that failed (None) isn't chosen, and isn't tried again by
+        any process for a day. A kernel that was `OVERDUE` isn't chosen in this run."""
         took = {k: t for k, t in times.items() if t is not None and t is not OVERDUE}
         self.overdue.update(k for k, t in times.items() if t is OVERDUE)
         for kernel in times:
@@ -178,17 +188,18 @@ class CostModel:
             self._siblings[siblings] = min(cost_s, self._siblings.get(siblings, cost_s))
 
     def relied_on(self) -> dict[str, float]:
-        """The times that costs follow from, by the names of their rows in the profile."""
+        """The measured times that costs were computed from, by their rows in the profile."""
         timed = [kernel for kernel, cost_s in self._measured.items() if cost_s is not None]
         names = [self.profile.row_of(measurement_key(k, self.far)) for k in timed]
         return self.profile.lower_quartiles(names)
 
     def family(self, kernel: Kernel) -> str:
-        """Of kernels that share their ratio to the roofline."""
+        """The name of the kernel's family: the kernels that share their ratio of time
+        to roofline."""
         return self._facts_of(kernel).family
 
     def roofline_s(self, kernel: Kernel) -> float:
-        """The least time that the target's peaks allow."""
+        """The least seconds that the target's peaks allow."""
         return self._facts_of(kernel).roofline_s
 
     def _facts_of(self, kernel: Kernel) -> _Facts:
@@ -223,12 +234,13 @@ class CostModel:
         return max(estimate_s, SIBLING * self._siblings.get(facts.siblings, 0.0))
 
     def timed_only(self, kernel: Kernel) -> float:
-        """The cost of a kernel that was measured; any other is out."""
+        """The cost of a kernel that was measured; infinite for any other."""
         return self(kernel) if self.measured(kernel) else float("inf")
 
     def cautious(self, kernel: Kernel) -> float:
-        """The cost where nothing more can be measured: an estimate must not beat a time because it
-        is optimistic. A generated kernel without a time is out: its building may fail, too."""
+        """The cost if nothing more can be measured: a typical and not an optimistic estimate, so
+        that an estimate doesn't win by its optimism. An unmeasured generated kernel costs
+        infinitely much, since building it may fail, too."""
         if self.objective == "flops" or self.measured(kernel):
             return self(kernel)
         if kernel.generated:
@@ -238,10 +250,11 @@ class CostModel:
         return self.roofline_s(kernel) * typical
 
     def _estimate_s(self, kernel: Kernel) -> float:
-        """The roofline times the family's ratio to it.
+        """The roofline times a ratio of the family.
 
-        Where memory is the bound: a low quantile (`OPTIMISM`). Where arithmetic is: the least of
-        those that are `ALIKE`, since such kernels are few and decide the time of the program.
+        The ratio is a low quantile (`OPTIMISM`) for kernels bound by memory. For kernels bound by
+        arithmetic it is the least ratio of `ALIKE` kernels, since such kernels are few and decide
+        the program's time.
         """
         least_s, known = self.roofline_s(kernel), self._known_ratios(kernel)
         if len(known) < MIN_RATIOS:
@@ -250,7 +263,8 @@ class CostModel:
         return least_s * known[0 if compute else int(OPTIMISM * (len(known) - 1))]
 
     def _known_ratios(self, kernel: Kernel) -> list[float]:
-        """How far from the roofline kernels of the family were that tell of this one; in order."""
+        """The ratios of time to roofline, in ascending order, of those measured kernels of the
+        family that are comparable (`SIMILAR`, `ALIKE`) to this one."""
         facts = self._facts_of(kernel)
         ratios = self._ratios.get(facts.family)
         if ratios is None:
@@ -269,6 +283,7 @@ class CostModel:
         ]
 
     def __call__(self, kernel: Kernel) -> float:
+        """The cost of a kernel: seconds, or FLOPs with seconds to break ties."""
         seconds = self.time_s(kernel)
         if self.objective == "time":
             return seconds

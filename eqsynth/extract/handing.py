@@ -1,8 +1,10 @@
-"""A span of a plan as one step on an engine: as it was chosen, and as it was in the original.
+"""Hand a span of a plan to an engine as one step, in one of two forms: the terms that were chosen,
+or the terms of the original program.
 
-    steps of conv, relu (chosen: tiles, products, tiles)    ->    Region of three terms, or of two
+    steps of conv, relu    ->    chosen:   Region of tiles, products, tiles, relu
+                                 original: Region of conv, relu
 
-Not here: which spans are handed over, and what becomes of them (``regions.py``).
+Not here: which spans are handed to engines, and which of them are used (``regions.py``).
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from eqsynth.extract.spans import Span
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, args_of, over
 
 CHOSEN, ORIGINAL = SIDES = (0, 1)
-"""A span as it was chosen, and as it was in the original."""
+"""The two forms of a span: the terms that were chosen, and the terms of the original program."""
 
 Try = tuple[Backend, int]
-"""An engine, and the side whose terms it gets."""
+"""An engine, and the form of a span (``CHOSEN`` or ``ORIGINAL``) that it gets."""
 
 
 def handed(graph: EGraph, plan: Plan, span: Span, tried: Try) -> Iterator[PlanStep]:
-    """The span as one step on an engine; none if the engine, or the side, has no such."""
+    """Yield the span as one step on an engine, for each kernel that the engine has for it; nothing
+    if the engine can't run the span, or the span has no such form."""
     chosen: dict[ClassRef, Tensor] = {}
     for step in plan.steps[span.first : span.last]:
         if not isinstance(step.member, ClassRef):
@@ -49,9 +52,9 @@ def _region(
     given: set[ClassRef],
     graph: EGraph,
 ) -> Region | None:
-    """The terms of the roots down to what is given and to constants; None where a class has no
-    member among those that are asked for. A number is said, so that the engine knows it: OpenVINO
-    is asked whether x is 0, and not whether it is whatever an argument is."""
+    """The terms of the roots, down to given values and constants; None if a class on the way has no
+    member in ``members``. A constant number is written into the terms, so that the engine knows its
+    value: OpenVINO then compares x with 0 and not with an argument."""
     args: dict[ClassRef, Tensor] = {}
     terms: dict[Tensor, Tensor] = {}
     stack: list[tuple[ClassRef, bool]] = [(root, False) for root in reversed(roots)]

@@ -1,11 +1,11 @@
-"""What kernels take in their places, and the plan that is the fastest as a program.
+"""Choose the plan whose program is the fastest, by times of kernels measured inside the program.
 
-A kernel is timed alone, with something else before each call (``lower/backends.py``). In a program
-it reads what other cores have just written, and writes where others have read, so that it takes
-more or less than that, and times don't add up. The kernels of a plan are therefore timed once more
-where they stand; with these times another plan may be the better one, which is built and timed too.
+A kernel is first timed alone, with other work before each call (``lower/backends.py``). In a
+program it reads what other cores have just written, and its time differs; so the times of kernels
+alone don't add up to the program's. So the kernels of a plan are timed once more as steps of the
+running program. By these times another plan may be better, which is then built and timed too.
 
-    plan of conv 1.0 + transform 0.1 ms; in place 1.1 + 0.5    ->    plan of conv 1.0 + unfold 0.2
+    alone: conv 1.0 + transform 0.1 ms; in place: 1.1 + 0.5    ->    plan of conv 1.0 + unfold 0.2
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from eqsynth.extract.prices import Costs
 from eqsynth.extract.select import priced
 
 ROUNDS = 4
-"""Plans of one program that are built and timed at most."""
+"""The most plans of one program that are built and timed."""
 
 WORTH = 0.02
-"""Part of the program's time that another plan has to promise, to be built and timed."""
+"""The least gain, as a part of the program's time, that another plan has to promise to be built."""
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """What a plan took as a program.
+    """The measured times of a plan's program.
 
     Attributes:
         total_s: seconds of a call.
-        kernels_s: seconds of each kernel where it stands, the mean of its places.
+        kernels_s: seconds of each kernel as a step of the program; the mean if several steps use
+            it.
     """
 
     total_s: float
@@ -42,11 +43,13 @@ class InPlace:
 
 
 Run = Callable[[Plan, float], InPlace | None]
-"""Builds a plan and runs it; None if it doesn't build. When the monotonic clock says the second
-argument, it isn't run again, and what isn't known of its kernels is missing."""
+"""A function that builds a plan and times its program; it returns None if the program doesn't
+build. Its second argument is a deadline by the monotonic clock: after it the program isn't run
+again, and times of kernels may be missing."""
 
 CALLS = 10
-"""Calls of a program that timing it takes, at least: none is begun for which there is no time."""
+"""The fewest calls of a program for timing it. If there is no time for so many, the plan isn't
+built."""
 
 
 def fastest(
@@ -57,17 +60,18 @@ def fastest(
     until: float,
     build_s: Callable[[Plan], float] = lambda _plan: 0.0,
 ) -> tuple[Plan, float]:
-    """The plan whose program took least, of this one and those that its kernels' times in place
-    lead to; and what that took, over the sum of its kernels' times alone (1 if nothing builds).
+    """Return the plan whose program took least, among ``plan`` and the plans that the times in
+    place lead to. Return also its time over the sum of its kernels' times alone (1 if no program
+    builds).
 
-    How much more a kernel takes in its place than alone is told against what all of the plan's
-    kernels do: what holds for all of them would hold for the kernels of another plan as well.
+    A kernel's time in place over its time alone is divided by the same ratio for the whole plan: a
+    slowdown that all kernels share would be shared by the kernels of another plan, too.
 
     Args:
-        costs: of kernels alone. No plan is led to of which a kernel wasn't timed.
-        select: the best plan for given costs; the second argument is one that is known.
-        until: when the monotonic clock says so, no plan is built.
-        build_s: about how long building one takes.
+        costs: costs of kernels alone. Plans with kernels that weren't timed aren't considered.
+        select: returns the best plan for given costs; its second argument is a known plan.
+        until: the monotonic clock from which on no plan is built.
+        build_s: estimates the seconds for building a plan.
     """
     factors: dict[Kernel, float] = {}
     best, best_s, seen = plan, math.inf, set[frozenset[Kernel]]()
@@ -97,7 +101,8 @@ def fastest(
 
 
 def _factors(plan: Plan, costs: CostModel, took: InPlace) -> dict[Kernel, float]:
-    """Of each kernel, its time in place over its time alone, over the same of the whole plan."""
+    """For each kernel, its time in place over its time alone, divided by the same ratio of the
+    whole plan."""
     alone = {kernel: costs(kernel) for kernel in plan.kernels()}
     steps = [step.kernel for step in plan.steps if took.kernels_s.get(step.kernel, 0.0) > 0]
     steps = [kernel for kernel in steps if 0 < alone[kernel] < math.inf]

@@ -1,6 +1,8 @@
-"""A kernel: one way to run one term at given layouts. The unit that is costed, timed and built.
+"""A kernel: one way to run one term with given layouts. Kernels are costed, timed and built.
 
-Extraction knows kernels and backends through this interface only; ``lower/`` implements it.
+    Kernel(Matmul(Input 0, Input 1), constants=(False, True), "onednn.linear", layouts…)
+
+Extraction knows kernels and backends only through this interface; ``lower/`` implements it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ Layout = tuple[int, ...]
 
 
 def contiguous(rank: int) -> Layout:
+    """The layout of a contiguous tensor: ``contiguous(3) == (0, 1, 2)``."""
     return tuple(range(rank))
 
 
@@ -30,7 +33,7 @@ def channels_last(rank: int) -> Layout:
 
 
 def matrix_layouts(rank: int) -> tuple[Layout, ...]:
-    """Contiguous, and with the last two axes exchanged."""
+    """The contiguous layout, and the one with the last two axes exchanged."""
     if rank < 2:
         return (contiguous(rank),)
     return contiguous(rank), (*range(rank - 2), rank - 1, rank - 2)
@@ -56,11 +59,13 @@ class Kernel:
     Attributes:
         term: an Op, a Scope or a Region whose arguments are ``Input("0", …)``, ``Input("1", …)``,
             … in the order of ``args_of``; so equal computations are equal kernels.
-        constants: for each argument, whether it is known at compile time (it is then packed once).
-        implementation: the backend's name for the way, such as ``onednn.conv`` or ``tvm``.
-        inputs, output: layouts that it takes and gives.
-        schedule: how its loops run, a point of the backend's space; a text where there is no
-            space, such as an engine's version. ``str`` of it is its name.
+        constants: for each argument, whether it is known when the program is built, so that it is
+            packed once.
+        implementation: the backend's name for the kernel, such as ``onednn.conv`` or ``tvm``.
+        inputs, output: the layouts of the arguments and of the result.
+        schedule: how the kernel runs its loops, a point of the backend's space of schedules. A
+            string if there is no such space, such as an engine's version. ``str`` of it is its
+            name.
     """
 
     term: Tensor
@@ -71,7 +76,7 @@ class Kernel:
     schedule: Schedule | str = ""
 
     def __post_init__(self) -> None:
-        # Times are looked up by kernel, thousands of them in each round of extraction.
+        # The hash is kept, since each round of extraction looks up thousands of kernels.
         parts = (self.term, self.constants, self.implementation, self.inputs, self.output)
         object.__setattr__(self, "_hash", hash((*parts, self.schedule)))
 
@@ -79,27 +84,30 @@ class Kernel:
         return self._hash  # type: ignore[attr-defined, no-any-return]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Hashes of texts differ from process to process.
+        # Not pickled with its hash, since hashes of strings differ from process to process.
         return Kernel, tuple(getattr(self, part.name) for part in fields(self))
 
     @property
     def backend(self) -> str:
-        """The name of the backend that made it: the first part of the implementation's."""
+        """The name of the backend that made the kernel: the first part of the implementation's
+        name."""
         return backend_name(self.implementation)
 
     @property
     def generated(self) -> bool:
-        """Whether it is made for its term: its schedule is a point of a space."""
+        """Whether the kernel's code is generated for its term, so that its schedule is a point of a
+        space."""
         return isinstance(self.schedule, Schedule)
 
     @property
     def opaque(self) -> bool:
-        """Whether it runs an operator that eqsynth has no term for."""
+        """Whether the kernel runs an operator that eqsynth doesn't know."""
         return isinstance(self.term, Op) and self.term.name == "Opaque"
 
 
 def backend_name(implementation: str) -> str:
-    """
+    """The name of the backend of an implementation.
+
     >>> backend_name("onednn.linear:relu")
     'onednn'
     """
@@ -107,28 +115,29 @@ def backend_name(implementation: str) -> str:
 
 
 Runner = Callable[..., "torch.Tensor"]
-"""Takes the arguments that are not constant, in order, and returns the result (a new tensor)."""
+"""A function that takes the arguments that aren't constant, in order, and returns the result as a
+new tensor."""
 
 
 def holding(runner: Runner, constants: Iterable[torch.Tensor]) -> Runner:
-    """The runner, with a note of the constants that it holds."""
+    """Return the runner, with the constants that it has packed as an attribute."""
     runner.constants = tuple(constants)  # type: ignore[attr-defined]
     return runner
 
 
 def held(runner: Runner) -> tuple[torch.Tensor, ...]:
-    """The constants that a runner holds, packed as it takes them."""
+    """The constants that a runner holds, in the form in which it has packed them."""
     constants: tuple[torch.Tensor, ...] = getattr(runner, "constants", ())
     return constants
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How a runner writes its result into memory that it is given.
+    """How a runner writes its result into memory that the caller gives.
 
     Attributes:
-        function: takes ``args``, and then where the result goes.
-        args: a constant as the function takes it, or the number of an argument that varies.
+        function: takes ``args``, and then the memory for the result.
+        args: each is a constant in the form that the function takes, or the number of an argument.
         shape, strides, dtype: of the result.
     """
 
@@ -140,38 +149,39 @@ class Writing:
 
 
 def writing(runner: Runner, how: Writing) -> Runner:
-    """The runner, with a note of how it writes into memory that it is given."""
+    """Return the runner, with a description of how it writes into given memory as an attribute."""
     runner.writing = how  # type: ignore[attr-defined]
     return runner
 
 
 def written(runner: Runner) -> Writing | None:
-    """How a runner writes into memory that it is given; None where it only makes its own."""
+    """How a runner writes into given memory; None if it can only return new tensors."""
     return getattr(runner, "writing", None)
 
 
 class Backend(Protocol):
-    """Something that can run terms."""
+    """A library or generator that can run terms."""
 
     name: str
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterable[Kernel]:
-        """Every way this backend has of running ``term``; none if it can't."""
+        """Every kernel that this backend has for ``term``; none if it can't run the term."""
         ...
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
-        """Runners, with constant arguments (by position) packed in; None where a build failed."""
+        """Build the kernels with their constant arguments (by position); None for a kernel that
+        doesn't build."""
         ...
 
 
 @runtime_checkable
 class Compiling(Protocol):
-    """A backend that takes regions.
+    """A backend that compiles regions.
 
     Attributes:
-        slow: compiling one takes about a second for each of its kernels.
+        slow: whether compiling a region takes about a second for each of its kernels.
     """
 
     slow: bool
@@ -179,8 +189,8 @@ class Compiling(Protocol):
 
 @runtime_checkable
 class Fusing(Protocol):
-    """A backend that may compute a map together with the reduction that it reads."""
+    """A backend that can compute a map and the reduction that it reads by one kernel."""
 
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterable[Kernel]:
-        """Every way of running the region as one kernel; none if there is no such."""
+        """Every kernel for the region; none if this backend can't run it as one kernel."""
         ...

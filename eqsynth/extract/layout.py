@@ -1,4 +1,7 @@
-"""Layouts through views: where a permutation or a reshape of a dense tensor costs nothing."""
+"""Layouts of views: which permutations and reshapes of a dense tensor move no elements.
+
+Permute(x, (0, 2, 1)), x in layout (0, 1, 2)    ->    a view in layout (0, 2, 1)
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from eqsynth.ir.types import Shape
 
 
 def free_view(term: Tensor, layout: Layout) -> Layout | None:
-    """The layout of a view's result, its one argument being dense in ``layout``; None if the term
-    is no view, or elements would have to move.
+    """The layout of a view's result, if its one argument is dense in ``layout``. None if the term
+    is no view, or if elements would have to move.
 
     >>> from eqsynth.ir.tensor import Input
     >>> from eqsynth.ir.types import TensorType
@@ -38,21 +41,22 @@ def free_view(term: Tensor, layout: Layout) -> Layout | None:
 
 
 def view_kernel(term: Tensor, layout: Layout) -> Kernel | None:
-    """The kernel that gives a term as a view of its one argument, which lies in this layout; None
-    where elements would have to move."""
+    """The kernel that computes a term as a view of its one argument, which is dense in ``layout``;
+    None if elements would have to move."""
     out = free_view(term, layout)
     return None if out is None else Kernel(term, (False,), "torch.view", (layout,), out)
 
 
 def term_shape(scope: Scope) -> Shape:
-    """The shape of what a view scope reads."""
+    """The shape of the tensor that a scope with a single read reads."""
     assert isinstance(scope.body, Read)
     return scope.body.tensor.shape
 
 
 def permutation(scope: Scope) -> tuple[Shape, tuple[int, ...]] | None:
-    """A scope that only permutes: the argument's shape without axes of 1, and the order of its axes
-    that gives the result's (without axes of 1)."""
+    """For a scope that only permutes axes, and adds or drops axes of extent 1: the argument's shape
+    without axes of extent 1, and the order of these axes that gives the result's. None for other
+    scopes."""
     body = scope.body
     if scope.reduction or not isinstance(body, Read):
         return None
@@ -78,7 +82,8 @@ def permuted(order: tuple[int, ...], layout: Layout) -> Layout:
 
 
 def reshaped(source: Shape, layout: Layout, target: Shape) -> Layout | None:
-    """The layout of ``x.reshape(target)`` for x dense in ``layout``; None if it would copy."""
+    """The layout of ``x.reshape(target)`` for x dense in ``layout``; None if the reshape would
+    copy."""
     if 0 in source:
         return None
     groups = _groups(source, target)
@@ -93,20 +98,22 @@ def reshaped(source: Shape, layout: Layout, target: Shape) -> Layout | None:
             return None
         result += [axis for axis in outs if target[axis] != 1]
         at += len(wide)
-    # Axes of 1 may stand anywhere; a dense tensor's strides don't depend on where.
+    # Axes of extent 1 may have any place in a layout: they don't change the strides of other axes.
     units = [axis for axis in range(len(target)) if target[axis] == 1]
     return normalized((*units, *result), target)
 
 
 def normalized(layout: Layout, shape: Shape) -> Layout:
-    """One name for layouts that differ in the place of axes of extent 1 only."""
+    """The canonical form of a layout. Layouts that differ only in the places of axes of extent 1
+    have the same one."""
     wide = [axis for axis in layout if shape[axis] != 1]
     rest = iter(wide)
     return tuple(axis if shape[axis] == 1 else next(rest) for axis in range(len(shape)))
 
 
 def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes with equal products, from left to right."""
+    """Split the axes of two shapes, from left to right, into runs with equal products: (6, 4) and
+    (2, 3, 4) -> ([0], [0, 1]), ([1], [2])."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):

@@ -1,10 +1,11 @@
-"""Measuring a device: bandwidth of every level of memory, peak FLOPs, cost of a call.
+"""Measure a device: the bandwidth of each level of memory, peak FLOPs, and the cost of a call.
 
-What is asked of any device is a :class:`Probe`; this machine's CPU is described here, a GPU in
-``lower/cuda/measure.py``.
+:class:`Probe` has the measurements that are the same for all devices. This module describes the
+machine's CPU; ``lower/cuda/measure.py`` describes a GPU.
 
-Peaks are the best that was seen, not the median: a roofline is a bound. Measured once per machine
-and library versions, and kept in the profile. torch is imported when something is measured.
+A peak is the best measurement and not the median, since a roofline is a bound. Targets are measured
+once for each machine and each set of library versions, and stored in the profile. torch is only
+imported when something is measured.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 KERNEL_DISPATCH_S = 0.3e-6
-"""A cached TVM kernel called with torch tensors. Not measured here: only ``lower/`` knows TVM."""
+"""Seconds for calling a cached TVM kernel with torch tensors. It isn't measured here, since only
+``lower/`` imports TVM."""
 
 _SYS_CPU = Path("/sys/devices/system/cpu")
 _ISA_FLAGS = ("amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni",
@@ -36,9 +38,10 @@ _DOCUMENT = "target"
 
 
 def measure_cpu_target(profile_path: Path | None = None, again: bool = False) -> Target:
-    """The CPU with torch's present number of threads; from the profile if it is known there.
+    """Return the CPU with torch's present number of threads as a target, from the profile if it is
+    stored there.
 
-    Takes one to three seconds the first time. ``again`` measures in any case.
+    The first measurement takes one to three seconds. With ``again`` it is measured in any case.
     """
     import torch
 
@@ -55,8 +58,9 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
 
 
 def cpu_numerics() -> str:
-    """How oneDNN is asked to multiply float32 now, as ``Target.numerics`` says it. (Where somebody
-    has set one of torch's newer switches, ``torch.get_float32_matmul_precision`` raises.)"""
+    """The precision in which oneDNN multiplies float32 now, by the names of ``Target.numerics``.
+    (``torch.get_float32_matmul_precision`` can't be asked: it raises if one of torch's newer
+    switches was set.)"""
     import torch
 
     switch: Any = torch.backends.mkldnn
@@ -66,10 +70,10 @@ def cpu_numerics() -> str:
 def kept_target(
     key: str, measure: Callable[[], Target], profile_path: Path | None = None, again: bool = False
 ) -> Target:
-    """The target of a key: from the profile if it is known there, else as it is measured now.
+    """Return the target of a key from the profile, or measure it and store it there.
 
     Args:
-        again: measure in any case.
+        again: measure even if it is stored.
     """
     import torch
 
@@ -89,7 +93,7 @@ def kept_target(
 
 
 def describe_cpu() -> Device:
-    """Model, usable cores and instruction sets, without running anything."""
+    """The CPU's model, usable cores and instruction sets. Nothing is measured."""
     told = _cpu_told()
     flags = cpu_flags()
     model = told.get("model name") or platform.processor() or platform.machine()
@@ -98,8 +102,8 @@ def describe_cpu() -> Device:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the operating system says that the first CPU can do, by Linux' names (``avx2``,
-    ``avx512_vnni``); empty where it doesn't say."""
+    """The features of the first CPU by Linux's names (``avx2``, ``avx512_vnni``); empty if the
+    operating system doesn't list them."""
     told = _cpu_told()
     return frozenset((told.get("flags") or told.get("Features") or "").split())
 
@@ -115,13 +119,14 @@ def _cpu_told() -> dict[str, str]:
 
 
 def usable_cpus() -> list[int]:
+    """The numbers of the CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cache_capacities(threads: int) -> dict[int, int]:
-    """Bytes of data cache by level that ``threads`` threads have together."""
+    """Bytes of data cache by level, summed over the caches that ``threads`` threads use."""
     instances: dict[int, dict[str, int]] = {}
     for cpu in usable_cpus()[:threads]:
         for cache in sorted((_SYS_CPU / f"cpu{cpu}" / "cache").glob("index*")):
@@ -137,7 +142,7 @@ def cache_capacities(threads: int) -> dict[int, int]:
 
 
 def _bytes(size: str) -> int:
-    """Of the kernel's text.
+    """Parse a size as the Linux kernel writes it.
 
     >>> _bytes("48K")
     49152
@@ -149,18 +154,19 @@ def _bytes(size: str) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """What is timed to find a device's peaks.
+    """The measurements that find a device's peaks.
 
     Attributes:
-        device: as torch names it.
-        clock: seconds of a call there.
+        device: the device's name in torch.
+        clock: measures the seconds of a call on the device.
     """
 
     device: str
     clock: Clock = wall_s
 
     def best_s(self, call: Callable[[], object], budget_s: float, calls: int = 1) -> float:
-        """The shortest time of a call within a budget; at least two tries after a warm-up."""
+        """The shortest time of a call, over at least two tries after a warm-up and at most
+        ``budget_s`` seconds."""
         call()
         best, end, tries = float("inf"), time.perf_counter() + budget_s, 0
         while tries < 2 or time.perf_counter() < end:
@@ -171,49 +177,53 @@ class Probe:
     def levels(
         self, caches: Sequence[tuple[str, int]], memory: str, beyond: int
     ) -> tuple[MemoryLevel, ...]:
-        """Levels of memory with their bandwidths.
+        """Measure the bandwidth of each level of memory.
 
         Args:
-            caches: names and bytes, the smallest first.
-            beyond: bytes that are in none of them.
+            caches: names and sizes in bytes, the smallest first.
+            beyond: a size in bytes that fits in none of the caches.
         """
         call_s = self._triad_s(1)
         found = []
         for name, capacity in caches:
-            # Two sizes that fit, the larger near the edge: the better one counts.
+            # Two sizes that fit into the cache, one of them nearly filling it: the better rate
+            # counts.
             rate = max(self._bandwidth(capacity * part, call_s) for part in (0.35, 0.7))
             found.append((name, float(capacity), rate))
         found.append((memory, float("inf"), self._bandwidth(beyond, call_s)))
-        # Noise must not make an outer level faster than an inner one: more bytes never take less.
+        # An outer level must not look faster than an inner one by noise: more bytes never take less
+        # time.
         return tuple(
             MemoryLevel(name, capacity, max(rate for _, _, rate in found[index:]))
             for index, (name, capacity, _) in enumerate(found)
         )
 
     def _bandwidth(self, working_set_bytes: float, call_s: float) -> float:
-        """Bytes per second of a triad on three float32 buffers, the call itself not counted."""
+        """Bytes per second of a triad on three float32 buffers, without the time of the call."""
         elements = max(int(working_set_bytes / 12), 64)
         spent_s = self._triad_s(elements)
-        # In a small cache the call is most of the time; never take it for more than nine tenths.
+        # In a small cache the call takes most of the time. At most nine tenths are subtracted for
+        # it.
         return 12 * elements / max(spent_s - call_s, 0.1 * spent_s)
 
     def _triad_s(self, elements: int) -> float:
         import torch
 
         a, b, c = (torch.ones(elements, device=self.device) for _ in range(3))
-        # About 100,000 elements' worth between two looks at the clock.
+        # About 100,000 elements are computed between two readings of the clock.
         calls = max(1, min(200, 100_000 // elements))
         return self.best_s(lambda: torch.add(a, b, alpha=2.0, out=c), 0.06, calls)
 
     def product_s(self, extent: int, dtype: torch.dtype) -> float:
-        """(extent, extent) @ (extent, extent) by torch."""
+        """Seconds of a matrix product (extent, extent) @ (extent, extent) by torch."""
         import torch
 
         x, w = (torch.ones(extent, extent, dtype=dtype, device=self.device) for _ in range(2))
         return self.best_s(lambda: torch.mm(x, w), 0.08)
 
     def dispatch_s(self) -> float:
-        """One torch operator on one element, its result allocated as in a program."""
+        """Seconds of one torch operator on one element, with a newly allocated result as in a
+        program."""
         import torch
 
         x = torch.ones(1, device=self.device)
@@ -225,7 +235,8 @@ _HOST = Probe(CPU)
 
 def _measure_levels(threads: int) -> tuple[MemoryLevel, ...]:
     caches = cache_capacities(threads)
-    # Well beyond the last cache, but bounded: some caches are as large as small memories.
+    # Much more than the last cache holds, but bounded, since some caches are as large as the memory
+    # of small machines.
     beyond = min(4 * max(caches.values()), 256 << 20)
     return _HOST.levels([(f"L{n}", size) for n, size in caches.items()], "DRAM", beyond)
 
@@ -243,7 +254,7 @@ def _measure_flops() -> tuple[tuple[str, float], ...]:
 
 
 def _peak_flops_per_s(dtype: torch.dtype) -> float:
-    """The faster of a matrix product and elementwise arithmetic.
+    """The peak FLOPs per second: the faster of a matrix product and elementwise arithmetic.
 
     A CPU without float16 arithmetic multiplies matrices slower than it adds elements.
     """
@@ -252,7 +263,8 @@ def _peak_flops_per_s(dtype: torch.dtype) -> float:
     elements = 4096
     u, v = (torch.ones(elements, dtype=dtype) for _ in range(2))
     elementwise_s = _HOST.best_s(lambda: torch.add(u, v, alpha=2.0, out=u), 0.01, calls=10)
-    # Small first: where the product is a fallback, a large one takes seconds.
+    # A small product first: if torch has only a slow fallback for the dtype, a large one takes
+    # seconds.
     small, large = 128, 768
     product = 2 * small**3 / _product_s(small, dtype)
     if 2 * large**3 / product < 0.1:
@@ -261,7 +273,8 @@ def _peak_flops_per_s(dtype: torch.dtype) -> float:
 
 
 def _product_s(extent: int, dtype: torch.dtype) -> float:
-    """(extent, extent) @ (extent, extent): by oneDNN with a packed weight, or by torch."""
+    """Seconds of (extent, extent) @ (extent, extent) by oneDNN with a packed weight, or by torch if
+    oneDNN can't."""
     import torch
 
     x = torch.ones(extent, extent, dtype=dtype)
@@ -273,6 +286,6 @@ def _product_s(extent: int, dtype: torch.dtype) -> float:
             return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
         product()
-    except (RuntimeError, AttributeError):  # this build or this CPU has none for the dtype
+    except (RuntimeError, AttributeError):  # this build or this CPU lacks it for the dtype
         return _HOST.product_s(extent, dtype)
     return _HOST.best_s(product, 0.08)

@@ -3,11 +3,12 @@
     plan of 3.1 ms, 180 MB    ->    the same steps in another order, 150 MB
     bound 120 MB              ->    plan of 4.0 ms, 96 MB: a convolution as it is, not by tiles
 
-First the steps of the fastest plan are put in an order in which less lives at once. If that isn't
-enough, each byte of a result is given a price, and the plan is selected anew: at a higher price the
-selection takes kernels that write less [Lagrangian relaxation of the bound].
+First the steps of the fastest plan are put into an order in which fewer bytes live at the same
+time. If that isn't enough, each byte of a result is given a price in seconds, and the plan is
+selected again: with a higher price the selection takes kernels that write less [Lagrangian
+relaxation of the bound].
 
-Not here: what a kernel needs while it runs, which its library decides and doesn't tell.
+Not here: the memory that a kernel takes while it runs, which libraries don't report.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from eqsynth.extract.select import priced
 from eqsynth.ir.tensor import args_of
 
 RAISES = 10
-"""Times that the price of a byte is raised, by `FACTOR`, until a plan keeps the bound."""
+"""The most times that the price of a byte is multiplied by `FACTOR` until a plan keeps
+the bound."""
 
 FACTOR = 4.0
 
 HALVINGS = 3
-"""Prices that are tried between the last one that was too low and the first one that was enough: a
-lower price leaves a faster plan."""
+"""The number of prices that are tried, by bisection, between the last price that was too low and
+the first that was high enough: a lower price leaves a faster plan."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a program may need.
+    """A bound on the memory of a program.
 
     Attributes:
-        limit_bytes: for inputs, constants, and the values that live at once.
-        needs: what a plan's program needs of these, with the constants as its kernels have packed
-            them; infinite where it doesn't build.
+        limit_bytes: bytes for inputs, constants, and the values that live at the same time.
+        needs: returns the bytes that a plan's program needs, with constants as its kernels have
+            packed them; infinite if the program doesn't build.
     """
 
     limit_bytes: float
@@ -49,11 +51,11 @@ class Bound:
 
 
 def within(plan: Plan, costs: Costs, select: Callable[[Costs], Plan], bound: Bound) -> Plan:
-    """The plan of least cost that was found to keep the bound; where none was found, the one whose
-    values need least.
+    """Return the cheapest plan that was found within the bound; if none was found, the plan whose
+    values need least memory.
 
     Args:
-        select: the best plan at given costs.
+        select: returns the best plan for given costs.
     """
     found = ordered(plan)
     if bound.keeps(found) or not plan.steps:
@@ -79,10 +81,11 @@ def within(plan: Plan, costs: Costs, select: Callable[[Costs], Plan], bound: Bou
 
 
 def ordered(plan: Plan) -> Plan:
-    """The steps in the order in which they are, or in one in which less lives at once: of the steps
-    whose arguments are there, next comes the one after which the fewest bytes live.
+    """Return the plan with its steps in an order in which fewer bytes live at the same time, or
+    unchanged if none is found. The order is greedy: of the steps whose arguments are computed, the
+    next is the one after which the fewest bytes live.
 
-    a = big(x); b = big(y); c = sum(a); d = sum(b)    ->    a, c, b, d: one of a and b at a time
+        a = big(x); b = big(y); c = sum(a); d = sum(b)    ->    a, c, b, d: one of a and b at a time
     """
     made = {state: step for step in plan.steps for state in (step.result, *step.also)}
     owner = plan.owners()
@@ -98,7 +101,7 @@ def ordered(plan: Plan) -> Plan:
             users.setdefault(arg, []).append(step)
 
     def grows(step: PlanStep) -> int:
-        """Bytes that live more after a step than before it."""
+        """Bytes that live after a step, minus those that live before it."""
         own = (s for s in (step.result, *step.also) if owner[s] == s)
         ends = {
             owner[arg] for arg in step.args
@@ -125,11 +128,13 @@ def ordered(plan: Plan) -> Plan:
 
 
 def _charged(costs: Costs, price: float) -> Costs:
+    """The costs of kernels plus the price of the bytes that they write."""
     return lambda kernel: costs(kernel) + price * _written(kernel)
 
 
 def _written(kernel: Kernel) -> int:
-    """Bytes that a kernel adds to the program's: its result, and the constants that it reads."""
+    """Bytes that a kernel adds to the program's memory: its result, and the constants that it
+    reads."""
     if kernel.implementation == "torch.view":
         return 0
     args = args_of(kernel.term)

@@ -1,4 +1,4 @@
-"""A plan: which kernels run, in which order, on what. What extraction hands to lowering."""
+"""A plan: which kernels run, in which order, on which values. Extraction hands it to lowering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eqsynth.extract.kernel import Kernel, Layout
 from eqsynth.ir.tensor import ClassRef, Tensor
 
 State = tuple[ClassRef, Layout]
-"""A class's value, dense in a layout."""
+"""The value of a class, dense in a layout."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class PlanStep:
     """One kernel of a plan.
 
     Attributes:
-        member: the e-node that it computes, over classes.
+        member: the e-node that the step computes, over classes.
         args: states of the arguments that aren't constant, in the kernel's order.
         constants: classes of the constant arguments, by position.
-        cost_s: what the cost model says it takes.
-        also: further results, of a region that has several.
+        cost_s: seconds of the step by the cost model.
+        also: further results, if the step is a region with several.
     """
 
     kernel: Kernel
@@ -36,7 +36,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order of execution; ``outputs`` are states, or constant classes."""
+    """Steps in order of execution. ``outputs`` are states, or constant classes."""
 
     steps: tuple[PlanStep, ...]
     inputs: Mapping[str, State]
@@ -47,13 +47,13 @@ class Plan:
         return tuple(dict.fromkeys(step.kernel for step in self.steps))
 
     def runs_as(self, other: Plan) -> bool:
-        """Whether both run the same kernels on the same, whatever they cost."""
+        """Whether both plans run the same kernels on the same values, whatever their costs."""
         return self.outputs == other.outputs and [
             (s.kernel, s.result, s.args, s.constants) for s in self.steps
         ] == [(s.kernel, s.result, s.args, s.constants) for s in other.steps]
 
     def owners(self) -> dict[State, State]:
-        """Of each state the one whose memory it is: its own, or for a view what it views."""
+        """The state whose memory each state uses: itself, or for a view the state that it views."""
         found = {state: state for state in self.inputs.values()}
         for step in self.steps:
             view = step.kernel.implementation == "torch.view"
@@ -62,7 +62,8 @@ class Plan:
         return found
 
     def peak_bytes(self) -> int:
-        """Bytes of the values that live at once at most, inputs among them; views count nothing."""
+        """The most bytes of values, including inputs, that live at the same time. Views count
+        nothing."""
         owner, last = self.owners(), dict[State, int]()
         for n, step in enumerate(self.steps):
             last |= {owner[state]: n for state in (*step.args, step.result, *step.also)}

@@ -1,4 +1,7 @@
-"""Ways of computing a state, and which candidate of each is the cheapest at given costs."""
+"""Ways of computing a state, and the cheapest candidate of each way at given costs.
+
+2 kernels for Matmul in the same layouts  ->  one Way; its price is that of the faster kernel
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ Costs = Callable[[Kernel], float]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Way:
-    """Candidates that give one state from the same states: the cheapest stands for all.
+    """The candidates that compute one state from the same states. The cheapest of them stands for
+    all.
 
     Attributes:
         kernels: the candidates' kernels, by their numbers in ``Greedy.kernels``.
@@ -32,11 +36,11 @@ Ways = Mapping[ClassRef, Sequence[Way]]
 
 @dataclass(frozen=True)
 class Worth:
-    """What is worth measuring: a kernel without a time doesn't take the place of one that has a
-    time, gives the same from the same, and costs no more than so many seconds more.
+    """When to keep a measured kernel. An unmeasured kernel replaces a measured one, which computes
+    the same state from the same states, only if the measured one costs more than ``seconds`` more.
 
     Attributes:
-        known: whether a kernel has a time.
+        known: whether a kernel has a measured time.
     """
 
     known: Callable[[Kernel], bool]
@@ -50,12 +54,12 @@ class Choice(NamedTuple):
 
 
 class Prices:
-    """What every kernel costs at one time, so that layers that are equal are priced once, and all
-    plans that are made at that time ask for a price once.
+    """The cost of every kernel at one time. Equal layers are priced once, and all plans that are
+    selected at that time share the prices.
 
     Attributes:
-        copies: what it costs to make the second state of a class from the first, as far as somebody
-            has asked.
+        copies: the cost of copying one state of a class into another, for pairs that were asked
+            for.
     """
 
     def __init__(self, kernels: Sequence[Kernel], costs: Costs, worth: Worth | None = None) -> None:
@@ -65,19 +69,21 @@ class Prices:
         self._known: dict[int, float] = {}
         self._cheapest: dict[tuple[int, ...], int] = {}
         self._choices: dict[Way, tuple[int, Choice]] = {}
-        # By identity; the ways are held, so that no others take their place.
+        # By the identity of the ways. The ways are stored, too, so that no other object gets their
+        # identity.
         self._priced: dict[int, tuple[Ways, list[list[tuple[int, Choice]]]]] = {}
 
     def priced(self, ways: Ways, order: Sequence[ClassRef]) -> list[list[tuple[int, Choice]]]:
-        """The cheapest candidates of all ways, class by class; none of constants. Asked for again
-        it is the same list: plans that are made at one time have it in common."""
+        """The cheapest candidates of all ways, class by class; none for constant classes. A second
+        call with the same ways returns the same list, which plans that are selected at one time
+        share."""
         if id(ways) not in self._priced:
             found = [[] if ref.constant else list(map(self.cheapest, ways[ref])) for ref in order]
             self._priced[id(ways)] = ways, found
         return self._priced[id(ways)][1]
 
     def cheapest(self, way: Way) -> tuple[int, Choice]:
-        """The state that a way gives, and the choice of its cheapest candidate."""
+        """The state that a way computes, and its cheapest candidate."""
         found = self._choices.get(way)
         if found is None:
             place = self._cheapest.get(way.kernels)

@@ -1,14 +1,14 @@
 """The profile: measured times of kernels, in a SQLite file that processes share.
 
-Lives here: what a time is filed under, the table, looking up, recording, importing from another
-machine. Not here: what is done when the file is broken or cannot be written (``store.py``),
-measuring (``timing.py``), and what a target is (``target.py``).
-
     profile = Profile(target.key())
     key = MeasurementKey("onednn.linear", ((1, 512), (512, 64)), ((512, 1), (1, 512)),
                          ("float32", "float32"))
     profile.record(key, time_one(call), roofline_s=target.roofline_s(...))
     profile.lookup(key)
+
+Here: the key of a time, the table, looking up, recording, and importing from another machine. Not
+here: files that are broken or can't be written (``store.py``), measuring (``timing.py``), targets
+(``target.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from eqsynth.extract.store import Store, open_read_only, profile_path
 from eqsynth.extract.timing import Timing
 
 COMPUTE = "/compute"
-"""How the families end whose kernels are bound by arithmetic."""
+"""The ending of the names of families whose kernels are bound by arithmetic."""
 
 _COLUMNS = (
     "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
@@ -46,26 +46,25 @@ ON CONFLICT (hash) DO UPDATE SET median_s = excluded.median_s, q1_s = excluded.q
 WHERE excluded.measured_at >= times.measured_at
 """
 FAILED_FOR = timedelta(days=1)
-"""How long a kernel that couldn't be built or run isn't tried again: a full disk or a memory limit
-fails kernels too, and goes away."""
+"""How long a kernel that couldn't be built or run isn't tried again. It isn't forever, since a full
+disk or a memory limit makes kernels fail, too, and these go away."""
 
 _LOOKUP_BATCH = 500  # SQLite allows 999 parameters a statement in its oldest builds
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementKey:
-    """What was timed.
+    """The description of a kernel under which its time is stored.
 
     Attributes:
         implementation: the backend's name for the kernel, ``family`` or ``family:variant``, such
             as ``onednn.linear:relu``.
         shapes, strides, dtypes: of the arguments and then the result; strides in elements.
-        term: canonical text of what is computed, where the implementation does not say it all
-            (attributes of a convolution, the scope of a generated kernel).
-        schedule: the point in the backend's schedule space.
-        kind: what is computed, roughly: the operator, and whether arithmetic or memory bounds it.
-            Kernels of one implementation and kind are a family, which shares its ratio to the
-            roofline.
+        term: canonical text of the term, if the implementation doesn't determine it (attributes of
+            a convolution, the scope of a generated kernel).
+        schedule: the point in the backend's space of schedules.
+        kind: the operator, and whether arithmetic or memory bounds it. Kernels of one
+            implementation and kind are a family, which shares its ratios to the roofline.
     """
 
     implementation: str
@@ -88,7 +87,7 @@ class MeasurementKey:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A time from the profile, and the roofline it is compared with (both in seconds)."""
+    """A time from the profile, and the roofline that it is compared with, both in seconds."""
 
     timing: Timing
     roofline_s: float
@@ -97,8 +96,8 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """What a measured kernel took over its roofline, which is this long, with so many elements
-    moved."""
+    """The time of a measured kernel over its roofline, the roofline in seconds, and the number of
+    elements that it moves."""
 
     value: float
     roofline_s: float
@@ -106,13 +105,15 @@ class Ratio:
 
 
 def family_of(implementation: str, kind: str = "") -> str:
+    """The name of a family: ("onednn.linear:relu", "Matmul/memory") ->
+    "onednn.linear/Matmul/memory"."""
     name = implementation.partition(":")[0]
     return f"{name}/{kind}" if kind else name
 
 
 @cache
 def library_versions() -> str:
-    """Versions of the libraries whose kernels are timed; found without importing them."""
+    """The versions of the libraries whose kernels are timed, read without importing them."""
     found = []
     for name in ("torch", "apache-tvm", "apache-tvm-ffi"):
         try:
@@ -125,8 +126,8 @@ def library_versions() -> str:
 class Profile:
     """Measured times on one target with one set of library versions.
 
-    Usable from several threads and processes. A broken or unwritable file costs a warning and the
-    times in it, never an exception.
+    It may be used by several threads and processes. A file that is broken or can't be written costs
+    a warning and the times in it, and never an exception.
     """
 
     def __init__(
@@ -142,14 +143,14 @@ class Profile:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the times are lost at the end, because the file cannot be written."""
+        """Whether the times are lost when the process ends, because the file can't be written."""
         return self._store.in_memory
 
     def lookup(self, key: MeasurementKey) -> Measurement | None:
         return self.lookup_many([key]).get(key)
 
     def lookup_many(self, keys: Iterable[MeasurementKey]) -> dict[MeasurementKey, Measurement]:
-        """The keys that have been measured, with their times."""
+        """The measurements of those keys that have one."""
         by_hash = {self.row_of(key): key for key in keys}
         hashes = list(by_hash)
 
@@ -170,7 +171,7 @@ class Profile:
         return self._store.run(read, default={})
 
     def lower_quartiles(self, rows: Iterable[str]) -> dict[str, float]:
-        """The times of rows by their names, in seconds; of those that are there."""
+        """The lower quartiles in seconds of those rows that exist, by the names of the rows."""
         names = list(rows)
 
         def read(db: sqlite3.Connection) -> dict[str, float]:
@@ -187,7 +188,7 @@ class Profile:
         self.record_many({key: (timing, roofline_s)})
 
     def record_many(self, times: Mapping[MeasurementKey, tuple[Timing, float]]) -> None:
-        """Stores times with their rooflines, all or none.
+        """Store times with their rooflines, either all of them or none.
 
         Raises:
             ValueError: a time or a roofline is not a positive number.
@@ -205,7 +206,7 @@ class Profile:
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
 
     def record_failures(self, keys: Iterable[MeasurementKey]) -> None:
-        """Stores that these kernels couldn't be built or run by the code of now."""
+        """Store that these kernels couldn't be built or run by the present code."""
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         rows = [(self.row_of(key), _code(), now) for key in keys]
         if rows:
@@ -213,7 +214,7 @@ class Profile:
             self._store.run(lambda db: db.executemany(insert, rows), default=None)
 
     def failed(self, keys: Iterable[MeasurementKey]) -> set[MeasurementKey]:
-        """The keys that have failed with the code of now, and not longer ago than `FAILED_FOR`."""
+        """The keys whose kernels have failed with the present code within the last `FAILED_FOR`."""
         by_hash = {self.row_of(key): key for key in keys}
         since = (datetime.now(UTC) - FAILED_FOR).isoformat(timespec="microseconds")
 
@@ -227,7 +228,7 @@ class Profile:
         return {by_hash[digest] for digest in failed if digest in by_hash}
 
     def family_ratios(self, family: str) -> list[Ratio]:
-        """How far the measured kernels of a family stay from the roofline."""
+        """The ratios of time to roofline of all measured kernels of a family."""
         arguments = (self.target_key, self.versions, family)
 
         def read(db: sqlite3.Connection) -> list[tuple[str, float, float]]:
@@ -245,7 +246,8 @@ class Profile:
         return [Ratio(time_s / least_s, least_s, elements(text)) for text, time_s, least_s in rows]
 
     def load_document(self, kind: str) -> str | None:
-        """Text stored about the target itself, such as its measured peaks."""
+        """A text that is stored about the target, such as its measured peaks; None if there is
+        none."""
         arguments = (self.target_key, self.versions, kind)
 
         def read(db: sqlite3.Connection) -> str | None:
@@ -258,7 +260,7 @@ class Profile:
         return self._store.run(read, default=None)
 
     def documents(self, prefix: str) -> dict[str, str]:
-        """All texts about the target whose kinds begin so, by their kinds."""
+        """All texts about the target whose kinds begin with ``prefix``, by kind."""
         arguments = (self.target_key, self.versions, prefix, prefix)
 
         def read(db: sqlite3.Connection) -> dict[str, str]:
@@ -272,9 +274,10 @@ class Profile:
         return self._store.run(read, default={})
 
     def store_document(self, kind: str, body: str, replace: bool = False) -> str:
-        """Stores text about the target unless there is one; the one that now stands is returned.
+        """Store a text about the target unless one of this kind is stored already, and return the
+        stored text.
 
-        The first writer wins, so that processes that measure at once agree afterwards.
+        The first writer wins, so that processes that measure at the same time agree afterwards.
         """
         verb = "REPLACE" if replace else "IGNORE"
         arguments = (self.target_key, self.versions, kind, body)
@@ -285,10 +288,11 @@ class Profile:
         return self.load_document(kind) or body
 
     def import_from(self, path: Path) -> int:
-        """Takes over the times of another profile file, for every target in it.
+        """Copy the times of another profile file into this one, for every target in it, and return
+        how many rows were copied.
 
-        Of two times of one kernel the newer stays. Rows that could not have been
-        recorded here are left out. Returns how many were not.
+        If both files have a time for a kernel, the newer one stays. Rows that couldn't have been
+        recorded here are left out.
 
         Raises:
             EqsynthError: the file is missing, or is no profile.
@@ -318,13 +322,14 @@ class Profile:
         self._store.close()
 
     def row_of(self, key: MeasurementKey) -> str:
-        """The name of a kernel's row."""
+        """The name of a kernel's row: a hash of the target, the library versions and the key."""
         text = "\n".join((self.target_key, self.versions, key.text()))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _code() -> str:
-    """Of what builds and calls kernels: with other code a kernel may no longer fail."""
+    """A digest of the code that builds and calls kernels: with other code a failed
+    kernel may work."""
     return kept.code_of("ir", "extract", "lower")
 
 

@@ -1,12 +1,12 @@
-"""Regions: parts of a plan that an engine runs as one program, where that measures faster.
+"""Regions: parts of a plan that an engine runs as one program, if that is measured to be faster.
 
-A plan falls into spans at the values that are alone (``spans.py``). A span can be handed to an
-engine (a backend that takes a :class:`Region`) as it was chosen, and as it was in the original
-program; what each takes is measured, and the cheapest way through all spans becomes the plan.
+    conv -> relu -> [one value] -> matmul -> gelu      two spans, so three regions: each, and both
 
-    conv -> relu -> [one value] -> matmul -> gelu      two spans, and the whole: three regions
-
-Not here: engines (``lower/``), the choice among kernels of single operators (``select.py``).
+A plan is split into spans at values that are alone (``spans.py``). An engine is a backend that runs
+a :class:`Region`, which may be one span or several in a row, with the terms that were chosen or
+those of the original program. Regions are timed, and the cheapest sequence of regions and eqsynth's
+own spans becomes the plan. Not here: engines (``lower/``), the choice among kernels of single
+operators (``select.py``).
 """
 
 from __future__ import annotations
@@ -33,41 +33,44 @@ from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import ClassRef, Input
 
 LIGHT = 0.1
-"""A span that takes less than this part of the plan is not tried by itself: an engine takes
-seconds to compile one, and could save no more than that part."""
+"""A range of spans that takes less than this part of the plan's time isn't tried by itself: an
+engine takes seconds to compile it, and could save no more than this part."""
 
 CLEAR = 1.5
-"""Where the plan's own kernels and the engine are further apart than this factor, one is better
-throughout: such a range of spans is not parted further."""
+"""If the plan's own kernels and the engine differ by more than this factor on a range of spans, one
+of them is better throughout, so the range isn't split further."""
 
 
 NEAR = 1.1
-"""The terms of the plan, and those of the original, are two sides. Where one side's region takes
-longer than the other's on the same engine by more than this factor, its parts are not tried; and
-where a sample for a slow engine takes longer than what is best by more than it, the whole isn't."""
+"""A factor within which two times count as nearly equal. If an engine takes longer for the chosen
+terms of a range than for the original's, or the reverse, by more than this factor, the slower form
+isn't tried on parts of the range. If a slow engine's sample is slower than the best so far by more
+than this factor, the engine doesn't get the whole program."""
 
 APART = 3.0
-"""Times of whole programs, taken one after the other, that are further apart than this factor tell
-which is faster. (OpenVINO on GPT-2 of 4 layers: 2.5 and 5.7 ms in two runs of one minute.)"""
+"""Times of whole programs that were measured one after another only tell which is faster if they
+differ by more than this factor. (OpenVINO on GPT-2 of 4 layers took 2.5 and 5.7 ms in two runs
+within a minute.)"""
 
 SAMPLE = 0.25
-"""Part of the plan's time that a slow engine compiles first, at most, and as little of it as isn't
-`LIGHT`. (resnet18, tiled: the whole as it was chosen is 28 kernels for Inductor, 33 to 46 s of CPU,
-a quarter of it 14 to 20.)"""
+"""The largest part of the plan's time that a slow engine compiles first, as a sample; the lightest
+range that isn't `LIGHT` is taken. (resnet18, tiled: the whole chosen program is 28 kernels for
+Inductor and takes 33 to 46 s of CPU to compile, a quarter of it 14 to 20 s.)"""
 
 FEW = 12
-"""Steps of a plan that are handed over as a whole at once."""
+"""A plan of up to so many steps is given to slow engines as a whole at once, without a sample."""
 
 COMPILE_S = 5.0
-"""What an engine takes to compile a region, about."""
+"""About the seconds that an engine takes to compile a region."""
 
 
 def first_asked(
     program: Program, segments: Sequence[Segment], engines: Sequence[Backend], within_s: float
 ) -> tuple[EGraph, list[PlanStep]]:
-    """What ``with_engines`` will ask each engine for first, known before anything is searched for:
-    the original as one region, and the e-graph of the original. No region if there are fewer
-    seconds than compiling may take."""
+    """Return the e-graph of the original, and the regions that ``with_engines`` will try first: the
+    whole original, on each engine. They are known before anything is searched, so that engines can
+    compile them during saturation. There are no regions if ``within_s`` is less than compiling may
+    take."""
     graph = stitch(program, segments, [unsaturated(s.roots, "not searched yet") for s in segments])
     inputs = {
         member.name: (ref, contiguous(len(ref.shape)))
@@ -84,12 +87,12 @@ def first_asked(
 
 
 def reserved_s(left_s: float, compiled_s: float) -> float:
-    """How much of the time that is left engines need: to compile what was chosen, once to be timed
-    and once to be used, and some parts of it. Half of it at most, and none that is too short: an
-    engine that doesn't get ready costs what kernels could have been timed in.
+    """The seconds of the remaining time to reserve for engines: for compiling the chosen program
+    twice, to time it and to use it, and some parts of it. It is at most half of the remaining time.
+    It is 0 if that is too short for an engine to get ready, since kernels can be timed instead.
 
     Args:
-        compiled_s: what compiling the original has taken, or takes until now.
+        compiled_s: seconds that compiling the original has taken so far.
     """
     needed_s = min(left_s / 2, max(2 * COMPILE_S, 3 * compiled_s))
     return needed_s if needed_s >= 2 * COMPILE_S else 0.0
@@ -105,19 +108,20 @@ def with_engines(
     tell: Callable[[Sequence[PlanStep], bool], None] = lambda _steps, _whole: None,
     in_turns: Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing]] = lambda _k, _until: {},
 ) -> Extraction:
-    """The extraction, with regions on engines where these were measured to be faster.
+    """Return the extraction, with regions on engines where these were measured to be faster.
 
-    The whole is tried first, then its halves where nobody wins clearly, then theirs, so long as the
-    last halving gained a hundredth: an engine takes seconds for each. A slow engine gets a sample
-    of what was chosen before the whole of it, and no more if at that pace it loses. A
-    region is timed as a whole, so the plan's own kernels weigh what they take as a program
-    (``Extraction.together``). At the deadline what was measured until then decides. In the last
-    half of the time, less what one compilation takes, none is begun.
+    First the whole program is tried, then its halves unless one side is clearly faster, then their
+    halves, as long as the last step gained at least a hundredth: an engine takes seconds to compile
+    each. A slow engine first gets a sample of the chosen program, and the whole only if it doesn't
+    lose on the sample. A region is timed as a whole, so it is compared with the time of the plan's
+    own kernels as a program (``Extraction.together``). No compilation is begun in the last half of
+    ``deadline_s``, nor if less time is left than one takes. At the deadline the measurements so far
+    decide.
 
     Args:
-        tell: is told the steps before their kernels are measured, and whether each is the whole
-            program.
-        in_turns: measures whole programs that were just measured one by one, against each other.
+        tell: called with steps before their kernels are measured, and with whether each is the
+            whole program.
+        in_turns: measures whole programs in turns, after they were measured one after another.
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
@@ -167,10 +171,10 @@ def with_engines(
             ended = ended and all(map(costs.measured, kernels))
             placed = {tried: _placed(step, plan, span, costs) for tried, step in ways}
             took = {t: s.cost_s for t, s in placed.items() if s.cost_s < float("inf")}
-            # What an engine can't run as a whole it may run in part.
+            # An engine that can't run the whole range may run parts of it.
             without = tuple(tried for tried in tries if tried not in took)
             own_s = sum(weights[first:last])
-            # What is shared is too light to be a half.
+            # The span of the shared values is too light to be a half.
             halved = _halves(first + (first == 0 and bool(parted.shared)), last, weights)
             again: dict[tuple[int, int], tuple[Try, ...]] = {}
             if took:
@@ -178,7 +182,8 @@ def with_engines(
                 if took[best] < choices.get((first, last), (float("inf"),))[0]:
                     choices[first, last] = (took[best], placed[best])
                     by[first, last] = OnEngine(len(parts), first, last, best[0].name, best[1])
-                # One heavy half is nearly the whole again.
+                # If the other half is too light, the heavy one is nearly the whole range again: it
+                # isn't tried.
                 if 1 / CLEAR < own_s / took[best] < CLEAR and len(halved) == 2:
                     again = dict.fromkeys(halved, _near(took))
             offered = {tried for tried, _ in ways}
@@ -202,8 +207,8 @@ def with_engines(
 def on_engines(
     graph: EGraph, found: Extraction, regions: Sequence[OnEngine], engines: Sequence[Backend]
 ) -> Extraction | None:
-    """The extraction with these regions on engines, untimed; None where its plan has no such
-    parts, or an engine doesn't take one."""
+    """Return the extraction with these regions on engines, untimed. Return None if its plan is
+    split into other parts, or an engine doesn't take a region."""
     parted, by_name = spans(found.plan), {engine.name: engine for engine in engines}
     plan, parts = parted.plan, parted.parts
     way: _Way = []
@@ -223,9 +228,9 @@ def on_engines(
 
 
 def _tries(engines: Sequence[Backend]) -> tuple[Try, ...]:
-    """Each engine with each side; engines that compile in no time first, and of these the original
-    first. Swin of 4 stages: in 29 s Inductor and ONNX Runtime were compiled, and OpenVINO, which
-    needs two, was never asked."""
+    """Each engine with each form of the terms. Engines that compile fast come first, and for each
+    of them the original's terms. (Swin of 4 stages: Inductor and ONNX Runtime took 29 s to compile,
+    so OpenVINO, which needs two, wasn't tried at all.)"""
     tries = [(engine, side) for side in (ORIGINAL, CHOSEN) for engine in engines]
     return tuple(sorted(tries, key=lambda tried: _is_slow(tried[0])))
 
@@ -241,9 +246,10 @@ def _samples(
     weights: Sequence[float],
     costs: CostModel,
 ) -> dict[Try, tuple[PlanStep, float]]:
-    """For slow engines: the lightest range of spans that is worth an engine, as it was chosen, as
-    one step, and what the plan's own kernels take for it. None for what is compiled at once, or was
-    before: few steps, terms of the original."""
+    """For each slow engine, a sample: the lightest range of spans that isn't too light for an
+    engine, with the chosen terms, as one step; and the seconds of the plan's own kernels for it.
+    There is no sample if the whole compiles fast or was measured before: a plan of few steps, or
+    the terms of the original."""
     ends, total_s = [0.0, *accumulate(weights)], sum(weights)
     ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
     fit = (r for r in ranges if LIGHT * total_s <= r[0] <= SAMPLE * total_s)
@@ -265,7 +271,7 @@ def _samples(
 
 
 def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: float) -> int:
-    """Times what has no time yet; how many that were."""
+    """Measure each kernel that has no measured time yet; return how many were measured."""
     costs.load(kernels)
     timed = 0
     for kernel in dict.fromkeys(kernels):
@@ -277,8 +283,9 @@ def _time(kernels: Sequence[Kernel], costs: CostModel, measure: Measure, until: 
 
 
 def _leading(kernels: Sequence[Kernel], costs: CostModel, left_s: float) -> list[Kernel]:
-    """Those that may be the fastest, by times that were taken one after the other; none if three
-    turns of each, of two calls at least, would take more than half of the time that is left."""
+    """The kernels that may be the fastest, by times that were measured one after another. Empty if
+    timing them in turns (three turns each, of at least two calls) would take more than half of the
+    time that is left."""
     took = {kernel: costs.timed_only(kernel) for kernel in dict.fromkeys(kernels)}
     least_s = min(took.values(), default=0.0)
     near = [kernel for kernel, s in took.items() if s <= APART * least_s and s < float("inf")]
@@ -286,8 +293,10 @@ def _leading(kernels: Sequence[Kernel], costs: CostModel, left_s: float) -> list
 
 
 def _at_best(turns: Mapping[Kernel, Timing], costs: CostModel) -> dict[Kernel, Timing]:
-    """Times that were taken in turns, at the pace of the best of those that were taken in a row:
-    a turn begins with sleeping threads, and the plan's own kernels were timed in a row."""
+    """Scale times that were measured in turns by one factor: the least ratio of a kernel's earlier
+    time, measured in a row, to its time in turns. A turn begins with sleeping threads, so times in
+    turns are too long in comparison with those of the plan's own kernels, which were measured in a
+    row."""
     pace = min((costs.timed_only(k) / t.q1_s for k, t in turns.items()), default=1.0)
     return {
         k: Timing(pace * t.median_s, pace * t.q1_s, pace * t.q3_s, t.samples)
@@ -296,14 +305,15 @@ def _at_best(turns: Mapping[Kernel, Timing], costs: CostModel) -> dict[Kernel, T
 
 
 def _placed(step: PlanStep, plan: Plan, span: Span, costs: CostModel) -> PlanStep:
-    """A region with what it takes in its place: its own time, and conversions at its borders."""
+    """Return the step with its cost in the plan: its own time, and the conversions of layouts at
+    its borders."""
     cost_s = costs.timed_only(step.kernel) + _conversions_s(plan, span, step, costs)
     return replace(step, cost_s=cost_s)
 
 
 def _near(took: Mapping[Try, float]) -> tuple[Try, ...]:
-    """What is tried on the parts of a range: of each engine the sides that were nearly its best,
-    unless it was far from the best engine."""
+    """The engines and forms to try on the parts of a range: for each engine the forms that were
+    nearly its best one, unless the engine was far slower than the best engine."""
     best: dict[str, float] = {}
     for (engine, _), cost_s in took.items():
         best[engine.name] = min(cost_s, best.get(engine.name, cost_s))
@@ -316,7 +326,7 @@ def _own_s(plan: Plan, part: Span, together: float) -> float:
 
 
 def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, int]]:
-    """The two halves of a range of spans, by what the spans weigh, that aren't too light."""
+    """The two halves, by weight, of a range of spans, without a half that is too light."""
     if last - first < 2:
         return []
     own, middle = sum(weights[first:last]), first + 1
@@ -329,7 +339,8 @@ def _halves(first: int, last: int, weights: Sequence[float]) -> list[tuple[int, 
 def _trimmed(
     first: int, last: int, weights: Sequence[float], takes: Callable[[int, int], bool]
 ) -> list[tuple[int, int]]:
-    """A range of spans without what an engine refuses at one of its ends, if that is light."""
+    """A range of spans without the spans at one of its ends that the engine refuses, if these are
+    light."""
     within = range(first + 1, last)
     begin = bisect_left(within, True, key=lambda k: takes(k, last)) + first + 1
     end = last - 1 - bisect_left(within, True, key=lambda k: takes(first, last + first - k))
@@ -343,7 +354,8 @@ def _is_taken(graph: EGraph, parted: Spans, tried: Try, first: int, last: int) -
 
 
 def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> float:
-    """What it costs to bring the region's arguments and results into the layouts around it."""
+    """The seconds for converting the region's arguments and results to and from the layouts around
+    it."""
     before = _layouts(plan.steps[: span.first], plan)
     total = 0.0
     for ref, layout in step.args:
@@ -357,7 +369,7 @@ def _conversions_s(plan: Plan, span: Span, step: PlanStep, costs: CostModel) -> 
 
 
 def _layouts(steps: Sequence[PlanStep], plan: Plan) -> dict[ClassRef, list[Layout]]:
-    """The layouts in which each class is at hand after some steps."""
+    """The layouts in which each class has been computed after some steps."""
     found: dict[ClassRef, list[Layout]] = {}
     states = [*plan.inputs.values(), *(s for step in steps for s in (step.result, *step.also))]
     for ref, layout in states:
@@ -373,7 +385,8 @@ def _cheapest(
     choices: Mapping[tuple[int, int], tuple[float, PlanStep]],
     weights: Sequence[float],
 ) -> tuple[float, _Way]:
-    """The cheapest way through the spans: each as it is, for its weight, or in a region."""
+    """The cheapest sequence that covers all spans: each span is run by the plan's own kernels, at
+    its weight, or is part of a region."""
     best: list[tuple[float, _Way]] = [(0.0, [])]
     for last, part in enumerate(parted.parts, 1):
         ways = [(best[last - 1][0] + weights[last - 1], [*best[last - 1][1], (part, None)])]
@@ -386,7 +399,7 @@ def _cheapest(
 
 
 def _joined(found: Plan, plan: Plan, total_s: float, way: _Way) -> Plan:
-    """The plan in which regions stand for their spans; what was found where there are none."""
+    """Return the plan with regions in place of their spans; ``found`` if there are no regions."""
     if all(step is None for _, step in way):
         return found
     steps: list[PlanStep] = []
@@ -401,7 +414,7 @@ def _joined(found: Plan, plan: Plan, total_s: float, way: _Way) -> Plan:
 
 
 def _converted(steps: Sequence[PlanStep], plan: Plan, wanted: Sequence[State]) -> list[PlanStep]:
-    """Copies into the layouts that are wanted and that no step has made."""
+    """Copies into the layouts that are wanted and that no step has computed."""
     at_hand = _layouts(steps, plan)
     copies = []
     for ref, layout in wanted:
@@ -413,7 +426,7 @@ def _converted(steps: Sequence[PlanStep], plan: Plan, wanted: Sequence[State]) -
 
 
 def _needed(steps: Sequence[PlanStep], plan: Plan) -> list[PlanStep]:
-    """The steps that something reads: a copy that the replaced span read may be idle now."""
+    """The steps whose results are read. A copy for a span that a region has replaced may not be."""
     wanted, kept = set(plan.outputs), []
     for step in reversed(steps):
         if wanted.intersection((step.result, *step.also)):

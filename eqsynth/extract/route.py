@@ -1,13 +1,15 @@
-"""Routes: plans without their sizes, by which a program of other sizes gets the same kernels.
-
-What a search finds for 32 rows is mostly what it would find for 48. So for 48 rows nothing is
-searched: the rules that fired for 32 make the e-graph anew, which shows that the plan's equalities
-hold there, too, and of its members those are taken that the plan had, as far as sizes don't count.
+"""Routes: plans without their sizes, by which the program gets the same kernels for other sizes.
 
     Matmul([32, 512], [512, 64]) by oneDNN   ->   Matmul([48, 512], [512, 64]) by oneDNN
 
-A route only proposes: what is taken stands in the e-graph of the new sizes, and the program is held
-against the original as every other. Not here: when a route is followed (``pipeline.py``).
+A search for 48 rows would mostly find the plan that was found for 32 rows. So nothing is searched
+for 48 rows. The rules that fired for 32 make the e-graph for 48, which shows that the equalities
+hold for these sizes, too; and from its members the kernels are selected that the plan for 32 had,
+as far as sizes don't matter.
+
+A route can't make a program wrong: all kernels compute members of the e-graph of the new sizes, and
+the program is checked against the original as always. Not here: when a route is followed
+(``searching.py``).
 """
 
 from __future__ import annotations
@@ -31,17 +33,18 @@ from eqsynth.ir.scalar import Call, Cast, Evaluation, Prod, Read, Scalar, Sum, V
 from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of, topological
 
 _OTHER = 1.5
-"""Times what a kernel with a schedule of the plan is taken to need, where the schedule is another:
-the plan's was measured to be the best."""
+"""A kernel of the plan with another schedule is estimated to take this many times as long as with
+the plan's schedule, which was measured to be the best."""
 
 
 @dataclass(frozen=True)
 class Trait:
-    """What a kernel is, whatever its sizes: the same implementation of the same form of a term.
+    """The properties of a kernel that don't depend on sizes: the implementation, and the form of
+    its term.
 
     Attributes:
-        inputs: layouts, and whether they are constant, in no order: operands are ordered by what
-            they read, and so by its sizes.
+        inputs: the layouts of the arguments, and whether each is constant, sorted: the order of
+            operands depends on their digests, and so on sizes.
     """
 
     form: bytes
@@ -61,10 +64,10 @@ class Route:
     """A plan without its sizes.
 
     Attributes:
-        ratios: what the plan's kernels took over their rooflines.
-        schedules: texts of the schedules that they had.
-        rules: those that fired in the search.
-        regions: parts of the plan that run on engines.
+        ratios: the times of the plan's kernels over their rooflines.
+        schedules: the schedules of these kernels, as text.
+        rules: the names of the rules that fired in the search.
+        regions: the parts of the plan that run on engines.
     """
 
     ratios: Mapping[Trait, float]
@@ -74,7 +77,7 @@ class Route:
 
     @classmethod
     def of(cls, own: Extraction, found: Extraction, costs: CostModel, graph: EGraph) -> Route:
-        """The route of what was extracted from an e-graph.
+        """Return the route of the plans that were extracted from an e-graph.
 
         Args:
             own: the plan of eqsynth's own kernels.
@@ -93,7 +96,7 @@ class Route:
 
 @dataclass(frozen=True)
 class _Costs:
-    """What kernels cost that a route has; others are out."""
+    """The costs of the kernels that a route has; other kernels cost infinitely much."""
 
     route: Route
     costs: CostModel
@@ -111,11 +114,12 @@ class _Costs:
         return least_s if same else _OTHER * least_s
 
     def _free(self, kernel: Kernel) -> bool:
-        """Views, and copies into another layout: other kernels may need them anywhere."""
+        """Whether a kernel is allowed though the route lacks it: views, copies into another layout,
+        which may be needed in other places, and opaque operators."""
         return kernel.implementation == "torch.view" or _is_copy(kernel) or kernel.opaque
 
     def known(self, kernel: Kernel) -> bool:
-        """Whether the plan had such a kernel."""
+        """Whether the route has a kernel with the same properties."""
         return Trait.of(kernel) in self.route.ratios
 
 
@@ -127,9 +131,9 @@ def follow(
     costs: CostModel,
     limit_bytes: float,
 ) -> tuple[Extraction, Extraction] | None:
-    """The plan of eqsynth's own kernels, and the one with regions on engines, that a route leads
-    to in an e-graph of other sizes; None where it leads nowhere: an output can't be computed by its
-    kernels, or the plan falls into other parts than those that ran on engines."""
+    """Return the plan of eqsynth's own kernels, and the plan with regions on engines, that a route
+    leads to in an e-graph of other sizes. Return None if the route's kernels can't compute an
+    output, or if the plan is split into other parts than those that ran on engines."""
     found = candidates(graph, backends, limit_bytes=limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}
     priced = _Costs(route, costs)
@@ -159,8 +163,8 @@ def _is_copy(kernel: Kernel) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def form_of(term: Tensor) -> bytes:
-    """Equal for terms that differ in extents, in numbers that may come from extents, and in orders
-    that extents may decide: of operands, and of the axes of a scope."""
+    """A digest that is equal for terms that differ only in extents, in numbers (which may come from
+    extents), or in orders that depend on extents: of operands, and of a scope's axes."""
     args = sorted((len(arg.shape), arg.dtype) for arg in args_of(term))
     if isinstance(term, Op):
         return digest_of("Op", term.name, [_attr(attr) for attr in term.attrs], args, term.dtype)
@@ -175,17 +179,17 @@ def form_of(term: Tensor) -> bytes:
 
 
 def _attr(attr: Attr) -> object:
-    """Numbers may be extents; texts and flags aren't."""
+    """An attribute without its numbers, which may be extents; strings and flags are kept."""
     if isinstance(attr, tuple):
         return [_attr(part) for part in attr]
     return type(attr).__name__ if isinstance(attr, int | float) else attr
 
 
 class _Forms(Evaluation[bytes]):
-    """Forms of scalars, bottom up.
+    """The forms of scalars, computed bottom up.
 
     Args:
-        axes: of the traversal; the iterators after them reduce.
+        axes: the number of traversal iterators; the iterators after them reduce.
     """
 
     def __init__(self, body: Scalar, axes: int) -> None:

@@ -1,8 +1,10 @@
-"""Schedules as data: how a generated kernel goes through its loops.
+"""Schedules as data: how a generated kernel runs its loops.
+
+    Block(8, 32)    8 rows by 32 columns of the result are accumulated in registers: "block8x32"
 
 A schedule is a frozen value of one of a closed set of kinds, each with declared fields. Its text is
-its name in the profile and in reports; it is written and never read back. Not here: which schedules
-a loop nest may have (``lower/spaces.py``), the loops that they mean (``lower/eoperators.py``).
+its name in the profile and in reports; the text is never parsed. Not here: which schedules a loop
+nest may have (``lower/spaces.py``), the loops that schedules describe (``lower/eoperators.py``).
 """
 
 from __future__ import annotations
@@ -14,21 +16,22 @@ from typing import Any, Final
 from eqsynth import kept
 
 TASKS: Final = 64
-"""Steps that a parallel loop has at least by default, so that threads get equal shares."""
+"""The fewest steps of a parallel loop by default, so that threads get equal shares."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What all kinds have.
+    """The base of all kinds of schedules. Fields that several kinds have:
 
     Attributes:
-        tasks: leading loops are fused and shared by the threads until they have so many steps.
-        order: of the loops around the innermost part of the kernel, as positions in the order that
-            the kind has by itself; empty for that order.
+        tasks: leading loops are fused, and shared by the threads, until they have at least this
+            many steps.
+        order: the order of the loops around the innermost part of the kernel, as positions in the
+            kind's default order; empty for the default order.
     """
 
     def text(self) -> str:
-        """The kind and its sizes, and the fields that aren't as by default.
+        """The kind, its sizes, and the fields that don't have their default values.
 
         >>> Block(8, 32).text(), Block(12, 32, unrolled=4, order=(1, 0)).text()
         ('block8x32', 'block12x32 order=1.0 unrolled=4')
@@ -49,10 +52,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Rows(Schedule):
-    """Outer loops parallel, the innermost left to LLVM.
+    """Parallel outer loops; the innermost loop is left to LLVM.
 
     Attributes:
-        unrolled: steps of the innermost reduction that are written out.
+        unrolled: number of steps of the innermost reduction that are written out.
     """
 
     tasks: int = TASKS
@@ -62,7 +65,7 @@ class Rows(Schedule):
 
 @dataclass(frozen=True)
 class Flat(Schedule):
-    """All loops as one, in blocks of ``width`` (short inner axes)."""
+    """All loops fused into one, in blocks of ``width`` (for short inner axes)."""
 
     width: int
     tasks: int = TASKS
@@ -70,10 +73,11 @@ class Flat(Schedule):
 
 @dataclass(frozen=True)
 class Tile(Schedule):
-    """``height`` by ``width`` blocks of two loops (transposes).
+    """Blocks of ``height`` by ``width`` of two loops (for transposes).
 
     Attributes:
-        across: whether the inner loop of a block goes along what is read, and not what is written.
+        across: whether the inner loop of a block runs along the neighbours of the argument, and not
+            of the result.
     """
 
     height: int
@@ -85,7 +89,7 @@ class Tile(Schedule):
 
 @dataclass(frozen=True)
 class Lanes(Schedule):
-    """``width`` results of the inner loop accumulate in registers."""
+    """``width`` results of the inner loop are accumulated in registers."""
 
     width: int
     unrolled: int = 1
@@ -95,7 +99,8 @@ class Lanes(Schedule):
 
 @dataclass(frozen=True)
 class Fold(Schedule):
-    """``width`` partial results along the innermost reduction, combined at its end."""
+    """``width`` partial results of the innermost reduction are accumulated, and combined at its
+    end."""
 
     width: int
     unrolled: int = 1
@@ -105,11 +110,11 @@ class Fold(Schedule):
 
 @dataclass(frozen=True)
 class Block(Schedule):
-    """``rows`` rows of ``columns`` neighbours accumulate in registers, so that every load is used
-    so many times.
+    """``rows`` by ``columns`` results are accumulated in registers, so that each value that is
+    loaded is used several times.
 
     Attributes:
-        rows_together, columns_together: blocks of a task, which the next one's don't come between.
+        rows_together, columns_together: number of blocks that one task computes in a row.
     """
 
     rows: int
@@ -123,8 +128,8 @@ class Block(Schedule):
 
 @dataclass(frozen=True)
 class Matrices(Schedule):
-    """A tile is read once, taken through matrices of literals along one axis after the other in
-    registers, and written once; ``width`` neighbours at a time."""
+    """A tile is read once, multiplied by matrices of literals along one axis after another in
+    registers, and written once, for ``width`` neighbours at a time."""
 
     width: int
     tasks: int = TASKS
@@ -132,11 +137,11 @@ class Matrices(Schedule):
 
 @dataclass(frozen=True)
 class Band(Schedule):
-    """``rows`` rows of a band product by ``columns`` neighbours accumulate in registers, over a
-    packed copy of the rows that they read of the operand that moves with the band.
+    """``rows`` by ``columns`` results of a band product are accumulated in registers. The operand
+    that moves with the band is read from a packed copy of its rows.
 
     Attributes:
-        panel: rows of one residue modulo the dilation that share a packed copy.
+        panel: number of rows, equal modulo the dilation, that share a packed copy.
     """
 
     rows: int
@@ -150,11 +155,12 @@ class Band(Schedule):
 
 @dataclass(frozen=True)
 class Grid(Schedule):
-    """Each of ``threads`` threads of a block computes ``each`` results, ``threads`` apart.
+    """Each of the ``threads`` threads of a block computes ``each`` results, which are ``threads``
+    apart.
 
     Attributes:
-        vector: neighbours that are read, computed and written at once in the place of one.
-        unrolled: steps of the innermost reduction that are written out.
+        vector: number of neighbours that are read, computed and written together.
+        unrolled: number of steps of the innermost reduction that are written out.
     """
 
     threads: int
@@ -165,10 +171,11 @@ class Grid(Schedule):
 
 @dataclass(frozen=True)
 class Team(Schedule):
-    """``threads`` threads reduce to one result, and combine what they have in shared memory.
+    """``threads`` threads compute one result of a reduction, and combine their parts in shared
+    memory.
 
     Attributes:
-        teams: of a block.
+        teams: number of such teams in a block.
     """
 
     threads: int
@@ -177,8 +184,8 @@ class Team(Schedule):
 
 @dataclass(frozen=True)
 class Turn(Schedule):
-    """A square tile is computed along what is read, and written from shared memory along the
-    result (transposes); ``rows`` rows of ``side`` threads."""
+    """A square tile is read along the argument's neighbours into shared memory, and written from
+    there along the result's (for transposes). ``side`` threads by ``rows`` rows work on it."""
 
     side: int
     rows: int
@@ -190,7 +197,8 @@ class Tiles(Schedule):
     results of a contraction; each thread holds ``down`` by ``along`` of them in registers.
 
     Attributes:
-        depth: steps of the innermost reduction whose operands are in shared memory at once.
+        depth: number of steps of the innermost reduction whose operands are in shared memory at a
+            time.
         unrolled: whether these steps are written out.
     """
 
@@ -209,11 +217,11 @@ KINDS: Final[Mapping[str, type[Schedule]]] = {
     )
 }  # fmt: skip
 CLASSES: Final = kept.classes(*KINDS.values())
-"""What a kept file with schedules in it may name."""
+"""The classes that a cached file with schedules may contain."""
 
 
 def schedule_to_data(schedule: Schedule | str) -> Any:
-    """Its kind and fields; of a text, the text."""
+    """Return a schedule as its kind and its fields; a string is returned unchanged."""
     if isinstance(schedule, str):
         return schedule
     values = {field.name: getattr(schedule, field.name) for field in fields(schedule)}
@@ -239,7 +247,8 @@ def schedule_from_data(data: Any) -> Schedule | str:
 
 
 def _value(default: object, value: Any) -> object:
-    """A field's value, of the type of its default; sizes, which have none, are whole numbers."""
+    """Check and convert a field's value: it has the type of the field's default; sizes, which have
+    no default, are integers."""
     if isinstance(default, tuple):
         if not isinstance(value, list) or not all(type(v) is int for v in value):
             raise ValueError("an order is a list of positions")

@@ -1,6 +1,10 @@
-"""Search for the plan of least cost: select, time what was selected and has no time, select again.
+"""Search for the plan of least cost: select a plan, time those of its kernels that aren't measured,
+and select again.
 
-Not here: what a kernel costs (``cost.py``), how a plan is selected for given costs (``select.py``).
+    plan A, estimated 1.0 ms  ->  its kernels timed: 1.4 ms  ->  plan B, estimated 1.2 ms  ->  …
+
+Not here: the cost of a kernel (``cost.py``), the plan of least cost for given costs
+(``select.py``).
 """
 
 from __future__ import annotations
@@ -25,47 +29,52 @@ from eqsynth.extract.select import Selection, priced
 from eqsynth.extract.timing import Timing
 
 NEGLIGIBLE = 0.01
-"""Part of the program's time for which nothing more is timed: when what might still be gained, if
-every estimate came true, is less, the best plan that is measured is the result."""
+"""The search ends when the best measured plan takes no more than this part longer than the best
+plan would if all estimates came true."""
 
-# Seconds that the choice after the deadline may take, where there is a plan already.
+# Seconds that selecting after the deadline may take if there is a plan already.
 _SETTLE_S = 0.5
 
 IN_PLACE = 0.15
-"""Part of the time in which no kernels are timed, but plans are built and run (``in_place.py``)."""
+"""The last part of the time, in which plans are built and timed (``in_place.py``) and no further
+kernels are timed alone."""
 
 HOPE = 0.05
-"""Part of a plan's cost that the solver has to promise, to be asked again after what it promised
-last has gained next to nothing: it takes seconds, and there are hopeful estimates to the end (GPT-2
-of 4 layers: five times 8 s for a promise of 0.05 that didn't come true)."""
+"""After an answer of the solver has gained next to nothing, the solver is asked again only if its
+last plan promised to save more than this part of the cost. It takes seconds, and some estimates
+stay optimistic to the end. (GPT-2 of 4 layers: five answers of 8 s each that promised 0.05, and
+didn't gain it.)"""
 
 PLAIN_ROUNDS = 4
-"""Rounds in which the original's operators as they are are timed before anything else."""
+"""The most rounds at the beginning in which the original's operators are timed before other
+kernels."""
 
 PATIENCE = 3
-"""Rounds that may together gain next to nothing while no more than `HOPE` is promised. (GPT-2 of 4
-layers: 38 rounds, the last 25 of them for 0.35 hundredths, most to time one kernel.)"""
+"""Greedy rounds end after this many rounds have gained next to nothing together, if no more than
+`HOPE` is promised. (GPT-2 of 4 layers: of 38 rounds the last 25 gained 0.35%, and most of them
+timed one kernel each.)"""
 
 QUICK = 0.25
-"""Of its work the solver does this part while the answers lead to kernels that have no time. A
-quarter of it takes as long as 30 kernels take to build and time."""
+"""The part of its full work that the solver does as long as its answers have unmeasured kernels. A
+quarter of the full work takes as long as building and timing 30 kernels."""
 
 TOLD = 0.5
-"""Gap from which on it isn't told: such a bound says nothing of the plan."""
+"""A gap of this size or more isn't reported, since such a bound says nothing about the plan."""
 
 Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
-"""Builds and times kernels until the monotonic clock says the second argument; None for one that
-can't be built or run, `OVERDUE` for one that takes too long to. What it didn't reach is missing."""
+"""A function that builds and times kernels until a deadline by the monotonic clock. It returns a
+time for each kernel that it has reached: None if the kernel can't be built or run, `OVERDUE` if
+that takes too long."""
 
 
 @dataclass(frozen=True)
 class OnEngine:
-    """A part of a plan that runs on an engine.
+    """A part of a plan that an engine runs.
 
     Attributes:
-        parts: spans that the plan of eqsynth's own kernels falls into.
-        first, last: of these, from the first to before the last.
-        side: whose terms the engine gets; see ``regions.py``.
+        parts: number of spans that the plan of eqsynth's own kernels is split into.
+        first, last: the spans that the engine runs, ``last`` not included.
+        side: the form of the terms that the engine gets: chosen or original (``handing.py``).
     """
 
     parts: int
@@ -77,19 +86,20 @@ class OnEngine:
 
 @dataclass(frozen=True)
 class Extraction:
-    """The plan, and how it was found.
+    """A plan, and how it was found.
 
     Attributes:
-        rounds: of selecting and measuring.
-        timed: kernels that were timed.
-        estimated: kernels of the plan that have no time, so that an estimate chose them.
-        considered: kernels among which was chosen.
-        ended: whether the search came to its own end, and not to the deadline.
-        together: what the plan's program took, over the sum of its kernels' times alone; 1 if it
+        rounds: number of rounds of selecting and measuring.
+        timed: number of kernels that were timed.
+        estimated: number of kernels of the plan that have no measured time, and were chosen by
+            estimates.
+        considered: number of kernels that the plan was chosen from.
+        ended: whether the search ended by itself, and not at the deadline.
+        together: time of the plan's program over the sum of its kernels' times alone; 1 if it
             wasn't built.
-        gap: what part of the plan's cost another choice among the kernels could save at most, by
-            times and estimates; None where no bound is known that is worth telling.
-        regions: what of the plan runs on engines.
+        gap: the largest part of the plan's cost that another choice among the kernels could save,
+            by times and estimates; None if no useful bound is known.
+        regions: the parts of the plan that run on engines.
     """
 
     plan: Plan
@@ -119,23 +129,25 @@ def extract(
     run: Run | None = None,
     bound: Bound | None = None,
 ) -> Extraction:
-    """Extract, time the winner's unmeasured kernels, extract again, until nothing is new.
+    """Return the plan of least cost: select a plan, time its unmeasured kernels, and select again,
+    until nothing changes.
 
-    At the deadline the best plan whose kernels are all measured is taken. If there is none, the
-    times so far and cautious estimates choose, and the plan of the original's operators as they
-    are is one of those chosen from: there is always a plan.
+    At the deadline the best plan with only measured kernels is returned. If there is none, a plan
+    is selected by the times so far and by cautious estimates. The plan of the original's operators
+    is always a candidate, so there is always a plan.
 
     Args:
-        deadline_s: seconds from now in which kernels are looked for and timed.
-        reserve_s: how much of them is to be left over for building a plan.
-        limit_bytes: of a value that a plan computes.
-        run: builds a plan and times its kernels in their places; see ``in_place.py``. Without it
-            the plan is chosen by the sum of its kernels' times.
-        bound: on the memory of the plan's program, see ``memory.py``; where no plan that keeps it
-            is found, it is one that needs little.
+        deadline_s: seconds from now for finding and timing kernels.
+        reserve_s: estimates the seconds of these that are to be left for building a plan.
+        limit_bytes: the most bytes of a value that a plan computes.
+        run: builds a plan and times its kernels in the program (``in_place.py``). Without it the
+            plan is chosen by the sum of its kernels' times.
+        bound: the bound on the memory of the plan's program (``memory.py``). If no plan is found
+            within it, a plan that needs little memory is returned.
 
     Raises:
-        ExtractionError: an output can't be run by any backend, or not without a larger value.
+        ExtractionError: no backend can compute an output, or only with a value above
+            ``limit_bytes``.
     """
     try:
         return _extract(
@@ -190,7 +202,8 @@ def _extract(
     except ExtractionError:
         if time.monotonic() < end:
             raise
-        # Some operator runs in another form only, for which the time was too short.
+        # Some operator has no kernel in its original form, and the time was too short for other
+        # forms.
         ended = False
         search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.settle()
@@ -204,17 +217,19 @@ def _extract(
 
 @dataclass
 class _Search:
-    """Rounds of selecting and measuring.
+    """The rounds of selecting and measuring.
 
     Attributes:
-        plan: of the last round.
-        unknown: its kernels that have no time, those first of which most is at stake.
-        incumbent: the best plan all of whose kernels have times.
-        solved_s, promised_s: what the incumbent cost when all choices were last made at once, and
-            what the plan of these choices was hoped to cost.
-        costs_s: of the incumbent at the beginning of each round since then.
-        share: of its work that the solver does when it is asked next.
-        joint: its last plan, so long as other kernels in the places of its kernels are hopeful.
+        plan: the plan of the last round.
+        unknown: its kernels without measured times, the most expensive first.
+        incumbent: the best plan whose kernels all have measured times.
+        solved_s, promised_s: cost of the incumbent when the solver was last asked, and the cost
+            that the solver's plan promised.
+        costs_s: cost of the incumbent at the beginning of each round since the solver was last
+            asked.
+        share: part of its full work that the solver does when it is asked next.
+        joint: the solver's last plan, as long as unmeasured kernels in place of its kernels promise
+            a gain.
     """
 
     selection: Selection
@@ -231,7 +246,8 @@ class _Search:
     timed: int = 0
 
     def recall(self) -> None:
-        """What was measured before may make a plan: others are then tried if that is worth it."""
+        """Take a plan whose kernels were all measured by earlier searches as the incumbent, if
+        there is one."""
         if self.costs.objective == "flops":
             return
         with suppress(ExtractionError):
@@ -239,11 +255,11 @@ class _Search:
             self.incumbent = known if math.isfinite(known.cost_s) else None
 
     def begin(self, measure: Measure, until: Callable[[Plan], float]) -> None:
-        """Searches for the best plan of the original's operators as they are, if no plan is known,
-        which takes little time. Whenever the deadline comes then, what was timed is a plan, and
-        each further time can only improve it. (ResNet-18 with limits of 5 to 9 s: some 25 kernels
-        of better plans were timed, none of these plans wholly, and estimates chose programs slower
-        than the original.)"""
+        """If there is no incumbent, search for the best plan of the original's operators, which
+        takes little time. From then on there is a measured plan whenever the deadline comes, and
+        each further round can only improve it. (ResNet-18 with limits of 5 to 9 s: without this
+        step about 25 kernels of better plans were timed, but no plan completely, and programs that
+        estimates chose were slower than the original.)"""
         if self.incumbent is not None or self.costs.objective == "flops":
             return
         with suppress(ExtractionError):
@@ -257,10 +273,11 @@ class _Search:
                     break
 
     def round(self) -> bool:
-        """Selects; true if that was the last one."""
+        """Run one round of selection; return whether it was the last one."""
         self.rounds += 1
         flops = self.costs.objective == "flops"
-        # What greedy choices alone take is timed first: that costs less than the best plan.
+        # The kernels of greedy plans are timed first: a greedy plan takes less time to find than
+        # the best.
         worth = self._worth()
         if self._places_are_open(worth):
             return False
@@ -290,15 +307,17 @@ class _Search:
         return True
 
     def _ask_solver(self, share: float, worth: Worth | None) -> None:
+        """Select the best plan by the solver, which chooses for all classes at once."""
         self._look_at(self.selection.best(self.costs, worth, self.incumbent, share))
         assert self.plan is not None
         self.joint, self.promised_s = self.plan, self.plan.cost_s
         self.costs_s.clear()
 
     def _places_are_open(self, worth: Worth | None) -> bool:
-        """Whether the solver's plan would be the best one with kernels that have no time in some of
-        its places. They are timed before the solver is asked again, which would mostly name them
-        one after the other (LSTM: 9 answers of 3.5 s, four of them to time 2, 2, 2 and 1)."""
+        """Whether the solver's last plan, with unmeasured kernels in some of its places, would be
+        the best plan. These kernels are timed before the solver is asked again, since its answers
+        would mostly contain them one after another. (LSTM: 9 answers of 3.5 s each, four of them to
+        time 2, 2, 2 and 1 kernels.)"""
         if self.joint is None:
             return False
         self._look_at(self.selection.same_ways(self.joint, self.costs, worth))
@@ -312,7 +331,7 @@ class _Search:
         return False
 
     def _is_tired(self) -> bool:
-        """Whether the last rounds have gained next to nothing, and little more is hoped for."""
+        """Whether the last rounds have gained next to nothing, and little more is promised."""
         if self.incumbent is None:
             return False
         assert self.plan is not None
@@ -323,8 +342,8 @@ class _Search:
         return now_s > (1 - NEGLIGIBLE) * self.costs_s[-1 - PATIENCE]
 
     def _is_idle(self) -> bool:
-        """Whether what was timed since all choices were last made at once has gained next to
-        nothing, and no more than a little was promised."""
+        """Whether next to nothing was gained since the solver was last asked, and its plan promised
+        little more."""
         if self.incumbent is None:
             return False
         before_s, self.solved_s = self.solved_s, _cost(self.incumbent, self.costs)
@@ -332,21 +351,22 @@ class _Search:
         return not gained and self.promised_s >= (1 - HOPE) * self.solved_s
 
     def _worth(self) -> Worth | None:
-        """Each step may leave its part of what is negligible ungained."""
+        """For each step of a plan, the gain that isn't worth measuring a kernel for: the step's
+        share of what is `NEGLIGIBLE` for the plan."""
         if self.incumbent is None or self.costs.objective == "flops":
             return None
         total_s, steps = _cost(self.incumbent, self.costs), self.incumbent.steps
         return Worth(self.costs.measured, NEGLIGIBLE * total_s / max(len(steps), 1))
 
     def _near(self) -> bool:
-        """Whether a measured plan takes hardly more than what is hoped for."""
+        """Whether the incumbent takes hardly more time than the last plan promises."""
         assert self.plan is not None
         if self.incumbent is None:
             return False
         return _cost(self.incumbent, self.costs) <= (1 + NEGLIGIBLE) * self.plan.cost_s
 
     def measure(self, measure: Measure, until: float) -> bool:
-        """Times what is unknown; false if nothing was reached."""
+        """Time the unmeasured kernels of the last plan; return False if none was reached."""
         times = measure(self.unknown, until)
         self.costs.record(times)
         self.timed += len(times)
@@ -355,8 +375,9 @@ class _Search:
         return bool(times)
 
     def settle(self) -> None:
-        """Nothing more can be measured. If some plan is wholly measured, what has a time chooses;
-        else cautious estimates help, and the original's operators are one of the plans."""
+        """Choose the final plan; nothing more can be measured. If there is an incumbent, plans of
+        measured kernels are compared. Otherwise cautious estimates are used, and the plan of the
+        original's operators is one of the candidates."""
         if self.incumbent is not None:
             plans, costs = [self.incumbent], self.costs.timed_only
         else:
@@ -368,11 +389,9 @@ class _Search:
             plans.append(self.selection.best(costs, known=self.incumbent))
         self.incumbent = min(plans, key=lambda plan: _cost(plan, costs))
 
-    def put_in_place(
-        self, run: Run, until: float, reserve_s: Callable[[Plan], float]
-    ) -> float:
-        """The incumbent becomes the plan whose program was the fastest; what that took over the sum
-        of its kernels' times alone."""
+    def put_in_place(self, run: Run, until: float, reserve_s: Callable[[Plan], float]) -> float:
+        """Replace the incumbent by the plan whose program is the fastest; return the program's time
+        over the sum of its kernels' times alone."""
         assert self.incumbent is not None
         self.selection.until = until
 
@@ -387,7 +406,7 @@ class _Search:
         return together
 
     def fit(self, bound: Bound, until: float) -> None:
-        """The incumbent becomes a plan that keeps a bound on memory, if one is found."""
+        """Replace the incumbent by a plan within a bound on memory, if one is found."""
         assert self.incumbent is not None
         known = self.incumbent
         self.selection.until = max(until, time.monotonic() + _SETTLE_S)
@@ -406,7 +425,8 @@ class _Search:
         return Extraction(plan, self.rounds, self.timed, estimated, considered)
 
     def gap(self, until: float) -> float | None:
-        """What part of its cost the plan may be above the best one, if that is known by then."""
+        """The part of its cost that the plan may be above the best plan, if that can be computed in
+        time."""
         assert self.incumbent is not None
         if self.costs.objective == "flops" or time.monotonic() + _SETTLE_S >= until:
             return None
@@ -421,7 +441,7 @@ class _Search:
         self.unknown = [k for k in dict.fromkeys(s.kernel for s in stake) if k in unknown]
 
     def _keep(self) -> None:
-        """The plan that was just measured, unless the incumbent is better."""
+        """Make the plan that was just measured the incumbent, unless the incumbent is cheaper."""
         assert self.plan is not None
         best = _cost(self.incumbent, self.costs) if self.incumbent else float("inf")
         if _cost(self.plan, self.costs) <= best:
@@ -433,6 +453,6 @@ def _cost(plan: Plan, costs: Callable[[Kernel], float]) -> float:
 
 
 def _unknown(plan: Plan, costs: CostModel) -> list[Kernel]:
-    """The plan's kernels that have no time yet, in the profile neither."""
+    """The plan's kernels that have no measured time, neither here nor in the profile."""
     costs.load([k for k in plan.kernels() if not costs.measured(k)])
     return [k for k in plan.kernels() if not costs.measured(k)]

@@ -1,13 +1,13 @@
-"""Where a plan can be parted: at values that are alone.
+"""Split a plan into spans, between which exactly one computed value is passed on.
 
-Between two spans exactly one computed value is live, but for those that nobody has to hand on:
-results of the program that nothing reads any more (keys and values of a cache), and what was
-computed from next to nothing before all else and is read throughout (a mask of attention, rotations
-by position). The steps that compute these are moved to the front, as a span of their own:
+Two kinds of values don't count as passed on: results of the program that nothing reads any more
+(keys and values of a cache), and shared values, which take little time to compute and are read
+throughout (an attention mask, rotations by position). The steps that compute shared values are
+moved to the front, as a span of their own:
 
     embed, mask, layer(mask), layer(mask)    ->    mask | embed, layer | layer
 
-Not here: what a span runs on (``regions.py``).
+Not here: what runs a span (``regions.py``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from dataclasses import dataclass, replace
 from eqsynth.extract.plan import Plan, State
 
 LITTLE = 0.02
-"""The part of the plan's time that computing a value may take, from the inputs on, to be shared."""
+"""A value is shared only if computing it from the inputs takes at most this part of the plan's
+time."""
 
 LONG = 1 / 3
-"""The part of the plan's time for which a value has to be live to be shared."""
+"""A value is shared only if it is live for at least this part of the plan's time."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Steps ``first`` to ``last`` (not included) of a plan; ``results`` are what is read of theirs
-    afterwards, and of the program's results those that they compute."""
+    """The steps from ``first`` to before ``last`` of a plan. ``results`` are those of their results
+    that later steps read or that the program returns."""
 
     first: int
     last: int
@@ -35,12 +36,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Spans:
-    """A plan and the spans that it falls into.
+    """A plan, and the spans that it is split into.
 
     Attributes:
-        plan: the plan, maybe with its steps in another order.
-        parts: spans in order; none where the plan computes nothing.
-        shared: values that any span may read; the first span computes them and nothing else.
+        plan: the plan; its steps may be in another order than before.
+        parts: spans in order; empty if the plan computes nothing.
+        shared: the shared values, which any span may read. The first span computes them and nothing
+            else.
     """
 
     plan: Plan
@@ -48,13 +50,14 @@ class Spans:
     shared: tuple[State, ...]
 
     def joined(self, first: int, last: int) -> Span:
-        """Parts ``first`` to ``last`` (not included) as one."""
+        """Return the parts from ``first`` to before ``last`` as one span."""
         begin, end = self.parts[first].first, self.parts[last - 1].last
         return _span(self.plan, begin, end)
 
 
 def spans(plan: Plan) -> Spans:
-    """The spans of a plan: one for each value that is alone, and one of what is shared."""
+    """Split a plan at every value that alone is passed on, and after the steps that compute shared
+    values."""
     plan, shared, front = _shared_first(plan)
     inputs = {*plan.inputs.values()}
     if all(s in inputs or s[0].constant for s in plan.outputs) or not plan.steps:
@@ -85,11 +88,13 @@ def _last_use(plan: Plan) -> dict[State, int]:
 
 
 def _shared_first(plan: Plan) -> tuple[Plan, tuple[State, ...], int]:
-    """The plan with what computes shared values in front, these, and how many steps that are."""
+    """Return the plan with the steps that compute shared values in front, these values, and the
+    number of these steps."""
     total = sum(step.cost_s for step in plan.steps)
     last_use = _last_use(plan)
     made: dict[State, int] = {}
-    # The steps that a step needs, with itself; of steps that need little.
+    # For steps that take little time with all steps that they depend on: these steps and the step
+    # itself.
     needed: dict[int, frozenset[int]] = {}
     shared: list[int] = []
     for number, step in enumerate(plan.steps):

@@ -1,8 +1,9 @@
-"""The SQLite file under the profile, and what happens when it cannot be used.
+"""The SQLite file of the profile, and what happens if it can't be used.
 
-One promise: a caller never sees a database error. A file that is no database is moved aside, a
-directory that cannot be written leaves the store in memory (with what could be read), a lock is
-waited for; each with a warning. What is stored is decided in ``profile.py``.
+A caller never sees a database error. A file that is no database is renamed. If the directory can't
+be written to, the store goes on in memory, with the times that could be read. If another process
+has locked the file, the store waits. Each of these gives a warning. Not here: the contents
+(``profile.py``).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import platformdirs
 T = TypeVar("T")
 
 FILE_NAME = "profile-3.sqlite"
-"""The number is that of the schema and of the way of timing: another one is another file, and old
-versions keep theirs."""
+"""The number stands for the schema and the way of timing. If either changes, so does the number,
+and older versions of eqsynth keep their own file."""
 
 BUSY_S = 30.0
 _SCHEMA = """
@@ -46,17 +47,18 @@ CREATE TABLE IF NOT EXISTS failures (
 
 
 def profile_path() -> Path:
-    """``$EQSYNTH_CACHE`` or the user's cache directory, and in it the profile."""
+    """The path of the profile: in ``$EQSYNTH_CACHE``, or else in the user's cache directory."""
     directory = os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")
     return Path(directory) / FILE_NAME
 
 
-# A connection must not cross a fork, not even to be closed by the child: it is kept unused.
+# Connections that a forked child has inherited. A child may neither use nor close them, so they are
+# kept here, unused.
 _OF_THE_PARENT: list[sqlite3.Connection] = []
 
 
 class Store:
-    """One connection to the profile's file, opened when it is first needed."""
+    """One connection to the profile's file, opened at the first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,9 +69,9 @@ class Store:
         self._lock = threading.RLock()
 
     def run(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """``work`` in one transaction, on another file or in memory if need be.
+        """Run ``work`` in one transaction, on a new file or in memory if the file can't be used.
 
-        ``default`` if the file stays locked.
+        Return ``default`` if the file stays locked.
         """
         with self._lock:
             for _ in range(3):
@@ -77,7 +79,7 @@ class Store:
                     return self._retry_while_busy(work)
                 except (sqlite3.DatabaseError, OSError) as error:
                     if self.in_memory:
-                        raise  # nothing outside this process is to blame
+                        raise  # the fault is in this process
                     if _is_busy(error):
                         self._warn(f"{self.path} stayed locked for {BUSY_S:.0f} s; went on without")
                         return default
@@ -100,8 +102,8 @@ class Store:
             self._owner = os.getpid()
 
     def _retry_while_busy(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # SQLite's own timeout does not cover everything: switching to WAL fails at once when
-        # another process is doing the same.
+        # SQLite's own timeout doesn't cover everything: switching to WAL fails at once if another
+        # process is switching, too.
         give_up = time.monotonic() + BUSY_S
         while True:
             try:
@@ -125,7 +127,7 @@ class Store:
             )
             try:
                 db.execute("PRAGMA journal_mode = WAL")
-                # With WAL this can lose the last times in a power cut, but corrupts nothing.
+                # With WAL, a power cut can lose the last times, but can't damage the file.
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.executescript(_SCHEMA)
                 self._inode = 0 if self.in_memory else self.path.stat().st_ino
@@ -136,7 +138,8 @@ class Store:
         return self._connection
 
     def _move_aside(self, error: Exception) -> bool:
-        """Renames a file that is no profile; whether the next attempt will find another one."""
+        """Rename a file that is no profile; return whether the next attempt will find
+        another file."""
         broken_inode = self._inode
         self.close()
         with suppress(OSError):
@@ -144,14 +147,15 @@ class Store:
                 return True  # another process has already replaced it
         aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns()}-{os.getpid()}")
         try:
-            # One process at a time: another one may replace the file between the look at it and
-            # the renaming, which would then take the good file away.
+            # One process at a time. Otherwise another process might replace the file between the
+            # check and the renaming, and the good file would be renamed.
             with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not _is_broken(self.path):
-                    # Replaced since, if it never opened; if it did, the fault is not the file's.
+                    # The file is sound. If it never opened here, another process has replaced it.
+                    # If it did open, the fault isn't in the file.
                     return broken_inode == 0
-                # The log first: a new database must not find the old one's.
+                # The log is renamed first, so that a new database can't find the old one's log.
                 for suffix in ("-wal", "-shm", ""):
                     with suppress(FileNotFoundError):
                         os.rename(f"{self.path}{suffix}", f"{aside}{suffix}")
@@ -168,7 +172,7 @@ class Store:
             "Set EQSYNTH_CACHE to a directory that can be written."
         )
         db = self._open()
-        # What was measured before can still be read, if the file is there.
+        # Times in the file can still be read, if it exists.
         with suppress(sqlite3.Error):
             with closing(open_read_only(self.path)) as source:
                 for table in ("times", "documents"):
@@ -182,7 +186,8 @@ class Store:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, also where SQLite cannot put its lock file beside."""
+    """Open a connection that changes nothing, even if SQLite can't put its lock file beside the
+    file."""
     uri = f"{path.resolve().as_uri()}?mode=ro"
     db = sqlite3.connect(uri, uri=True)
     try:
@@ -203,18 +208,19 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _is_damage(error: Exception) -> bool:
-    # SQLITE_ERROR: a table of this name with other columns.
+    # SQLITE_ERROR means a table of the same name with other columns.
     return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 def _is_broken(path: Path) -> bool:
-    """Asked again right before the file is moved: it may be another process's new one by now."""
+    """Whether the file is no profile. It is checked again just before it is renamed, since another
+    process may have replaced it by a new one."""
     try:
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
         try:
             ((verdict,),) = db.execute("PRAGMA quick_check(1)").fetchall()
             if verdict == "ok" and not db.execute("SELECT 1 FROM sqlite_master").fetchall():
-                return False  # new: who made it is about to make its tables
+                return False  # a new file: the process that made it is about to add the tables
             columns = db.execute("SELECT * FROM times LIMIT 0").description
             return verdict != "ok" or len(columns) != 11
         finally:

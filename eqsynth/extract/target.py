@@ -1,7 +1,9 @@
-"""A target: the device as data, its measured peaks, and the roofline that follows from them.
+"""A target: a device as data, its measured peaks, and the roofline that follows from them.
 
-Lives here: :class:`Target`, the roofline, how a target is stored. Not here: measuring the CPU
-(``measure.py``), times of kernels (``profile.py``), which kernels exist (``lower/``).
+    target.roofline_s(read, written, flops, "float32")    ->    the least seconds for such a kernel
+
+Not here: measuring the CPU (``measure.py``), times of kernels (``profile.py``), which kernels there
+are (``lower/``).
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from typing import Final
 CPU: Final = "cpu"
 CUDA: Final = "cuda"
 KINDS: Final = (CPU, CUDA)
-"""Kinds of devices, by the names that torch has for them. Here and in ``lower/`` alone they stand
-as texts."""
+"""The kinds of devices, by their names in torch. They are written as strings only here and in
+``lower/``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the program runs on.
+    """A device that programs run on.
 
     Attributes:
-        model: as the device calls itself.
-        cores: that this process may use.
+        model: the name that the device reports.
+        cores: number of cores that this process may use.
         isa: instruction sets that decide how fast kernels are, widest first.
     """
 
@@ -35,9 +37,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """A level of memory; ``capacity_bytes`` is infinite at the last one.
+    """A level of memory. The last level's ``capacity_bytes`` is infinite.
 
-    The capacity is what all threads of the target have together.
+    The capacity is the sum over all threads of the target.
     """
 
     name: str
@@ -51,14 +53,17 @@ class Target:
 
     Attributes:
         name: the kind of device, one of `KINDS`.
-        levels: of memory, from the smallest to the largest, never faster than the one before.
-        flops_per_s: highest rate of a vendor operator, by dtype.
-        dispatch_s: cost of calling one torch operator, whatever it computes.
-        kernel_dispatch_s: cost of calling one generated kernel.
-        numerics: how float32 products are computed: ``highest`` is IEEE; others trade digits.
-        operators: names of operators by the library that computes them, for a device whose
-            libraries are chosen by that.
-        layouts: of images, that its libraries take as they are; the fastest first.
+        levels: levels of memory from the smallest to the largest; each is at most as fast as the
+            one before.
+        flops_per_s: highest rate of a vendor's operator, by dtype.
+        dispatch_s: seconds for calling one torch operator, whatever it computes.
+        kernel_dispatch_s: seconds for calling one generated kernel.
+        numerics: precision of float32 products: ``highest`` is IEEE; other values allow digits to
+            be lost.
+        operators: names of operators by library, for a device whose profile lists what its
+            libraries compute.
+        layouts: layouts of images that the device's libraries take without a conversion, the
+            fastest first.
     """
 
     name: str
@@ -73,27 +78,29 @@ class Target:
     layouts: tuple[str, ...] = ()
 
     def operators_of(self, library: str) -> tuple[str, ...]:
-        """The operators that a library of the device computes."""
+        """The operators that a library of the device can compute."""
         return dict(self.operators).get(library, ())
 
     def key(self) -> str:
-        """What times are filed under: the device and how it is used, not its measured peaks."""
+        """The name under which times are stored: it depends on the device and on how it is used,
+        not on its measured peaks."""
         return target_key(self.name, self.device, self.threads, self.numerics)
 
     def bandwidth_bytes_per_s(self, bytes_moved: float) -> float:
-        """Bandwidth of the smallest level that ``bytes_moved`` fit in."""
+        """The bandwidth of the smallest level of memory that holds ``bytes_moved``."""
         for level in self.levels:
             if bytes_moved <= level.capacity_bytes:
                 return level.bandwidth_bytes_per_s
         return self.levels[-1].bandwidth_bytes_per_s
 
     def far(self, nbytes: float) -> int:
-        """In how many caches beyond the first a program with so many bytes of weights doesn't find
-        them when it is called again: 0, 1 (not in the second), 2 (nor in the third)."""
+        """The number of caches beyond the first that are too small to hold ``nbytes`` of weights
+        from one call of the program to the next: 0, 1 (not in the second cache), or 2 (not in the
+        third either)."""
         return sum(nbytes > level.capacity_bytes for level in self.levels[1:-1])
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """The peak of ``dtype``; of float32 where ``dtype`` has none of its own."""
+        """The peak for ``dtype``, or for float32 if ``dtype`` has none of its own."""
         peaks = dict(self.flops_per_s)
         return peaks.get(dtype, peaks["float32"])
 
@@ -105,9 +112,10 @@ class Target:
         dtype: str,
         dispatch_s: float | None = None,
     ) -> float:
-        """The least time for a kernel: the slower of memory and arithmetic, and the call.
+        """The least time of a kernel: the larger of its times for memory and for arithmetic, plus
+        the call.
 
-        ``dispatch_s`` is that of a torch operator unless given.
+        ``dispatch_s`` is the time of the call; by default that of a torch operator.
         """
         bytes_moved = bytes_read + bytes_written
         memory_s = bytes_moved / self.bandwidth_bytes_per_s(bytes_moved)
@@ -120,7 +128,7 @@ class Target:
 
     @staticmethod
     def from_json(text: str) -> Target:
-        """The target that ``to_json`` wrote.
+        """Return the target that ``to_json`` has written.
 
         Raises:
             ValueError: the text is no target.
@@ -148,7 +156,7 @@ class Target:
 
 
 def target_key(name: str, device: Device, threads: int, numerics: str) -> str:
-    """A stable name, such as ``cpu-6f0c2a51d3b84e97``.
+    """A stable name of a target, such as ``cpu-6f0c2a51d3b84e97``.
 
     >>> one = Device("a CPU", 2, ("AVX512",))
     >>> target_key(CPU, one, 2, "highest") == target_key(CPU, one, 1, "highest")

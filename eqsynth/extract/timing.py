@@ -1,10 +1,10 @@
-"""Timing callables on this machine: one alone, or several side by side.
+"""Time functions: one alone, or several in turns.
 
-Samples are short, a call or some calls that take 50 us together: where something else runs on the
-machine, threads that wait for each other stall for milliseconds, but between stalls short samples
-are true, and median and lower quartile are taken over them.
+Samples are short: one call, or several calls that take 50 us together. If other work runs on the
+machine, threads that wait for each other stall for milliseconds. Short samples between the stalls
+are true, and the median and the lower quartile over all samples are hardly changed by the stalls.
 
-What is measured, and what is kept of it, is decided elsewhere (``profile.py`` stores).
+Not here: which kernels are timed (``search.py``), storing times (``profile.py``).
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from pathlib import Path
 from eqsynth.ir.tensor import Tensor
 
 SAMPLE_S = 50e-6
-"""What a sample takes at least, so that the clock doesn't matter."""
+"""The least seconds of a sample, so that the resolution of the clock doesn't matter."""
 
 Clock = Callable[[Callable[[], object], int], float]
-"""Seconds that one of so many calls in a row takes. The host's is `wall_s`; a device that works
-while the host goes on has its own."""
+"""A function that returns the seconds of one call when a function is called several times in a row.
+The host's clock is `wall_s`. A device that runs asynchronously has its own."""
 
 APART = 25
-"""Samples that are enough of a call that is timed with something else before each."""
+"""The number of samples that is enough for a call that is timed with other work before
+each sample."""
 
 ALIKE = 1.1
-"""Ratio of the quartiles up to which the least number of such samples is enough. What runs before
-each takes longer than most kernels: 0.9 ms where it writes the third cache (ResNet-18, loaded)."""
+"""If the quartiles of such samples differ by no more than this factor, the least number of samples
+is enough. The other work takes longer than most kernels: 0.9 ms if it overwrites the third cache
+(ResNet-18, loaded)."""
 
 
 def wall_s(call: Callable[[], object], calls: int) -> float:
-    """Seconds a call by the clock of the host."""
+    """The seconds of one call by the host's clock."""
     begin_ns = time.perf_counter_ns()
     for _ in range(calls):
         call()
-    # A clock tick is the least that anything takes: zero would make ratios meaningless.
+    # At least one tick of the clock: a time of zero would make ratios meaningless.
     return max(time.perf_counter_ns() - begin_ns, 1) * 1e-9 / calls
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds a call: median and quartiles over samples.
+    """The seconds of a call: median and quartiles over samples.
 
     Attributes:
-        samples: number of samples; each is one call, or a few if a call is very short.
+        samples: number of samples; each is one call, or several if a call is very short.
     """
 
     median_s: float
@@ -63,7 +65,7 @@ class Timing:
 
     @staticmethod
     def of(seconds: list[float]) -> Timing:
-        """Summary of at least one sample.
+        """Summarize one or more samples.
 
         >>> Timing.of([3.0, 1.0, 2.0])
         Timing(median_s=2.0, q1_s=1.5, q3_s=2.5, samples=3)
@@ -75,18 +77,18 @@ class Timing:
 
 
 OVERDUE = Timing(math.inf, math.inf, math.inf, 0)
-"""Of a kernel that was not ready in its time, as an engine's region on a loaded machine. It isn't
-taken now, and isn't filed as one that fails: another day it may be in time."""
+"""The timing of a kernel that wasn't ready in time, such as an engine's region on a loaded machine.
+The kernel isn't used in this run, but isn't stored as a failure: another time it may be ready."""
 
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Seconds of operators in their places, as far as they were measured.
+    """Seconds of operators, measured while the whole program runs.
 
     Attributes:
-        before: of the original's operators through torch, one by one.
-        after: of what the compiled program computes by one kernel.
-        kernels: what runs these.
+        before: seconds of the original's operators, each run by torch.
+        after: seconds of the terms that the compiled program computes by one kernel each.
+        kernels: the kernels of these terms.
     """
 
     before: Mapping[Tensor, float] = field(default_factory=dict)
@@ -94,13 +96,13 @@ class OperatorTimes:
     kernels: Mapping[Tensor, str] = field(default_factory=dict)
 
     def __deepcopy__(self, _memo: object) -> OperatorTimes:
-        return self  # terms are deeper than Python's stack, and nobody changes them
+        return self  # terms are nested deeper than Python's stack allows, and are immutable
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Waits until no other process of the user is in such a block on this machine: two things that
-    are timed at once slow each other down. A process that dies leaves the block."""
+    """Wait until no other process of this user on this machine is in such a block: two things that
+    are timed at the same time slow each other down. If a process dies, its block ends."""
     path = Path(tempfile.gettempdir()) / f"eqsynth-timing-{os.getuid()}.lock"
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -117,14 +119,14 @@ def time_interleaved(
     clock: Clock = wall_s,
     enough: Callable[[Mapping[str, Sequence[Sequence[float]]]], bool] = lambda _: False,
 ) -> dict[str, Timing]:
-    """Times callables against each other: in every one of ``repeats`` rounds each has one turn.
+    """Time functions against each other: in each of ``repeats`` rounds, each function has one turn.
 
-    A turn is a pause, one call that is not counted, and ``block`` calls that are samples; no more
-    of them are made once they have taken ``turn_s``. Engines keep idle threads spinning after a
-    call, which slows whoever comes next; the pause lets them sleep. The first place rotates, so
-    that no callable always follows the same one. Once ``limit_s`` have passed, no further round is
-    begun, but for the first three; nor when ``enough`` is told the samples of each turn so far, by
-    name, and says so.
+    A turn is a pause, one call that isn't counted, and ``block`` calls that are samples; after
+    ``turn_s`` seconds no more samples are taken. The idle threads of an engine keep spinning after
+    a call and slow the next function down; in the pause they go to sleep. Each round starts with
+    another function, so that no function always follows the same one. After three rounds, no
+    further round begins once ``limit_s`` seconds have passed. After any round the timing ends if
+    ``enough``, called with the samples of each turn by name, returns True.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
@@ -145,7 +147,7 @@ def time_interleaved(
 
 
 def turn_order(names: Sequence[str], round_: int) -> list[str]:
-    """The order of turns in a round: the first place rotates.
+    """The order of turns in a round; each round starts with another name.
 
     >>> turn_order(("a", "b", "c"), 4)
     ['b', 'c', 'a']
@@ -160,8 +162,8 @@ def take_turn(
     turn_s: float = math.inf,
     clock: Clock = wall_s,
 ) -> list[float]:
-    """Seconds of each of ``block`` calls, after one that is not counted; of fewer, at least one,
-    if they have taken ``turn_s`` before."""
+    """Return the seconds of each of ``block`` calls, after one call that isn't counted. There are
+    fewer samples, but at least one, if they take ``turn_s`` seconds before."""
     with _no_garbage_collection():
         call()
         samples = [clock(call, 1)]
@@ -179,13 +181,14 @@ def time_one(
     between: Callable[[], object] | None = None,
     clock: Clock = wall_s,
 ) -> Timing:
-    """A quick time of one operator: short samples for ``min_time_s``, at least ``blocks`` of them.
+    """Time one function quickly: short samples for ``min_time_s``, at least ``blocks`` of them.
 
-    Once three samples have taken ten times ``min_time_s``, no more are made; nor, after the first,
-    when the monotonic clock says ``until``; nor, with ``between``, once they are alike.
+    There are fewer samples if three samples have taken ten times ``min_time_s``; if the monotonic
+    clock passes ``until``, after the first sample; or, with ``between``, if ``blocks`` samples are
+    nearly equal.
 
     Args:
-        between: what runs before each sample, which is then one call, and isn't counted.
+        between: runs before each sample, and isn't counted. Each sample is then a single call.
 
     Raises:
         ValueError: ``blocks`` is less than 1.
@@ -218,7 +221,8 @@ def _are_alike(seconds: list[float]) -> bool:
 
 
 def _calls_for(call: Callable[[], object], block_s: float, clock: Clock) -> int:
-    """How many calls take about ``block_s``; doubling, since one short call can't be timed."""
+    """The number of calls that take about ``block_s``. It is found by doubling, since one short
+    call can't be timed."""
     calls = 1
     while True:
         spent_s = clock(call, calls) * calls
@@ -229,7 +233,8 @@ def _calls_for(call: Callable[[], object], block_s: float, clock: Clock) -> int:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collecting a heap full of e-nodes takes longer than what is timed."""
+    """Disable garbage collection: collecting a heap full of e-nodes takes longer than the calls
+    that are timed."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

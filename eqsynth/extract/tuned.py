@@ -1,8 +1,8 @@
-"""Schedules that tuning has found, in the cache directory: what a backend offers beside its own.
+"""Schedules that tuning has found, in the cache directory. Backends offer them besides their own.
 
-A file for each kernel that was tuned, under what the kernel computes, its layouts and the target's
-name, so that every process offers it. Its time stands in the profile as that of any kernel. Not
-here: tuning (``lower/kernel_tuning.py``).
+There is one file for each tuned kernel, named by a digest of its term, its layouts and the target,
+so that every process offers the schedule. The kernel's time is in the profile like that of any
+other kernel. Not here: tuning (``lower/kernel_tuning.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAX_BYTES: Final = 16 << 20
 
 
 def best(kernel: Kernel, machine: str) -> Schedule | None:
-    """The schedule that was found for a kernel, whatever its own is; None if it wasn't tuned."""
+    """The schedule that tuning has found for a kernel's term and layouts; None if it
+    wasn't tuned."""
     names = _names(*_state())
     if not names or _name(kernel, machine) not in names:
         return None
@@ -31,13 +32,14 @@ def best(kernel: Kernel, machine: str) -> Schedule | None:
 
 
 def keep(kernel: Kernel, machine: str) -> None:
-    """Offers the schedule of a kernel from now on."""
+    """Offer the kernel's schedule from now on, in every process."""
     if isinstance(kernel.schedule, Schedule):
         kept.keep(_home() / _name(kernel, machine), kernel.schedule, MAX_BYTES)
 
 
 def state() -> tuple[str, ...]:
-    """What a choice among the kernels that are offered depends on: which were tuned, and when."""
+    """The names of the tuned kernels, and when they last changed. A plan that was chosen among
+    other kernels has another state."""
     home, changed = _state()
     return (str(changed), *sorted(_names(home, changed)))
 
@@ -47,7 +49,7 @@ def _home() -> Path:
 
 
 def _state() -> tuple[Path, int]:
-    """The directory, and when it was changed."""
+    """The directory, and the time of its last change."""
     home = _home()
     try:
         return home, home.stat().st_mtime_ns
