@@ -1,9 +1,11 @@
-"""The table from ATen operators to eqsynth's: one entry an operator or overload.
+"""The table from ATen operators to eqsynth's operators: one entry per operator or overload.
 
-An entry takes the operator's arguments as ATen's schema orders them: tensors as :class:`Expr`,
-dtypes as names. It may refuse a case; the operator is then decomposed or stays opaque. Keys are
-``namespace::operator`` for all overloads, or with ``.overload`` for one. Operators that torch
-composes of others are here only where the whole is worth keeping.
+An entry is a function. It takes the operator's arguments in the order of ATen's schema, with
+tensors as :class:`Expr` and dtypes as names, and returns the result as an :class:`Expr`. It may
+refuse a case by an error; the operator is then decomposed by torch, or stays opaque. A key is
+``namespace::operator``, which holds for all overloads, or ``namespace::operator.overload`` for one
+of them. An operator that torch defines by other operators (``layer_norm``) has an entry only if
+the rules gain from seeing it as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from eqsynth.frontend.aten_entries import Entry
 from eqsynth.frontend.ops import views
 from eqsynth.ir.functions import FUNCTIONS
 
-# Entries whose arguments are those of the function in ``ops`` with the same name.
+# ATen operators whose entry is the function of the same name in ``ops``: the arguments agree.
 _SAME: Final = (
     "relu6 neg logical_xor add sub rsub mul pow square where masked_fill clamp hardtanh "
     "hardsigmoid hardswish gelu leaky_relu prelu elu softplus "
@@ -28,18 +30,19 @@ _SAME: Final = (
     "index_select one_hot unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle"
 ).split()
 
-# Operators by a second name.
+# ATen's second name of an operator -> the name of the function in ``ops``.
 _ALIASES: Final = {
     "subtract": "sub", "multiply": "mul", "true_divide": "div", "log_sigmoid": "logsigmoid",
     "fix": "trunc",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
     "not_equal": "ne", "absolute": "abs", "negative": "neg", "sgn": "sign",
-    # On bools; on integers the result isn't a bool, and so the operator stays opaque.
+    # On bools these are the logical operators. On integers torch's result is an integer and the
+    # entry's a bool; capture compares the two dtypes, and leaves the operator opaque.
     "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor",
     "bitwise_not": "logical_not",
 }  # fmt: skip
 
-# Operators that change how a tensor is stored, never its value.
+# Operators that change how a tensor is stored, but not its elements.
 _IDENTITIES: Final = "clone contiguous detach alias lift lift_fresh lift_fresh_copy".split()
 
 TABLE: Final[dict[str, Entry]] = {
@@ -137,7 +140,8 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::eye": entries.eye,
 }
 
-# Arguments that say where or how a result is stored, which eqsynth decides itself.
+# Arguments that say where or how a result is stored. Capture drops them before it calls an entry,
+# since eqsynth chooses the storage itself.
 STORAGE_ARGUMENTS: Final = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "requires_grad"}
 )
@@ -147,5 +151,5 @@ in_memory = entries.in_memory
 
 
 def entry(name: str) -> Entry | None:
-    """The entry for ``namespace::operator.overload``."""
+    """The entry of the overload ``namespace::operator.overload``: its own, or its operator's."""
     return TABLE.get(name) or TABLE.get(name.partition(".")[0])

@@ -1,7 +1,9 @@
-"""Entries of the ATen table that aren't a function of ``ops/`` as it is.
+"""Entries of the ATen table for operators whose arguments differ from the functions in ``ops/``.
 
-Each takes the arguments of one ATen operator in its schema's order and builds terms, or refuses a
-case by raising an ``EqsynthError``. Which operator has which entry stands in ``aten.py``.
+Each entry takes the arguments of one ATen operator in the order of its schema, and returns terms,
+or refuses the case by an ``EqsynthError``. For example, ``aten::native_batch_norm`` has a momentum
+and two more results, which ``ops.batch_norm`` has not. The table from operators to entries is in
+``aten.py``.
 """
 
 from __future__ import annotations
@@ -149,7 +151,11 @@ def avg_pool2d(
 def scaled_size(
     input: Expr, size: Sequence[int] | None, scales: Sequence[float | None] | None
 ) -> Sequence[int]:
-    """The size of an interpolation, where it means the same as the scales."""
+    """The size of an interpolation's result, if ``size`` and ``scales`` mean the same size.
+
+    Raises:
+        UnsupportedOperatorError: an extent times its scale isn't the extent of the result.
+    """
     extents = input.shape[2:]
     if scales is None or None in scales:
         assert size is not None
@@ -174,7 +180,12 @@ def upsample_bilinear2d(
 
 
 def nearest(offset: float = 0.0) -> dict[str, Entry]:
-    """Nearest-neighbour interpolation of one to three axes, in both overloads of each."""
+    """Entries of nearest-neighbour interpolation over one to three axes, two overloads for each.
+
+    Args:
+        offset: 0 for ``upsample_nearest``, 0.5 for ``_upsample_nearest_exact``; element i of the
+            result is the input's element at ``floor((i + offset) / factor)``.
+    """
 
     def vec(input: Expr, size: Sequence[int] | None, scales: Sequence[float] | None = None) -> Expr:
         if size is None:
@@ -206,12 +217,15 @@ def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
 
 
 def extreme_place(reduce: Entry) -> Entry:
-    """argmax, argmin: the first place of the largest (smallest) element, of integers.
+    """The entry of argmax (argmin) on integers: the first position of the largest element.
 
-        argmax(x)   ->   the least j of those with x[j] = max(x)
+        argmax(x)   ->   the least j with x[j] = max(x)
 
-    Of floats they stay with torch: ``x`` and its maximum may come from two kernels that round
-    otherwise, and then no element is equal to it.
+    On floats these operators stay opaque: ``x`` and its maximum may be computed by two kernels that
+    round differently, and then no element would equal the maximum.
+
+    Args:
+        reduce: ``ops.amax`` or ``ops.amin``.
     """
 
     def place(input: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
@@ -248,9 +262,20 @@ def constant_pad(input: Expr, amounts: Sequence[int], value: float = 0.0) -> Exp
 
 
 def in_memory(args: Sequence[Any], strides: Sequence[int], begin: int) -> tuple[Any, ...] | None:
-    """The arguments of ``as_strided`` for its tensor as it lies in memory, where it is contiguous:
-    with the slowest axis first, and positions counted from its first element instead of from
-    ``begin`` before that. None where it has gaps, or reads elements twice."""
+    """Rewrite the arguments of ``as_strided`` so that they hold for the tensor's order in memory.
+
+    ``as_strided`` reads memory by strides and an offset, and a term has no memory. Therefore the
+    tensor's axes are permuted into the order of memory, slowest axis first, and the offset counts
+    from the tensor's first element.
+
+    Args:
+        args: the tensor, size, strides, and optionally the offset in the storage.
+        strides: the tensor's own strides.
+        begin: the position of the tensor's first element in its storage.
+
+    Returns:
+        The new arguments; None if the tensor has gaps in memory, or elements that overlap.
+    """
     input, size, stride, *offset = args
     order = sorted(range(input.ndim), key=lambda a: (input.shape[a] != 1, -strides[a]))
     step = 1
@@ -274,10 +299,11 @@ def min_dim(input: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, None]:
 
 
 def spread(function: Callable[..., Any]) -> dict[str, Entry]:
-    """The overloads of var, std and var_mean: by ``unbiased`` or by ``correction``.
+    """Entries of the overloads of var, std and var_mean, by ``unbiased`` and by ``correction``.
 
-    Float64 stays with torch, whose sums of float64 around 1e6 keep the digits of their squares;
-    a mean and the squares around it lose five of them, and there is no wider dtype to have them in.
+    On float64 these operators stay opaque. For values around 1e6, squares around a mean that was
+    rounded lose five digits, and there is no wider dtype to compute the mean in; torch's own
+    algorithm keeps the digits.
     """
 
     def checked(input: Expr, *args: Any) -> Any:
@@ -340,7 +366,7 @@ def filled(value: Number) -> dict[str, Entry]:
         f"aten::new_{name}": new,
     }
     if not value:
-        # What is empty may hold anything; zeros are as good.
+        # The elements of an empty tensor are undefined, so zeros are right.
         entries |= {"aten::empty": sized, "aten::empty_like": like, "aten::new_empty": new}
     return entries
 
@@ -416,8 +442,11 @@ def glu(input: Expr, dim: int = -1) -> Expr:
 
 
 def nonzero_divisor(function: Entry) -> Entry:
-    """A division that rounds; of integers only by a number, since torch raises where a 0 is among
-    the divisors."""
+    """The entry of a division that rounds (``function``).
+
+    It refuses integers divided by a tensor or by 0, since torch raises an error where a divisor is
+    0, and the IR's operators don't.
+    """
 
     def divided(input: Expr | Number, other: Expr | Number, **options: Any) -> Any:
         kinds = [o.tensor.type if isinstance(o, Expr) else o for o in (input, other)]

@@ -1,7 +1,7 @@
-"""A captured program: the IR, what stays outside of it, and how it is called.
+"""A captured program: the IR, the tensors and functions outside of it, and how it is called.
 
-The same for every frontend, so that what comes after capture knows no frontend. Not here: how
-a torch module becomes one (``torch_export.py``).
+Every frontend gives a :class:`Captured`, so that the stages after capture know no frontend. Here
+is also the capture of expressions. Not here: the capture of torch modules (``torch_export.py``).
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Convention:
-    """How a program is called: its arguments and results as the user sees them.
+    """How the arguments and results of the user's call map to a program's inputs and outputs.
+
+    For ``forward(self, pair, scale)``, called as ``module((x, y), 2)``, ``arguments`` is
+    ``(0, 1, Fixed(2))``: x and y are inputs 0 and 1, and 2 is a constant of the program.
 
     Attributes:
         parameters: the signature that arguments are bound to; None if they are positional.
-        spec: the structure of the arguments' pytree, where there is a signature.
-        any_order: dicts may come in any order of their keys.
-        arguments: for each leaf of the arguments, an input's position or a constant.
+        spec: the structure of the arguments' pytree; None without a signature.
+        any_order: whether dicts among the arguments may have their keys in any order.
+        arguments: for each leaf of the arguments, the position of an input, or a constant.
         out_spec: the structure of the result; None for a single tensor.
-        results: for each leaf of the result, an output's position, an input or a constant.
-        in_a_row: the arguments are tensors and nothing else, so that a positional call is what
-            it looks like; the general way costs 20 us a call.
+        results: for each leaf of the result, the position of an output, an input that is
+            returned, or a constant.
+        in_a_row: whether the arguments are positional and each is one leaf. A positional call
+            then needs no binding and no flattening, which cost 20 us a call.
     """
 
     arguments: tuple[int | Fixed, ...]
@@ -51,19 +55,21 @@ class Convention:
 
 @dataclass(frozen=True)
 class Captured:
-    """A program with the arrays and functions that it needs besides its inputs.
+    """A program with the tensors and functions that it needs besides its inputs.
 
     Attributes:
-        program: inputs are those of the user, then one for each of ``buffers``; outputs are
-            those of the user, then the new values of what the program mutates.
-        weights: the arrays of the program's weights, by name.
-        paths: weight -> its names in the module; none for one that was made by capturing it.
-        fixed: tensors of the module whose values went into the program, by their names in it.
-        settings: what else the module computes with (``settings_of``).
-        opaque: what runs an ``Opaque`` operator, by its attribute ``target``: takes the tensors of
-            the operator's arguments and gives the result.
-        buffers: live tensors of the module that the program mutates.
-        buffer_paths: their names in the module.
+        program: the IR. Its inputs are the user's inputs, then one for each of ``buffers``; its
+            outputs are the user's outputs, then the new values of the buffers it changes.
+        weights: the tensors of the program's weights, by name.
+        paths: weight -> its names in the module. A weight that was made during capture (the
+            tensor of a literal) has no name.
+        fixed: tensors of the module that are no weights of the program, but whose values went
+            into it, by their names in the module.
+        settings: the module's other state that the program relies on (``settings_of``).
+        opaque: the functions that run ``Opaque`` operators, by the operator's attribute
+            ``target``: from the tensors of the operator's arguments to its result.
+        buffers: tensors of the module that the program changes.
+        buffer_paths: the names of ``buffers`` in the module.
         mutations: position of an output -> position of the input that it is written back to.
     """
 
@@ -79,7 +85,7 @@ class Captured:
     buffer_paths: tuple[str, ...] = ()
 
     def bind(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        """The tensors for ``program.inputs``, from the arguments of a call.
+        """Return the tensors for ``program.inputs``, from the arguments of a call.
 
         Raises:
             ShapeError, DtypeError: an argument isn't what the program was captured with.
@@ -88,10 +94,11 @@ class Captured:
         return self.values(self._leaves(args, kwargs))
 
     def values(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors for ``program.inputs``, from the leaves of a call's arguments.
+        """Return the tensors for ``program.inputs``, from the leaves of a call's arguments.
 
         Raises:
-            ShapeError, DtypeError, EqsynthError: one isn't what the program was captured with.
+            ShapeError, DtypeError: a tensor has another shape or dtype than at capture.
+            EqsynthError: an argument that is no tensor has another value than at capture.
         """
         inputs = self.program.inputs
         tensors: list[Any] = [None] * (len(inputs) - len(self.buffers))
@@ -120,7 +127,11 @@ class Captured:
         return leaves_of(tree, convention.spec, convention.any_order)
 
     def recipe(self, terms: Mapping[str, Tensor]) -> Recipe:
-        """How constants that are these terms over the weights are made."""
+        """The recipe by which constants of a plan are computed from the module's weights.
+
+        Args:
+            terms: for each constant, the term over weights that computes it.
+        """
         from eqsynth.lower.weights import Recipe, digest
 
         weights = {leaf for leaf in topological(list(terms.values())) if isinstance(leaf, Weight)}
@@ -144,8 +155,8 @@ class Captured:
     def unflatten(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> Any:
-        """The result as the user knows it, from the values of ``program.outputs`` and those of
-        ``program.inputs``."""
+        """Return the result in the structure that the user's module gives, from the values of
+        ``program.outputs``, and of ``program.inputs`` for the inputs that are returned."""
 
         leaves = placed(self.convention.results, outputs, inputs)
         if self.convention.out_spec is None:
@@ -195,10 +206,10 @@ def _check_constant(value: Any, expected: Any) -> None:
 
 
 def expressions_of(program: object, kwargs: Mapping[str, Any]) -> Expr | Sequence[Expr]:
-    """What a user gave as a program, if it is an expression or several.
+    """Return ``program`` as one expression or several, after a check that it is that.
 
     Raises:
-        EqsynthError: it is something else, or there are arguments by name.
+        EqsynthError: ``program`` is something else, or there are keyword arguments.
     """
     if not isinstance(program, Expr) and not (
         isinstance(program, Sequence) and program and all(isinstance(e, Expr) for e in program)
@@ -223,10 +234,10 @@ def expressions_of(program: object, kwargs: Mapping[str, Any]) -> Expr | Sequenc
 
 
 def capture_expression(outputs: Expr | Sequence[Expr], seed: int = 0) -> Captured:
-    """An expression (or several) as a captured program, called with its inputs in a row.
+    """Return an expression (or several) as a captured program, called with its inputs in a row.
 
-    Weights without a value get random ones of unit scale, the same for the same seed. Integers are
-    divided by torch, which raises where a divisor is 0.
+    Weights without a value get random values of unit scale, the same for the same seed. Divisions
+    of integers become calls of torch, which raises an error where a divisor is 0.
     """
     import torch
 

@@ -1,5 +1,11 @@
-"""Example inputs of a module: taken apart, held against what a program can be made of, and tried on
-the module before anything is captured."""
+"""Example inputs of a module: the checks before capture.
+
+The inputs are normalized to positional and keyword arguments (:func:`arguments`), compared with the
+module's signature (:func:`validate`), checked for tensors that no program can hold
+(:func:`refuse_foreign`), and tried on the module (:func:`try_out`); :func:`opened` does the last
+two, and opens objects that hold tensors. Not here: whether the module gives the same result twice
+(``steady.py``), and capture itself (``torch_export.py``).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,10 @@ from eqsynth.lower.calling import bound, signature_of
 from eqsynth.lower.holders import Opening, holds, opened_module
 
 TENSORS: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Classes of plain tensors; a subclass may mean something else by an operator."""
+"""Classes of plain tensors. A subclass may override operators, and is refused."""
 
 SLOW_S: Final = 5.0
-"""A call that takes less isn't long, however short the search is to be."""
+"""A call of the module up to this long isn't refused as slow, however short the search may be."""
 
 _AS_IT_IS: Final = "the original runs as it is"
 
@@ -32,11 +38,14 @@ def arguments(
     example_inputs: Sequence[Any] | torch.Tensor | None,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments; a tensor that is given twice comes as two, since
-    ``torch.export`` takes it for one input.
+    """Return the example inputs as positional and keyword arguments: ``x`` -> ``((x,), {})``.
+
+    A tensor that is given twice becomes two tensors, since ``torch.export`` would make one input of
+    it.
 
     Raises:
-        EqsynthError: the keyword arguments are no mapping from names, or an argument has no end.
+        EqsynthError: the keyword arguments are no mapping from names, or an argument contains
+            itself or is nested too deeply.
     """
     kwargs = {} if example_kwargs is None else example_kwargs
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
@@ -73,12 +82,12 @@ def arguments(
 
 
 def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """What the caller got wrong, before anything is exported.
+    """Check the module and its arguments before anything is exported.
 
     Raises:
         EqsynthError: the number or names of the inputs don't fit ``forward``.
-        CaptureError: the module, or a part of it, is in training mode, or a parameter of it gets
-            its values at the first call only.
+        CaptureError: this is no module, it or a part of it is in training mode, or a parameter
+            or buffer has no values before the first call (lazy modules).
     """
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(
@@ -111,16 +120,19 @@ def validate(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
 def refuse_foreign(
     module: torch.nn.Module, inputs: Any, limit_bytes: float = math.inf
 ) -> None:
-    """Tensors that a program of plain dense ones on the CPU isn't made of, before any is copied.
+    """Refuse tensors that no program can hold, before any tensor is copied.
+
+    A program holds plain tensors on the CPU, and its inputs and results are dense.
 
     Args:
         inputs: the arguments, as a tree.
-        limit_bytes: what a tensor that overlaps itself may take once it is dense.
+        limit_bytes: the memory that a tensor which overlaps itself may take as a dense copy.
 
     Raises:
         CaptureError: an input, parameter or buffer is such a tensor, or an input is a module.
     """
-    # torch.export makes a tree of a module that is an argument, and then knows it as one.
+    # After torch.export has seen a module as an argument, torch flattens modules, too; the leaves
+    # that are looked at here stop at them.
     for leaf in tree_leaves(inputs, is_leaf=_is_module):
         if _is_module(leaf):
             raise CaptureError(
@@ -133,7 +145,7 @@ def refuse_foreign(
         if isinstance(leaf, torch.Tensor):
             _refuse_foreign("an input", type(module).__name__, leaf, limit_bytes)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        # Of what isn't dense, capture makes opaque operators' arguments.
+        # A weight that isn't dense becomes an argument of an opaque operator.
         _refuse_foreign("a weight", name, tensor, limit_bytes, dense=False)
 
 
@@ -156,7 +168,7 @@ def _refuse_foreign(
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is what its elements are: dense, and not quantized."""
+    """Whether the tensor is dense: strided, not nested, and not quantized."""
     return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
@@ -169,11 +181,11 @@ def _is_module(value: Any) -> bool:
 
 
 def refuse_huge(what: str, where: str, tensor: torch.Tensor, limit_bytes: float) -> None:
-    """Refuses a tensor that overlaps itself, ``x.expand(1 << 36, 3)``, and that nobody could hold
-    once it is copied: what a program takes and gives is dense.
+    """Refuse a tensor that overlaps itself, such as ``x.expand(1 << 36, 3)``, if its dense copy
+    would be larger than ``limit_bytes``: a program's inputs and results are dense.
 
     Raises:
-        CaptureError: it is such a tensor.
+        CaptureError: the tensor is that large.
     """
     dense = tensor.numel() * tensor.element_size()
     if dense > limit_bytes and dense > tensor.untyped_storage().nbytes():
@@ -187,11 +199,12 @@ def refuse_huge(what: str, where: str, tensor: torch.Tensor, limit_bytes: float)
 
 
 def any_order(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the module computes the same if the keys of its dicts come in another order.
+    """Whether the module gives the same results if the keys of its dicts come in another order.
 
-    One that goes through a dict by position (``torch.cat(list(x.values()))``) doesn't. It is tried
-    on arguments near the given ones, no two of which are the same; where such can't be made, or
-    the module doesn't take them, the answer is no.
+    A module that reads a dict by position (``torch.cat(list(x.values()))``) doesn't. The module is
+    called on arguments near the given ones, with the keys in three orders. The arguments differ
+    from each other, so that two swapped ones change the result. If two of them can't be told apart,
+    or the module fails on them, the answer is False.
     """
     given = (args, dict(kwargs))
     spec = tree_flatten(given)[1]
@@ -232,7 +245,7 @@ def _rotated(keys: Sequence[Any]) -> list[Any]:
 
 
 def _turned(tree: Any, turn: Callable[[Sequence[Any]], list[Any]]) -> Any:
-    """The tree with the keys of each dict in another order."""
+    """Return the tree with the keys of each dict in the order that ``turn`` gives."""
     if type(tree) in (dict, OrderedDict):
         return type(tree)((key, _turned(tree[key], turn)) for key in turn(list(tree)))
     if type(tree) in (list, tuple):
@@ -260,16 +273,20 @@ def opened(
     limit_bytes: float = math.inf,
     limit_s: float = math.inf,
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The module, tried on its arguments; opened, where these or its result hold tensors in objects
-    that torch's trees end at (``lower/holders.py``).
+    """Try the module on its arguments, and open objects that hold tensors.
+
+    Torch's trees end at objects such as a KV cache or a dataclass. If the arguments or the result
+    hold tensors in such objects, the module and the arguments that are returned have trees in the
+    objects' places (``lower/holders.py``).
 
     Args:
-        limit_bytes: see ``refuse_foreign``; of a result the same.
-        limit_s: what the search may take. A module that takes longer for one call, and more than a
-            few seconds, is refused: to hold a program against it takes dozens of calls.
+        limit_bytes: see ``refuse_foreign``; holds for results, too.
+        limit_s: the time limit of the search. A module whose single call takes longer than this,
+            and longer than ``SLOW_S``, is refused: checking a program takes dozens of calls.
 
     Raises:
-        EqsynthError, CaptureError: as ``try_out``, ``refuse_foreign`` and ``refuse_huge``.
+        EqsynthError, CaptureError: see ``try_out``, ``refuse_foreign`` and ``refuse_huge``; or a
+            call takes too long.
     """
     call = Opening()
     given = call.opened((args, kwargs))
@@ -298,14 +315,15 @@ def opened(
 def try_out(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
 ) -> Any:
-    """The result of the module: capture doesn't see all that torch refuses, such as mixed dtypes.
+    """Call the module on copies of its arguments and return the result.
 
-    Buffers and parameters are as before afterwards.
+    Capture alone doesn't find every input that torch refuses, for example mixed dtypes. Buffers and
+    parameters are restored.
 
     Raises:
         EqsynthError: the module fails on its example inputs.
-        CaptureError: it assigns a new tensor to a buffer, which nothing outside of it can follow,
-            or writes into a parameter.
+        CaptureError: the module assigns a new tensor to a buffer, or writes into a parameter. A
+            program holds on to the tensors of before, and wouldn't see the new ones.
     """
     kwargs = kwargs or {}
     try:
@@ -341,10 +359,10 @@ def try_out(
 
 @contextmanager
 def _kept_weights(module: torch.nn.Module) -> Iterator[list[str]]:
-    """Gives parameters that a call writes into their values back; their names are then in the list.
+    """Restore the parameters that a call writes into, and add their names to the list it yields.
 
-    ``nn.Embedding(max_norm=1.0)`` scales the rows that it is asked for. Tried on random inputs, it
-    would scale rows that no user has asked for.
+    ``nn.Embedding(max_norm=1.0)`` scales the rows that a call reads. A call on random inputs would
+    scale rows that no call of the user has read.
     """
     own = [(name, p, _changes(p), p.clone()) for name, p in module.named_parameters()]
     changed: list[str] = []
@@ -361,14 +379,14 @@ def _kept_weights(module: torch.nn.Module) -> Iterator[list[str]]:
 
 
 def _changes(tensor: torch.Tensor) -> int | None:
-    """How often torch has written into a tensor; None of those in which it doesn't count."""
+    """How often torch has written into a tensor; None for inference tensors, which don't count."""
     return None if tensor.is_inference() else tensor._version
 
 
 @contextmanager
 def kept_buffers(module: torch.nn.Module) -> Iterator[list[str]]:
-    """Gives the module's buffers back as they were at the end; the names of those that were
-    assigned anew are then in the list."""
+    """Restore the module's buffers at the end, and add the names of buffers that were assigned a
+    new tensor to the list it yields."""
     own = [
         (part, name, buffer, buffer.clone())
         for part in module.modules()
@@ -389,7 +407,10 @@ def kept_buffers(module: torch.nn.Module) -> Iterator[list[str]]:
 
 
 class Flat(torch.nn.Module):
-    """A module over the leaves of its arguments, so that whoever varies arguments needs no tree."""
+    """A module over the leaves of its arguments: ``module((x, y), k=z)`` -> ``flat(x, y, z)``.
+
+    Code that varies the arguments then needs no trees.
+    """
 
     def __init__(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

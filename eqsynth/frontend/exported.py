@@ -1,7 +1,8 @@
-"""Programs of ``torch.export``, or the files that ``torch.export.save`` has written, as modules.
+"""Exported programs as torch modules, so that they are captured as every module is.
 
-Not here: exporting a module (``exporting.py``), and what ``to_exported`` gives
-(``lower/exported.py``).
+An exported program is a ``torch.export.ExportedProgram``, the module that its ``module()`` gives,
+or the path of a ``.pt2`` file. Not here: the export of a module (``exporting.py``), and
+``to_exported``, the way from a compiled program back to torch (``lower/exported.py``).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from eqsynth.errors import CaptureError
 
 SUFFIX: Final = ".pt2"
-"""What files of ``torch.export.save`` end in."""
+"""The suffix of files that ``torch.export.save`` writes."""
 
 
 def is_exported(value: object) -> bool:
-    """Whether this is an exported program: itself, its module, or the path of its file."""
+    """Whether ``value`` is an exported program, its module, or the path of its file."""
     if isinstance(value, str | os.PathLike):
         return Path(value).suffix == SUFFIX
     return isinstance(value, torch.export.ExportedProgram) or _is_module(value)
@@ -30,10 +31,10 @@ def is_exported(value: object) -> bool:
 def module_of(
     program: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The module of an exported program, and its example inputs where none are given.
+    """Return the module of an exported program, and its own example inputs if none are given.
 
-    Its mode is evaluation: training or not was settled when it was exported, and torch refuses to
-    change it afterwards.
+    All parts of the module are marked as being in evaluation mode by their attribute: the export
+    has settled the mode, and the module's method ``eval`` raises an error.
 
     Raises:
         CaptureError: the file can't be read, or the program has no example inputs.
@@ -59,12 +60,13 @@ def module_of(
 
 
 def _is_module(value: object) -> bool:
-    """What ``ExportedProgram.module()`` gives has an ``eval`` of its own, which raises."""
+    """Whether ``ExportedProgram.module()`` made this module: it then has its own ``eval``, which
+    raises an error."""
     return isinstance(value, torch.fx.GraphModule) and "eval" in vars(value)
 
 
 def _read(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
-    # torch logs a traceback of its own, besides the error that it raises.
+    # torch logs a traceback besides the error that it raises; the error says enough.
     logger = logging.getLogger("torch.export")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""``torch.export`` and its decompositions, as capture uses them.
+"""Calls of ``torch.export`` and of its decompositions, with the errors that capture needs.
 
-Not here: what the exported graph means (``torch_export.py``).
+Not here: the translation of the exported graph into the IR (``torch_export.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eqsynth.errors import SeveralGraphsError
 from eqsynth.lower.torch_graph import taken_apart
 from eqsynth.lower.weights import storages
 
-# Decompositions that torch has outside of its default table.
+# Operators with a decomposition that isn't in torch's default table.
 _MORE_DECOMPOSITIONS: Final = (
     torch.ops.aten.native_batch_norm.default,
     torch.ops.aten._native_batch_norm_legit.default,
@@ -29,8 +29,9 @@ _MORE_DECOMPOSITIONS: Final = (
     torch.ops.aten._native_batch_norm_legit_functional.default,
 )
 
-# What torch puts in their place isn't what they are: it takes positions that count from the end,
-# which they refuse, and interpolates with fewer digits.
+# Operators that are never decomposed, since torch's decomposition isn't equal to the operator: that
+# of ``index_add`` takes negative positions, where the operator raises an error, and those of the
+# interpolations compute with fewer digits.
 _KEPT_WHOLE: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -39,14 +40,17 @@ _KEPT_WHOLE: Final = frozenset(
     )
 )  # fmt: skip
 
-# Of the two forms of this assertion torch takes only the one with a message for more than its
-# results, and drops the other where it exports.
+# torch knows that ``_assert_async.msg`` has a side effect, but not that ``_assert_async.default``
+# has one, and so ``torch.export`` would drop it as an operator whose result isn't used.
 torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 
 
 def apart(module: torch.nn.Module, inputs: Any) -> Any:
-    """Inputs, copied where they share memory with the module: ``torch.export`` takes a buffer that
-    is given as an input for one and the same, in each call."""
+    """Return ``inputs``, with a copy of each tensor that shares memory with the module.
+
+    ``torch.export`` takes an input that is the module's own buffer for that buffer, and the program
+    would then read the buffer in each call, whatever input is given.
+    """
     taken = storages([*module.parameters(), *module.buffers()])
     return tree_map_only(
         torch.Tensor, lambda x: x.detach().clone() if storages([x]) & taken else x, inputs
@@ -56,6 +60,11 @@ def apart(module: torch.nn.Module, inputs: Any) -> Any:
 def export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
+    """Export the module, as functions without writes into their arguments.
+
+    Raises:
+        SeveralGraphsError: ``torch.export`` fails.
+    """
     try:
         with _quiet():
             with torch.no_grad():
@@ -74,10 +83,12 @@ def export(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps back what is written to stderr, and gives it out if all goes well: where torch refuses
-    a module, it prints graphs of the parts that it has traced, and the error says why it did. What
-    torch's loggers say of an operator that fails while it is traced, the error says, too, or a
-    module knows how to go on."""
+    """Hold back text that is written to stderr, and write it at the end unless an error is raised.
+
+    Where torch refuses a module, it prints the graphs that it has traced so far, and the error says
+    why it refuses. Torch's loggers of ``_LOUD`` are quiet, too: they tell of an operator that fails
+    while it is traced, and either the error says the same, or the module catches the failure.
+    """
     loggers = [logging.getLogger(name) for name in _LOUD]
     levels, written = [logger.level for logger in loggers], io.StringIO()
     for logger, level in zip(loggers, _LOUD.values(), strict=True):
@@ -91,6 +102,7 @@ def _quiet() -> Iterator[None]:
     sys.stderr.write(written.getvalue())
 
 
+# Loggers of torch -> the level that they have during an export.
 _LOUD: Final = {
     "torch.fx.experimental.symbolic_shapes": logging.ERROR,
     "torch._subclasses.fake_tensor": logging.CRITICAL,
@@ -98,6 +110,7 @@ _LOUD: Final = {
 
 
 def decompositions() -> dict[Any, Any]:
+    """Operator -> the function by which torch decomposes it."""
     table = {
         **torch.export.default_decompositions(),
         **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
@@ -108,10 +121,17 @@ def decompositions() -> dict[Any, Any]:
 def decomposed(
     exported: torch.export.ExportedProgram, working: dict[Any, Any], more: dict[Any, Any]
 ) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
-    """The program with more operators taken apart, and all decompositions that worked. An operator
-    of which torch's own decomposition fails stays whole: there are arguments that it refuses and
-    the operator takes. So does one whose parts raise an error by an effect of their own: of
-    ``linalg_inv`` they would be the inverse, and a check that it exists."""
+    """Return the program with more operators decomposed, and all decompositions that worked.
+
+    An operator stays whole if its decomposition fails, since there are arguments that only the
+    operator takes. It also stays whole if its decomposition has a side effect that the program
+    didn't have: ``linalg_inv`` would become an inverse and an assertion that the inverse exists.
+    Where several decompositions fail together, each half of them is tried by itself.
+
+    Args:
+        working: the decompositions that have worked for this program so far.
+        more: the decompositions to try.
+    """
     try:
         made = taken_apart(exported, {**working, **more})
         if not _has_effects(made) or _has_effects(exported):
@@ -132,7 +152,7 @@ def _has_effects(exported: torch.export.ExportedProgram) -> bool:
 
 
 def origin_of(node: torch.fx.Node) -> str:
-    """``layer1.0.conv1, resnet.py:60``: the place in the user's model."""
+    """The place of a graph's node in the user's model: ``layer1.0.conv1, resnet.py:60``."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
     own = (str(Path(torch.__file__).parent), str(Path(__file__).parent))

@@ -1,8 +1,13 @@
-"""What users write expressions with: tensors, scalars inside a scope, indices.
+"""The values that users write expressions with: tensors, scalars inside a scope, indices.
 
-:class:`Expr` wraps a tensor term, :class:`ScalarExpr` the scalar at a scope's iterators,
-:class:`IndexExpr` an affine index; all share Python's operators, and :func:`pointwise` is the one
-place where an elementwise operator meets its operands (promotion, numbers, scalars). Not here: the
+:class:`Expr` wraps a tensor term, :class:`ScalarExpr` a scalar that depends on a scope's iterators,
+:class:`IndexExpr` an index over them. In
+
+    scope(lambda h, w: X[h + 1, w] * 2, h=8, w=8)
+
+``X`` is an :class:`Expr`, ``h + 1`` an :class:`IndexExpr`, and ``X[h + 1, w]`` a
+:class:`ScalarExpr`. All of them share Python's operators, and :func:`pointwise` alone applies an
+elementwise operator to its operands: it promotes dtypes, and makes terms of numbers. Not here: the
 operators by name (``ops/``), scopes and reductions (``expression.py``).
 """
 
@@ -34,16 +39,17 @@ Values = Mapping[str, Any]
 
 _NO_VALUES: Final[dict[str, Any]] = {}
 
-# Sums and products are flat: x = x + x, thirty times over, would have 2^30 terms.
+# Operands of one sum or product in a scope. Nested sums are flattened, so that x = x + x, repeated
+# thirty times, would be one sum of 2^30 operands.
 MAX_OPERANDS: Final = 4096
 
-# Where in the user's model the operators being built come from; capture sets it.
+# The place in the user's model that the operators being built come from; capture sets it.
 _origin: ContextVar[str] = ContextVar("origin", default="")
 
 
 @contextmanager
 def origin(place: str) -> Iterator[None]:
-    """Operators built inside carry ``place`` as their origin."""
+    """Give the operators that are built inside of the ``with`` block ``place`` as their origin."""
     token = _origin.set(place)
     try:
         yield
@@ -52,7 +58,7 @@ def origin(place: str) -> Iterator[None]:
 
 
 class _Operators:
-    """Python's operators, for tensors, scalars and indices alike."""
+    """Python's operators for tensors, scalars and indices."""
 
     __slots__ = ()
 
@@ -123,9 +129,10 @@ class _Operators:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class IndexExpr(_Operators):
-    """An index over a scope's iterators: sums, multiples by integers, ``//`` and ``%``.
+    """An index over a scope's iterators: ``2 * h + r - 1``, ``h // 4``, ``h % 4``.
 
-    Anything else turns it into a scalar, the index as a number (int64).
+    Sums, products with integers, ``//`` and ``%`` by positive integers, and minima and maxima give
+    an index again. Any other operator gives a scalar, computed from the index as an int64.
     """
 
     index: Index
@@ -138,7 +145,7 @@ class IndexExpr(_Operators):
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction whose iterators aren't closed yet: ``reducer`` over ``iterators`` of ``body``."""
+    """A reduction of ``body`` over ``iterators`` that no scope has closed yet."""
 
     reducer: str
     iterators: tuple[It, ...]
@@ -147,11 +154,12 @@ class Reduction:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ScalarExpr(_Operators):
-    """A scalar at the iterators of the scopes being built.
+    """A scalar that depends on the iterators of the scopes being built.
 
     Attributes:
-        reduction: what ``scalar`` reads is this reduction and nothing else, so that a scope
-            around it, or a reduction of the same kind, can take its iterators over.
+        values: the arrays of the weights that occur in ``scalar``, by name.
+        reduction: the reduction that ``scalar`` is, if it is one and nothing else. A scope around
+            it, or a reduction by the same reducer, then takes over its iterators.
     """
 
     scalar: Scalar
@@ -168,7 +176,8 @@ class ScalarExpr(_Operators):
 class Expr(_Operators):
     """A tensor expression: a term, and the arrays of the weights that occur in it.
 
-    ``X[h + r - 1, w]`` inside a scope reads an element, 0 outside the tensor; see :meth:`read`.
+    Inside a scope, ``X[h + r - 1, w]`` is the element at these indices, or 0 if they lie outside
+    the tensor; see :meth:`read`.
     """
 
     tensor: Tensor
@@ -195,11 +204,11 @@ class Expr(_Operators):
         return self.read(*(index if isinstance(index, tuple) else (index,)))
 
     def __iter__(self) -> NoReturn:
-        # Without this, Python iterates through __getitem__ and never ends.
+        # Without this method Python would iterate by __getitem__(0), (1), …, which never ends.
         _not_an_operand(self, "a whole tensor; eqsynth.ops.unbind takes it apart")
 
     def read(self, *index: object, fill: float = 0.0) -> ScalarExpr:
-        """The element at ``index`` (one index an axis), or ``fill`` outside the tensor."""
+        """The element at ``index`` (one index per axis), or ``fill`` outside the tensor."""
         positions = []
         for position in index:
             if isinstance(position, IndexExpr):
@@ -239,10 +248,10 @@ def _not_an_operand(got: object, expected: str) -> NoReturn:
 
 
 def merge_values(parts: Iterable[Expr | ScalarExpr]) -> Values:
-    """The weights' arrays of all parts together.
+    """The arrays of the weights of all parts, by name.
 
     Raises:
-        EqsynthError: two weights of one name with different arrays.
+        EqsynthError: two weights have one name and different arrays.
     """
     merged: dict[str, Any] = _NO_VALUES
     for part in parts:
@@ -264,17 +273,18 @@ def merge_values(parts: Iterable[Expr | ScalarExpr]) -> Values:
 
 
 def make(name: str, args: Sequence[Expr], *attrs: Attr) -> Expr:
-    """The operator of the table, with the origin that capture has set."""
+    """The operator ``name`` of the IR on these arguments, with the origin that capture has set."""
     op = Op(name, tuple(arg.tensor for arg in args), attrs, _origin.get())
     return Expr(op, merge_values(args))
 
 
 def number(value: Number, dtype: str) -> Expr:
-    """A rank-0 tensor, which broadcasts against anything. What an integer dtype can't hold wraps
-    around, as it does in torch: -1 is 255 in uint8.
+    """The number as a rank-0 tensor, which broadcasts against any tensor.
+
+    A number that an integer dtype can't hold wraps around, as it does in torch: -1 is 255 in uint8.
 
     Raises:
-        DtypeError: an integer that a float64 can't hold.
+        DtypeError: the number is an integer that a float64 doesn't hold exactly.
     """
     if dtype == "bool":
         value = bool(value)
@@ -292,7 +302,7 @@ def number(value: Number, dtype: str) -> Expr:
 
 
 def cast(x: Expr, dtype: str) -> Expr:
-    """``x`` in ``dtype``; itself if it already is."""
+    """``x`` converted to ``dtype``; ``x`` itself if that is its dtype."""
     return x if x.dtype == dtype else make("Cast", (x,), dtype)
 
 
@@ -305,10 +315,12 @@ def as_tensor(operand: Operand, dtype: str) -> Expr:
     _not_an_operand(operand, "a tensor expression or a number")
 
 
+# Operators that convert their operands to bool.
 _ON_BOOLS: Final = frozenset({"LogicalAnd", "LogicalOr", "LogicalNot"})
 
 
-# Torch rounds a number to the tensor's dtype before it compares with it, or divides it away.
+# Operators for which torch rounds a number to the tensor's dtype first: a float16 tensor is
+# compared with 0.1 rounded to float16.
 _EXACT_NUMBERS: Final = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual FloorDivide Remainder".split()
 )
@@ -320,9 +332,15 @@ def _rounded(value: Number, dtype: str) -> float:
 
 
 def _in_float32(name: str, operands: Sequence[Any], dtype: str) -> bool:
-    """Whether torch computes an operator on floats of 16 bits in float32, for the sake of an
-    operand without axes: it keeps one that 16 bits can't hold, and rounds none before it divides
-    with rounding."""
+    """Whether torch computes an operator in float32, although the common dtype has 16 bits.
+
+    It does so for an operand without axes: a number that 16 bits would change much
+    (``x * 1e-9`` in float16), a rank-0 tensor of a wider dtype as the second operand of a product
+    or division, and any number in ``//``.
+
+    Args:
+        dtype: the operands' common dtype.
+    """
     if dtype not in ("float16", "bfloat16"):
         return False
     numbers = [o for o in operands if isinstance(o, int | float)]
@@ -336,10 +354,10 @@ def _in_float32(name: str, operands: Sequence[Any], dtype: str) -> bool:
 
 
 def pointwise(name: str, *operands: Any) -> Any:
-    """An elementwise operator of the table on tensors, scalars, indices and numbers.
+    """Apply the elementwise operator ``name`` of the IR to tensors, scalars, indices and numbers.
 
-    Tensors and numbers give an :class:`Expr` in torch's common dtype; with a scalar or an index
-    among the operands the result is one too.
+    Tensors and numbers give an :class:`Expr` in torch's common dtype. With a scalar or an index
+    among the operands the result is an index if the operator allows that, else a scalar.
     """
     if any(isinstance(o, ScalarExpr | IndexExpr) for o in operands):
         index = _index(name, operands)
@@ -354,7 +372,7 @@ def pointwise(name: str, *operands: Any) -> Any:
         kinds.append(operand.tensor.type if isinstance(operand, Expr) else operand)
     dtype = "bool" if name in _ON_BOOLS else common_dtype(kinds)
     if name == "Div" and not is_float(dtype):
-        # Each by itself: -5 is no divisor in uint8.
+        # Each operand is converted from its own dtype: x / -5 with x in uint8 divides by -5.
         dtype = "float32"
     if _in_float32(name, operands, dtype):
         wide = [as_tensor(operand, "float32") for operand in operands]
@@ -366,7 +384,7 @@ def pointwise(name: str, *operands: Any) -> Any:
 
 
 def _index(name: str, operands: Sequence[Any]) -> IndexExpr | None:
-    """The operator on indices, where the result is an index again."""
+    """The operator applied to indices, if the result is an index again; else None."""
     plain = [isinstance(o, IndexExpr) or type(o) is int for o in operands]
     if not all(plain):
         return None
@@ -388,7 +406,8 @@ def _index(name: str, operands: Sequence[Any]) -> IndexExpr | None:
             )
         return IndexExpr(a // b.const if name == "FloorDivide" else a % b.const)
     if name in ("Minimum", "Maximum"):
-        # Of two indices by their difference: min(a, b) = b + min(a - b, 0).
+        # The IR has the minimum of an index and a number. For two indices:
+        # min(a, b) = b + min(a - b, 0).
         base, bound = (b, 0) if b.terms else (Index(0), b.const)
         apart = a - base
         return IndexExpr(
@@ -398,7 +417,7 @@ def _index(name: str, operands: Sequence[Any]) -> IndexExpr | None:
 
 
 def as_scalar(operand: Any) -> Scalar:
-    """The operand as a scalar of the scope being built."""
+    """The operand as a scalar term, in the scope being built."""
     if isinstance(operand, ScalarExpr):
         return operand.scalar
     if isinstance(operand, IndexExpr):

@@ -29,23 +29,23 @@ from eqsynth.ir.scalar import Read, Scalar, iterators, substitute
 from eqsynth.ir.tensor import Input, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import TensorType
 
-# Iterators of scopes under construction have slots of their own, so that nested scopes can't
-# mix them up; closing a scope renumbers them from 0.
+# While a scope is built, each of its iterators has a slot that no other iterator has, so that
+# nested scopes can't mix them up. Closing a scope renumbers its slots from 0.
 _FIRST_OPEN_SLOT: Final = 1 << 20
 _open_slots = itertools.count(_FIRST_OPEN_SLOT)
 
 
 def input(name: str, shape: Sequence[int], dtype: str = "float32") -> Expr:
-    """A tensor that is given at each call."""
+    """An input of the program: a tensor that is given at each call."""
     return Expr(Input(name, TensorType(tuple(shape), dtype)))
 
 
 def weight(name: str, shape: Sequence[int], dtype: str = "float32", value: Any = None) -> Expr:
-    """A tensor that is known when the program is optimized; what depends on weights only is
-    computed once.
+    """A weight: a tensor that is known when the program is optimized. A part of the program that
+    depends on weights only is computed once.
 
     Args:
-        value: an array or torch tensor of this shape; by default random, the same each time.
+        value: an array or torch tensor of this shape; by default random values, the same each time.
 
     Raises:
         ShapeError: ``value`` has another shape.
@@ -62,7 +62,7 @@ def weight(name: str, shape: Sequence[int], dtype: str = "float32", value: Any =
 
 
 def _open(extents: Mapping[str, int]) -> tuple[list[IndexExpr], list[It]]:
-    """Fresh iterators for the keywords: as indices for the user's function, and themselves."""
+    """Fresh iterators for the keywords: as indices for the user's function, and as iterators."""
     its = []
     for name, extent in extents.items():
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
@@ -77,6 +77,11 @@ def _open(extents: Mapping[str, int]) -> tuple[list[IndexExpr], list[It]]:
 
 
 def _call(fn: Callable[..., Any], arguments: list[IndexExpr], names: Sequence[str]) -> Any:
+    """Call the user's function with the iterators as keyword arguments.
+
+    Raises:
+        ShapeError: the function has other parameters than ``names``.
+    """
     try:
         return fn(**dict(zip(names, arguments, strict=True)))
     except TypeError as error:
@@ -91,7 +96,11 @@ def _call(fn: Callable[..., Any], arguments: list[IndexExpr], names: Sequence[st
 
 
 def _close(traversal: Sequence[It], reduction: Sequence[It], body: Scalar, reducer: str) -> Tensor:
-    """The scope over these open iterators, renumbered."""
+    """The scope over these open iterators, with their slots renumbered from 0.
+
+    Raises:
+        ShapeError: ``body`` reads an iterator of another scope.
+    """
     slots = {it.slot: slot for slot, it in enumerate((*traversal, *reduction))}
     stray = sorted(it.slot for it in iterators(body) if it.slot not in slots)
     if stray:
@@ -109,7 +118,7 @@ def _close(traversal: Sequence[It], reduction: Sequence[It], body: Scalar, reduc
 
 
 def scope(fn: Callable[..., Any], **traversal: int) -> Expr:
-    """The tensor with value ``fn(i, j, …)`` at ``[i, j, …]``, axes in the order of the keywords.
+    """The tensor with the value ``fn(i, j, …)`` at ``[i, j, …]``; its axes follow the keywords.
 
     >>> X, K = input("X", (56, 56, 64)), weight("K", (3, 3, 64, 64))
     >>> scope(lambda h, w, f: sum(lambda r, s, c: X[h + r - 1, w + s - 1, c] * K[r, s, f, c],
@@ -137,8 +146,9 @@ def _reduce(reducer: str, fn: Callable[..., Any], extents: Mapping[str, int]) ->
     inner = result.reduction if isinstance(result, ScalarExpr) else None
     if inner is not None and inner.reducer == reducer:
         its, body = [*its, *inner.iterators], inner.body
-    # Read as an inner scope over the outer iterators that it uses. A scope that has nothing but
-    # this reduction for a body takes `reduction` instead.
+    # As a scalar, the reduction is a read of an inner scope, which has the outer iterators that the
+    # body uses for its axes. A scope whose whole body is this reduction uses `reduction` instead,
+    # and becomes one scope with these summation iterators.
     own = {it.slot for it in its}
     outer = sorted((it for it in iterators(body) if it.slot not in own), key=lambda it: it.slot)
     closed = _close(outer, its, body, reducer)
@@ -157,12 +167,18 @@ def prod(fn: Callable[..., Any], **reduction: int) -> ScalarExpr:
 
 
 def max(fn: Callable[..., Any], **reduction: int) -> ScalarExpr:
-    """The maximum over the iterators; read with ``fill=-math.inf`` where a read may lie outside."""
+    """The maximum of ``fn(r, s, …)`` over the iterators that the keywords name.
+
+    A read that may lie outside its tensor needs ``fill=-math.inf``; see :meth:`Expr.read`.
+    """
     return _reduce("max", fn, reduction)
 
 
 def min(fn: Callable[..., Any], **reduction: int) -> ScalarExpr:
-    """The minimum over the iterators; read with ``fill=math.inf`` where a read may lie outside."""
+    """The minimum of ``fn(r, s, …)`` over the iterators that the keywords name.
+
+    A read that may lie outside its tensor needs ``fill=math.inf``; see :meth:`Expr.read`.
+    """
     return _reduce("min", fn, reduction)
 
 
@@ -170,12 +186,12 @@ assert {"sum", "prod", "max", "min"} == set(REDUCERS)
 
 
 def program_of(outputs: Expr | Sequence[Expr]) -> tuple[Program, dict[str, Any]]:
-    """The program that computes the expressions, and the arrays given for its weights.
+    """Return the program that computes the expressions, and the arrays given for its weights.
 
-    Inputs come in the order in which the outputs use them, from left to right.
+    The inputs are in the order in which the outputs use them, from left to right.
 
     Raises:
-        EqsynthError: one name for two different tensors.
+        EqsynthError: two different tensors have one name.
     """
     exprs = (outputs,) if isinstance(outputs, Expr) else tuple(outputs)
     roots = tuple(expr.tensor for expr in exprs)

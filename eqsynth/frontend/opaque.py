@@ -1,8 +1,10 @@
 """Operators that eqsynth has no term for: they stay in the program and run through torch.
 
-A :class:`Foreign` is a call of torch whose result the IR can't hold yet: a tuple, or a tensor of a
-dtype such as complex. Calls of calls stay foreign; where a plain tensor comes out, the whole tree
-of calls becomes one ``Opaque`` operator over the terms that it reads.
+A :class:`Foreign` is a call of torch whose result the IR can't hold: a tuple, or a tensor of a
+dtype such as complex. A call that reads such a result is foreign, too. Where a plain tensor comes
+out, the whole tree of calls becomes one ``Opaque`` operator over the terms that the tree reads:
+
+    irfft(fft(x) * 2j)   ->   Opaque(x), with the three calls as its function
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from eqsynth.lower.torch_calls import Argument, TorchCall
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """``target(*args, **kwargs)``; terms and other foreign values are leaves of the arguments."""
+    """The call ``target(*args, **kwargs)``; its arguments hold terms and other foreign calls."""
 
     target: Any
     name: str
@@ -31,7 +33,7 @@ class Foreign:
 
 
 def close(foreign: Foreign) -> tuple[TorchCall, list[Expr]]:
-    """The call as a function of the terms that it reads, and these terms, each once."""
+    """Return the call as a function of the terms that it reads, and these terms, each once."""
     terms: dict[bytes, tuple[int, Expr]] = {}
 
     def leaf(value: Any) -> Any:
@@ -49,7 +51,11 @@ def close(foreign: Foreign) -> tuple[TorchCall, list[Expr]]:
 
 
 def opaque(call: TorchCall, terms: Sequence[Expr], shape: Shape, dtype: str) -> Expr:
-    """The ``Opaque`` operator; equal calls of equal terms are equal operators."""
+    """The ``Opaque`` operator that runs ``call``; equal calls of equal terms are equal operators.
+
+    Args:
+        shape, dtype: the result's.
+    """
     return make("Opaque", terms, repr(call), shape, dtype)
 
 
@@ -60,9 +66,13 @@ _DIVISIONS: Final = {
 
 
 def divided_by_torch(roots: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, TorchCall]]:
-    """The terms with each division of integers by what may be 0 as an ``Opaque`` operator, and what
-    runs these: torch, which raises where a divisor is 0. (The operators of the IR give 0 there, so
-    that no kernel has to look.)
+    """Replace each division of integers whose divisor may be 0 by an ``Opaque`` call of torch.
+
+    Torch raises an error where a divisor is 0; the IR's operators give 0 there, so that no kernel
+    has to look at divisors. A divisor that is a constant other than 0 stays with the IR.
+
+    Returns:
+        The new terms, and the calls of their ``Opaque`` operators.
     """
     images: dict[Tensor, Tensor] = {}
     calls: dict[str, TorchCall] = {}

@@ -1,7 +1,11 @@
-"""torch's type promotion, numbers and rank-0 tensors included.
+"""torch's type promotion for tensors, rank-0 tensors and Python numbers.
 
-A tensor decides before a rank-0 tensor, and that before a Python number, unless the lower one is of
-a higher category (bool < integer < float). Promotion of two dtypes is ``ir/types.py``'s.
+Tensors with axes have precedence over rank-0 tensors, and rank-0 tensors over numbers. An operand
+of lower precedence counts only if its category is higher (bool < integer < float):
+
+    float16[2] + float64[]   ->   float16        int32[2] + 2.5   ->   float32
+
+Not here: the promotion of two dtypes of the same precedence (``ir/types.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ def number_dtype(value: Number) -> str:
 
 
 def _combine(higher: str | None, lower: str | None) -> str | None:
-    """The dtype where ``higher`` has precedence; ``lower`` counts if its category is higher."""
+    """The common dtype of two groups of operands; None is the dtype of a group without any.
+
+    Args:
+        higher: the dtype of the group with precedence.
+        lower: the dtype of the other group, which counts only if its category is higher.
+    """
     if higher is None or lower is None:
         return higher or lower
     if is_float(higher):

@@ -1,8 +1,10 @@
-"""Whether a module gives the same twice: one that doesn't can't be held against anything.
+"""The check that a module gives the same result for the same inputs.
 
-What tells rounding from state: a reduction over threads may add in another order each time, but
-with one thread it adds in one order, and state is state with one thread too. Not here: whether the
-module takes its example inputs at all (``examples.py``).
+Without that, a compiled program couldn't be compared with the original. Two results may differ by
+rounding alone: a reduction over several threads may add in another order each time. With one thread
+the order is always the same, so a difference that stays with one thread isn't rounding, but comes
+from state that the module keeps. Not here: the check that the module takes its example inputs at
+all (``examples.py``).
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ from eqsynth.lower.kinds import inputs_of
 from eqsynth.lower.reruns import Reference, Values, may_be_copied
 from eqsynth.lower.rounding import Evidence, distance, judge
 
-# Roundings of a row's largest value: of code that is compiled differently from call to call.
+# How far two runs with one thread may differ, in roundings of the largest value of a row: code may
+# be compiled differently from call to call.
 _ROUNDINGS: Final = 64.0
 
 
 def check_steady(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
 ) -> None:
-    """Runs the module twice on its example inputs, and once on others.
+    """Run the module twice on its example inputs and compare the results; then look for state.
 
-    Buffers, and the states of random generators, are as before afterwards.
+    The search for state compares the module with a copy that hasn't been called before: both get
+    other inputs (``_check_memory``). Buffers and the states of random generators are restored.
 
     Raises:
-        UnsteadyError: a second call gives something else, or a call changes what later ones give.
+        UnsteadyError: the second call gives another result, or the results of the module depend
+            on the calls before.
     """
     given: Values = (args, dict(kwargs or {}))
     fresh = _copy(module)
@@ -65,7 +70,18 @@ def check_steady(
 def _check_memory(
     module: torch.nn.Module, fresh: torch.nn.Module, given: Values, first: Sequence[Any]
 ) -> None:
-    """A module that was called gives on other inputs what one that wasn't gives."""
+    """Check that earlier calls don't change the results of later ones.
+
+    Args:
+        module: the module, called before on ``given``.
+        fresh: a copy of the module, made before that call.
+        given: the example inputs.
+        first: the result of the module's first call on ``given``.
+
+    Raises:
+        UnsteadyError: on other inputs the two differ, or the module gives another result for
+            ``given`` afterwards.
+    """
     other = inputs_of(given, "random", {})
     try:
         expected = _results(fresh, other)
@@ -82,7 +98,12 @@ def _check_memory(
 def _rounding(
     got: Sequence[Any], expected: Sequence[Any], module: torch.nn.Module, values: Values
 ) -> bool:
-    """Whether results differ by no more than rounding explains."""
+    """Whether the results ``got`` and ``expected`` differ by no more than rounding explains.
+
+    Args:
+        module, values: the module and the arguments of ``expected``, which the judge runs again on
+            slightly moved arguments to see how far rounding can go.
+    """
     if _near(got, expected, 0.0):
         return True
     reference = Reference(module)
@@ -125,7 +146,7 @@ def _results(module: torch.nn.Module, values: Values) -> list[Any]:
 
 
 def _alone_equal(module: torch.nn.Module, given: Values) -> bool:
-    """Whether two runs with one thread agree to rounding."""
+    """Whether two runs with one thread agree up to rounding."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -148,7 +169,8 @@ def _leaf_near(a: Any, b: Any, roundings: float) -> bool:
     if type(a) is not type(b):
         return False
     if not _is_dense(a):
-        # Of objects nobody knows what makes them equal; capture refuses those that it can't hold.
+        # Other objects count as equal, since their classes may not define what equal means.
+        # Capture refuses results that it can't hold.
         return not isinstance(a, bool | int | float | complex | str) or a == b or a != a
     if a.shape != b.shape or a.dtype != b.dtype:
         return False

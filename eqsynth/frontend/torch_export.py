@@ -1,8 +1,15 @@
-"""From a torch module to a captured program, through ``torch.export``.
+"""Capture of a torch module: ``torch.export``, then translation into the IR.
 
-Export gives a graph of ATen operators that is functional; each becomes operators of the IR by the
-table in ``aten.py``. One that has no entry is decomposed by torch where torch knows how, else it
-stays opaque (``opaque.py``). No module is refused for an operator; only export itself may refuse.
+``torch.export`` gives a graph of ATen operators without writes in place. The table in ``aten.py``
+turns each of them into operators of the IR. An operator without an entry, or whose entry refuses
+its arguments, is decomposed by torch if torch has a decomposition; else it stays opaque
+(``opaque.py``) and torch runs it:
+
+    aten.linear(x, w, b)   ->   its entry's terms        aten.fft_rfft(x)   ->   Opaque(x)
+
+A module is refused if ``torch.export`` refuses it, or if the graph has something that no program
+can hold: random numbers, side effects, shapes that depend on data, strides that can't be followed.
+Not here: checks of the example inputs (``examples.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
 
-# Operators that say something of shapes and dtypes, which capture knows, and compute nothing.
+# Operators that only assert shapes and dtypes, which are fixed in a captured program.
 _ASSERTIONS: Final = frozenset(
     {
         "aten::_assert_scalar",
@@ -52,11 +59,11 @@ def capture(
     example_inputs: tuple[Any, ...],
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> Captured:
-    """The program that the module computes for inputs of these shapes and dtypes.
+    """Return the program that the module computes for inputs of these shapes and dtypes.
 
     Raises:
         EqsynthError: the inputs don't fit, or the module isn't in evaluation mode (``validate``).
-        CaptureError: torch.export refuses the module, or its result can't be expressed.
+        CaptureError: ``torch.export`` refuses the module, or no program can hold a part of it.
     """
     kwargs = dict(example_kwargs or {})
     validate(module, example_inputs, kwargs)
@@ -65,9 +72,9 @@ def capture(
     args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
     with warnings.catch_warnings():
-        # torch warns of how torch.export itself copies its specs.
+        # This warning is caused by torch.export's own code.
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
-        # Recurrent layers of torch hold their weights a second time, in a list.
+        # torch warns of its own recurrent layers, which hold their weights a second time in a list.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         exported = export(module, args, kwargs)
         tried, working, table = set[Any](), dict[Any, Any](), dict[Any, Any]()
@@ -112,15 +119,19 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 class _Translation:
-    """One pass over an exported graph: values of its nodes as terms.
+    """The translation of an exported graph into the IR, in one pass over its nodes.
 
     Attributes:
-        missing: operators that had no entry, or whose entry refused.
-        refusal: why the graph as it is can't be captured.
-        live: tensors of the module that the program mutates, by the name of their input.
-        paths: the names in the module of each weight.
+        env: node of the graph -> its value: a term, a ``Foreign`` call, a constant, or a tuple.
+        weights: the tensors of the program's weights, by name.
+        missing: operators without an entry, or whose entry refused; torch may decompose them.
+        refusal: the first reason why the graph can't be captured; None if it can be.
+        live: tensors of the module that the program changes, by the name of their input.
+        live_paths: their names in the module.
+        paths: weight -> its names in the module.
         fixed: tensors that are no weights of the program, but whose values are in it, by their
             names in the module.
+        opaque: the calls that ``Opaque`` operators run, by the operator's target.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
@@ -144,9 +155,9 @@ class _Translation:
     # -- inputs and outputs ---------------------------------------------------------------------
 
     def program(self) -> Program:
-        """The program, with everything else of the translation filled in."""
+        """Translate the graph: return the program, and fill in this object's attributes."""
         graph = self.exported.graph
-        # Inputs first, so that they keep their names where a weight has the same.
+        # The user's inputs come first: where a weight has the same name, the weight is renamed.
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         specs = list(zip(placeholders, self.signature.input_specs, strict=True))
         specs.sort(key=lambda pair: pair[1].kind != InputKind.USER_INPUT)
@@ -167,7 +178,8 @@ class _Translation:
                 outputs.append((spec.kind != OutputKind.USER_OUTPUT, spec.arg.name, value.tensor))
         outputs = [row for n, row in enumerate(outputs) if row[0] or row not in outputs[:n]]
         users = self._users()
-        # An input that is returned needs no output, but a program needs one.
+        # An input that is returned as it is needs no output. One is kept if there is no other,
+        # since a program has at least one output.
         outputs = [row for row in outputs if row[0] or row[1] not in users] or outputs[:1]
         outputs.sort(key=lambda row: row[0])
         return Program(tuple(self._inputs.values()), tuple(term for _, _, term in outputs))
@@ -175,8 +187,12 @@ class _Translation:
     def places(
         self,
     ) -> tuple[tuple[int | Fixed, ...], tuple[int | Fixed | Given, ...], dict[int, int]]:
-        """Where the leaves of arguments and results are, and what is written back to where. A
-        tensor that is returned twice is one output, an input that is returned is that input."""
+        """The places of the leaves of arguments and results, as ``Convention`` and
+        ``Captured.mutations`` describe them.
+
+        A tensor that is returned twice is one output of the program; an input that is returned is
+        no output, but ``Given``.
+        """
         position = {name: i for i, name in enumerate(self._inputs)}
         users = self._users()
         arguments = tuple(
@@ -269,10 +285,16 @@ class _Translation:
     def _weight(
         self, name: str, tensor: torch.Tensor, lifted: bool = False, own: bool = True
     ) -> Expr | Named:
-        """A weight; tensors that share memory are one, and so are lifted constants of one value.
+        """The weight for a tensor of the graph.
+
+        Tensors that are the same view of the same memory become one weight (tied weights), and so
+        do small lifted constants of equal value. A tensor that the IR can't hold is no weight, but
+        a named argument of opaque operators.
 
         Args:
-            own: whether ``name`` is its name in the module; else capturing has made it.
+            lifted: whether the tensor is a constant of the forward function that the export made
+                an input of the graph.
+            own: whether ``name`` is the tensor's name in the module; else capture has made it up.
         """
         dtype = _dtype_name(tensor.dtype)
         if dtype not in DTYPES or tensor.layout != torch.strided:
@@ -345,7 +367,7 @@ class _Translation:
     def _by_table(
         self, node: torch.fx.Node, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The operator by its entry; None if it has none, or refuses."""
+        """The operator's result by its entry; None if it has no entry, or the entry refuses."""
         entry = aten.entry(name)
         if entry is not None and not any(
             isinstance(leaf, Foreign | Named) for leaf in tree_leaves((args, kwargs))
@@ -364,7 +386,8 @@ class _Translation:
         expected: str,
         kind: type[CaptureError] = CaptureError,
     ) -> None:
-        """Notes why the module can't be captured; it counts if no decomposition helps."""
+        """Note why the module can't be captured. ``capture`` raises the error, unless the operator
+        is decomposed and a later translation finds nothing to refuse."""
         self.refusal = self.refusal or kind(
             what,
             where=origin_of(node),
@@ -374,7 +397,7 @@ class _Translation:
         )
 
     def _foreign_part(self, node: torch.fx.Node) -> Any:
-        """A result of a multi-output operator that its entry doesn't give."""
+        """A result of a multi-output operator that its entry doesn't give: torch computes it."""
         producer = node.args[0]
         assert isinstance(producer, torch.fx.Node)
         args, kwargs = self._values(list(producer.args)), self._values(dict(producer.kwargs))
@@ -382,7 +405,8 @@ class _Translation:
         return self._foreign(node, (whole, node.args[1]), {})
 
     def _foreign(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call through torch: an ``Opaque`` operator if its result is a tensor of the IR."""
+        """The call left to torch: an ``Opaque`` operator if the IR can hold its result, else a
+        ``Foreign`` call."""
         target, value = node.target, node.meta.get("val")
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             self._refuse(
@@ -413,8 +437,15 @@ class _Translation:
 def by_entry(
     entry: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
 ) -> Any:
-    """What an entry of the table makes of an operator's arguments; None if it refuses, or if shapes
-    and dtypes aren't those of ``value``, which is what torch says of the result."""
+    """Call an entry of the table on an operator's arguments.
+
+    Args:
+        value: the operator's result according to torch: tensors with shapes and dtypes.
+
+    Returns:
+        The entry's result; None if the entry refuses the arguments, or if the result's shapes and
+        dtypes aren't those of ``value``.
+    """
     kept = {k: v for k, v in kwargs.items() if k not in aten.STORAGE_ARGUMENTS}
     args, kept = tree_map_only(torch.dtype, _dtype_name, (args, kept))
     try:
@@ -425,14 +456,14 @@ def by_entry(
 
 
 def _is_dynamic(value: Any) -> bool:
-    """True if the value, or an extent of it, isn't known at capture."""
+    """Whether the value, or an extent of its shape, isn't known at capture."""
     if isinstance(value, torch.Tensor):
         return any(isinstance(extent, torch.SymInt) for extent in value.shape)
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _as_exported(result: Any, value: Any) -> bool:
-    """True if shapes and dtypes are what torch says they are."""
+    """Whether the result has the shapes and dtypes of ``value``, torch's own result."""
     if isinstance(result, Expr):
         return (
             isinstance(value, torch.Tensor)

@@ -1,11 +1,12 @@
-"""ONNX models as torch modules, which then go the way of every torch module.
+"""ONNX models as torch modules, which are then captured as every torch module is.
 
-``reading.py`` takes a file apart and refuses what is damaged, ``graphs.py`` makes bodies of its
-graphs, ``module.py`` is the module that a model becomes, ``running.py`` runs its operators one by
-one; an operator is what the table (``table.py``) and the files that fill it say, or what ONNX
-defines it to be, or a foreign one (``foreign.py``). Not here: anything of the IR.
+``reading.py`` reads a file and refuses a damaged one. ``graphs.py`` turns its graphs into bodies:
+lists of operators. ``module.py`` is the torch module of a model, and ``running.py`` runs its
+operators one by one. An operator runs by its entry in the table (``table.py``; ``elementwise.py``,
+``linear.py`` and others fill it), else by ONNX's own definition of it (``definitions.py``), else as
+a foreign operator through ONNX Runtime or ONNX's evaluator (``foreign.py``). Not here: the IR.
 
-``onnx`` is imported when a model comes, so that whoever has none needs no ``onnx``.
+The package ``onnx`` is imported only when a model is given.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def is_model(value: object) -> bool:
-    """Whether this is an ONNX model: a path, the bytes of a file, a ``ModelProto``, or a model of
-    ``onnx_ir``."""
+    """Whether ``value`` may be an ONNX model: a path, the bytes of a file, a ``ModelProto``, or a
+    model of ``onnx_ir``. Files and bytes aren't looked into."""
     if isinstance(value, str | os.PathLike | bytes | bytearray | memoryview):
         return True
     return type(value).__module__.partition(".")[0] in ("onnx", "onnx_ir")
@@ -32,18 +33,19 @@ def is_model(value: object) -> bool:
 def module_of(
     model: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...]]:
-    """The module of a model, and arguments to try it with.
+    """Return the module of a model, and positional example arguments for it.
 
     Args:
         model: see :func:`is_model`.
-        args, kwargs: example arguments. Without any, they are random tensors of the shapes in the
-            model.
+        args, kwargs: example arguments. If both are empty, random tensors are made, in the shapes
+            that the model gives.
 
     Raises:
         CaptureError: ``onnx`` isn't installed, or the model is damaged.
-        UnsupportedOperatorError: nothing here can run an operator of it.
-        ShapeError, DtypeError: the inputs don't fit, or a size is open and there are no inputs.
-        EqsynthError: an operator fails on the inputs.
+        UnsupportedOperatorError: nothing here can run one of its operators.
+        ShapeError, DtypeError: the arguments don't fit, or there are none and the model leaves a
+            size open.
+        EqsynthError: an operator fails on the arguments.
     """
     if find_spec("onnx") is None:
         raise CaptureError(

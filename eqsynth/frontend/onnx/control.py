@@ -1,7 +1,8 @@
 """Operators with bodies: ``If``, ``Loop``, ``Scan``, ``SequenceMap``.
 
-Where a condition, or how often a loop runs, follows from constants and shapes, the bodies are
-written out when the model is captured; else the model runs as it is.
+During capture a condition, or the number of a loop's steps, must follow from constants and shapes.
+The taken branch is then captured in place of ``If``, and the body of a loop once per step. If the
+number depends on the data of the inputs, capture fails and the model runs as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""ONNX's own definitions of operators by others."""
+"""ONNX's own definitions of operators by other operators.
+
+    Celu(x)   ->   max(0, x) + min(0, alpha * (exp(x / alpha) - 1)), as a body of Exp, Max, …
+
+A definition is used where the table has no entry, or the entry refuses the case.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +23,23 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """A body, and the tensors of its constants."""
+    """An operator's definition: a body, and the tensors of its constants."""
 
     body: Body
     tensors: Mapping[str, Tensor]
 
 
 class Definitions:
-    """The definitions of a model's operators; each is made once for the same types."""
+    """The definitions of a model's operators. Each is made once for each tuple of input types."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Operator, tuple[Any, ...]], Definition | None] = {}
 
     def of(self, operator: Operator, values: Sequence[Any]) -> Definition | None:
-        """The operator as ONNX defines it by others for values of these types, if it does."""
+        """ONNX's definition of the operator for inputs like ``values``; None if there is none."""
         key = (operator, tuple(map(_kind, values)))
         if key not in self._made:
-            with outside():  # its constants are tensors with values, also while torch captures
+            with outside():  # the constants need values, and capture has tensors without any
                 self._made[key] = _defined(operator, values)
         return self._made[key]
 

@@ -13,13 +13,14 @@ from eqsynth.frontend.onnx.table import Refused, dtype_of, enter, op
 
 Tensor = torch.Tensor
 
+# ONNX's operators that are one function of torch, with the same arguments.
 _SAME: Final[dict[str, Callable[..., Any]]] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin,
     "Asinh": torch.asinh, "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil,
     "Cos": torch.cos, "Cosh": torch.cosh, "Erf": torch.erf, "Exp": torch.exp,
     "Floor": torch.floor, "Log": torch.log, "Neg": torch.neg, "Not": torch.logical_not,
     "Reciprocal": torch.reciprocal, "Relu": torch.relu,
-    # To even, as ONNX says.
+    # Both round halves to even.
     "Round": torch.round,
     "Sigmoid": torch.sigmoid, "Sign": torch.sign, "Sin": torch.sin, "Sinh": torch.sinh,
     "Softplus": F.softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt, "Tan": torch.tan,
@@ -55,7 +56,7 @@ for _name, _function in _SAME.items():
 
 @op("Div")
 def div(x: Tensor, y: Tensor) -> Tensor:
-    """Of integers towards zero."""
+    """Division; of integers rounded towards zero."""
     return torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
@@ -66,7 +67,7 @@ def power(x: Tensor, y: Any) -> Tensor:
 
 @op("Mod")
 def mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
-    """The sign is that of the divisor, or with ``fmod`` that of the dividend."""
+    """The remainder, with the sign of the divisor, or with ``fmod`` the sign of the dividend."""
     return torch.fmod(x, y) if fmod else torch.remainder(x, y)
 
 
@@ -100,7 +101,7 @@ def mean(*xs: Tensor) -> Tensor:
 
 @op("Clip", scalar=(1, 2))
 def clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-    """``min(max(x, low), high)``: where the bounds cross, the upper one holds."""
+    """``min(max(x, low), high)``, which is ``high`` if ``low`` is larger than ``high``."""
     if low is None and high is None:
         return x
     if isinstance(low, Tensor) or isinstance(high, Tensor):

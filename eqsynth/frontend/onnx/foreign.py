@@ -1,9 +1,10 @@
-"""Operators that the table doesn't know: through ONNX Runtime, or ONNX's reference evaluator.
+"""Foreign operators: they run through ONNX Runtime, or through ONNX's reference evaluator.
 
-Each is one operator of torch, ``eqsynth::onnx_operator`` (``lower/onnx_operator.py``), over the
-tensors that it reads; so it is captured, and stays in a program as it is. What shape its results
-have is what ONNX's own shape inference says of the shapes of its inputs. Where that depends on data
-nothing can be captured, and the model runs as it is.
+A foreign operator has neither an entry in the table nor a definition by other operators. It becomes
+a call of one torch operator, ``eqsynth::onnx_operator`` (``lower/onnx_operator.py``), which holds
+the ONNX operator as a model of its own. Capture keeps the call as an opaque operator. The shapes of
+its results come from ONNX's shape inference on the shapes of its inputs; if they depend on data,
+capture fails and the model runs as it is.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ Tensor = torch.Tensor
 
 
 def call(operator: Operator, values: Sequence[Any]) -> list[Tensor | None]:
-    """The operator's results; None for those that aren't asked for.
+    """Run the operator and return its results; None for a result that the model doesn't use.
 
     Raises:
-        UnsupportedOperatorError: nothing here can run it.
+        UnsupportedOperatorError: neither ONNX Runtime nor the evaluator can run the operator, or an
+            input is no tensor of numbers.
     """
     tensors = [value for value in values if value is not None]
     if not all(isinstance(value, torch.Tensor) and value.dtype in NUMBERS for value in tensors):
@@ -35,7 +37,7 @@ def call(operator: Operator, values: Sequence[Any]) -> list[Tensor | None]:
     text = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
     try:
         runner(text)
-    except Exception as error:  # each has its own errors for operators that it doesn't know
+    except Exception as error:  # ONNX Runtime and the evaluator each have errors of their own
         raise unsupported(operator, f"{type(error).__name__}: {error}") from error
     try:
         results = iter(torch.ops.eqsynth.onnx_operator(tensors, text))
@@ -56,7 +58,10 @@ def unsupported(operator: Operator, why: str) -> UnsupportedOperatorError:
 
 
 def _model(operator: Operator, dtypes: tuple[int | None, ...]) -> onnx.ModelProto:
-    """A model of this operator alone, its inputs and outputs under names of their own."""
+    """A model of this operator alone, with inputs ``i0``, ``i1``, … and outputs ``o0``, ….
+
+    Equal operators then give equal models, whatever their values are called in the user's model.
+    """
     node = onnx.NodeProto()
     node.CopyFrom(operator.node)
     del node.input[:], node.output[:]

@@ -1,8 +1,8 @@
-"""Graphs of a file as bodies: operators in a row, with their attributes as Python values.
+"""Bodies: graphs of a model as lists of operators, with attributes as Python values.
 
-A body runs without the file (``running.py``). Calls of a model's own functions are bodies inside
-of the operator that calls them. Not here: reading a file and refusing what is damaged
-(``reading.py``), and what an operator computes.
+A body runs without the file that it comes from (``running.py``). An operator that calls one of the
+model's own functions holds the function's body, made for this call. Not here: reading a file and
+refusing a damaged one (``reading.py``), and the meaning of operators.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ from onnx import numpy_helper
 from eqsynth.errors import CaptureError, UnsupportedOperatorError
 from eqsynth.lower.onnx_operator import DTYPES, torch_of
 
-# Names of ONNX's own domain.
+# The names of ONNX's own domain of operators.
 OWN: Final = ("", "ai.onnx")
-# Operators of all bodies together, functions written out: a file of a few lines may call functions
-# that call functions, and stand for more than anybody can run.
+# Operators of all bodies of a model, where the body of a function counts for each of its calls. A
+# small file whose functions call functions may expand to more operators than can be run.
 _MOST_OPERATORS: Final = 100_000
 
 
 @dataclass(frozen=True)
 class TypeOf:
-    """What a file says of a tensor: dtype and extents; None or a name for what is open."""
+    """The type that a file gives for a tensor.
+
+    Attributes:
+        dtype: None if it isn't given, or the value is no tensor.
+        extents: a number, a name (``batch``) or None for each axis; None if no shape is given.
+    """
 
     dtype: torch.dtype | None
     extents: tuple[int | str | None, ...] | None
@@ -37,11 +42,12 @@ class TypeOf:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """Operators in the order in which they run.
+    """The operators of a graph or function, in the order in which they run.
 
     Attributes:
-        constants: names of values -> their keys among the tensors of the model.
-        types: of the outputs, as far as they are told.
+        inputs, outputs: names of values.
+        constants: name of a value -> its key among the tensors of the model.
+        types: the types of the outputs, as far as the file gives them; empty for a function.
     """
 
     inputs: tuple[str, ...]
@@ -51,6 +57,7 @@ class Body:
     types: tuple[TypeOf, ...] = ()
 
     def all_operators(self) -> Iterator[Operator]:
+        """The operators of this body and of all bodies inside of them."""
         for operator in self.operators:
             yield operator
             for body in operator.bodies():
@@ -62,11 +69,11 @@ class Operator:
     """A call of an operator.
 
     Attributes:
-        place: what errors call it: ``Conv 'conv1'``.
-        inputs: names of values; empty for those left out.
-        dead: values that are read here for the last time.
-        function: what it stands for, where it is one of the model's own functions.
-        node: as it stands in the file, its attributes those of the call.
+        place: the name in error messages: ``Conv 'conv1'``.
+        inputs: names of values; an empty name for an input that is left out.
+        dead: values that no later operator reads, so that their memory can be freed.
+        function: the body of the function that it calls, if it is one of the model's own.
+        node: the operator in the file, with references to a function's attributes filled in.
         opsets: domain -> version.
     """
 
@@ -93,7 +100,11 @@ class Operator:
 
 
 class Bodies:
-    """Makes bodies of a model's graphs; their tensors gather in ``tensors``."""
+    """Makes bodies of a model's graphs and functions.
+
+    Attributes:
+        tensors: the tensors of all constants of the bodies made so far, by key.
+    """
 
     def __init__(self, model: onnx.ModelProto | None = None) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -117,7 +128,7 @@ class Bodies:
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             constants[name] = self._keep(prefix + name, sparse)
-        # An initializer that is an input too is a default; a call may leave the input out.
+        # An input with an initializer of the same name is optional. Here it is always a constant.
         inputs = tuple(i.name for i in graph.input if i.name not in constants)
         outputs = tuple(o.name for o in graph.output)
         operators = self._operators(graph.node, outputs, constants, opsets, prefix, given or {})
@@ -131,10 +142,11 @@ class Bodies:
         prefix: str,
         defaults: Mapping[str, onnx.AttributeProto] | None = None,
     ) -> Body:
-        """The function with the attributes of a call.
+        """The body of a function for one call.
 
         Args:
-            defaults: of attributes for which the function itself gives none.
+            call: the call, whose attributes replace the function's references to them.
+            defaults: values of attributes that neither the call nor the function gives.
         """
         key = (function.domain, function.name, function.overload)
         if key in self._running:
@@ -208,8 +220,12 @@ class Bodies:
         given: Mapping[str, onnx.AttributeProto],
         place: str,
     ) -> tuple[dict[str, Any], onnx.NodeProto]:
-        """The attributes as values, and the node with those that refer to a function's attributes
-        filled in."""
+        """The attributes as Python values, and the node with all attributes filled in.
+
+        Args:
+            given: the attributes of the call of the function that the node is in. An attribute of
+                the node may refer to one of them by name.
+        """
         found: dict[str, Any] = {}
         whole = node
         if any(a.ref_attr_name for a in node.attribute):
@@ -277,7 +293,8 @@ class Bodies:
         return self._store(name, make(proto, f"initializer {name!r}"))
 
     def _store(self, key: str, tensor: torch.Tensor) -> str:
-        # A function that is called twice has its constants twice, under the names of its calls.
+        # Several constants may have one name, for example those of a function that is called
+        # twice; all but the first get a number.
         base = key
         while key in self.tensors:
             self._copies[base] += 1
@@ -287,7 +304,7 @@ class Bodies:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, those inside of its graphs too."""
+    """The names of the values that a node reads, in the graphs of its attributes, too."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -311,10 +328,10 @@ def type_of(proto: onnx.TypeProto) -> TypeOf:
 
 
 def tensor_of(proto: onnx.TensorProto, place: str) -> torch.Tensor:
-    """A tensor of the file, in memory of its own.
+    """A tensor of the file as a torch tensor, in memory of its own.
 
     Raises:
-        CaptureError: its data isn't what its shape and element type say.
+        CaptureError: its data don't fit its shape and element type.
         UnsupportedOperatorError: torch can't hold its element type.
     """
     dtype = DTYPES.get(proto.data_type)
@@ -332,7 +349,7 @@ def tensor_of(proto: onnx.TensorProto, place: str) -> torch.Tensor:
         array = np.array(numpy_helper.to_array(proto), order="C", copy=True)
         if list(array.shape) != list(proto.dims):
             raise ValueError(f"data of shape {array.shape}")
-    except Exception as error:  # numpy and onnx raise whatever they stumble on
+    except Exception as error:  # numpy and onnx raise many kinds of errors for damaged data
         raise _damaged(
             "a tensor's data don't fit its shape", place, f"{list(proto.dims)}: {error}"
         ) from error

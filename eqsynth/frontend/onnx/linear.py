@@ -1,4 +1,4 @@
-"""Products of matrices, normalization, and what is quantized to integers."""
+"""Matrix products, normalization, and operators on quantized tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gemm(
     if alpha == beta == 1 and transB and (c is None or c.shape == b.shape[:1]):
         return F.linear(a, b, c)
     result = torch.matmul(a, b.T if transB else b)
-    # Numbers times integers must not become floats.
+    # An integer tensor times a float is a float tensor in torch; ONNX keeps the integers' dtype.
     if alpha != 1:
         result = torch.mul(result, alpha).to(a.dtype)
     if c is None:
@@ -164,8 +164,12 @@ def local_response_normalization(
 
 
 def _over(x: Tensor, value: Tensor, axis: int, block: int) -> Tensor:
-    """A scale or zero point, so that it broadcasts with ``x``: for all, for each place of an axis,
-    or for each block of places."""
+    """Shape a scale or zero point so that it broadcasts with ``x``.
+
+    Args:
+        value: one number for all of ``x``, one per element of ``axis``, or one per block.
+        block: the number of elements of ``axis`` that share a number; 0 without blocks.
+    """
     if value.numel() == 1 and value.ndim <= 1 and not block:
         return value.reshape(())
     at = axis_of(axis, x.ndim)
@@ -206,7 +210,7 @@ def quantize_linear(
 
 
 def _quantized(scaled: Tensor, zero: Tensor | None, dtype: torch.dtype, over: Any) -> Tensor:
-    """To even, then moved by the zero point, then within the bounds of the dtype."""
+    """Round to even, add the zero point, and clamp to the range of the integer dtype."""
     rounded = torch.round(scaled)
     if zero is not None:
         rounded = rounded + over(zero).to(torch.float32)
@@ -242,7 +246,11 @@ def dequantize_linear(
 
 
 def _less_zero(x: Tensor, zero: Tensor | None, axis: int | None) -> Tensor:
-    """The integers that quantized numbers stand for, as float64, which holds their products."""
+    """``x - zero`` as float64, which holds integers, and sums of their products, exactly.
+
+    Args:
+        axis: the axis of ``x`` that a zero point with several elements belongs to.
+    """
     wide = x.to(torch.float64)
     if zero is None:
         return wide

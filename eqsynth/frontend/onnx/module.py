@@ -1,8 +1,8 @@
-"""An ONNX model as a torch module.
+"""The torch module of an ONNX model.
 
-The module computes what the model says, operator by operator, for inputs of any shapes that the
-model takes. Its weights are the model's initializers, but for those that decide what is computed
-(shapes, axes): these are constants of it.
+The module runs the model operator by operator, for inputs of any shapes that the model takes. The
+model's initializers become buffers of the module, and so weights of a captured program, except for
+initializers that are read as shapes, axes or conditions: these stay constants.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from eqsynth.frontend.onnx.values import Mode, Value
 
 Tensor = torch.Tensor
 
-# A tensor may be half as large as the machine's memory.
+# The largest tensor of a model, as a share of the machine's memory.
 _SHARE: Final = 0.5
 
 
 class OnnxModule(torch.nn.Module):
-    """The module of a model; called with its inputs in their order, or by their names.
+    """The torch module of an ONNX model; its ``forward`` has the model's inputs as parameters.
 
     Attributes:
-        types: of the inputs, by the names under which they are arguments.
+        types: name of a parameter -> the type that the model gives for the input.
     """
 
     types: dict[str, TypeOf]
@@ -63,11 +63,14 @@ class OnnxModule(torch.nn.Module):
         self.eval()
 
     def try_out(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Runs the model once, sees that every tensor of it fits this machine, and which of its
-        constants decide what is computed; the others become weights.
+        """Run the model once, and make buffers of its constants.
+
+        The run checks that every tensor of the model fits into this machine's memory, and finds the
+        constants that are read as shapes, axes or conditions; all others become buffers.
 
         Raises:
-            EqsynthError: the inputs don't fit, or an operator of the model fails on them.
+            EqsynthError: the inputs don't fit, an operator of the model fails on them, or a tensor
+                is too large.
         """
         runner = self._runner(Mode.TRY)
         with torch.no_grad():
@@ -108,7 +111,7 @@ class OnnxModule(torch.nn.Module):
         options: Mapping[str, Any],
     ) -> Any:
         label = self._labels.get(operator.place)
-        if label is None:  # an operator of ONNX's own definition of another
+        if label is None:  # the operator is part of ONNX's definition of an operator of the model
             return function(*args, **options)
         result = getattr(self, label)(function, *args, **options)
         if isinstance(result, Exception):
@@ -117,9 +120,10 @@ class OnnxModule(torch.nn.Module):
 
 
 class _Operator(torch.nn.Module):
-    """An operator of the model: a part with a name, so that torch tells where a call comes from.
+    """An operator of the model as a submodule, so that torch records where a call comes from.
 
-    What an entry refuses is returned, not raised: torch.export loses count of parts that raise.
+    If an entry refuses a case, ``forward`` returns the error instead of raising it: an error that
+    is raised out of a submodule disturbs how ``torch.export`` tracks submodules.
     """
 
     def forward(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -130,8 +134,10 @@ class _Operator(torch.nn.Module):
 
 
 def _with_arguments(names: Sequence[str]) -> type[OnnxModule]:
-    """The module's class with a ``forward`` whose signature has these arguments: that is where
-    torch.export, and whoever binds arguments, take their names from."""
+    """A subclass of ``OnnxModule`` whose ``forward`` has a signature with these parameters.
+
+    ``torch.export``, and eqsynth's own binding of arguments, read the names from the signature.
+    """
 
     def forward(self: OnnxModule, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -146,10 +152,15 @@ def _with_arguments(names: Sequence[str]) -> type[OnnxModule]:
 
 
 def _fits(name: str, value: Any, kind: TypeOf, sizes: dict[str, tuple[int, str]]) -> None:
-    """Sees that an input is what the model says, a name of an extent the same number everywhere.
+    """Check that an input has the dtype and shape that the model gives for it.
+
+    Args:
+        kind: the model's type; an extent of it may be a name, such as ``batch``.
+        sizes: name of an extent -> its size and the input that it was first seen in. The name must
+            mean the same size everywhere; new names are added.
 
     Raises:
-        DtypeError, ShapeError: it isn't.
+        DtypeError, ShapeError: the input has another dtype or shape.
     """
     if not isinstance(value, torch.Tensor):
         return
@@ -184,11 +195,11 @@ def _fits(name: str, value: Any, kind: TypeOf, sizes: dict[str, tuple[int, str]]
 
 
 def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
-    """Random inputs of the shapes that the model tells.
+    """Random inputs in the shapes and dtypes that the model gives.
 
     Raises:
-        ShapeError: an extent is open.
-        EqsynthError: an input is no tensor, or larger than this machine's memory.
+        ShapeError: an extent is open, or an input is too large for this machine's memory.
+        EqsynthError: the model doesn't say that an input is a tensor of a dtype that torch has.
     """
     generator = torch.Generator().manual_seed(seed)
     found = []
@@ -235,15 +246,17 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
 
 
 class _Names:
-    """Names of Python, each of which is given out once."""
+    """Makes identifiers of Python, each of which is different from those before."""
 
     def __init__(self) -> None:
         self._taken = {"self", "types", "training"}
         self._copies: Counter[str] = Counter()
 
     def of(self, name: str) -> str:
-        """The name, with what Python doesn't take in names replaced, and a number if it is taken:
-        ``/layer.1/Conv`` -> ``onnx_layer_1_Conv``."""
+        """Turn a name of the model into an identifier: ``/layer.1/Conv`` -> ``onnx_layer_1_Conv``.
+
+        A number is added if the identifier is taken: ``onnx_layer_1_Conv_2``.
+        """
         base = re.sub(r"\W", "_", name) or "value"
         taken = keyword.iskeyword(base) or hasattr(torch.nn.Module, base)
         if base[0] == "_" or base[0].isdigit() or taken:

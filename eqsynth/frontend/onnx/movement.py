@@ -1,4 +1,4 @@
-"""Operators that move, repeat or choose elements, and those that tell of shapes."""
+"""Operators that move, repeat or choose elements, and operators that read shapes (``Shape``)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def slices(
     steps = [1] * len(starts) if steps is None else steps
     for axis, begin, end, step in zip(axes, starts, ends, steps, strict=True):
         extent = x.shape[axis]
-        # ONNX's rule for ends that count from the back is Python's.
+        # ONNX counts negative starts and ends from the end of the axis, and clamps them, as
+        # Python does.
         chosen = range(*slice(begin, end, step).indices(extent))
         if chosen == range(extent):
             continue
@@ -167,7 +168,12 @@ def pad(
 
 
 def _padded(extent: int, before: int, after: int, mode: str) -> Any:
-    """Which element of an axis stands at each place of the padded one."""
+    """For each position of the padded axis, the position of the element that it holds.
+
+    Args:
+        before, after: how many elements are added at the ends; a negative number removes elements.
+        mode: ``edge``, ``reflect`` or ``wrap``.
+    """
     if before + after > 1 << 24:
         raise ValueError(f"pads of {before} and {after}")
     places = np.arange(extent)[max(0, -before) : extent - max(0, -after)]
@@ -245,7 +251,7 @@ def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
 def gather(x: Tensor, indices: Any, *, axis: int = 0) -> Tensor:
     if not isinstance(indices, torch.Tensor):
         return x.select(axis, indices)
-    if indices.ndim == 0:  # torch.export takes an index of rank 0 for a number
+    if indices.ndim == 0:  # torch.export would need the value of an index of rank 0
         return gather(x, indices.reshape(1), axis=axis).squeeze(axis)
     return x[(slice(None),) * axis_of(axis, x.ndim) + (indices.long(),)]
 

@@ -1,7 +1,7 @@
 """Reading a model: a path, bytes or a ``ModelProto``, and refusing what can't be used.
 
-A file may be damaged or hostile. What is wrong with it is said here or in ``graphs.py``, before
-anything of it runs; data outside of the model's own folder is never read.
+A file may be damaged or hostile. It is checked here and in ``graphs.py`` before any operator runs,
+and data outside of the model's own folder are never read.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import onnx
 from eqsynth.errors import CaptureError
 from eqsynth.lower.onnx_operator import messages_in, tensors_in
 
+# The oldest opset of ONNX's own operators that is taken.
 _OLDEST: Final = 13
 
 
 def read(source: Any) -> onnx.ModelProto:
-    """The model, checked, with all of its data in it.
+    """Read and check a model; the data of its external files are in the result.
 
     Args:
         source: a path, the bytes of a file, a ``ModelProto``, or a model of ``onnx_ir``.
 
     Raises:
-        CaptureError: it is no model, or one that is damaged, or older than opset 13.
+        CaptureError: ``source`` is no model, or the model is damaged or older than opset 13.
     """
     folder: Path | None = None
     where = ""
@@ -93,7 +94,8 @@ def _check(model: onnx.ModelProto, where: str) -> None:
             expected=f"opset {_OLDEST} to {newest}",
             hint="convert it by onnx.version_converter, or install a newer onnx",
         )
-    # Of a tensor whose shape isn't told the checker says that it must be.
+    # The checker refuses a tensor type without a shape, which models have in practice. Such types
+    # get an empty shape while it runs.
     untold = [
         message for message in messages_in(model)
         if isinstance(message, onnx.TypeProto.Tensor) and not message.HasField("shape")
@@ -104,7 +106,7 @@ def _check(model: onnx.ModelProto, where: str) -> None:
         _check_text(message, where)
     try:
         onnx.checker.check_model(model)
-    except Exception as error:  # ValidationError, and what the checker itself stumbles on
+    except Exception as error:  # ValidationError, or an error of the checker's own code
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise CaptureError(
             "the model is damaged",
@@ -118,7 +120,11 @@ def _check(model: onnx.ModelProto, where: str) -> None:
 
 
 def _check_text(message: Any, where: str) -> None:
-    """Refuses a text that is none: protobuf gives bytes for what isn't UTF-8."""
+    """Refuse a text that isn't UTF-8; protobuf gives it as bytes.
+
+    Raises:
+        CaptureError: there is such a text.
+    """
     for field, value in message.ListFields():
         if field.type != field.TYPE_STRING:
             continue
@@ -137,7 +143,7 @@ def _check_text(message: Any, where: str) -> None:
 
 
 def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor whose data lie in a file."""
+    """Every tensor whose data lie in a file of their own."""
     external = onnx.TensorProto.EXTERNAL
     return (tensor for tensor in tensors_in(model) if tensor.data_location == external)
 
@@ -145,8 +151,16 @@ def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def _taken_out(
     tensor: onnx.TensorProto, folder: Path | None, where: str
 ) -> tuple[onnx.TensorProto, list[int], bytes]:
-    """The tensor's data, read; the tensor itself is left empty, so that the checker looks for no
-    file."""
+    """Read the data of a tensor from its file, and leave the tensor empty.
+
+    The tensor is empty while the checker runs, which would look for the file otherwise.
+
+    Returns:
+        The tensor, its dimensions, and its data.
+
+    Raises:
+        CaptureError: the file lies outside of ``folder``, or can't be read.
+    """
     place = f"{where}: tensor {tensor.name!r}"
     told = {entry.key: entry.value for entry in tensor.external_data}
     location = told.get("location", "")

@@ -1,7 +1,7 @@
-"""``RNN``, ``GRU`` and ``LSTM``, step by step.
+"""``RNN``, ``GRU`` and ``LSTM``, written out step by step.
 
-With lengths that are data, bounds on what is activated, or other functions than the usual ones they
-are refused.
+Refused are lengths of sequences that are an input, bounds on the activations' arguments (``clip``),
+and, for ``GRU`` and ``LSTM``, activations other than the default ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 from eqsynth.frontend.onnx.table import Refused, op
 
 Tensor = torch.Tensor
-# What a step gets: its input's part of the gates, the state (h, or h and c), the weights R and RB.
+# A step: from W x + b at this time, the state (h, or h and c), and the weights and bias of the
+# state (R and Rb), to the next state.
 _Step = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor], tuple[Tensor, ...]]
 
 _FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -33,7 +34,19 @@ def _run(
     direction: str,
     layout: int,
 ) -> tuple[Tensor, ...]:
-    """All states in a row, and the last of each kind of state, over one or two directions."""
+    """Run the steps over a sequence, in one or two directions.
+
+    Args:
+        x: (length, batch, features), or with ``layout`` (batch, length, features).
+        w, r, b: the weights of the input and of the state, and both biases in a row, each with a
+            first axis of directions.
+        initial: the initial states; None for zeros.
+        steps: the step of each direction.
+
+    Returns:
+        The states h after each step, (length, directions, batch, hidden), and each last state,
+        (directions, batch, hidden); with ``layout`` the batch comes first.
+    """
     if lengths is not None:
         raise Refused("lengths of sequences")
     if direction not in ("forward", "reverse", "bidirectional"):

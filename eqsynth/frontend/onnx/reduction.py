@@ -1,4 +1,4 @@
-"""Reductions, running sums, and what sorts: each over axes that are known at capture."""
+"""Reductions, running sums, argmax, softmax and sorting, over axes that are known at capture."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ _REDUCTIONS: Final[dict[str, Reduction]] = {
     "ReduceLogSum": lambda x, axes, keep: torch.log(_sum(x, axes, keep)),
     "ReduceLogSumExp": torch.logsumexp,
 }
-# Those that do more than to put elements together: without axes ONNX's versions differ in what
-# they do then.
+# Reductions that also apply a function to each element or to the result. For no axes (with
+# ``noop_with_empty_axes``) the versions of ONNX disagree on whether the function is applied.
 _COMPOSED: Final = frozenset(
     "ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp".split()
 )
@@ -158,7 +158,10 @@ enter("CumProd", _running(torch.cumprod, 1), known=(1,))
 def top_k(
     x: Tensor, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Of equal elements the first, which ``torch.topk`` doesn't promise."""
+    """The largest or smallest elements; of equal elements the first ones, as ONNX requires.
+
+    ``torch.topk`` doesn't promise an order of equal elements, so this is a stable sort.
+    """
     at, count = axis_of(axis, x.ndim), one(k)
     if not 0 <= count <= x.shape[at]:
         raise ValueError(f"{count} of {x.shape[at]} elements")

@@ -1,8 +1,9 @@
 """``Resize`` and ``GridSample``: interpolation.
 
-Each axis is interpolated by itself: where a place of the result lies on the axis is known when the
-shapes are, so an axis is a few reads at known positions, each times a known weight. What torch
-computes by exactly the same rule goes to its operators.
+``Resize`` interpolates one axis after another. The positions of the result's elements on the
+input's axis follow from the shapes, so an axis is a sum of a few reads at constant positions, each
+times a constant weight: ``y[i] = 0.25 * x[p[i]] + 0.75 * x[p[i] + 1]`` for a linear interpolation.
+Cases that ``F.interpolate`` computes by exactly the same rule are calls of it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def resize(
 
 
 def _torch_knows(x: Tensor, changed: Sequence[Any], rule: _Rule) -> bool:
-    """Whether ``F.interpolate`` to these sizes is the same."""
+    """Whether ``F.interpolate`` to the sizes in ``changed`` computes the same."""
     exact = all(size == n * factor for _, n, size, factor, _ in changed)
     if not exact or any(axis < 2 for axis, *_ in changed) or x.ndim not in (3, 4):
         return False
@@ -115,7 +116,17 @@ def _torch_knows(x: Tensor, changed: Sequence[Any], rule: _Rule) -> bool:
 def _places(
     mode: str, n: int, size: int, factor: float, region: tuple[float, float] | None
 ) -> tuple[Array, Array | None]:
-    """Where the places of the result lie on the axis, and which lie outside of it (if asked)."""
+    """The positions of the result's elements on the input's axis, in units of its elements.
+
+    Args:
+        mode: ONNX's ``coordinate_transformation_mode``.
+        n, size: the axis's extent in the input and in the result.
+        factor: the scale.
+        region: the begin and end of ``tf_crop_and_resize``, as shares of the axis.
+
+    Returns:
+        The positions; and for ``tf_crop_and_resize`` a mask of those outside of the axis.
+    """
     at = np.arange(size, dtype=np.float64)
     length = factor * n
     if mode == "half_pixel":
@@ -140,6 +151,7 @@ def _places(
 
 
 def _axis(x: Tensor, axis: int, at: Array, factor: float, rule: _Rule) -> Tensor:
+    """Interpolate ``x`` along one axis, at the positions ``at``."""
     n = x.shape[axis]
     if rule.mode == "nearest":
         rounded = {
@@ -169,7 +181,13 @@ def _axis(x: Tensor, axis: int, at: Array, factor: float, rule: _Rule) -> Tensor
 
 
 def _taps(at: Array, factor: float, rule: _Rule) -> tuple[Array, Array]:
-    """For each place, the elements that it reads, and their weights."""
+    """For each position, the elements that it reads, and their weights: two arrays of one shape,
+    (positions, reads). Elements may lie outside of the axis.
+
+    Args:
+        at: the positions on the axis.
+        factor: the scale, at most 1. Antialiasing stretches the filter by its inverse.
+    """
     reach = {"linear": 1, "cubic": 2}.get(rule.mode)
     if reach is None:
         raise Refused(f"mode {rule.mode}")

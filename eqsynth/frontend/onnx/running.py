@@ -1,8 +1,12 @@
-"""Runs the operators of a body, one by one.
+"""The runner: it runs the operators of a body one by one, on tensors or during capture.
 
-A value is a tensor (or a list of them), and, while a model is tried or captured, what is known of
-it besides: the values of what follows from constants and shapes alone. Shapes, axes and conditions
-are read off those, so that capture, where tensors have no values, sees numbers.
+While a model is tried or captured, the runner also computes the known values of tensors: those that
+follow from constants and shapes alone. During capture tensors have no values, and operators read
+shapes, axes and conditions from the known values instead:
+
+    Reshape(x, Concat(Slice(Shape(x)), [-1]))   ->   x.reshape([2, -1])
+
+Not here: what an operator computes (``table.py`` and the modules that fill it).
 """
 
 from __future__ import annotations
@@ -40,23 +44,25 @@ FILLED_BY: Final = (
     elementwise, linear, movement, recurrent, reduction, resize, sequences, windows,
 )  # fmt: skip
 
-# Elements of a tensor whose values are kept in mind while a model is captured: shapes and axes have
-# a few, tables of positions some thousands.
+# The most elements of a tensor whose known values are computed beside the model. Shapes and axes
+# have a few elements, tables of positions some thousands.
 _MOST_KNOWN: Final = 1 << 16
-# Steps of one call, those of loops counted each time: some seconds' worth.
+# The most operators that one call runs, where an operator in a loop counts each time. They take
+# some seconds.
 _MOST_STEPS: Final = 100_000
 
 
 @dataclass
 class Runner:
-    """One call of a model.
+    """The state of one call of a model.
 
     Attributes:
-        constant: the tensor of a constant, by its key.
-        calls: what runs an operator: a function of its entry and its arguments.
-        most_bytes: of one tensor, while the model is tried.
-        relied: constants whose values decide what is computed.
-        seen: operators with their arguments, of which the sizes of the results are known.
+        constant: gives the value of a constant, by its key.
+        most_bytes: the largest tensor that an operator may make while the model is tried.
+        call: calls an entry's function for an operator, with arguments and attributes.
+        relied: keys of the constants that were read as numbers (shapes, axes, conditions).
+        seen: pairs of an operator and its argument shapes whose results were found to fit.
+        steps: how many operators have run.
     """
 
     mode: Mode
@@ -71,10 +77,11 @@ class Runner:
     def body(
         self, body: Body, inputs: Sequence[Value], outer: Mapping[str, Value] | None = None
     ) -> list[Value]:
-        """The values of a body's outputs.
+        """Run a body and return the values of its outputs.
 
         Args:
-            outer: the values of the body around this one, which it may read.
+            inputs: the values of its inputs; inputs without a value are missing.
+            outer: the values of the body around this one, which its operators may read.
         """
         env = dict(outer or {})
         env.update(zip(body.inputs, inputs, strict=False))
@@ -99,7 +106,8 @@ class Runner:
                     env[name] = value
             for name in operator.dead:
                 env.pop(name, None)
-        # A definition has no more results than its call asks for.
+        # An output that no operator made is missing: ONNX's definition of an operator may leave
+        # out results that the call doesn't use.
         return [env.get(name, MISSING) for name in body.outputs]
 
     def operator(
@@ -120,10 +128,10 @@ class Runner:
             raise failed(operator, values, error) from error
 
     def step(self, operator: Operator) -> None:
-        """Counts a step.
+        """Count one operator that runs.
 
         Raises:
-            EqsynthError: there have been too many.
+            EqsynthError: too many operators have run.
         """
         self.steps += 1
         if self.steps > _MOST_STEPS:
@@ -138,7 +146,10 @@ class Runner:
     # ---- numbers ------------------------------------------------------------------------------
 
     def number(self, value: Value) -> Any:
-        """The value as Python's numbers and lists; a sequence, and what is missing, as it is."""
+        """The value as Python numbers and lists; a sequence or a missing value as it is.
+
+        The constants that the value follows from are added to ``relied``.
+        """
         self.relied |= value.constants
         if not isinstance(value.data, torch.Tensor):
             return value.data
@@ -202,7 +213,16 @@ class Runner:
         options: Mapping[str, Any],
         results: Sequence[Any],
     ) -> Sequence[Any] | None:
-        """The results' values, where those of all arguments are known that they depend on."""
+        """The values of the results, if the values of all arguments that they depend on are known.
+
+        Args:
+            args, options: the arguments and attributes that the entry was called with.
+            results: its results, which have no values during capture.
+
+        Returns:
+            A tensor for each result; None if an argument's values aren't known, a result is no
+            tensor, or a result is too large.
+        """
         for i, value in enumerate(values):
             if value.data is not None and value.known is None and i not in entry.shaped:
                 return None
@@ -225,10 +245,12 @@ class Runner:
         args: Sequence[Any],
         options: Mapping[str, Any],
     ) -> None:
-        """Sees how large an operator's results would be, without making them.
+        """Check how large an operator's results would be, before they are made.
+
+        The entry runs on tensors without data. If it fails on them, nothing is checked.
 
         Raises:
-            EqsynthError: one is larger than what this machine should hold.
+            EqsynthError: a result would have more than ``most_bytes`` bytes.
         """
         shapes = [a.shape if isinstance(a, Tensor) else a for a in args]
         asked = (operator.place, repr(shapes))
@@ -240,7 +262,7 @@ class Runner:
                 fakes = torch.utils._pytree.tree_map_only(Tensor, mode.from_tensor, list(args))
                 results = _several(entry.function(*fakes, **options))
                 sizes = [r.numel() * r.dtype.itemsize for r in results if isinstance(r, Tensor)]
-        except Exception:  # what doesn't fit says so when it runs; what needs data has its size
+        except Exception:  # wrong arguments fail again on data; other entries need data
             return
         if max(sizes, default=0) > self.most_bytes:
             raise EqsynthError(
@@ -253,7 +275,7 @@ class Runner:
 
 
 def _empty(x: Tensor) -> Tensor:
-    """A tensor of this shape and dtype, without data."""
+    """A tensor with the shape and dtype of ``x``, without data."""
     return torch.empty(list(map(int, x.shape)), dtype=x.dtype, device="meta")
 
 
@@ -263,8 +285,8 @@ def _is_number(value: Value) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's tracebacks of operators that fail on tensors without data: the operator fails
-    again on the tensors themselves, and is told then."""
+    """Silence torch's tracebacks of operators that fail on tensors without data. Such an operator
+    fails again on the tensors with data, and that error is reported."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -278,7 +300,7 @@ def _several(result: Any) -> Sequence[Any]:
 
 
 def entry_of(operator: Operator) -> Entry | None:
-    """The operator's entry, where it treats all of its attributes."""
+    """The operator's entry in the table, if the entry takes all of the operator's attributes."""
     entry = TABLE.get(operator.kind) if operator.domain in OWN else None
     if entry is None or not entry.attributes.issuperset(operator.attributes):
         return None

@@ -1,4 +1,4 @@
-"""Sequences of tensors, and values that may be missing: lists, and ``None``."""
+"""Operators on sequences and optional values: a sequence is a list, a missing value is None."""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
-"""The table of ONNX operators: what each of them is in torch.
+"""The table of ONNX operators: each entry computes an operator by torch.
 
-An entry is a function of the operator's inputs, in their order, and of its attributes by name, with
-ONNX's defaults. An attribute that an entry doesn't name is one that it doesn't treat: then, and
-where it raises :class:`Refused`, the operator is taken apart by ONNX's own definition, or runs as a
-foreign one (``foreign.py``). Nothing is ever dropped.
+    @op("Reshape", known=(1,))
+    def reshape(x: Tensor, shape: Sequence[int], *, allowzero: int = 0) -> Tensor: ...
 
-Some inputs say what is computed (a shape, axes): an entry names them as ``known``, and gets them
-as numbers and lists. Of those that it names as ``scalar`` it gets the number, where the input is
-one that follows from constants, else the tensor. ``opset``, ``outputs`` and ``dtypes`` are no
-attributes: an entry that has them among its arguments is told the opset, how many results are
-asked for, and the inputs' dtypes.
+An entry is a function. Its positional parameters are the operator's inputs, and its keyword-only
+parameters the attributes, with ONNX's defaults. If an operator has an attribute that the entry
+doesn't name, or the entry raises :class:`Refused`, then the operator runs by ONNX's own definition,
+or as a foreign operator (``foreign.py``). No attribute is ever ignored.
+
+Some inputs are needed as numbers during capture, when tensors have no values. Inputs whose
+positions are in ``known`` (a shape, axes) arrive as numbers and lists. An input in ``scalar``
+arrives as a number if it has rank 0 and follows from constants, else as a tensor. Three names of
+keyword-only parameters are no attributes: ``opset`` is the operator's version, ``outputs`` the
+number of results of the call, and ``dtypes`` the dtypes of the inputs.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """An operator's function.
+    """The function that computes an operator by torch.
 
     Attributes:
-        known: positions of the inputs that it takes as numbers.
-        scalar: of those that it takes as a number where there is one.
-        shaped: of those of which it reads the shape and dtype only.
-        told: which of ``opset``, ``outputs`` and ``dtypes`` it is told.
-        attributes: those that it treats.
+        known: positions of the inputs that the function takes as numbers and lists.
+        scalar: positions of the inputs that it takes as a number if one is known.
+        shaped: positions of the inputs of which it reads only the shape and dtype.
+        told: the names among ``opset``, ``outputs`` and ``dtypes`` that are parameters of it.
+        attributes: the operator's attributes that it takes.
     """
 
     function: Callable[..., Any]
@@ -60,6 +63,7 @@ def enter(
     scalar: Sequence[int] = (),
     shaped: Sequence[int] = (),
 ) -> None:
+    """Put a function into the table as the entry of the operator ``name``."""
     parameters = inspect.signature(function).parameters.values()
     named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
     places = frozenset(known), frozenset(scalar), frozenset(shaped)
@@ -75,6 +79,8 @@ def op(
     scalar: Sequence[int] = (),
     shaped: Sequence[int] = (),
 ) -> Callable[[_F], _F]:
+    """Decorate a function as the entry of the operators ``names``; see :class:`Entry`."""
+
     def entered(function: _F) -> _F:
         for name in names:
             enter(name, function, known, scalar, shaped)
@@ -102,12 +108,12 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def one(value: Any) -> Any:
-    """A number that stands alone, or as the one element of a tensor of any rank."""
+    """The single number in ``value``: ``3`` -> ``3``, ``[[3]]`` -> ``3``."""
     while isinstance(value, list):
         (value,) = value
     return value
 
 
 def many(value: Any) -> list[Any]:
-    """Numbers in a row, or one that stands alone."""
+    """The numbers in ``value`` as a list: ``3`` -> ``[3]``, ``(3, 4)`` -> ``[3, 4]``."""
     return list(value) if isinstance(value, list | tuple | range) else [value]

@@ -1,4 +1,8 @@
-"""Values on their way through a model, and what is known of them while it is captured."""
+"""The values that a model's operators pass on, and the modes in which a model runs.
+
+During capture a tensor has no values. A :class:`Value` therefore also holds the tensor's known
+values, if they follow from constants and shapes alone, as those of a shape input do.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ Tensor = torch.Tensor
 
 
 class Mode(enum.Enum):
-    """How a body is run.
+    """How a body runs.
 
-    RUN: on tensors. TRY: on tensors, each operator first without data, to see how large its results
-    are. CAPTURE: on tensors that have no values.
+    RUN: on tensors with values. TRY: the same, but each operator runs first on tensors without
+    data, to see how large its results will be. CAPTURE: on tensors without values.
     """
 
     RUN = enum.auto()
@@ -26,12 +30,12 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value on its way.
+    """An input or result of an operator.
 
     Attributes:
-        data: a tensor, a list of them, or None where it is missing.
-        known: the tensor with its values, where they follow from constants and shapes alone.
-        constants: then the names of the constants.
+        data: a tensor, a list of tensors (a sequence), or None if the input is left out.
+        known: the tensor with its values, if they follow from constants and shapes alone.
+        constants: if ``known`` is given, the keys of the constants that it follows from.
     """
 
     data: Any
@@ -43,7 +47,7 @@ MISSING: Final = Value(None)
 
 
 def outside() -> Any:
-    """Where torch computes, also while it captures."""
+    """A context in which torch computes with values, during capture, too."""
     return _Outside()
 
 
@@ -59,7 +63,7 @@ class _Outside:
 
 
 def made(mode: Mode, number: int | bool) -> Value:
-    """A number as a value whose value is known."""
+    """The number as a rank-0 :class:`Value`, whose values are known unless the mode is RUN."""
     tensor = torch.tensor(number)
     if mode is Mode.RUN:
         return Value(tensor)

@@ -1,8 +1,9 @@
 """Convolutions and pooling: operators that slide a window over spatial axes.
 
-torch knows the same padding at both ends of an axis, and its own rule for windows that hang over
-the end (``ceil_mode``). What it knows exactly goes to its operators; else the tensor is padded
-first, or the windows are read one by one (``_windows``).
+torch's operators pad both ends of an axis by the same amount, and have their own rule for windows
+that reach over the end (``ceil_mode``). Where that is what ONNX asks for, the entry calls torch's
+operator. Otherwise it pads the tensor first, or reads the windows element by element
+(``_windows``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ _AVG_POOL: Final[dict[int, Any]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_p
 
 @dataclass(frozen=True)
 class Windows:
-    """How windows lie over the spatial axes: one number an axis each."""
+    """How windows lie over the spatial axes; each attribute has one number per axis.
+
+    Attributes:
+        kernel: the elements of a window.
+        stride: the distance between windows.
+        dilation: the distance between the elements of a window.
+        before, after: the padding at the two ends.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -41,13 +49,17 @@ class Windows:
         return self.before == self.after
 
     def flat_pads(self) -> list[int]:
-        """As ``torch.nn.functional.pad`` takes them: the last axis first."""
+        """The padding as ``torch.nn.functional.pad`` takes it: the last axis first."""
         pairs = zip(reversed(self.before), reversed(self.after), strict=True)
         return [amount for pair in pairs for amount in pair]
 
     def count(self, extents: Sequence[int], ceil: bool = False) -> tuple[int, ...]:
-        """How many windows there are along each axis. One that would begin behind the tensor and
-        its padding in front of it is none."""
+        """The number of windows along each axis.
+
+        Args:
+            ceil: whether a last window may reach over the end. It doesn't count if it begins in the
+                padding at the end.
+        """
         counts = []
         for n, k, s, d, b, a in zip(
             extents, self.kernel, self.stride, self.dilation, self.before, self.after, strict=True
@@ -70,6 +82,12 @@ def windows(
     pads: Sequence[int] | None,
     auto_pad: str,
 ) -> Windows:
+    """The windows of an operator with these attributes, over spatial axes of these extents.
+
+    Raises:
+        ValueError: the attributes don't fit each other or the axes.
+        Refused: ONNX has no such ``auto_pad``.
+    """
     rank = len(extents)
     stride = (1,) * rank if stride is None else tuple(stride)
     dilation = (1,) * rank if dilation is None else tuple(dilation)
@@ -119,6 +137,11 @@ def conv(
 
 
 def _conv(table: dict[int, Any], rank: int) -> Callable[..., Tensor]:
+    """The function of ``table`` for this number of spatial axes.
+
+    Raises:
+        Refused: torch has none.
+    """
     if rank not in table:
         raise Refused(f"windows over {rank} axes")
     return table[rank]  # type: ignore[no-any-return]
@@ -144,8 +167,9 @@ def conv_transpose(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """The whole spread-out result, of which ``pads`` are cut off and to which ``output_padding``
-    is added."""
+    """A transposed convolution. Its full result has ``(n - 1) * stride + dilation * (k - 1) + 1``
+    elements per axis; ``output_padding`` adds elements at the end, and ``pads`` removes elements
+    at both ends."""
     rank = x.ndim - 2
     _same_kernel(kernel_shape, w)
     at = windows(x.shape[2:], w.shape[2:], strides, dilations, pads, "NOTSET")
@@ -217,7 +241,11 @@ def max_pool(
 
 
 def _reaching(at: Windows, extents: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Padding at the end with which these windows, and no more, lie inside."""
+    """The padding at the end of each axis with which the last of these windows ends exactly there.
+
+    Args:
+        counts: the number of windows along each axis.
+    """
     return tuple(
         (c - 1) * s + d * (k - 1) + 1 - n - b
         for c, s, d, k, n, b in zip(
@@ -259,7 +287,12 @@ def average_pool(
 def _windows(
     x: Tensor, at: Windows, counts: Sequence[int], with_pads: bool
 ) -> tuple[Tensor, np.ndarray[Any, Any]]:
-    """The sum over each window, and how many places count in each."""
+    """The sum over each window, and the number of elements of each window.
+
+    Args:
+        counts: the number of windows along each axis.
+        with_pads: whether the number includes elements in the padding.
+    """
     rank = x.ndim - 2
     inside = np.ones((1,) * rank)
     for axis in range(rank):

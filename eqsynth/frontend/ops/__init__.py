@@ -2,10 +2,10 @@
 
     ops.relu(ops.matmul(a, b)),  ops.conv2d(x, w, bias=None, stride=1, padding=0)
 
-Elementwise operators also take the scalars of a scope. What torch computes, they compute:
-promotion, negative axes, broadcasting. Composite operators are built from those of the table in
-``ir/operators.py``. Syno's primitives, some of which have names that torch uses for something
-else, are in ``ops.syno``.
+Elementwise operators also take the scalars of a scope. Results are torch's: promotion, negative
+axes and broadcasting included. Operators that aren't in the IR's table (``ir/operators.py``) are
+built from those that are: ``mish(x)`` is ``x * tanh(softplus(x))``. Syno's primitives are in
+``ops.syno``, since some have names that torch uses for other functions.
 """
 
 from collections.abc import Callable
@@ -292,5 +292,5 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[..., Any]:
-        """Scalar functions of the table that are in no list above, by their names in torch."""
+        """The scalar functions that aren't listed above, by their names in torch: ``ops.tan``."""
         return pointwise.mapped(name)

@@ -1,21 +1,24 @@
-"""Attention under torch's name, as products and a softmax.
+"""Attention under torch's name, as matrix products and a softmax.
 
-A mask that is computed from nothing is known here, and said as what it is:
+A mask that reads no tensor (``tril(ones(n, n))``) is evaluated at capture, and becomes a simpler
+term where its values allow that:
 
-    ones(n, n)                     no mask
-    tril(ones(n, n))               causal: a comparison of positions
-    0 and -inf                     which keys are seen, bools
-    no row of which is empty         nothing asks whether a query may attend to nothing
+    all keys are seen, or all numbers are 0     no mask
+    tril(ones(n, n))                            causal: a comparison of positions
+    numbers, each 0 or -inf                     bools that say which keys are seen
+    each row sees a key                         no test for queries that see no key
 
-Any other mask is added, as numbers, and whether a query may attend to nothing is asked of the mask
-alone, since scores are finite. The question is then as large as the mask (padding: a row of keys,
-where scores have all heads and queries), and its answer the same in all layers. Of bools it is
-asked in finite numbers: the maximum of a row of -inf is not -inf in OpenVINO.
+Any other mask of numbers is added to the scores. A query that sees no key gives 0, so there is a
+test for such queries. The test reads the mask and not the scores, which are finite. It is then as
+small as the mask (a padding mask has one row of keys, where scores have rows for all heads and
+queries), and equal in all layers. With a mask of bools the test compares finite numbers, since
+OpenVINO's maximum of a row of -inf isn't -inf:
 
     where(max(mask) = -inf, 0, softmax(scores + mask) @ value)
     where(max(where(seen, 1, 0)) = 0, 0, softmax(scores + where(seen, 0, -inf)) @ value)
 
-Not here: what is matched to an operator (``rules/attention.egg``).
+Not here: the rules that find attention in a program, and replace it by one operator
+(``rules/attention.egg``).
 """
 
 from __future__ import annotations
@@ -44,12 +47,11 @@ def scaled_dot_product_attention(
 ) -> Expr:
     """``softmax(query @ key.T * scale + mask) @ value``, as products and a softmax.
 
-    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e). A query that may attend to nothing gives 0,
-    as in torch.
+    (*b, m, d), (*b, n, d), (*b, n, e) -> (*b, m, e). A query that sees no key gives 0, as in torch.
 
     Raises:
-        UnsupportedOperatorError: ``dropout_p`` isn't 0: which weights are dropped is random.
-        DtypeError: the mask is neither of bools nor of the query's floats.
+        UnsupportedOperatorError: ``dropout_p`` isn't 0, which would make the result random.
+        DtypeError: the mask has neither the dtype bool nor the query's dtype.
     """
     if dropout_p:
         raise UnsupportedOperatorError(
@@ -66,7 +68,8 @@ def scaled_dot_product_attention(
             hint="cast the mask",
         )
     if query.dtype in ("float16", "bfloat16"):
-        # Scores are no results: 3e5 is no float16, and 30 has one digit less than a weight needs.
+        # Scores are computed in float32: a score of 3e5 is too large for float16, and at 30 the
+        # spacing of float16 is too coarse for the softmax.
         q, k, v = (cast(x, "float32") for x in (query, key, value))
         mask = attn_mask
         if mask is not None and mask.dtype != "bool":
@@ -109,13 +112,13 @@ def scaled_dot_product_attention(
 
 @dataclass(frozen=True)
 class _Mask:
-    """What a mask says.
+    """A mask, in the simplest form that is known for it.
 
     Attributes:
-        left: the mask, where it isn't said by ``causal`` or by leaving it out: which keys are seen
-            where that is all, else numbers that are added.
-        may_be_empty: whether there may be a query that may attend to nothing.
-        causal: queries see the keys up to their own place.
+        left: the mask: bools that say which keys are seen, or numbers that are added to the scores.
+            None if all keys are seen, or if ``causal`` says which.
+        may_be_empty: whether a query may see no key.
+        causal: whether each query sees the keys up to its own position.
     """
 
     left: Expr | None
@@ -124,7 +127,7 @@ class _Mask:
 
     @staticmethod
     def of(mask: Expr, scores: Expr) -> _Mask:
-        """What is known of a mask of scores (*b, m, n)."""
+        """The simplest form of ``mask``, a mask of ``scores`` with shape (*b, m, n)."""
         value = known_value(mask.tensor)
         repeated = np.broadcast_shapes(mask.shape, scores.shape) != scores.shape
         if value is None or repeated or 0 in scores.shape or np.isnan(value).any():
@@ -147,7 +150,7 @@ def _masked(scores: Expr, seen: Expr) -> Expr:
 
 
 def _repeat_heads(x: Expr, times: int) -> Expr:
-    """Each head ``times`` times in a row (axis -3)."""
+    """Repeat each head (axis -3): heads (a, b), 2 times -> (a, a, b, b)."""
     *batch, heads, length, width = x.shape
     split = views.reshape(x, (*batch, heads, 1, length, width))
     tiled = views.expand(split, (*batch, heads, times, length, width))

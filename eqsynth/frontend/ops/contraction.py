@@ -20,7 +20,7 @@ Size = int | Sequence[int]
 
 
 def _sizes(value: Size, rank: int) -> tuple[int, ...]:
-    """One number an axis; a single number counts for all."""
+    """One number per axis; a single number holds for all axes: ``3`` -> ``(3, 3)``."""
     sizes = (value,) if isinstance(value, int) else tuple(value)
     return sizes * rank if len(sizes) == 1 else sizes
 
@@ -77,7 +77,8 @@ def addmm(input: Expr, mat1: Expr, mat2: Expr, beta: Number = 1, alpha: Number =
 
 
 def einsum(equation: str, *operands: Expr) -> Expr:
-    """One scope for the whole equation: ``einsum("ij,jk->ik", a, b)``; no ellipsis.
+    """One scope that computes the whole equation: ``einsum("ij,jk->ik", a, b)``. An equation has no
+    ellipsis.
 
     Raises:
         ShapeError: the equation doesn't fit the operands.
@@ -117,17 +118,18 @@ def einsum(equation: str, *operands: Expr) -> Expr:
 def g2bmm(input: Expr, other: Expr, width: int, dilation: int = 1) -> Expr:
     """A band of ``input @ other.T``: (b, m, k), (b, m, k) -> (b, m, 2*width + 1).
 
-    Column ``w`` of row ``m`` is against row ``m + dilation * (w - width)`` of ``other``, 0 outside:
-    the scores of sliding-window attention. Source: EinNet §5.1, Table 2.
+    Element ``(m, w)`` is the product of row ``m`` of ``input`` with row ``m + dilation * (w -
+    width)`` of ``other``, or 0 if there is no such row. These are the scores of sliding-window
+    attention. Source: EinNet §5.1, Table 2.
 
     Raises:
-        ShapeError, DtypeError: the operands don't fit, or there is no such band.
+        ShapeError, DtypeError: the operands don't fit, or ``width`` or ``dilation`` isn't allowed.
     """
     return make("G2BMM", (input, other), width, dilation)
 
 
 def gbmm(input: Expr, other: Expr, dilation: int = 1) -> Expr:
-    """A band, as :func:`g2bmm` gives it, times a matrix: (b, m, 2*w + 1), (b, m, n) -> (b, m, n)
+    """A band from :func:`g2bmm` times a matrix: (b, m, 2*w + 1), (b, m, n) -> (b, m, n)
 
     Raises:
         ShapeError, DtypeError: the operands don't fit.
@@ -179,7 +181,8 @@ def conv2d(
         total = [d * (k - 1) if padding == "same" else 0
                  for d, k in zip(dilation, weight.shape[2:], strict=True)]  # fmt: skip
         padding = [t // 2 for t in total]
-        # An odd amount has one more after than before, which the operator can't say.
+        # An odd total pads one element more at the end. The operator Conv2d pads both ends by the
+        # same amount, so that element is padded here.
         input = views.pad(input, (0, total[1] % 2, 0, total[0] % 2))
     attrs = (_sizes(stride, 2), _sizes(padding, 2), dilation, groups)
     return _with_bias(make("Conv2d", (input, weight), *attrs), bias)
@@ -268,14 +271,16 @@ def upsample_nearest(
     scale_factor: Sequence[float | None] | None = None,
     offset: float = 0.0,
 ) -> Expr:
-    """``(n, c, *extents) -> (n, c, *size)``: element i is the one at ``(i + offset) / factor``.
+    """``(n, c, *extents) -> (n, c, *size)``: ``result[i] = input[floor((i + offset) / factor)]``.
 
     Args:
-        scale_factor: the size over the input's where it isn't given; it may be a little more.
+        scale_factor: the factor of each axis; by default ``size / extent``. A given factor may be
+            larger: 5 elements by a factor of 1.5 are 7, whose quotient is 1.4.
         offset: 0 is torch's ``nearest``, 0.5 its ``nearest-exact``.
 
     Raises:
-        ShapeError: the positions that torch computes in floats are no quotients of integers.
+        ShapeError: the positions that torch computes in floats aren't those of any quotient of
+            integers, so no index can express them.
     """
     shape = (*input.shape[:2], *size)
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(shape)]
@@ -286,8 +291,14 @@ def upsample_nearest(
 
 
 def _nearest(at: Index, extent: int, size: int, factor: float | None, offset: float) -> Index:
-    """``floor((i + offset) * step)``, the step a quotient of integers: the input's extent over the
-    size, or one over the factor."""
+    """The index ``floor((i + offset) * step)``, where ``step`` is a quotient of integers.
+
+    The step is ``extent / size``, or the factor's inverse as a quotient. It is taken only if it
+    gives the same positions as torch's own computation in float32 and in float64.
+
+    Raises:
+        ShapeError: no step gives torch's positions.
+    """
     steps = [Fraction(extent, size)] if size else [Fraction(1)]
     if factor:
         steps.append(1 / Fraction(factor).limit_denominator(1024))

@@ -1,4 +1,4 @@
-"""Constant tensors under torch's names: of one number, of positions, of numbers in steps."""
+"""Constant tensors: one number everywhere (``full``), positions (``iota``), ranges (``arange``)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.promotion import Number, common_dtype, number_dtype
 from eqsynth.ir.types import is_float
 
+# The largest finite number of each float dtype.
 _LARGEST: Final = {
     "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": float(np.finfo("f4").max),
     "float64": float(np.finfo("f8").max),
@@ -21,28 +22,31 @@ _LARGEST: Final = {
 
 
 def iota(shape: Sequence[int], axis: int, dtype: str = "int64") -> Expr:
-    """The position on one axis, at each element."""
+    """The tensor whose elements are their own positions on one axis: ``result[i, j] = j`` for
+    ``axis=1``."""
     return make("Iota", (), tuple(shape), axis, dtype)
 
 
 def full(size: Sequence[int], fill_value: Number, dtype: str | None = None) -> Expr:
-    """A constant tensor.
+    """A tensor whose elements are all ``fill_value``.
 
     Raises:
         DtypeError: the dtype doesn't hold the number.
     """
     kind = dtype or number_dtype(fill_value)
     if isinstance(fill_value, int) and kind in ("int64", "float64"):
-        as_tensor(fill_value, kind)  # says where a float64 doesn't hold it
+        as_tensor(fill_value, kind)  # raises an error if a float64 doesn't hold the integer
     return make("Full", (), tuple(size), held(float(fill_value), kind), kind)
 
 
 def held(value: float, dtype: str) -> float:
-    """The number that a constant of ``dtype`` holds, as torch converts it.
+    """The number that a constant of ``dtype`` holds for ``value``, as torch converts it.
+
+    A bool holds 0 or 1 for any number, an integer dtype drops the fraction, and uint8 wraps
+    negative numbers around: -1 -> 255.
 
     Raises:
-        DtypeError: the dtype doesn't hold it; of bool every number is, and uint8 counts from
-            the end.
+        DtypeError: the number is outside of the dtype's range.
     """
     if dtype == "bool":
         return float(bool(value))
@@ -67,11 +71,11 @@ def held(value: float, dtype: str) -> float:
 def arange(
     start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
 ) -> Expr:
-    """``start, start + step, …`` up to ``end``, which is left out.
+    """The vector ``start, start + step, …`` up to ``end``, which isn't included.
 
     Raises:
-        ShapeError: the step leads away from the end, or nowhere.
-        DtypeError: steps that aren't whole in a dtype of integers.
+        ShapeError: the step is 0, or leads away from the end.
+        DtypeError: a number isn't whole and the dtype is of integers, or a number is too large.
     """
     if end is None:
         start, end = 0, start
@@ -100,7 +104,7 @@ def arange(
             hint="use a weight of dtype int64",
         )
     length = math.ceil((end - start) / step)
-    # Counted in the widest type of its kind and then converted, as torch does.
+    # The numbers are computed in float64 or int64 and then converted, as torch does.
     wide = "float64" if is_float(dtype) else "int64"
     line = iota((length,), 0, dtype if step == 1 and start == 0 else wide)
     line = pointwise.mul_if(line, step)

@@ -1,8 +1,9 @@
-"""Reads at positions that are data, under torch's names: gather, embedding, rows, one_hot.
+"""Reads at positions that are data, under torch's names: gather, embedding, index_select, one_hot.
 
-A position that there isn't is an error when the program runs, as in torch: what looks rows up
-(torch's own embedding and gather) checks it. Positions that count from the end are moved to the
-front first, and only where torch allows them.
+A position outside of the tensor is an error when the program runs, as in torch: all reads here
+become the IR's ``Embedding`` or ``Gather``, whose kernels check positions. Negative positions are
+made positive first (``i`` -> ``i + n``), in functions for which torch allows negative ones. Not
+here: positions that are known at capture (``positions.py``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def embedding(weight: Expr, input: Expr) -> Expr:
 def one_hot(input: Expr, num_classes: int) -> Expr:
     """``result[.., c] = 1`` where ``input[..] = c``, else 0: (*i) -> (*i, num_classes).
 
-    Rows of an identity matrix, so that a class that there isn't is an error as in torch.
+    The result is rows of an identity matrix, so that a class that doesn't exist is an error when
+    the program runs, as in torch.
 
     Raises:
         DtypeError, ShapeError: the input isn't made of integers; the number isn't positive.
@@ -73,9 +75,10 @@ def _positions(index: Expr) -> Expr:
 
 
 def take_rows(input: Expr, dim: int, index: Expr) -> Expr:
-    """``input`` at an index tensor of any rank on one axis, whose place its axes take.
+    """``x[:, index]`` in torch: read one axis at an index tensor of any rank.
 
-    The index may count from the end, as torch's indexing by tensors allows.
+    The axes of the index tensor take the place of the axis: (a, n, b), (*i) -> (a, *i, b). An index
+    may be negative, as in torch.
     """
     axis = axis_of(dim, input.ndim)
     known = at_positions(input, {axis: _positions(index)})
@@ -97,17 +100,18 @@ def _rows(input: Expr, dim: int, index: Expr) -> Expr:
 
 
 def at_indices(input: Expr, indices: Mapping[int, Expr]) -> Expr:
-    """``input`` at index tensors on some of its axes, as torch's indexing by several tensors.
+    """``x[i, j]`` in torch: read several axes at index tensors.
 
-        x[i, j]   ->   the rows of x (flattened over both axes) at i * n + j
+        x[i, j]   ->   the rows of x, its first two axes flattened, at i * n + j
 
-    A position that there isn't has to be an error, and of ``i * n + j`` only one that lies outside
-    of all rows is. So all but one of the index tensors must be known to be in range, as ``arange``
-    is; the other one counts the rows' blocks.
+    An index that is out of range must be an error when the program runs. With n = 4, the position
+    (0, 5) is out of range, but 0 * 4 + 5 is a row of the flattened tensor. Therefore all index
+    tensors but one must be known to be in range, as ``arange`` is. The axis of the other one comes
+    first in the flattened order: if its index is out of range, the row is, too.
 
     Raises:
         DtypeError: an index isn't made of integers.
-        UnsupportedOperatorError: more than one may be out of range.
+        UnsupportedOperatorError: more than one index tensor may be out of range.
     """
     known = at_positions(input, {axis: _positions(index) for axis, index in indices.items()})
     if known is not None:
@@ -146,7 +150,7 @@ def _is_within(index: Tensor, extent: int) -> bool:
 
 
 def _from_front(index: Expr, extent: int) -> Expr:
-    """Positions that may count from the end, all from the front."""
+    """Make negative positions positive: ``i`` -> ``i + extent``."""
     if lower_bound(index.tensor) >= 0:
         return index
     behind = pointwise.lt(index, 0)
@@ -154,7 +158,7 @@ def _from_front(index: Expr, extent: int) -> Expr:
 
 
 def index_select(input: Expr, dim: int, index: Expr) -> Expr:
-    """``input`` at a vector of positions on one axis; none counts from the end.
+    """``input`` at a vector of positions on one axis; a negative position is an error.
 
     Raises:
         DtypeError, ShapeError: the index is no vector of integers.
@@ -173,11 +177,12 @@ def index_select(input: Expr, dim: int, index: Expr) -> Expr:
 
 
 def lower_bound(term: Tensor) -> float:
-    """A number that no element of an integer term is below, -inf if nothing is known."""
+    """A lower bound of the elements of an integer term; -inf if none is known."""
     return _bounds(term)[0]
 
 
 def _bounds(term: Tensor) -> tuple[float, float]:
+    """A lower and an upper bound of the elements of an integer term, by interval arithmetic."""
     if isinstance(term, Op):
         parts = [_bounds(arg) for arg in term.args]
         match term.name:

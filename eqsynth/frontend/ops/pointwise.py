@@ -1,4 +1,9 @@
-"""Elementwise operators under torch's names; on scalars of a scope they are the same functions."""
+"""Elementwise operators under torch's names, on tensors and on the scalars of a scope.
+
+Operators that the IR's table has are one term (``relu``, ``add``). The others are compositions of
+those, with torch's rounding: in float16, torch computes a composite operator in float32, and rounds
+once at the end (``_in_float32``).
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,10 @@ from eqsynth.ir.types import INTEGERS, TensorType, is_float
 
 
 def mapped(name: str) -> Callable[[Elementwise], Elementwise]:
-    """A scalar function of one argument, mapped over a tensor, by its name in torch.
+    """The elementwise operator of one argument that torch calls ``name``.
 
     Raises:
-        AttributeError: the table has no such function.
+        AttributeError: the IR's table has no such operator.
     """
     operators = [row.name for row in OPERATORS.values() if _name_in_torch(row) == name != ""]
     if not operators:
@@ -112,8 +117,8 @@ def rsub(input: Operand, other: Operand, alpha: Number = 1) -> Any:
 def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any:
     """True division; ``rounding_mode="floor"`` rounds down, ``"trunc"`` toward zero.
 
-    Integers stay integers if they are rounded. A compiled program raises where torch raises, if an
-    integer is divided by 0; the division of scalars inside of a scope gives 0 there.
+    A rounded quotient of integers is an integer. If an integer is divided by 0, a compiled program
+    raises an error, as torch does; the division of scalars inside a scope gives 0 there.
     """
     if rounding_mode is None:
         return pointwise("Div", input, other)
@@ -121,14 +126,15 @@ def div(input: Operand, other: Operand, rounding_mode: str | None = None) -> Any
         return floor_divide(input, other)
     if _joined(input, other) in INTEGERS:
         quotient, rest = floor_divide(input, other), remainder(input, other)
-        # The rest has the divisor's sign: with a dividend of the other, zero lies above.
+        # Where the division isn't exact and the signs differ, the quotient is negative, and so the
+        # rounded-down quotient is 1 below the one rounded toward zero.
         above = logical_and(ne(rest, 0), ne(lt(input, 0), lt(other, 0)))
         return where(above, add(quotient, 1), quotient)
     return _in_float32(lambda x, y: trunc(div(x, y)), input, other)
 
 
 def _joined(*operands: Operand) -> str:
-    """The dtype that operands are computed in; of scalars of a scope that of any float."""
+    """The dtype in which torch computes on these operands; float32 if one is a scope's scalar."""
     kinds = [o.tensor.type if isinstance(o, Expr) else o for o in operands]
     if all(isinstance(kind, TensorType | bool | int | float) for kind in kinds):
         return common_dtype(kinds)  # type: ignore[arg-type]
@@ -136,7 +142,8 @@ def _joined(*operands: Operand) -> str:
 
 
 def _in_float32(function: Callable[..., Any], *operands: Any) -> Any:
-    """A composition on floats of 16 bits, which torch computes in float32 and rounds once."""
+    """Apply a composition of operators as torch does on floats of 16 bits: compute it in float32,
+    and round the result once."""
     dtype = _joined(*operands)
     if dtype not in ("float16", "bfloat16"):
         return function(*operands)
@@ -145,7 +152,8 @@ def _in_float32(function: Callable[..., Any], *operands: Any) -> Any:
 
 
 def pow(input: Operand, exponent: Operand) -> Any:
-    """A power; small whole exponents become products, ±0.5 and -1 their own functions."""
+    """``input ** exponent``: x ** 2 -> x * x, x ** 3 -> x * x * x, x ** 0.5 -> sqrt(x), x ** -0.5
+    -> rsqrt(x), x ** -1 -> 1 / x; any other exponent stays a power."""
     if isinstance(input, Expr | ScalarExpr) and isinstance(exponent, int | float):
         floating = isinstance(input, ScalarExpr) or is_float(input.dtype)
         if exponent in (2, 3) and (floating or isinstance(exponent, int)):
@@ -217,7 +225,7 @@ def leaky_relu(input: Elementwise, negative_slope: float = 0.01) -> Elementwise:
 
 
 def prelu(input: Expr, weight: Expr) -> Expr:
-    """Leaky ReLU with a slope a channel (axis 1), or one for all."""
+    """Leaky ReLU with one slope per channel (axis 1), or one for all channels."""
     if weight.shape and input.ndim > 1:
         weight = expr.make("Reshape", (weight,), (weight.shape[0], *(1,) * (input.ndim - 2)))
     return where(gt(input, 0), input, mul(input, weight))  # type: ignore[no-any-return]
@@ -229,7 +237,7 @@ def elu(
     """``scale * (input if positive else alpha * (exp(input_scale * input) - 1))``"""
 
     def compute(x: Any) -> Any:
-        # The exponent is cut at 0, so that the branch not taken can't overflow.
+        # The exponent is at most 0, so that exp can't overflow where the other branch is taken.
         bent = mul_if(expm1(mul_if(minimum(x, 0), input_scale)), alpha)
         return mul_if(where(gt(x, 0), x, bent), scale)
 
@@ -254,7 +262,8 @@ def softplus(input: Elementwise, beta: float = 1.0, threshold: float = 20.0) -> 
 
 
 def softplus_of(x: Any) -> Any:
-    """``log(1 + exp(x))`` for every x: the exponential is at most 1, and no digit of it is lost."""
+    """``log(1 + exp(x))``, as ``max(x, 0) + log1p(exp(-|x|))``: the exponential can't overflow, and
+    log1p keeps the digits of a small one."""
     return add(maximum(x, 0), log1p(exp(neg(abs(x)))))
 
 
@@ -290,7 +299,8 @@ def addcdiv(input: Expr, a: Expr, b: Expr, value: Number = 1) -> Any:
 
 
 def lerp(start: Expr, end: Expr, weight: Expr | Number) -> Any:
-    """``start + weight * (end - start)``, from the nearer of the two ends."""
+    """``start + weight * (end - start)``, computed as torch does from the nearer end: for a weight
+    of 0.5 or more it is ``end - (1 - weight) * (end - start)``."""
 
     def compute(x: Any, y: Any, w: Any) -> Any:
         apart = sub(y, x)

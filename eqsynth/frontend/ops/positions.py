@@ -1,10 +1,11 @@
-"""Index tensors that are computed from nothing: positions, not data.
+"""Reads at index tensors that are known at capture, since they read no tensor.
 
     position = arange(n)[:, None] + 4 * arange(w);  x[:, position]
     -> L[b, i, j, d] . x[b, i + 4*j, d]
 
-A read at an affine index is a scope that rules understand (a band, a window, a diagonal), where a
-gather by data is only copied. Not here: positions that are data (``indexing.py``).
+If the positions are affine in their own axes, the read becomes a scope. Rules can rewrite a scope
+(a band, a window, a diagonal), but not a gather by data. Not here: index tensors that are data
+(``indexing.py``).
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from eqsynth.ir.tensor import Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import Shape
 
 MAX_ELEMENTS: Final = 1 << 24
-"""Of a tensor on the way to the positions: a larger one is left to be computed at compile time."""
+"""The most elements of a term that is evaluated here for its values. A larger term is evaluated
+only when the program is optimized, as all constants are."""
 
 
 def at_positions(input: Expr, indices: Mapping[int, Expr]) -> Expr | None:
-    """``input`` indexed by tensors on some of its axes, as torch's indexing by tensors, where all
-    of them are affine in their own axes and in range; else None.
+    """``x[i, j]`` in torch, as a scope: read some axes of ``input`` at index tensors.
 
-    The axes of the index tensors (broadcast) stand where the first of them was, if they are
-    neighbours; else in front.
+    The index tensors broadcast to one shape. Its axes take the place of the indexed axes if these
+    are neighbours, else they come first, as in torch.
+
+    Returns:
+        The scope; None if an index tensor isn't known, affine in its axes, or in range.
     """
     axes = sorted(indices)
     shape = np.broadcast_shapes(*(indices[axis].shape for axis in axes))
@@ -52,8 +56,15 @@ def at_positions(input: Expr, indices: Mapping[int, Expr]) -> Expr | None:
 
 
 def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None:
-    """The values of an integer term as an index below ``extent``; its axes, broadcast to ``shape``,
-    are the slots from ``place`` on. Values that all count from the end are moved to the front."""
+    """The values of an integer term as an affine index, from 0 to ``extent - 1``; None if they
+    aren't known, affine, or in range.
+
+    If all values are negative, they count from the end, and ``extent`` is added.
+
+    Args:
+        shape: the shape that the term broadcasts to.
+        place: the slot of the iterator over the first axis of ``shape``.
+    """
     value = known_value(term)
     if value is None or not value.size:
         return None
@@ -77,7 +88,8 @@ def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None
 
 
 def known_value(term: Tensor) -> Any:
-    """The value of a term that reads no tensor, an array; None for others, and for a large one."""
+    """The value of a term that reads no tensor, as an array; None if the term reads one, or if a
+    part of it is too large."""
     parts: Sequence[Tensor] = list(topological([term]))
     for part in parts:
         opaque = isinstance(part, Op) and part.name == "Opaque"

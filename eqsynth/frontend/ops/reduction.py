@@ -30,7 +30,7 @@ def _require_floats(name: str, input: Expr) -> None:
 
 
 def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    """The sum over axes, all by default; of integers and bools it is int64.
+    """The sum over axes, all by default; integers and bools give int64.
 
     Raises:
         UnsupportedOperatorError: integers are to be added as floats of 16 bits.
@@ -39,7 +39,7 @@ def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None =
 
 
 def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    """The product over axes, all by default; of integers and bools it is int64.
+    """The product over axes, all by default; integers and bools give int64.
 
     Raises:
         UnsupportedOperatorError: integers are to be multiplied as floats of 16 bits.
@@ -48,7 +48,11 @@ def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None 
 
 
 def _in_whole(operator: str, input: Expr, dim: Dim, keepdim: bool, dtype: str | None) -> Expr:
-    """A sum or a product in ``dtype``, which of integers is int64 where none is given."""
+    """A sum or a product in ``dtype``, which is int64 by default for integers and bools.
+
+    Raises:
+        UnsupportedOperatorError: integers are to be reduced as floats of 16 bits.
+    """
     if dtype in ("float16", "bfloat16") and not is_float(input.dtype):
         raise UnsupportedOperatorError(
             what="integers are reduced as floats of 16 bits",
@@ -69,7 +73,8 @@ def mean(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None 
         raise DtypeError(
             what="mean of integers", got=dtype, expected="floats", hint="take a dtype of floats"
         )
-    # Rounded at the end: 70000 is no float16, but the mean of 70000 and -70000 is.
+    # Only the result is rounded: 70000 is too large for float16, but the mean of 70000 and -70000
+    # isn't.
     wide = dtype if dtype == input.dtype else promote(promote(input.dtype, dtype), "float32")
     return cast(_reduce("ReduceMean", cast(input, wide), dim, keepdim), dtype)
 
@@ -85,12 +90,12 @@ def amin(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
 
 
 def any(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
-    """True where some element isn't 0; over no axes if ``dim`` is empty."""
+    """True where some element isn't 0. An empty ``dim`` means no axes, as in torch."""
     return _truth(amax, input, dim, keepdim)
 
 
 def all(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
-    """True where no element is 0; over no axes if ``dim`` is empty."""
+    """True where no element is 0. An empty ``dim`` means no axes, as in torch."""
     return _truth(amin, input, dim, keepdim)
 
 
@@ -98,12 +103,12 @@ def _truth(reduce: Callable[..., Expr], input: Expr, dim: Dim, keepdim: bool) ->
     found = cast(input, "bool")
     if dim is None or isinstance(dim, int) or dim:
         found = reduce(found, dim, keepdim)
-    # What torch gives for uint8 is a uint8.
+    # torch's result for uint8 is a uint8, not a bool.
     return cast(found, "uint8") if input.dtype == "uint8" else found
 
 
 def var(input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = False) -> Expr:
-    """The variance over axes, its sum divided by ``count - correction``."""
+    """The variance over axes: the sum of squared differences, divided by ``count - correction``."""
     return cast(_spread(input, dim, correction, keepdim)[0], input.dtype)
 
 
@@ -121,12 +126,13 @@ def std(input: Expr, dim: Dim = None, correction: Number = 1, keepdim: bool = Fa
 
 
 def _spread(input: Expr, dim: Dim, correction: Number, keepdim: bool) -> tuple[Expr, Expr]:
-    """Variance and mean over axes, in float64 as torch computes them.
+    """The variance and the mean over axes, both computed in float64, as torch does.
 
-    A mean in float32 of numbers around 1e6 is off by up to 0.03, and so is each difference from
-    it: the variance would have 3 digits. The differences are from the mean rounded to float32,
-    which of a constant row is the constant, however the sum is taken: its variance is exactly 0.
-    ``mean(d^2) - mean(d)^2`` is the variance for any d = x - c; c is so near that it keeps digits.
+    In float32 the mean of numbers around 1e6 would be off by up to 0.03, and the variance would
+    have 3 right digits. The variance is ``mean(d^2) - mean(d)^2`` with ``d = x - c``, which holds
+    for any c; here c is the mean rounded to float32. That c is near the mean, so few digits cancel.
+    For a constant row of float32 numbers, c is the constant itself, however the sum was rounded,
+    and the variance is exactly 0.
     """
     _require_floats("var", input)
     wide, axes = cast(input, "float64"), views.axes_of(dim, input.ndim)
@@ -160,7 +166,7 @@ def log_softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
 def logsumexp(input: Expr, dim: Dim, keepdim: bool = False) -> Expr:
     """``log(sum(exp(x)))`` over axes."""
     peak = amax(input, dim, keepdim=True)
-    # An infinite peak must not make inf - inf.
+    # Where the peak is infinite, 0 is subtracted instead, since inf - inf is NaN.
     finite = pointwise.eq(pointwise.abs(peak), math.inf)
     peak = pointwise.where(finite, 0.0, peak)
     total = sum(pointwise.exp(pointwise.sub(input, peak)), dim, keepdim)
@@ -178,7 +184,11 @@ def layer_norm(
     bias: Expr | None = None,
     eps: float = 1e-5,
 ) -> Expr:
-    """The last axes to mean 0 and variance 1, then scaled and shifted."""
+    """Normalize the last axes to mean 0 and variance 1, then scale and shift.
+
+    Raises:
+        ShapeError: the input's last axes don't have the extents ``normalized_shape``.
+    """
     shape = tuple(normalized_shape)
     if not shape or shape != input.shape[-len(shape) :]:
         raise ShapeError(
@@ -201,9 +211,10 @@ def batch_norm(
     bias: Expr | None = None,
     eps: float = 1e-5,
 ) -> Expr:
-    """Inference: ``input * s + t``, s = weight / sqrt(var + eps), t = bias - mean * s.
+    """Batch norm in inference: ``input * s + t`` with s = weight / sqrt(var + eps) and
+    t = bias - mean * s.
 
-    s and t are terms over the statistics, so they are computed once, when the program is optimized.
+    s and t are terms over weights, so they are computed once, when the program is optimized.
     """
     scale = pointwise.rsqrt(pointwise.add(running_var, eps))
     scale = scale if weight is None else pointwise.mul(weight, scale)
@@ -215,7 +226,7 @@ def batch_norm(
 
 
 def _affine(input: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
-    """Scaled and shifted a channel (axis 1)."""
+    """``input * weight + bias``, with one weight and one bias per channel (axis 1)."""
     channels = (input.shape[1], *(1,) * (input.ndim - 2))
     result = input
     if weight is not None:
@@ -232,7 +243,11 @@ def group_norm(
     bias: Expr | None = None,
     eps: float = 1e-5,
 ) -> Expr:
-    """Each group of channels to mean 0 and variance 1, then scaled and shifted a channel."""
+    """Normalize each group of channels to mean 0 and variance 1, then scale and shift each channel.
+
+    Raises:
+        ShapeError: the groups don't divide the channels.
+    """
     n, c, *spatial = input.shape
     if num_groups < 1 or c % num_groups:
         raise ShapeError(
@@ -249,7 +264,7 @@ def group_norm(
 def instance_norm(
     input: Expr, weight: Expr | None = None, bias: Expr | None = None, eps: float = 1e-5
 ) -> Expr:
-    """Each channel of each sample to mean 0 and variance 1, then scaled and shifted."""
+    """Normalize each channel of each sample to mean 0 and variance 1, then scale and shift it."""
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
@@ -265,11 +280,15 @@ def _overhang(
     input: Expr, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[int]:  # fmt: skip
-    """What ``ceil_mode`` reads beyond the end of each axis (torch: a window starts inside)."""
+    """The number of elements that ``ceil_mode`` reads beyond the padded end of each axis.
+
+    As in torch, a last window that reaches over the end counts if it starts inside the input or the
+    padding in front of it.
+    """
     result = []
     for extent, k, s, p, d in zip(input.shape[2:], kernel, stride, padding, dilation, strict=True):
         if s < 1:
-            return [0, 0]  # no such window, which the operator says
+            return [0, 0]  # the operator refuses such a window
         floor = window(extent, k, s, p, d)
         last = -(-(extent + 2 * p - d * (k - 1) - 1) // s)
         more = last + 1 > floor and last * s < extent + p
@@ -295,7 +314,7 @@ def max_pool2d(
     dilation: Size = 1,
     ceil_mode: bool = False,
 ) -> Expr:
-    """``(n, c, h, w) -> (n, c, h', w')``; padding is -inf; the batch axis may be left out."""
+    """``(n, c, h, w) -> (n, c, h', w')``, padded by -inf; the batch axis may be left out."""
     if input.ndim == 3:
         rest = (kernel_size, stride, padding, dilation, ceil_mode)
         return views.squeeze(max_pool2d(views.unsqueeze(input, 0), *rest), 0)
@@ -305,7 +324,7 @@ def max_pool2d(
     if ceil_mode:
         down, right = _overhang(input, *attrs)
         if down or right:
-            # The least value there is: -inf, in an integer its minimum.
+            # -inf pads with the least value of the dtype: for integers it becomes their minimum.
             input = make("Pad", (input,), (0,) * 4, (0, 0, down, right), -math.inf)
     return make("MaxPool2d", (input,), *attrs)
 
@@ -352,7 +371,7 @@ def avg_pool2d(
 
 
 def _whole_windows(input: Expr, output_size: Size) -> tuple[int, ...]:
-    """The window of an adaptive pooling, if it is the same everywhere.
+    """The window of an adaptive pooling, which is the same everywhere: 8 elements to 4 -> 2.
 
     Raises:
         ShapeError: the output size doesn't divide the input's.
@@ -372,7 +391,7 @@ def _whole_windows(input: Expr, output_size: Size) -> tuple[int, ...]:
 
 
 def adaptive_avg_pool2d(input: Expr, output_size: Size) -> Expr:
-    """Average pooling to a given size that divides the input's; to 1x1 it is a mean."""
+    """Average pooling to a size that divides the input's; pooling to 1x1 is a mean."""
     _require_floats("adaptive_avg_pool2d", input)
     kernel = _whole_windows(input, output_size)
     if kernel == input.shape[-2:]:
@@ -381,7 +400,7 @@ def adaptive_avg_pool2d(input: Expr, output_size: Size) -> Expr:
 
 
 def adaptive_max_pool2d(input: Expr, output_size: Size) -> Expr:
-    """Maximum pooling to a given size that divides the input's; to 1x1 it is a maximum."""
+    """Maximum pooling to a size that divides the input's; pooling to 1x1 is a maximum."""
     kernel = _whole_windows(input, output_size)
     if kernel == input.shape[-2:]:
         return amax(input, (-2, -1), keepdim=True)

@@ -1,7 +1,7 @@
-"""Syno's view primitives under Syno's names (``eqsynth.ops.syno``), point-free, one axis each.
+"""Syno's view primitives under Syno's names (``eqsynth.ops.syno``); each works on one axis.
 
-What each says is Syno's Table 1, read from the top down: a tensor in, a tensor out. Their place
-among torch's functions, whose names sometimes mean something else:
+They are the rows of Syno's Table 1, as functions from a tensor to a tensor. The same functions in
+torch, which uses some of the names for other functions:
 
 =========================  ==================================================================
 ``split(x, a, b)``         ``x.unflatten(a, (-1, b))``; ``torch.split`` is ``ops.split``
@@ -29,7 +29,8 @@ __all__ = [
 
 
 def split(input: Expr, axis: int, block: int) -> Expr:
-    """An axis in blocks: (.., g*b, ..) -> (.., g, b, ..), ``result[i, j] = input[b*i + j]``.
+    """Split an axis into blocks: (.., g*b, ..) -> (.., g, b, ..),
+    ``result[i, j] = input[b*i + j]``.
 
     Raises:
         ShapeError: the block doesn't divide the axis.
@@ -40,7 +41,7 @@ def split(input: Expr, axis: int, block: int) -> Expr:
 
 
 def merge(input: Expr, axis: int) -> Expr:
-    """An axis and the next as one: (.., g, b, ..) -> (.., g*b, ..),
+    """Merge an axis and the next one: (.., g, b, ..) -> (.., g*b, ..),
     ``result[i] = input[i // b, i % b]``.
 
     Raises:
@@ -52,7 +53,7 @@ def merge(input: Expr, axis: int) -> Expr:
 
 
 def shift(input: Expr, axis: int, amount: int = 1) -> Expr:
-    """The axis shifted round: ``result[i] = input[(i + amount) % n]``.
+    """Shift an axis cyclically: ``result[i] = input[(i + amount) % n]``.
 
     Source: Syno Table 1, Shift.
     """

@@ -35,7 +35,7 @@ def axis_of(dim: int, rank: int) -> int:
 
 
 def axes_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Axes in ascending order; None or nothing is all of them.
+    """The axes, counted from 0, in ascending order; None or an empty sequence means all axes.
 
     Raises:
         ShapeError: no such axis, or one is given twice.
@@ -76,7 +76,7 @@ def movedim(input: Expr, source: int | Sequence[int], destination: int | Sequenc
 
 
 def axes_in_order(dim: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes as given, counted from 0.
+    """The axes in the given order, counted from 0.
 
     Raises:
         ShapeError: no such axis, or one is given twice.
@@ -90,7 +90,7 @@ def axes_in_order(dim: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def reshape(input: Expr, shape: Sequence[int]) -> Expr:
-    """The elements in order under another shape; one extent may be -1."""
+    """The same elements in the same order, in another shape; one extent may be -1."""
     sizes = list(shape)
     if -1 in sizes:
         known = math.prod(s for s in sizes if s != -1)
@@ -107,7 +107,7 @@ def reshape(input: Expr, shape: Sequence[int]) -> Expr:
 
 
 def flatten(input: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
-    """Axes start_dim to end_dim as one."""
+    """The axes from start_dim to end_dim merged into one."""
     if input.ndim == 0:
         return reshape(input, (1,))
     first, last = axis_of(start_dim, input.ndim), axis_of(end_dim, input.ndim)
@@ -116,7 +116,7 @@ def flatten(input: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
 
 
 def unflatten(input: Expr, dim: int, sizes: Sequence[int]) -> Expr:
-    """One axis as several."""
+    """One axis split into several; one extent may be -1."""
     axis = axis_of(dim, input.ndim)
     part = list(sizes)
     if -1 in part:
@@ -125,14 +125,14 @@ def unflatten(input: Expr, dim: int, sizes: Sequence[int]) -> Expr:
 
 
 def squeeze(input: Expr, dim: int | Sequence[int] | None = None) -> Expr:
-    """Without axes of extent 1: all of them, or those given."""
+    """The tensor without its axes of extent 1: all such axes, or those in ``dim``."""
     axes = range(input.ndim) if dim is None else axes_in_order(dim, input.ndim)
     gone = {axis for axis in axes if input.ndim and input.shape[axis] == 1}
     return reshape(input, [e for axis, e in enumerate(input.shape) if axis not in gone])
 
 
 def unsqueeze(input: Expr, dim: int) -> Expr:
-    """With a new axis of extent 1 at ``dim``."""
+    """The tensor with a new axis of extent 1 at ``dim``."""
     axis = axis_of(dim, input.ndim + 1)
     return reshape(input, (*input.shape[:axis], 1, *input.shape[axis:]))
 
@@ -148,10 +148,10 @@ def expand(input: Expr, size: Sequence[int]) -> Expr:
 
 
 def repeat(input: Expr, repeats: Sequence[int]) -> Expr:
-    """The tensor tiled, as often as given on each axis.
+    """``torch.Tensor.repeat``: the tensor ``repeats[i]`` times along axis i.
 
     Raises:
-        ShapeError: there are fewer numbers than axes, or one below 0.
+        ShapeError: there are fewer numbers than axes, or a number is below 0.
     """
     if len(repeats) < input.ndim or min(repeats, default=0) < 0:
         raise ShapeError(
@@ -181,7 +181,7 @@ def narrow(input: Expr, dim: int, start: int, length: int) -> Expr:
 def slice(
     input: Expr, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Expr:
-    """``input[start:end:step]`` on one axis, bounds clamped as in Python."""
+    """``input[start:end:step]`` on one axis, with bounds clamped as in Python."""
     axis = axis_of(dim, input.ndim)
     extent = input.shape[axis]
     if step < 1:
@@ -204,7 +204,7 @@ def select(input: Expr, dim: int, index: int) -> Expr:
 
 
 def unbind(input: Expr, dim: int = 0) -> tuple[Expr, ...]:
-    """Every element of an axis."""
+    """The elements of an axis, each without the axis: (a, n, b) -> n tensors (a, b)."""
     axis = axis_of(dim, input.ndim)
     return tuple(select(input, axis, i) for i in range(input.shape[axis]))
 
@@ -212,7 +212,7 @@ def unbind(input: Expr, dim: int = 0) -> tuple[Expr, ...]:
 def split(
     input: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Expr, ...]:
-    """Parts of an axis: all of one size (the last may be shorter), or of the sizes given."""
+    """The parts of an axis: all of one size (the last may be shorter), or of given sizes."""
     axis = axis_of(dim, input.ndim)
     extent = input.shape[axis]
     if isinstance(split_size_or_sections, int):
@@ -232,10 +232,10 @@ def split(
 
 
 def chunk(input: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
-    """At most ``chunks`` parts of one size.
+    """The axis in at most ``chunks`` parts of one size; the last may be shorter.
 
     Raises:
-        ShapeError: less than one part.
+        ShapeError: ``chunks`` is below 1.
     """
     extent = input.shape[axis_of(dim, input.ndim)]
     if chunks < 1:
@@ -246,7 +246,7 @@ def chunk(input: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
 
 
 def cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    """The tensors one after the other on an axis, promoted."""
+    """The tensors, promoted to a common dtype, one after the other along an axis."""
     # torch skips empty vectors of shape (0,) here, whatever the rank of the others.
     parts = [x for x in tensors if x.shape != (0,)] or list(tensors[:1])
     dtype = common_dtype([x.tensor.type for x in tensors])
@@ -267,14 +267,16 @@ def pad(
     mode: Literal["constant", "circular", "reflect", "replicate"] = "constant",
     value: float | None = None,
 ) -> Expr:
-    """The last axes longer by (before, after) of the last, of the one before it, …; negative
-    amounts cut off.
+    """``torch.nn.functional.pad``: add elements before and after the last axes.
 
-    Outside stands ``value``, or what is read round the other end (``circular``), back from the
-    border (``reflect``), or at the border (``replicate``).
+    ``pad`` is (before, after) for the last axis, then for the one before it, and so on; negative
+    amounts remove elements. The modes on ``[1, 2, 3]`` with (2, 0):
+
+        constant    v v 1 2 3        circular    2 3 1 2 3
+        reflect     3 2 1 2 3        replicate   1 1 1 2 3
 
     Raises:
-        ShapeError: no such mode; more is read than the axis has.
+        ShapeError: there is no such mode, or the axis has too few elements for it.
     """
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError(
@@ -304,7 +306,15 @@ def pad(
 
 
 def _repeating(mode: str, at: Index, n: int, width: int) -> Index:
-    """Where an axis of n elements is read at ``at``, outside of it by up to ``width``."""
+    """The index at which a padded axis reads its elements, always inside of the axis.
+
+    Args:
+        at: the index without padding modes, which lies outside by up to ``width``.
+        n: the axis's extent.
+
+    Raises:
+        ShapeError: there is no such mode, or the axis has too few elements for it.
+    """
     most = {"circular": n, "reflect": n - 1, "replicate": width if n else 0}.get(mode)
     if most is None or width > most:
         raise ShapeError(
@@ -316,7 +326,8 @@ def _repeating(mode: str, at: Index, n: int, width: int) -> Index:
     if mode == "circular":
         return at % n
     if mode == "reflect":
-        # Within the axis in any case, which the ranges of the parts don't show: so it is said.
+        # This index lies inside of the axis, but interval arithmetic on its parts doesn't show
+        # that. The clamp below changes no value, and shows it.
         at = at - at.minimum(0) * 2 - (at - (n - 1)).maximum(0) * 2
     return at.maximum(0).minimum(n - 1)
 
@@ -327,7 +338,7 @@ def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] = (
     if not isinstance(dims, int) and not dims:
         return reshape(roll(flatten(input), shifts, 0), input.shape)
     result = input
-    # One axis may be given twice here, and is rolled twice.
+    # An axis may be given twice, as in torch; it is then rolled twice.
     axes = [axis_of(d, input.ndim) for d in ((dims,) if isinstance(dims, int) else dims)]
     if len(axes) != len(shifts):
         raise ShapeError(
@@ -344,12 +355,12 @@ def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] = (
 
 
 def tile(input: Expr, dims: Sequence[int]) -> Expr:
-    """The tensor tiled, as often as given on each of the last axes."""
+    """``torch.tile``: the tensor repeated along its last axes, ``dims[-1]`` times on the last."""
     return repeat(input, (*(1,) * (input.ndim - len(dims)), *dims))
 
 
 def flip(input: Expr, dims: int | Sequence[int]) -> Expr:
-    """The order of the elements reversed on the given axes."""
+    """The tensor with the order of its elements reversed along the given axes."""
     axes = set(axes_in_order(dims, input.ndim)) if input.ndim else set()
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(input.shape)]
     index = tuple(input.shape[a] - 1 - i if a in axes else i for a, i in enumerate(at))
@@ -359,7 +370,12 @@ def flip(input: Expr, dims: int | Sequence[int]) -> Expr:
 def as_strided(
     input: Expr, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0
 ) -> Expr:
-    """The elements of a contiguous input at ``storage_offset + sum(stride * position)``."""
+    """``torch.as_strided`` of a contiguous input: ``result[i, j] = flatten(input)[storage_offset +
+    stride[0] * i + stride[1] * j]``.
+
+    Raises:
+        ShapeError: a position lies outside of the input.
+    """
     flat = flatten(input)
     last = storage_offset + sum((e - 1) * s for e, s in zip(size, stride, strict=True))
     if min(stride, default=0) < 0 or storage_offset < 0 or (
@@ -380,7 +396,7 @@ def as_strided(
 
 
 def diagonal(input: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes, as the last axis."""
+    """The diagonal of two axes, as a new last axis: ``result[.., i] = input[i, i + offset]``."""
     a, b = axes_in_order((dim1, dim2), input.ndim)
     down, right = max(-offset, 0), max(offset, 0)
     length = max(min(input.shape[a] - down, input.shape[b] - right), 0)

@@ -1,7 +1,7 @@
 """Windows and blocks of axes, under torch's names: unfold, im2col, col2im, pixel shuffles.
 
-Each is a view, one read at an affine index, or reshapes and a permutation; but for col2im, which
-adds where windows overlap.
+Each is a view: one read at an affine index, or reshapes and a permutation. Only col2im is a sum,
+since windows may overlap.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from eqsynth.ir.tensor import Scope
 
 
 def unfold(input: Expr, dimension: int, size: int, step: int = 1) -> Expr:
-    """``torch.Tensor.unfold``: the windows of an axis that lie inside, ``size`` as the last axis.
+    """``torch.Tensor.unfold``: the windows that lie inside of an axis, with a new last axis for the
+    elements of a window.
 
-    ``result[.., i, .., j] = input[.., step*i + j, ..]``; Syno's Unfold, which keeps the extent and
-    reads 0 outside, is ``ops.syno.unfold``.
+    ``result[.., i, .., j] = input[.., step*i + j, ..]``. Syno's Unfold (``ops.syno.unfold``) keeps
+    the extent of the axis and reads 0 outside.
 
     Raises:
         ShapeError: no window fits, or the step isn't positive.
@@ -85,14 +86,14 @@ def col2im(
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,
 ) -> Expr:
-    """``torch.nn.functional.fold``: (n, c*r*s, h'*w') -> (n, c, h, w), the sum of the windows that
-    lie on a point; what ``im2col`` takes apart, put back where it came from.
+    """``torch.nn.functional.fold``: (n, c*r*s, h'*w') -> (n, c, h, w), the inverse move of im2col.
 
+    Each element of a window is added to the point of the image that ``im2col`` reads it from:
     ``result[b, f, i, j] = sum(r, s) input[b, (f, r, s), ((i + p - d*r) / t, (j + q - e*s) / u)]``
-    where both quotients are whole, as in ConvTranspose2d's definition.
+    over all r and s for which both quotients are whole, as in the definition of ConvTranspose2d.
 
     Raises:
-        ShapeError: the input isn't what windows of an image of this size are.
+        ShapeError: the input doesn't have the shape of the windows of such an image.
     """
     batched = views.unsqueeze(input, 0) if input.ndim == 2 else input
     size, kernel, gap, pad, step = map(_pair, (output_size, kernel_size, dilation, padding, stride))
@@ -112,7 +113,8 @@ def col2im(
             hint="take the sizes with which the windows were made",
         )
     n, c = batched.shape[0], batched.shape[1] // taps
-    # Along an axis of one, remainder 0 is inside and every other one reads 0.
+    # The axes of extent 1 are indexed by the remainders of the two quotients: a remainder of 0
+    # reads the element, any other remainder lies outside and reads 0.
     windows = views.reshape(batched, (n, c, *kernel, rows, 1, cols, 1))
     b, f, i, j, r, s = _points((n, c, *size, *kernel))
     y, x = i + pad[0] - r * gap[0], j + pad[1] - s * gap[1]
@@ -122,7 +124,7 @@ def col2im(
 
 
 def _windows(extent: int, taps: int, gap: int, pad: int, step: int) -> int:
-    """How many windows fit along an axis; 0 where a size makes no sense."""
+    """The number of windows along an axis; 0 if an argument isn't allowed."""
     if min(taps, gap, step) < 1 or pad < 0:
         return 0
     return max(0, (extent + 2 * pad - gap * (taps - 1) - 1) // step + 1)
