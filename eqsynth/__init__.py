@@ -32,6 +32,7 @@ from eqsynth.errors import (
     UnsupportedOperatorError,
     WeightError,
 )
+from eqsynth.garbage import collecting_seldom
 
 __version__ = "0.1.0"
 
@@ -80,7 +81,8 @@ def __getattr__(name: str) -> Any:
     if name == "ops":
         return importlib.import_module("eqsynth.frontend.ops")
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        with collecting_seldom():
+            value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'eqsynth' has no attribute {name!r}")

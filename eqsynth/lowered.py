@@ -14,6 +14,7 @@ from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.frontend.captured import Captured
+from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.places import Place
 from eqsynth.lower.program import CompiledProgram
@@ -45,10 +46,11 @@ def lowered(
         LoweringError: a kernel doesn't build, or the constants are larger than the limit.
     """
     weights, place = captured.weights, place or Place()
-    parts = assemble(
-        captured.program, graph, plan, weights, backends, limit_bytes, captured.opaque, own,
-        place.home,
-    )  # fmt: skip
+    with collecting_seldom():
+        parts = assemble(
+            captured.program, graph, plan, weights, backends, limit_bytes, captured.opaque, own,
+            place.home,
+        )  # fmt: skip
     recipe = captured.recipe(parts.terms)
     return CompiledProgram(
         parts.parameters,

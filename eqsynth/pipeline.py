@@ -41,6 +41,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
 from eqsynth.frontend.steady import check_steady
 from eqsynth.frontend.torch_export import capture
+from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.backends import is_here, place_of, target_here
 from eqsynth.lower.check import Mismatch
@@ -223,7 +224,8 @@ def optimize(
                     hint="the original runs as it is",
                 )
             check_steady(module, args, kwargs)
-            captured = capture(module, args, kwargs)
+            with collecting_seldom():
+                captured = capture(module, args, kwargs)
         else:
             captured = capture_expression(expressions_of(program, kwargs))
     except CaptureError as error:

@@ -16,7 +16,6 @@ from functools import partial
 
 from eqsynth import telling
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.schedule import collecting_seldom
 from eqsynth.egraph.segments import Segment
 from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
@@ -30,6 +29,7 @@ from eqsynth.extract.regions import first_asked, reserved_s, with_engines
 from eqsynth.extract.route import Route, follow
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.frontend.captured import Captured
+from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import backends_of
 from eqsynth.lower.backends import engines as engines_of

@@ -17,9 +17,10 @@ from eqsynth.certificates import Certified, certify
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, collecting_seldom
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import Segment, cut, demanded, stitch, with_part
 from eqsynth.executor import Worker, borrowed
+from eqsynth.garbage import collecting_seldom
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import topological
 from eqsynth.progress import Progress
@@ -78,7 +79,8 @@ class Saturation:
         if self.settings.certify:
             self._certify()
         graphs = [self.graphs[segment.key] for segment in self.segments]
-        return stitch(self.program, self.segments, graphs)
+        with collecting_seldom():
+            return stitch(self.program, self.segments, graphs)
 
     def _certify(self) -> None:
         """Check the certificates of every segment, also of those from the cache."""

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "eqsynth"
 
 LAYERS = {
-    "errors": 0, "notebook": 0, "kept": 1, "written": 1, "serving": 1, "executor": 2, "ir": 2,
-    "calculus": 3, "tasks": 3, "tuning": 2, "rules": 3,
+    "errors": 0, "notebook": 0, "garbage": 0, "kept": 1, "written": 1, "serving": 1,
+    "executor": 2, "ir": 2, "calculus": 3, "tasks": 3, "tuning": 2, "rules": 3,
     "egraph": 4, "certificates": 5, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8,
     "progress": 8, "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
     "ambient": 7, "graph_weights": 7, "lowered": 8, "telling": 9, "original": 9, "why_not": 9,

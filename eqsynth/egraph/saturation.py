@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from eqsynth.egraph.blame import blaming
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, collecting_seldom, saturate
+from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, Phase, saturate
 from eqsynth.egraph.session import Session
 from eqsynth.errors import EqsynthError, RuleError, SaturationError
 from eqsynth.executor import Latest, Worker
+from eqsynth.garbage import collecting_seldom
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Tensor, Terms, over, topological
 from eqsynth.rules import RuleSet

@@ -9,14 +9,13 @@ of no use before the phases after it have made operators of it.
 
 from __future__ import annotations
 
-import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from eqsynth.egraph.session import Session
+from eqsynth.garbage import collecting_seldom
 
 
 @dataclass(frozen=True)
@@ -117,28 +116,6 @@ def saturate(
     """Runs the phases; ``done`` is asked after each round and ends the run early."""
     with collecting_seldom():
         return _run(session, phases, limits, done)
-
-
-# New objects between two collections of garbage.
-_NEW_OBJECTS = 200_000
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    """Python looks for cyclic garbage less often than it would.
-
-    Terms and rows live as long as the session and make no cycles, so a collection reads all of
-    them and frees next to nothing: at Python's own threshold of 700 new objects that was a fifth
-    of the time of a saturation, and reading one that was remembered took 0.3 s for 0.03, where
-    torch's objects were read with it.
-    """
-    before = gc.get_threshold()
-    if 0 < before[0] < _NEW_OBJECTS:
-        gc.set_threshold(_NEW_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 from eqsynth.egraph.reading import Reader
@@ -116,16 +115,6 @@ def test_the_index_finds_each_request_that_is_due() -> None:
 
     at_each_round(session, check)
     assert sum(again) > 50
-
-
-def test_garbage_is_collected_as_before_once_a_search_has_ended() -> None:
-    before = gc.get_threshold()
-    gc.set_threshold(701, 11, 12)
-    try:
-        defined()
-        assert gc.get_threshold() == (701, 11, 12)
-    finally:
-        gc.set_threshold(*before)
 
 
 def test_a_ruleset_that_found_nothing_waits_for_a_change() -> None:
