@@ -1,4 +1,9 @@
-"""From a plan to a compiled program: constants evaluated, kernels built, steps in order."""
+"""From a plan to the parts of a compiled program.
+
+``assemble`` evaluates the constants (terms over weights), builds the kernels over them, and names
+the values: ``t0 = kernel(x, constant0)``, ``t1 = kernel(t0)``. Not here: which kernels are used
+(``extract/plan.py``), the program as a module (``program.py``).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +23,18 @@ from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.lower.steps import Parameter, Step, build_kernels
 from eqsynth.lower.weights import Recipe
 
-# Seconds of CPU: importing TVM, and compiling a kernel among several.
+# Seconds of CPU that importing TVM takes, and that compiling one of several kernels takes.
 _COMPILER_S, _COMPILE_S = 1.1, 0.03
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a CompiledProgram is made of; ``terms`` are its constants over the weights."""
+    """What a ``CompiledProgram`` is made of.
+
+    Attributes:
+        constants: the values of the constants, by name (``constant0``, ``constant1``, …).
+        terms: for each constant, the term over weights that it was computed from.
+    """
 
     parameters: tuple[Parameter, ...]
     steps: tuple[Step, ...]
@@ -44,15 +54,18 @@ def assemble(
     own: bool = True,
     device: torch.device | None = None,
 ) -> Assembly:
-    """Builds the kernels of a plan over evaluated constants.
+    """Build the kernels of a plan over the evaluated constants.
 
     Args:
-        opaque: what runs the ``Opaque`` operators of constants.
-        device: that holds the constants.
-        own: no constant shares memory with a weight; else those that are weights as they stand do.
+        constant_limit_bytes: the largest size that all constants together may have.
+        opaque: for each ``Opaque`` operator in a constant's term, the function that runs it.
+        own: whether every constant gets memory of its own. If not, a constant that is a weight
+            without any change shares the weight's memory.
+        device: the device that is to hold the constants; None leaves them on the CPU.
 
     Raises:
-        LoweringError: a kernel that was chosen doesn't build, or the constants are too large.
+        LoweringError: a kernel of the plan doesn't build, or the constants are larger than the
+            limit.
     """
     wanted = [ref for step in plan.steps for ref in step.constants.values()]
     wanted += [ref for ref, _ in plan.outputs if ref.constant]
@@ -96,7 +109,8 @@ def assemble(
 
 
 def build_s(plan: Plan) -> float:
-    """About how long assembling takes: generated kernels are compiled."""
+    """Estimate how many seconds ``assemble`` takes: compiling the plan's generated kernels, and
+    importing TVM if that hasn't happened yet."""
     generated = sum(kernel.generated for kernel in plan.kernels())
     if not generated:
         return 0.0

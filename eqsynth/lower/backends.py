@@ -1,6 +1,10 @@
-"""The backends of a target, where its programs run, and timing kernels.
+"""The backends of each target, the place where its programs run, and the timing of kernels.
 
-Not here: the process in which they are timed (``measurer.py``).
+Example: ``backends_of(target)`` gives oneDNN, TVM, torch and the engines for the CPU;
+``time_kernels(kernels, threads)`` builds kernels and times each on random data.
+
+Not here: the process in which kernels are timed (``measurer.py``), what a backend's kernels
+compute.
 """
 
 from __future__ import annotations
@@ -32,20 +36,22 @@ from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.lower.vendor import OneDnnBackend
 
-# Kernels that are built, and linked, at a time between two looks at the clock: half a second.
+# The number of kernels that are built and linked together: about half a second of work, after which
+# the deadline is looked at again.
 _TOGETHER = 16
 
-# Rounds in which whole programs are timed against each other, calls and seconds of one turn, and
-# the pause before it.
+# For timing whole programs in turns: the number of rounds, the most calls in a timed block, the
+# seconds of one turn, and the pause before each turn.
 _ROUNDS, _BLOCK, _TURN_S, _PAUSE_S = 7, 100, 0.03, 0.01
-# Programs within this factor of the fastest get further rounds, of longer turns and pauses.
+# Programs within this factor of the fastest get further rounds, with longer turns and pauses.
 _NEAR, _LONG_TURN_S, _LONG_PAUSE_S = 1.25, 0.1, 0.05
 
 
 def cpu_backends(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
 ) -> tuple[Backend, ...]:
-    """oneDNN, TVM and torch, and the engines. Which of them runs an operator best, timing says."""
+    """The CPU's backends: oneDNN, TVM, torch, and the engines. Several may offer kernels for one
+    operator; measured times decide between them."""
     own = (OneDnnBackend(), TvmBackend(), TorchBackend(opaque or {}))
     return *own, *(RegionBackend(engine, opaque) for engine in ENGINES.values())
 
@@ -53,10 +59,11 @@ def cpu_backends(
 def backends_of(
     target: Target, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None
 ) -> tuple[Backend, ...]:
-    """All backends of a target, for kernels that run here.
+    """All backends of a target, with kernels that run on this machine.
 
     Args:
-        opaque: what runs the ``Opaque`` operators, as they were captured on the host.
+        opaque: for each ``Opaque`` operator, the function that runs it, as it was captured on the
+            CPU.
     """
     if target.name == CPU:
         return cpu_backends(opaque)
@@ -71,10 +78,10 @@ def planning_backends(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
     load: Callable[..., Any] | None = None,
 ) -> tuple[Backend, ...]:
-    """All backends of a device that isn't here.
+    """All backends of a GPU that this machine doesn't have.
 
     Args:
-        load: makes the generated kernels run on this machine; None where nothing is to run.
+        load: makes the generated kernels run on this machine; None if no kernel is to run.
     """
     from eqsynth.lower.cuda import backend
 
@@ -82,7 +89,7 @@ def planning_backends(
 
 
 def place_of(target: Target) -> Place:
-    """Where programs of a target run."""
+    """The place where programs of a target run."""
     if target.name == CPU:
         return Place()
     from eqsynth.lower.cuda import place
@@ -91,7 +98,7 @@ def place_of(target: Target) -> Place:
 
 
 def is_here(target: Target) -> bool:
-    """Whether this machine has the device."""
+    """Whether this machine has the target's device."""
     if target.name == CPU:
         return target.device == describe_cpu()
     from eqsynth.lower.cuda import driver, measure
@@ -100,13 +107,14 @@ def is_here(target: Target) -> bool:
 
 
 def target_here(kind: str, again: bool = False) -> Target:
-    """The device of a kind that this machine has, with its peaks, which are measured once.
+    """This machine's device of a kind (the CPU, or a GPU), with its peaks, which are measured once
+    and kept.
 
     Args:
-        again: measure in any case.
+        again: measure the peaks even if they are known.
 
     Raises:
-        LoweringError: there is none.
+        LoweringError: the machine has no such device.
     """
     if kind == CPU:
         return measure_cpu_target(again=again)
@@ -119,14 +127,15 @@ def engines(
     names: Sequence[str] | None = None,
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
 ) -> tuple[Backend, ...]:
-    """The engines of these names; of None, those that ``EQSYNTH_ENGINES`` lists (with commas
-    between), or all if it isn't set. Those that aren't installed are left out.
+    """The engines with these names. For None: the engines that the variable ``EQSYNTH_ENGINES``
+    lists (with commas between), or all engines if it isn't set. Engines that aren't installed are
+    left out.
 
     Args:
-        opaque: what runs the ``Opaque`` operators.
+        opaque: for each ``Opaque`` operator, the function that runs it.
 
     Raises:
-        EqsynthError: there is no engine of a name.
+        EqsynthError: a name is no engine's.
     """
     where = "optimize(engines=…)"
     if names is None:
@@ -146,10 +155,10 @@ def engines(
 
 
 def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
-    """The backend that made a kernel.
+    """The backend that offered a kernel.
 
     Raises:
-        EqsynthError: none did.
+        EqsynthError: no backend has the kernel's name.
     """
     for backend in backends:
         if backend.name == kernel.backend:
@@ -162,8 +171,8 @@ def backend_of(kernel: Kernel, backends: Sequence[Backend]) -> Backend:
 
 
 def random_argument(term: Tensor, layout: Layout, below: int = 2, least: int = 0) -> torch.Tensor:
-    """A value of the term's type, dense in ``layout``: normal floats, integers from ``least`` to
-    ``below``, which isn't one of them."""
+    """A random tensor of the term's type, dense in ``layout``: normal floats, or integers from
+    ``least`` to ``below - 1``."""
     dtype = torch_dtype(term.dtype)
     result = torch.empty_strided(term.shape, strides(term.shape, layout), dtype=dtype)
     if dtype.is_floating_point:
@@ -173,15 +182,17 @@ def random_argument(term: Tensor, layout: Layout, below: int = 2, least: int = 0
 
 Call = Callable[[], object]
 Known = Mapping[Kernel, Mapping[int, torch.Tensor]]
-"""Values of constant arguments, by their numbers; those of other arguments are random."""
+"""For a kernel, the values of some of its arguments by position; the other arguments are random."""
 
 
 def _arguments(kernel: Kernel, known: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-    """Random arguments where they aren't known; positions lie in range.
+    """Arguments for timing a kernel: values that are known, else random ones; positions are in
+    range.
 
-    Weights of a region are as after training. If their deviation were 1, values would grow from
-    operator to operator, until a softmax's smallest results are denormal numbers, with which a
-    product takes many times as long (GPT-2 of 4 layers: 7.8 ms, and 3.8 with its own weights).
+    A random weight of a region is scaled down to about a trained weight's size. With a standard
+    deviation of 1, values would grow from operator to operator until a softmax gave denormal
+    numbers, with which a product takes many times as long (GPT-2 of 4 layers: 7.8 ms, against 3.8
+    with its own weights).
     """
     bounds = positions([kernel.term])
     layouts = zip(args_of(kernel.term), kernel.inputs, strict=True)
@@ -195,10 +206,11 @@ def _arguments(kernel: Kernel, known: Mapping[int, torch.Tensor]) -> list[torch.
 
 
 def random_inputs(program: Program, least: int = 0) -> tuple[torch.Tensor, ...]:
-    """Random inputs of a program; where positions are computed, integers are small.
+    """Random inputs of a program. Inputs that are positions in a table are drawn in its range;
+    where the program computes positions from other integers, all integers are drawn small enough.
 
     Args:
-        least: of the integers that are no positions.
+        least: the smallest value of an integer that isn't a position.
     """
     bounds = positions(program.terms())
     computed = [count for term, count in bounds.items() if not isinstance(term, Input)]
@@ -221,17 +233,21 @@ def time_kernels(
     target: Target | None = None,
     opaque: Mapping[str, Data] | None = None,
 ) -> list[tuple[int, Timing | None]]:
-    """Builds and times kernels, on random data but for what is known; a task of the worker.
+    """Build and time kernels; a task of the measuring worker.
 
     Args:
-        alone: kernels that are whole programs, and are called in a row.
-        far: the caches that weights are to be out of when a kernel is called (``Target.far``).
-        target: whose kernels they are; None for this CPU.
+        until: once the monotonic clock (one for all processes) has passed this, nothing more is
+            begun.
+        known: values of arguments; all other arguments are random.
+        far: the number of cache levels that a kernel's weights are to be out of when it is called,
+            as they are in the program (``Target.far``).
+        alone: kernels that are whole programs; they are called without other steps in between.
+        target: the kernels' target; None for this CPU.
         opaque: plain calls of torch that run ``Opaque`` operators, as data.
-        until: when the monotonic clock (one for all processes) says so, nothing more is begun.
 
     Returns:
-        Times by the kernels' positions, None for one that failed; only those that were reached.
+        Pairs of a kernel's position and its time (None if the kernel failed), for the kernels that
+            were reached.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)  # the same data, whatever the worker ran before
@@ -260,6 +276,7 @@ def time_kernels(
 def _of(
     target: Target | None, opaque: Mapping[str, Data] | None = None
 ) -> tuple[tuple[Backend, ...], Place]:
+    """The backends and the place of a target; None is this CPU."""
     calls = calls_from_data(opaque or {})
     if target is None:
         return cpu_backends(calls), Place()
@@ -267,32 +284,32 @@ def _of(
 
 
 def load_libraries() -> None:
-    """What building and timing kernels needs, loaded; a task of the measuring worker."""
+    """Import the libraries that building and timing need; a task of the measuring worker."""
     import tvm  # noqa: F401
 
 
-# Kernels that were built before it was known whether they will be timed, and what they are called
-# with.
+# Kernels that ``prepare_kernels`` has built and that may be timed later, with their arguments.
 _prepared: dict[Kernel, tuple[Runner | None, list[torch.Tensor]]] = {}
 
 
-# Whole programs that were timed, until they are timed in turns.
+# Calls of whole programs that were timed one by one, kept until they are timed in turns.
 _whole: dict[Kernel, Call] = {}
 
 
 def time_in_turns(
     kernels: Sequence[Kernel], threads: int, limit_s: float, target: Target | None = None
 ) -> list[Timing | None]:
-    """Whole programs against each other; a task of the measuring worker that has timed them, and
-    that keeps them no longer. None for one that it hasn't.
+    """Time whole programs against each other, in turns; a task of the measuring worker that has
+    timed each of them before. The result is None for a program that it hasn't timed. The worker
+    drops the programs afterwards.
 
-    Where the machine is shared, all that runs takes twice as long for seconds and then doesn't: of
-    programs that were timed one after the other, that decides which looks faster.
+    On a shared machine everything takes twice as long for some seconds, and then doesn't. If
+    programs are timed one after the other, this decides which looks faster.
 
-    A turn begins with sleeping threads and with the weights of others in the caches: of a program
-    of 2.5 ms, a tenth of a short turn. So those that came near to the best have long turns, too.
-    (BERT of 4 layers, lower quartiles of two runs: OpenVINO 2.55 ms in turns of 0.03 s, 2.38 in
-    turns of 0.1 s; Inductor 2.60 and 2.36.)
+    A turn begins with sleeping threads and with the other programs' weights in the caches, which
+    costs a program of 2.5 ms a tenth of a short turn. So programs that come near the best get long
+    turns, too. (BERT of 4 layers, lower quartiles of two runs: OpenVINO 2.55 ms in turns of 0.03 s,
+    2.38 in turns of 0.1 s; Inductor 2.60 and 2.36.)
     """
     torch.set_num_threads(threads)
     _, place = _of(target)
@@ -320,8 +337,8 @@ def prepare_kernels(
     target: Target | None = None,
     opaque: Mapping[str, Data] | None = None,
 ) -> None:
-    """Builds kernels that take long to build; a task of the measuring worker, which keeps them
-    until they are timed or others are prepared."""
+    """Build kernels that take long to build; a task of the measuring worker, which keeps them until
+    they are timed or until it prepares others."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _prepared.clear()
@@ -341,7 +358,8 @@ def _time_together(
     alone: Collection[Kernel],
     place: Place,
 ) -> Iterator[Timing | None]:
-    """Times of kernels that are built at once, up to the deadline."""
+    """The times of kernels that are built together, up to the deadline; None for a kernel that
+    fails."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
     rest = [kernel for kernel in kernels if kernel not in known]
     known |= dict(zip(rest, built(backend, rest, values, place), strict=True))
@@ -364,7 +382,8 @@ def _time_together(
 def built(
     backend: Backend, kernels: Sequence[Kernel], known: Known, place: Place | None = None
 ) -> list[tuple[Runner | None, list[torch.Tensor]]]:
-    """Runners, and data to call them with."""
+    """For each kernel its runner (None if it doesn't build), and arguments to call the runner
+    with."""
     place = place or Place()
     arguments = [place.to(_arguments(kernel, known.get(kernel, {}))) for kernel in kernels]
     packed = [
@@ -378,8 +397,9 @@ def built(
 
 
 def steady(call: Call, until: float, between: Call | None, clock: Clock = wall_s) -> Timing:
-    """A timing, the best of three where runs scatter: another busy process makes threads wait for
-    each other for milliseconds, and never makes a kernel faster."""
+    """Time a call. If the samples scatter, time it up to twice more and return the best timing:
+    another busy process makes threads wait for each other for milliseconds, and never makes a
+    kernel faster."""
     best = time_one(call, until=until, between=between, clock=clock)
     for _ in range(2):
         if best.q3_s < 1.5 * best.q1_s or time.monotonic() >= until:

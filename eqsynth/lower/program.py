@@ -1,7 +1,12 @@
-"""A compiled program: straight-line Python over kernels, as a ``torch.nn.Module``.
+"""A compiled program: kernels that are called one after the other, as a ``torch.nn.Module``.
 
-Not here: the steps and the code that runs them (``steps.py``), how a user's arguments become inputs
-(``calling.py``), files (``bundle.py``), how constants are made (``weights.py``).
+Example: ``program = CompiledProgram(inputs, steps, outputs, calling)``; then ``program(x)`` binds
+the arguments, checks them, runs the steps and rebuilds the result's structure. Where nothing faster
+was found, ``CompiledProgram.from_module(original)`` calls the original module.
+
+Not here: the steps and the code that runs them (``steps.py``), how a user's arguments become the
+program's inputs (``calling.py``), saving and loading (``bundle.py``), how constants are computed
+from weights (``weights.py``).
 """
 
 from __future__ import annotations
@@ -37,34 +42,37 @@ from eqsynth.lower.weights import Recipe, State, Watch, storages
 
 
 class CompiledProgram(torch.nn.Module):
-    """A program that was lowered. Call it as the module that it was made from.
+    """A program that was lowered. It is called as the module that it was made from.
 
-    Constants are buffers that don't appear in ``state_dict``; there are no parameters, no
-    gradients (``backward`` through a result raises), and no difference between training and
-    evaluation. Constants are the program's own, so that changes of the module don't reach it
-    before ``refresh``; with ``own_constants=False`` those that are weights as they stand are
-    shared with the module, and a call after a weight has changed raises. Where the original was
-    kept, it is called as it is, and such a call raises too. Buffers that the module changes when it
-    is called stay the module's: the program changes them.
+    Constants are buffers that don't appear in ``state_dict``. There are no parameters and no
+    gradients (``backward`` through a result raises), and training and evaluation mode are the same.
+    The program owns its constants, so that a change of the module's weights reaches it only through
+    ``refresh``. With ``own_constants=False`` a constant that is a weight without any change shares
+    the module's memory, and a call after such a weight has changed raises ``WeightError``. Where
+    the original was kept, it is called with its own weights, and a call after one has changed
+    raises, too. Buffers that the module changes when it is called stay the module's: the program
+    writes into the same tensors.
 
-    A result that is an argument, or the same tensor as another result, is so here too. Other
-    results share no memory with arguments, weights or each other, though a view of an argument
-    would do so where the module is called.
+    If a result of the module is one of its arguments, or the same tensor as another result, so it
+    is here. All other results have memory of their own, also where the module would return a view
+    of an argument.
 
-    Calls may run at once in several threads, but for programs that change buffers of the user's
-    module, as for such modules. ``copy`` and ``pickle`` (``torch.save``) work where ``save`` does.
-    Autocast has no influence. What traces or transforms a call (``torch.export``,
-    ``torch.jit.trace``, ``torch.func``) is refused.
+    Several threads may call a program at once, unless it changes buffers of the module. ``copy``
+    and ``pickle`` (``torch.save``) work where ``save`` does. Autocast has no influence. Calls that
+    are traced or transformed (``torch.export``, ``torch.jit.trace``, ``torch.func``) are refused.
 
     Attributes:
-        report: what the optimizer has to tell.
-        inputs: with the layouts in which they are read.
-        steps: in order of execution.
-        original: what is called instead of steps, where nothing faster was found.
-        examples: makes arguments for the original, of zeros; None if they aren't known.
-        place, device: where it runs, and what holds its tensors.
-        opens: objects that hold tensors are among its arguments or results (``holders.py``).
-        recipe: how the constants are made from the module's weights.
+        report: the optimizer's report.
+        inputs: the inputs, with the layouts in which the kernels read them.
+        steps: the steps, in the order of execution.
+        original: the module or function that is called instead of steps, where nothing faster was
+            found.
+        examples: a function that makes arguments for the original, filled with zeros; None if no
+            example arguments are known.
+        place, device: where the program runs, and the device that holds its tensors.
+        opens: whether objects that hold tensors are among the arguments or results
+            (``holders.py``).
+        recipe: how the constants are computed from the module's weights.
     """
 
     def __init__(
@@ -85,18 +93,19 @@ class CompiledProgram(torch.nn.Module):
     ) -> None:
         """
         Args:
-            outputs: names of the values that come out.
-            constants: values by name; the kernels hold what they need of them, packed.
-            mutations: position of an output -> the buffer that its value is copied to after a run.
-            explanation: what ``explain()`` gives: an object, or a function that makes it.
-            place: where it runs; None for the CPU.
-            recipe: how the constants are made; without it they can't be made anew.
-            backends: those that built the kernels.
-            watch: of the weights with which constants are shared; None if none are.
-            loaded: it comes from a file, so that its first call may show that this is damaged.
+            outputs: the names of the values that the program returns.
+            constants: the constants' values by name; kernels hold their own packed copies.
+            mutations: position of an output -> the buffer that the output is copied to after a run.
+            explanation: the result of ``explain()``: an object, or a function that makes it.
+            place: where the program runs; None for the CPU.
+            recipe: how the constants are computed; without it ``refresh`` is refused.
+            backends: the backends that built the kernels; ``refresh`` builds with them again.
+            watch: the watch over weights that constants share memory with; None if none do.
+            loaded: whether the program comes from a file, so that the first call may show that the
+                file is damaged.
 
         Raises:
-            LoweringError: a step reads what isn't computed before it.
+            LoweringError: a step reads a value that isn't computed before it.
         """
         super().__init__()
         self.inputs, self.steps, self.outputs = tuple(inputs), tuple(steps), tuple(outputs)
@@ -116,6 +125,7 @@ class CompiledProgram(torch.nn.Module):
         super().train(False)
 
     def _hold(self, constants: Mapping[str, torch.Tensor]) -> None:
+        """Take these constants, and register them as buffers."""
         self.constants = {name: value.detach() for name, value in constants.items()}
         for position, value in enumerate(self.constants.values()):
             self.register_buffer(f"constant_{position}", value, persistent=False)
@@ -130,12 +140,13 @@ class CompiledProgram(torch.nn.Module):
         loaded: bool = False,
         plain: Callable[[], CompiledProgram] | None = None,
     ) -> CompiledProgram:
-        """The original itself, where nothing faster was found: called as it is.
+        """Make a program that calls the original, for the case that nothing faster was found.
 
         Args:
-            examples: arguments that it takes, by position and by name; of tensors no more than
-                shapes and dtypes is kept. Without them the program can't be saved.
-            plain: makes the same program of the operators that it was captured as.
+            examples: arguments that the original takes, by position and by name; only shapes and
+                dtypes of their tensors are kept. Without them the program can't be saved.
+            plain: a function that makes the same program from the operators that it was captured
+                as.
         """
         program = cls((), (), (), AsItIs(), report=report, explanation=explanation, loaded=loaded)
         program.examples = None if examples is None else torch_modes.zeros_like(examples)
@@ -144,12 +155,13 @@ class CompiledProgram(torch.nn.Module):
         return program
 
     def _call_as_it_is(self, original: Callable[..., Any]) -> None:
-        # Not a submodule: neither its parameters nor its mode are the program's business.
+        # Not a submodule: the program has no parameters, and must not switch the module's mode.
         self.__dict__["original"] = original
         if isinstance(original, torch.nn.Module):
-            # Once: a walk over a large module takes longer than a small one takes to run.
+            # Collected once: a walk over a large module's tensors takes longer than a call of a
+            # small module.
             self._owned = storages((*original.parameters(), *original.buffers()))
-            # The programs of several graphs look at the weights themselves, and take new ones.
+            # The programs of several graphs watch their weights themselves, and refresh.
             several = isinstance(original, Graphs)
             self._watch = None if several else Watch.of_parameters(original)
 
@@ -161,11 +173,12 @@ class CompiledProgram(torch.nn.Module):
         return super().__call__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs for these arguments, computed without gradients.
+        """Compute the outputs for these arguments, without gradients.
 
         Raises:
-            ShapeError, DtypeError: an argument isn't what the program was compiled for.
-            WeightError: a weight that isn't the program's own has changed.
+            ShapeError, DtypeError: an argument has another shape or dtype than the program was
+                compiled for.
+            WeightError: a weight that the program shares with the module has changed.
             LoweringError: torch traces or transforms the call.
         """
         if not self._untried:
@@ -174,7 +187,7 @@ class CompiledProgram(torch.nn.Module):
             result = self._call(args, kwargs)
         except EqsynthError:
             raise
-        except Exception as error:  # what a damaged file leads to can be anything
+        except Exception as error:  # a damaged file may lead to any exception
             raise LoweringError(
                 what="a program that was loaded from a file can't be run",
                 got=f"{type(error).__name__}: {error}"[:500],
@@ -197,6 +210,8 @@ class CompiledProgram(torch.nn.Module):
         return result
 
     def _computed(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The program's outputs for its inputs; buffers that the program changes are written
+        afterwards."""
         if len(values) != len(self.inputs):
             raise ShapeError(
                 what="the program is called with another number of inputs",
@@ -218,7 +233,8 @@ class CompiledProgram(torch.nn.Module):
         return torch_modes.without_gradients(results, values)
 
     def _refuse_shared(self, values: Sequence[torch.Tensor]) -> None:
-        """A buffer that the program changes is no argument: when it is read would matter."""
+        """Refuse an argument that shares memory with a buffer that the program changes: the result
+        would depend on whether the buffer is read before or after the change."""
         taken = storages(self.mutations.values())
         count = len(values) - len(self.state())
         for value, parameter in zip(values[:count], self.inputs, strict=False):
@@ -235,21 +251,23 @@ class CompiledProgram(torch.nn.Module):
 
     @host_by_default
     def refresh(self, state: State) -> None:
-        """Takes new weights of the same shapes, as after a step of training. Constants are folded
-        and packed again by the plan as it is, without a search: in the time of copying them.
+        """Take new weights of the same shapes, as after a step of training. The constants are
+        computed and packed again for the same plan, without a search; this takes about as long as
+        copying them.
 
-        Weights are found by their names in the module; a weight that was tied when the program was
-        made has to be so still, or to have one value under all its names. Buffers that the program
-        changes are those of the given module from now on.
+        Weights are found by their names in the module. Names that were tied to one weight when the
+        program was made must still be tied, or hold equal values. From now on the program changes
+        the buffers of the given module.
 
         Args:
-            state: the module, another one of its class, or tensors by name such as its
+            state: the module, another module of its class, or tensors by name such as its
                 ``state_dict()``.
 
         Raises:
             WeightError: a weight is missing, or has another shape or dtype, or holds NaN or
-                infinity (and didn't); weights aren't tied any more; or something has changed that
-                the plan relies on (``Recipe.fixed`` and ``settings``). The program is as it was.
+                infinity where it didn't before; tied weights differ; or a value that the plan
+                relies on has changed (``Recipe.fixed`` and ``settings``). The program then stays
+                as it was.
         """
         if self.original is not None:
             self._refresh_original(state)
@@ -299,13 +317,16 @@ class CompiledProgram(torch.nn.Module):
                 hint="give the module, not its state_dict",
             )
         self._call_as_it_is(state)
-        self._plain = None  # which has the old weights
+        self._plain = None  # that program would have the old weights
 
     def state(self) -> tuple[torch.Tensor, ...]:
-        """The buffers that are read after the arguments of a call, and written back."""
+        """The buffers of the module that the program reads as inputs after the call's arguments,
+        and writes back."""
         return getattr(self.calling, "buffers", ())
 
     def _bind_state(self, buffers: Sequence[torch.Tensor]) -> None:
+        """Read and write these buffers in place of the current ones; an empty sequence changes
+        nothing."""
         old = {id(x): n for n, x in enumerate(self.state())}
         calling: Any = self.calling
         if buffers:
@@ -314,7 +335,8 @@ class CompiledProgram(torch.nn.Module):
             self.mutations = {k: buffers[old[id(x)]] for k, x in self.mutations.items()}
 
     def constant_bytes(self) -> int:
-        """Bytes of the constants that the program holds for itself, packed copies among them."""
+        """The bytes of the constants that the program holds for itself, packed copies included,
+        memory shared with the module's weights excluded."""
         shared = self._watch.storages() if self._watch is not None else frozenset()
         distinct: dict[int, int] = {}
         packed = (x for step in self.steps for x in held(step.runner))
@@ -336,8 +358,8 @@ class CompiledProgram(torch.nn.Module):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledProgram:
-        """With buffers, report and original of its own. Constants and kernels, which nobody
-        changes, are shared."""
+        """A copy with its own buffers, report and original. Constants and kernels are shared, since
+        nobody changes them."""
         made = self.__copy__()
         memo[id(self)] = made
         made.report = copy.deepcopy(self.report, memo)
@@ -347,30 +369,33 @@ class CompiledProgram(torch.nn.Module):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """A pickle of a program is the file that ``save`` would write."""
+        """Pickle the program as the bytes of the file that ``save`` would write."""
         from eqsynth.lower import bundle
 
         return bundle.loads, (bundle.dumps(self),)
 
     def _compile(self) -> None:
+        """Write and compile the code of the steps, and prepare the short way for calls like an
+        earlier one (``alike.py``)."""
         given = self.inputs, self.steps, self.outputs, self.constants, self.device
         run, self.source = straight_line(*given)
         self._run, self._alike = self.place.recorded(run), cast("Alike | None", None)
         alone, result = self._calls.result()
-        # Weights that are watched, buffers and devices are looked at in each call.
+        # The short way skips the checks of watched weights, of buffers and of devices, so a program
+        # that needs one of these doesn't have it.
         if alone and not self.mutations and self._watch is None and self.device == HOST:
             self._alike = Alike(run, list(map(as_read, self.inputs)), result)
 
     @host_by_default
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Writes the program, as it was chosen, to an ONNX file (opset 20) that passes its checker.
+        """Write the program that was chosen to an ONNX file (opset 20) that passes ONNX's checker.
 
-        Inputs have their names here, outputs are ``output0``, ``output1``, … Where the original
-        stayed it is written operator by operator. Where torch raises (x // 0, a position out of
-        range) the file gives 0, or what its runtime does.
+        Inputs keep their names, outputs are ``output0``, ``output1``, …. If the original was kept,
+        the file holds the operators that it was captured as. Where torch raises (x // 0, a position
+        out of range) the file gives 0, or whatever its runtime gives.
 
         Raises:
-            UnsupportedOperatorError: ONNX has no such operator; it is named, with its place.
+            UnsupportedOperatorError: ONNX has no such operator; the error names it and its place.
             LoweringError: the program changes buffers, or is an original that wasn't captured.
             EqsynthError: the package ``onnx`` isn't installed.
         """
@@ -380,21 +405,22 @@ class CompiledProgram(torch.nn.Module):
 
     @host_by_default
     def to_exported(self) -> torch.export.ExportedProgram:
-        """The program, as it was chosen, by operators of torch: an ``ExportedProgram`` that needs
-        torch alone and is called as the module was. It is held against this one on random inputs.
-        How fast it is is torch's business: generated kernels don't go with it.
+        """The program that was chosen as an ``ExportedProgram``: operators of torch only, called as
+        the module was. Its results are compared with this program's on random inputs. Generated
+        kernels don't go with it, so its speed is torch's.
 
         Raises:
-            LoweringError: the program changes buffers, or takes objects that hold tensors, or is
-                an original that wasn't captured, or torch can't trace it.
-            EquivalenceError: what torch makes of it differs.
+            LoweringError: the program changes buffers, or takes objects that hold tensors, or is an
+                original that wasn't captured, or torch can't trace it.
+            EquivalenceError: the results of the ``ExportedProgram`` differ.
         """
         from eqsynth.lower.exported import exported
 
         return exported(self._steps())
 
     def _steps(self) -> CompiledProgram:
-        """The program of steps: where the original stayed, that of its operators, if known."""
+        """The program as steps: this one, or, if the original was kept, the program of its captured
+        operators where that is known."""
         if self._watch is not None:
             self._watch.check()
         return self if self.original is None or self._plain is None else self._plain()
@@ -403,11 +429,12 @@ class CompiledProgram(torch.nn.Module):
         """Why the program is equal to the original.
 
         Args:
-            form: ``summary``: a headline for each region that was changed, and what its steps
-                changed. ``full``: every step, with the whole of what it was applied to, as text.
+            form: ``summary``: a headline for each region that was changed, and what each step
+                changed in it. ``full``: every step with the whole program that it was applied to,
+                as text.
 
         Raises:
-            EqsynthError: no such form.
+            EqsynthError: there is no such form.
         """
         if form not in ("summary", "full"):
             raise EqsynthError(
@@ -420,10 +447,13 @@ class CompiledProgram(torch.nn.Module):
         return getattr(found, "full", found) if form == "full" else found
 
     def train(self, mode: bool = True) -> CompiledProgram:
-        """Nothing: the program is what was optimized, in evaluation mode."""
+        """Do nothing, and return the program: it was optimized in evaluation mode and stays in
+        it."""
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> CompiledProgram:
+        """Refuse ``to``, ``half``, ``cuda`` and the like, unless the dtypes and the device stay the
+        same."""
         probe = torch.zeros(1, device=self.device)
         result = fn(probe)
         if (result.device, result.dtype) != (probe.device, probe.dtype):

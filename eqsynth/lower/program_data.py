@@ -1,6 +1,9 @@
-"""Programs as plain data and arrays, and back.
+"""A program as plain data and arrays (``to_parts``), and back (``from_parts``).
 
-Not here: the file they are in (``bundle.py``), how fields are checked (``manifest.py``).
+Terms, kernels, steps and the calling convention become JSON; a tensor is replaced by its position
+in a list of arrays: ``["constant0", 3]`` is the constant whose value is ``arrays[3]``.
+
+Not here: the file that holds the data (``bundle.py``), how fields are checked (``manifest.py``).
 """
 
 from __future__ import annotations
@@ -49,8 +52,14 @@ Data = Any
 
 @dataclass(frozen=True)
 class Parts:
-    """What a file holds: the program as JSON, the arrays that it refers to by their positions, the
-    code of generated kernels, and what that runs on."""
+    """The contents of a file.
+
+    Attributes:
+        program: the program as JSON data.
+        tensors: the arrays that the data refers to by position.
+        library: the code of the generated kernels.
+        machine: the kind of machine that this code runs on.
+    """
 
     program: Data
     tensors: list[torch.Tensor]
@@ -59,10 +68,10 @@ class Parts:
 
 
 class _Arrays(list[torch.Tensor]):
-    """Arrays in a row, each once."""
+    """A list of arrays in which each array stands once."""
 
     def keep(self, value: torch.Tensor) -> int:
-        """The position of an array, which is added if it isn't there."""
+        """The position of an array in the list; the array is appended if it isn't there."""
         found = next((n for n, known in enumerate(self) if known is value), None)
         if found is None:
             found = len(self)
@@ -74,9 +83,10 @@ class _Arrays(list[torch.Tensor]):
 
 
 def to_parts(program: CompiledProgram) -> Parts:
-    """
+    """The contents of the file that holds a program.
+
     Raises:
-        LoweringError: the program has parts that are no plain data.
+        LoweringError: a part of the program isn't plain data, such as a Python function.
     """
     explained = program.explain()
     told = {
@@ -122,7 +132,7 @@ def to_parts(program: CompiledProgram) -> Parts:
 
 
 def _opaque(program: CompiledProgram, constants: Sequence[Tensor]) -> dict[str, TorchCall]:
-    """The calls of torch that are in steps and constants, by their names."""
+    """The calls of torch that the steps and constants of a program contain, by their names."""
     known = program.recipe.opaque if program.recipe is not None else {}
     places: dict[Tensor, str] = {}
     for step in program.steps:
@@ -194,7 +204,8 @@ def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
 
 
 class Text(str):
-    """An explanation that was saved: its summary, and in full."""
+    """The explanation of a program that was loaded: the text of its summary, and ``full``, the text
+    in full."""
 
     full: str
 
@@ -211,10 +222,11 @@ def _told(data: Data) -> Text:
 
 
 def from_parts(parts: Parts, recompile: bool = False) -> CompiledProgram:
-    """The inverse of :func:`to_parts`. What is malformed raises one of Python's own errors.
+    """Make the program again: the inverse of :func:`to_parts`. Malformed data raises one of
+    Python's own errors.
 
     Args:
-        recompile: generated kernels are built again, and not taken from the library.
+        recompile: build the generated kernels again instead of loading them from the library.
 
     Raises:
         LoweringError: a kernel can't be built here.
@@ -315,7 +327,7 @@ def _named_array(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, torch
 
 def _named_call(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, TorchCall]:
     name, call = row(data, 2)
-    # As many arguments as the term has, which is checked when it is called.
+    # The largest number of arguments; that it is the term's number is checked at the first call.
     made = call_from_data(call, arrays, 1 << 16)
     if repr(made) != text(name):
         raise ValueError(f"{name[:100]} is another call")
@@ -323,7 +335,8 @@ def _named_call(data: Data, arrays: Sequence[torch.Tensor]) -> tuple[str, TorchC
 
 
 def _entries(kernels: Data) -> dict[Kernel, Data]:
-    """What the library has of kernels that are made for their terms."""
+    """For each generated kernel, its entry: what the carrier needs to find its code in the
+    library."""
     return {
         kernel_from_data({k: v for k, v in data.items() if k != "entry"}): data["entry"]
         for data in kernels
@@ -332,8 +345,8 @@ def _entries(kernels: Data) -> dict[Kernel, Data]:
 
 
 def _kernel(data: Data, generated: str, offered: Mapping[str, Callable[..., Any]]) -> Kernel:
-    """A kernel that its backend has; of the one that generates kernels any, since the library has
-    its code."""
+    """Read a kernel, and check that its backend offers it. A generated kernel may be any kernel of
+    the generating backend, since the library has its code."""
     names = ("args", "term", "constants", "implementation", "inputs", "output", "schedule")
     plain = dict(zip((*names, "entry"), fields(data, (*names, "entry")), strict=True))
     text(plain["implementation"])
@@ -347,7 +360,8 @@ def _kernel(data: Data, generated: str, offered: Mapping[str, Callable[..., Any]
 
 
 def _of_this_version(kernel: Kernel) -> Kernel:
-    """A region's kernel as the engine that is installed here has it: it is compiled again.
+    """The region's kernel with the version of the engine that is installed here; the engine
+    compiles it again.
 
     Raises:
         LoweringError: the engine isn't installed.

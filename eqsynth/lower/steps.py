@@ -1,6 +1,16 @@
-"""The steps of a program: kernels over named values, and the code that runs them.
+"""The steps of a program, and the Python code that runs them.
 
-Not here: the program as a module (``program.py``), what a kernel does (the backends).
+A step is one kernel applied to named values. ``straight_line`` writes all steps as one function:
+
+    def run(x0, checked=False):
+        if not checked:
+            if x0.shape != shape0 ...: wrong(x0, input0, device)
+        t0_0 = k0(x0)
+        t1_0 = k1(t0_0)
+        del t0_0
+        return [t1_0]
+
+Not here: the program as a module (``program.py``), how a kernel computes its result (the backends).
 """
 
 from __future__ import annotations
@@ -34,26 +44,31 @@ from eqsynth.lower.workspace import Value, Workspaces
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input, and the layout in which the program's first kernels read it."""
+    """An input of the program, and the layout in which the program's kernels read it."""
 
     input: Input
     layout: Layout
 
 
 def as_read(parameter: Parameter) -> tuple[int, ...] | None:
-    """The strides in which kernels read an input; None where users have others as a rule."""
+    """The strides in which the kernels read an input if its layout is contiguous, else None.
+
+    ``Alike`` compares a call's arguments with these strides. Users pass contiguous tensors as a
+    rule, so an input with another layout is laid out in each call, and its strides aren't compared.
+    """
     shape, layout = parameter.input.type.shape, parameter.layout
     return strides(shape, layout) if layout == contiguous(len(shape)) else None
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel applied to values.
+    """One kernel applied to named values.
 
     Attributes:
-        name: of the value that it computes.
-        args: names of values (inputs, constants, earlier steps), in the order of ``args_of``.
-        label: the operator's place in the user's model, for people.
+        name: the name of the value that the step computes.
+        args: the names of the values that it reads (inputs, constants, results of earlier steps),
+            in the order of ``args_of``.
+        label: the operator's place in the user's model, for listings and messages.
     """
 
     name: str
@@ -64,14 +79,15 @@ class Step:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """``name``, and ``name.1``, ``name.2``, … for the further outputs of a region."""
+        """The names of the step's results: ``name``, and for a region with several outputs also
+        ``name.1``, ``name.2``, …."""
         term = self.kernel.term
         more = len(term.outputs) if isinstance(term, Region) else 1
         return (self.name, *(f"{self.name}.{k}" for k in range(1, more)))
 
 
 def packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The constants that a step takes, by their positions among its arguments."""
+    """The constants among a step's arguments, by their positions among these."""
     known = enumerate(step.kernel.constants)
     return {n: constants[step.args[n]] for n, constant in known if constant}
 
@@ -79,11 +95,12 @@ def packed(step: Step, constants: Mapping[str, torch.Tensor]) -> dict[int, torch
 def build_kernels(
     jobs: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]], backends: Sequence[Backend]
 ) -> list[Runner]:
-    """Runners of kernels over their constants. Each backend builds its kernels together.
+    """Build a runner for each job, which is a kernel and its constant arguments by position. Each
+    backend builds all of its kernels in one call.
 
-    A constant is laid out once for all kernels that take it so, and steps that are equal have one
-    runner: where ten steps of a loop had a packed copy of a weight each, they read 40 MB that
-    don't fit into a cache, and not 4 MB that do.
+    Kernels that read the same constant in the same layout share one copy, and equal jobs share one
+    runner. Ten steps of a loop that read one weight of 4 MB then read these 4 MB, which fit into a
+    cache, instead of ten packed copies (40 MB).
 
     Raises:
         LoweringError: a kernel doesn't build.
@@ -122,7 +139,8 @@ def _laid_out(
     constants: Mapping[int, torch.Tensor],
     known: dict[tuple[int, Layout], torch.Tensor],
 ) -> dict[int, torch.Tensor]:
-    """The constants as the kernel takes them; ``known`` has those that were laid out before."""
+    """The constants in the layouts that the kernel reads. ``known`` holds the constants that were
+    laid out before, and gets the new ones."""
     args, found = args_of(kernel.term), dict[int, torch.Tensor]()
     for n, value in constants.items():
         key = id(value), kernel.inputs[n]
@@ -142,12 +160,15 @@ def straight_line(
     constants: Mapping[str, torch.Tensor],
     device: torch.device,
 ) -> tuple[Callable[..., list[torch.Tensor]], str]:
-    """One Python function, and its source: checks of the inputs (unless the argument after them
-    says that they are as they have to be, but for strides where ``as_read`` has none),
-    then a call a step; values die at their last use.
+    """Write the program as one Python function; return the function and its source.
+
+    The function checks the inputs, brings them into the layouts of ``inputs``, calls one kernel
+    after the other, and deletes each value after its last use. With ``checked=True`` it skips the
+    checks of type, shape, dtype and device; an input for which ``as_read`` gives None is still laid
+    out.
 
     Raises:
-        LoweringError: a step reads what isn't computed before it.
+        LoweringError: a step reads a value that isn't computed before it.
     """
     names: dict[str, str] = {}
     scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
@@ -185,7 +206,7 @@ def straight_line(
         elif step.name in last_use or step.name in kept:
             body.append(f"t{position}_0 = {view.code(used[0])}")
         else:
-            made = {}  # only views of it are read, and these are taken of its source
+            made = {}  # all its readers are views, which are made from its source instead
         dying = {arg for arg in args if last_use[arg] == position} - kept
         dying |= {name for name in made if name not in last_use and name not in kept}
         if dying - inside.keys():
@@ -212,8 +233,12 @@ def straight_line(
 
 
 def _between(steps: Sequence[Step], outputs: Sequence[str]) -> dict[str, Value]:
-    """The values that lie in the program's workspace: their kernels write where they are told to,
-    no result is the same memory, and no function of the user's sees them, which may keep them."""
+    """The values that may lie in the program's workspace, memory that is used again in each call.
+
+    A value qualifies if its kernel writes into memory that the caller passes, if no output of the
+    program is this value or a view of it, and if no opaque kernel (a function of the user's, which
+    might keep its argument) reads it.
+    """
     origin = _origins(steps)
     last = {origin.get(arg, arg): k for k, step in enumerate(steps) for arg in step.args}
     seen = {origin.get(name, name) for name in outputs}
@@ -226,7 +251,8 @@ def _between(steps: Sequence[Step], outputs: Sequence[str]) -> dict[str, Value]:
 
 
 def _origins(steps: Sequence[Step]) -> dict[str, str]:
-    """The values that are views, and what they are views of."""
+    """For each step that is a view, the value that it is a view of; a view of a view belongs to the
+    first value."""
     found: dict[str, str] = {}
     for step in steps:
         if step.kernel.implementation == VIEW:
@@ -237,8 +263,11 @@ def _origins(steps: Sequence[Step]) -> dict[str, str]:
 def _writing(
     position: int, how: Writing, given: Sequence[str], placed: set[str], scope: dict[str, Any]
 ) -> list[str]:
-    """The call of a kernel that writes its result where it lies. TVM takes a tensor of its own in
-    half the time of one of torch's."""
+    """The line that calls a kernel which writes its result into a given tensor: ``f3(t1_0, t3_0)``.
+
+    A value in the workspace is passed as TVM's own tensor object (``dt1_0``): TVM takes one of
+    these in half the time that it takes for a tensor of torch.
+    """
     scope[f"f{position}"] = how.function
     args = []
     for n, arg in enumerate(how.args):
@@ -252,13 +281,15 @@ def _writing(
 
 
 def _fresh(position: int, how: Writing, scope: dict[str, Any]) -> str:
+    """The line that makes the tensor for a result outside of the workspace: ``t3_0 = fresh3()``."""
     scope[f"fresh{position}"] = Results(how.shape, how.strides, how.dtype).take
     return f"t{position}_0 = fresh{position}()"
 
 
 @dataclass(frozen=True)
 class _View:
-    """A view of a value that is dense: its sizes and strides, and its offset into the value."""
+    """A view of a dense value: its sizes, its strides, and its offset into the value in
+    elements."""
 
     source: str
     shape: tuple[int, ...]
@@ -266,23 +297,24 @@ class _View:
     offset: int
 
     def code(self, source: str) -> str:
-        """Makes the view by one call. A value may begin anywhere in its storage, as a user's input
-        and an engine's result do."""
+        """The expression that makes the view in one call. The value's own storage offset is added,
+        since an input of the user's or an engine's result may begin anywhere in its storage."""
         begin = f"{source}.storage_offset()"
         begin = f"{self.offset} + {begin}" if self.offset else begin
         return f"as_strided({source}, {self.shape}, {self.strides}, {begin})"
 
 
 def _views(steps: Sequence[Step]) -> dict[str, _View]:
-    """The steps that only view a value, by name, each as one view of what a kernel has computed.
+    """The steps that only view a value, by name, each as one view of a value that a kernel
+    computed.
 
-    slice -> reshape, of the gates of an LSTM: two calls of torch through Python, 5 us in their
-    place; one view, 1 us.
+    Example: slice -> reshape, as of the gates of an LSTM, are two calls of torch that take 5 us; as
+    one ``as_strided`` of the kernel's result they take 1 us.
     """
     found: dict[str, _View] = {}
     for step in steps:
         kernel = step.kernel
-        # A scope that only views stays a step: it isn't known which of torch's views it runs as.
+        # A scope that is a view isn't merged: it isn't known which of torch's views it runs as.
         known = isinstance(kernel.term, Op) and not any(kernel.constants)
         if kernel.implementation == VIEW and known:
             assert isinstance(kernel.term, Op)
@@ -300,6 +332,7 @@ def _views(steps: Sequence[Step]) -> dict[str, _View]:
 def _check(
     position: int, parameter: Parameter, device: torch.device, scope: dict[str, Any]
 ) -> list[str]:
+    """The lines that check type, shape, dtype, device and torch layout of one input."""
     kind, x = parameter.input.type, f"x{position}"
     scope |= {
         f"input{position}": parameter.input,
@@ -317,6 +350,8 @@ def _check(
 
 
 def _lay_out(position: int) -> str:
+    """The line that copies an input into the layout that the kernels read, unless it lies so
+    already."""
     x = f"x{position}"
     return (
         f"if {x}.stride() != strides{position}: "
@@ -325,6 +360,7 @@ def _lay_out(position: int) -> str:
 
 
 def _local(name: str, names: Mapping[str, str], step: Step) -> str:
+    """The local variable that holds a value; an error if the value isn't computed yet."""
     if name not in names:
         raise LoweringError(
             what="a step reads a value that isn't computed before it",
@@ -343,7 +379,8 @@ def _results(
     constants: Mapping[str, torch.Tensor],
     names: Mapping[str, str],
 ) -> list[str]:
-    """Outputs, copied where the same memory is an input, a constant or an earlier output."""
+    """The expressions of the outputs. An output is cloned if it would share memory with an input, a
+    constant or an earlier output."""
     origin = {name: name for name in names} | _origins(steps)
     taken = {p.input.name for p in inputs} | set(constants)
     results = []
@@ -367,7 +404,7 @@ def _results(
 def listing(
     title: str, inputs: Sequence[Parameter], steps: Sequence[Step], outputs: Sequence[str]
 ) -> str:
-    """A program for people: a line a value."""
+    """The program as text, one line for each value: its name, operator, type, kernel and place."""
     rows = [(p.input.name, "=", "input", f"{p.input.type}{_order(p.layout)}", "") for p in inputs]
     for step in steps:
         term, kernel = step.kernel.term, step.kernel
@@ -392,13 +429,14 @@ def listing(
 
 
 def _order(layout: Layout) -> str:
-    """A layout as text; nothing for a contiguous one."""
+    """The layout as text for a listing; empty for a contiguous layout."""
     if layout == contiguous(len(layout)):
         return ""
     return " channels last" if layout == channels_last(len(layout)) else f" {layout}"
 
 
 def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:
+    """Raise the error that says how an input differs from the program's input."""
     where = f"input {kind.name!r}"
     if tuple(value.shape) != kind.shape:
         raise ShapeError(

@@ -1,9 +1,9 @@
-"""The torch backend: kernels for every operator, view and scope; and how any kernel's function
-becomes a runner.
+"""The torch backend: a kernel of torch for every operator, view, scope and region; and ``route``,
+which makes a runner from any kernel's function.
 
-Lives here: which layouts torch's operators take and give, views that cost nothing, conversions
-between layouts, binding of constants. Not here: what the operators compute (``torch_ops.py``),
-oneDNN's operators (``vendor.py``).
+Also here: which layouts torch's operators take and give, views that cost nothing, copies from one
+layout to another, constants that are bound to a runner. Not here: what each operator computes
+(``torch_ops.py``), oneDNN's operators (``vendor.py``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ VIEW = "torch.view"
 
 
 FUSED_ATTENTION = "torch.attention"
+"""Kernels of this implementation are calls of torch's fused attention (``attention.py``)."""
 
 
 class TorchBackend:
@@ -47,12 +48,13 @@ class TorchBackend:
     def __init__(self, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None) -> None:
         """
         Args:
-            opaque: what runs an ``Opaque`` operator, by its target.
+            opaque: for each ``Opaque`` operator, by its name, the function that runs it.
         """
         self.opaque = dict(opaque or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """Contiguous in and out for every term; further layouts where torch has them for free."""
+        """One kernel with contiguous arguments and result for every term, and further layouts where
+        torch's operator takes or gives them without a copy."""
         args = args_of(term)
         plain = tuple(contiguous(len(arg.shape)) for arg in args)
         if isinstance(term, Op) and term.name == "Opaque":
@@ -89,7 +91,8 @@ class TorchBackend:
 def _region_runner(
     region: Region, constants: Mapping[int, torch.Tensor], opaque: Opaque
 ) -> Runner:
-    """A region's result, or a list of several: contiguous, each with memory of its own."""
+    """A runner that gives a region's result, or a list of its results: contiguous, each with memory
+    of its own."""
     function = region_function(region, opaque)
     varying = [n for n in range(len(region.args)) if n not in constants]
 
@@ -103,7 +106,8 @@ def _region_runner(
 
 
 def separate(results: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The results contiguous, and without memory in common with each other or with others."""
+    """The results made contiguous, and copied where one shares memory with an earlier result or
+    with one of ``others``."""
     taken = {value.untyped_storage()._cdata for value in others}
     own = []
     for result in results:
@@ -116,7 +120,7 @@ def separate(results: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) ->
 
 
 def _may_give_back(term: Tensor) -> bool:
-    """Whether the function may return (a part of) what it was given."""
+    """Whether torch's function for the term may return one of its arguments, or a view of one."""
     if not isinstance(term, Op):
         return True
     if term.name == "Cast" or (term.name.startswith("Reduce") and not term.attrs[0]):
@@ -127,7 +131,7 @@ def _may_give_back(term: Tensor) -> bool:
 def _never_an_argument(
     runner: Runner, constants: tuple[torch.Tensor, ...], *args: torch.Tensor
 ) -> torch.Tensor:
-    """A copy, where the operator gives back (a part of) what it was given."""
+    """Run, and copy the result if it shares memory with an argument or a constant."""
     result = runner(*args)
     storage = result.untyped_storage().data_ptr()
     for arg in (*args, *constants):
@@ -140,11 +144,13 @@ def _never_an_argument(
 
 
 def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+    """The layouts of arguments and result with which torch's operator runs without a copy."""
     args, rank = args_of(term), len(term.shape)
     plain = tuple(contiguous(len(arg.shape)) for arg in args)
     yield plain, contiguous(rank)
     if term.name in ("Matmul", "FusedMatmul", "FusedMatmulAdd") and args == term.args:
-        # Only the matrices: bias and residual are added to what is contiguous.
+        # Only the two matrices have other layouts: bias and residual are added to a contiguous
+        # product.
         for matrices in matmul_layouts(term):
             yield (*matrices, *plain[2:]), contiguous(rank)
     elif term.name.startswith("Reduce") and len(args[0].shape) == 4:
@@ -159,10 +165,10 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
 
 
 def matmul_layouts(term: Op) -> Iterator[tuple[Layout, Layout]]:
-    """Layouts of the two operands that a matrix product takes without moving anything.
+    """The layouts of the two operands that torch multiplies without copying them.
 
-    Either order of rows and columns; and for (b, h, m, k), as attention has them, the heads inside
-    the rows: x in memory order b, m, h, k and w in b, n, h, k.
+    Matrices may be stored by rows or by columns. For operands (b, h, m, k), as attention has them,
+    the heads may also lie inside the rows: x in memory order b, m, h, k and w in b, n, h, k.
     """
     left, right = (matrix_layouts(len(arg.shape)) for arg in term.args[:2])
     if len(left[0]) == len(right[0]) == 4:
@@ -173,8 +179,8 @@ def matmul_layouts(term: Op) -> Iterator[tuple[Layout, Layout]]:
 def layout_of(shape: Shape, steps: Sequence[int]) -> Layout | None:
     """The layout of a tensor with these strides; None if it isn't dense.
 
-    An axis of extent 1 may lie anywhere, so the first of contiguous and channels last that fits is
-    given.
+    The stride of an axis of extent 1 means nothing, so several layouts may fit: contiguous comes
+    first, then channels last.
 
     >>> layout_of((2, 3), (1, 2)), layout_of((2, 3), (4, 1))
     ((1, 0), None)
@@ -184,14 +190,14 @@ def layout_of(shape: Shape, steps: Sequence[int]) -> Layout | None:
     for layout in (contiguous(rank), channels_last(rank) if rank > 2 else by_stride, by_stride):
         if lies_in(shape, steps, layout):
             return layout
-    # Axes of extent 1 have any stride: try without them, and put them outside.
+    # Axes of extent 1 may have any stride: leave them out, and put them outermost.
     long = [axis for axis in by_stride if shape[axis] != 1]
     layout = (*(axis for axis in range(rank) if shape[axis] == 1), *long)
     return layout if lies_in(shape, steps, layout) else None
 
 
 def lies_in(shape: Shape, steps: Sequence[int], layout: Layout) -> bool:
-    """Whether strides are those of a layout, but for axes where strides mean nothing."""
+    """Whether strides are those of a layout; axes of extent 1 may have any stride."""
     if 0 in shape:
         return True
     wanted = strides(shape, layout)
@@ -199,11 +205,11 @@ def lies_in(shape: Shape, steps: Sequence[int], layout: Layout) -> bool:
 
 
 def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
-    """The tensor dense in ``layout``: itself if it is, else a copy.
+    """The tensor dense in ``layout``: itself if it lies so, else a copy.
 
-    An axis of extent 1 may have any stride. It gets the layout's here, (4, 1) by (1, 4) -> (4, 1)
-    by (1, 1): torch's products choose their algorithm by strides, and a program that was saved and
-    loaded would round otherwise.
+    An axis of extent 1 may have any stride; here it gets the layout's: shape (4, 1) with strides
+    (1, 4) -> strides (1, 1). torch's products choose their algorithm by strides, so otherwise a
+    program would round differently after it was saved and loaded.
     """
     wanted = strides(shape, layout)
     if lies_in(shape, value.stride(), layout):
@@ -220,7 +226,8 @@ def _may_view(term: Op) -> bool:
 
 
 def _views(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-    """A view where torch has one that is dense; else, from contiguous, a copy."""
+    """Kernels for an operator that rearranges its one argument: a view from each layout for which
+    torch makes a dense view; from contiguous a copy, if that isn't one of these layouts."""
     (arg,) = args_of(term)
     rank = len(arg.shape)
     found: set[Layout] = set()
@@ -234,13 +241,15 @@ def _views(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
 
 
 def _useful(shape: Shape) -> Iterator[Layout]:
+    """The layouts in which tensors of this shape are commonly kept: matrices by rows or by columns,
+    and channels last."""
     yield from matrix_layouts(len(shape))
     if len(shape) > 2:
         yield channels_last(len(shape))
 
 
 def _images(term: Op, rank: int) -> Iterator[Layout]:
-    """For a permutation: the layouts that become the useful ones."""
+    """For a permutation: the argument's layouts that give the result one of the useful layouts."""
     if term.name == "Permute":
         order: Any = term.attrs[0]
         for layout in _useful(term.shape):
@@ -249,7 +258,7 @@ def _images(term: Op, rank: int) -> Iterator[Layout]:
 
 @lru_cache(maxsize=4096)
 def _view_layout(term: Op, kind: TensorType, layout: Layout) -> Layout | None:
-    """The layout of the view that torch makes of a tensor in ``layout``; None if it copies."""
+    """The layout of the view that torch makes of a tensor in ``layout``; None if torch copies."""
     meta = torch.empty_strided(
         kind.shape, strides(kind.shape, layout), dtype=torch_dtype(kind.dtype), device="meta"
     )
@@ -260,7 +269,8 @@ def _view_layout(term: Op, kind: TensorType, layout: Layout) -> Layout | None:
 
 
 def conversion(kind: TensorType, source: Layout, target: Layout) -> Kernel:
-    """The kernel that copies a tensor from one layout to another (a view where they are one)."""
+    """The kernel that copies a tensor from one layout to another; a view if both are the same in
+    memory."""
     identity = Op("Reshape", (Input("0", kind),), (kind.shape,))
     same = lies_in(kind.shape, strides(kind.shape, source), target)
     return Kernel(identity, (False,), VIEW if same else "torch", (source,), target)
@@ -270,7 +280,7 @@ def conversion(kind: TensorType, source: Layout, target: Layout) -> Kernel:
 
 
 def _laid_out(kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Constants as the kernel takes them; converted once."""
+    """The constants in the layouts that the kernel reads."""
     args = args_of(kernel.term)
     return {
         position: lay_out(value.detach(), args[position].shape, kernel.inputs[position])
@@ -281,11 +291,14 @@ def _laid_out(kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> dict[int
 def route(
     kernel: Kernel, function: Callable[..., torch.Tensor], constants: Mapping[int, Any]
 ) -> Runner:
-    """A runner from a function of the operator's arguments.
+    """Make a runner from a function of the operator's arguments.
 
-    ``function`` takes the arguments of an operator in their order (repeated ones repeatedly), those
-    of a scope in the order of ``args_of``; what it gives is made dense in the kernel's output
-    layout, should it not be. ``constants`` stand in at their positions in ``args_of``.
+    Args:
+        function: takes the arguments of an operator in their order (an argument that is used twice
+            is passed twice), or those of a scope in the order of ``args_of``. If its result doesn't
+            lie in the kernel's output layout, it is copied.
+        constants: the values of constant arguments, by their positions in ``args_of``; the runner
+            takes only the others.
     """
     term = kernel.term
     distinct = args_of(term)
@@ -299,7 +312,7 @@ def route(
         "steps": steps,
         "repair": lambda value: lay_out(value, term.shape, kernel.output),
     }
-    # A call that is written out costs half of one that unpacks lists.
+    # The call is written out as code, which costs half of a call that unpacks a list.
     call = f"function({', '.join(names[k] for k in order)})"
     source = (
         f"def runner({free}):\n"
@@ -312,5 +325,5 @@ def route(
 
 
 def _parts(value: Any) -> Sequence[torch.Tensor]:
-    """The tensors of a constant: some are packed as several."""
+    """The tensors of a constant; a constant that is packed as several matrices is a list."""
     return value if isinstance(value, list) else [value]

@@ -1,7 +1,11 @@
-"""The TVM backend: which scopes it takes, kernels compiled together, runners, exported libraries.
+"""The TVM backend: kernels that are generated for scopes, compiled, and called from torch.
 
-Not here: loop nests and schedules (``eoperators.py``), scalar code (``scalar_code.py``),
-threads and loading (``tvm_runtime.py``).
+A scope such as ``L_ij sum_k a[i, k] * b[k, j]`` gets one kernel for each layout and schedule that
+is worth timing; the kernels of a batch are compiled together into one library.
+
+Not here: the loop nest of a scope (``loop_nest.py``), which schedules it has (``schedules.py``),
+the TIR of a schedule (``eoperators.py``, ``scalar_code.py``), threads and loading libraries
+(``tvm_runtime.py``), libraries that are kept (``tvm_kept.py``).
 """
 
 from __future__ import annotations
@@ -52,7 +56,8 @@ from eqsynth.lower.tvm_target import target
 if TYPE_CHECKING:
     import torch
 
-# Scopes with fewer operations an element moved are memory-bound (EinNet §5).
+# A scope with fewer operations than this for each element that it moves is memory-bound (EinNet
+# §5).
 MEMORY_BOUND: Final = 4.0
 # A reduction with fewer operations than this takes microseconds however it is computed.
 SMALL: Final = 1 << 16
@@ -61,7 +66,8 @@ _PIPELINE: Final = "eqsynth"
 
 
 class TvmBackend:
-    """eOperators on TVM kernels. Implements ``Backend`` of ``extract/kernel.py``."""
+    """Generated kernels for scopes (eOperators). Implements ``Backend`` of
+    ``extract/kernel.py``."""
 
     name = "tvm"
 
@@ -71,20 +77,21 @@ class TvmBackend:
         """
         Args:
             functions: kernels that are compiled already, such as those of a library.
-            compiles: whether others may be compiled, which needs the whole of TVM.
+            compiles: whether other kernels may be compiled, which needs the whole of TVM.
         """
         self._functions, self._compiles = dict(functions or {}), compiles
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """For a scope, the schedules that its nest is offered at every layout, and the one that
-        tuning has found; nothing for other terms."""
+        """The kernels for a scope: at each layout the schedules that its loop nest is offered, and
+        the schedule that tuning has found for it. For a term that is no scope there are none."""
         if not isinstance(term, Scope):
             return
         by_memory = is_memory_bound(term)
         layouts = layouts_of(term, constants, by_memory)
         name = self.name if by_memory else f"{self.name}.block"
         if by_matrices(term) is not None:
-            # Where neighbours lie beside each other; elsewhere a copy before is faster than loops.
+            # If there are layouts in which the loop over results runs along memory, only these are
+            # offered; for the others a copy before is faster than slow loops.
             taken = [at for at in _layouts(term) if tiles_of(loop_nest(term, *at)) is not None]
             layouts = iter(taken or _layouts(term))
             name = f"{name}.matrices" if taken else name
@@ -101,15 +108,16 @@ class TvmBackend:
                     yield replace(kernel, schedule=found)
 
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """A map and the reduction through literals that it reads, as one kernel; nothing for other
-        regions."""
+        """Kernels for a region that is a reduction through literal matrices and a map over its
+        result (bias, residual, activation): the map runs before the result is stored. No kernels
+        for other regions."""
         parts = map_after(region)
         if parts is None or by_matrices(parts[0]) is None:
             return
         reduced, _ = parts
         for inputs, output in _layouts(reduced):
             given = dict(zip(args_of(reduced), inputs, strict=True))
-            # What has the result's rank, such as a residual, lies as the result does.
+            # An argument of the result's rank, such as a residual, has the result's layout.
             ranks = {arg: len(arg.shape) for arg in region.args}
             plain = {a: output if r == len(output) else contiguous(r) for a, r in ranks.items()}
             layouts = tuple(given.get(arg, plain[arg]) for arg in region.args)
@@ -120,8 +128,9 @@ class TvmBackend:
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
-        """Runners, from one compilation for all; None where a kernel did not compile. What was
-        compiled is kept: with other constants the same kernels are built in no time."""
+        """Runners for kernels, from one compilation; None for a kernel that doesn't compile.
+        Compiled functions are kept, so building the same kernel with other constants compiles
+        nothing."""
         wanted = dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size)
         if self._compiles:
             self._functions |= _functions([k for k in wanted if k not in self._functions])
@@ -134,7 +143,7 @@ class TvmBackend:
 
 
 def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
-    """The schedules worth timing for a nest without a search."""
+    """The schedules of a nest that are worth timing without a search."""
     if by_memory:
         return schedules(nest)
     found = block(nest, this_machine())
@@ -142,9 +151,10 @@ def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
 
 
 def check_schedule(kernel: Kernel) -> None:
-    """
+    """Check a kernel that was read from a file.
+
     Raises:
-        ValueError: the kernel's schedule isn't one of its loops.
+        ValueError: the kernel's schedule isn't a schedule of its loop nest.
     """
     if not isinstance(kernel.term, Scope | Region) or not isinstance(kernel.schedule, Schedule):
         raise ValueError(f"{kernel.implementation} has no schedule")
@@ -157,12 +167,13 @@ def check_schedule(kernel: Kernel) -> None:
 def layouts_of(
     scope: Scope, constants: tuple[bool, ...], by_memory: bool
 ) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-    """Layouts of arguments and result that generated kernels are made for."""
+    """The layouts of arguments and result for which kernels of a scope are generated."""
     return _layouts(scope) if by_memory else _contraction_layouts(scope, constants)
 
 
 def tuned_for() -> str:
-    """What schedules are tuned for: the processor, and how many threads there are."""
+    """The machine that tuned schedules belong to, as text: the processor and the number of
+    threads."""
     import torch
 
     return _tuned_for(torch.get_num_threads())
@@ -176,7 +187,8 @@ def _tuned_for(threads: int) -> str:
 
 
 def is_memory_bound(scope: Scope | Region) -> bool:
-    """Whether a plain loop is as good as it gets: no reuse of data to exploit."""
+    """Whether memory bounds the time of a scope, so that a plain loop is as fast as any: it reuses
+    little data, or is small."""
     if isinstance(scope, Region) or not scope.reduction or len(factors_of(scope.body)) == 1:
         return True
     if by_matrices(scope) is not None:
@@ -188,7 +200,8 @@ def is_memory_bound(scope: Scope | Region) -> bool:
 
 
 def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-    """All contiguous, what comes out also in the order of what is read; and all channels last."""
+    """Everything contiguous; contiguous arguments with the result in the order in which the largest
+    argument is read; and, if there are images (rank 4), everything channels last."""
     ranks = [len(arg.shape) for arg in args_of(scope)]
     rank = len(scope.traversal)
     for output in dict.fromkeys((contiguous(rank), _order_read(scope))):
@@ -199,8 +212,9 @@ def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
 
 
 def _order_read(scope: Scope) -> Layout:
-    """The order of axes in which the largest operand holds them, so that nothing is transposed;
-    contiguous if not every axis has steps of its own there, or where nothing is computed."""
+    """The order of the result's axes in which the largest argument holds them, so that nothing is
+    transposed. Contiguous if one of the axes has no step of its own in that argument, or if the
+    scope only copies."""
     plain = contiguous(len(scope.traversal))
     reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read)]
     if not reads or isinstance(scope.body, Read) and not scope.reduction:
@@ -218,9 +232,11 @@ def _order_read(scope: Scope) -> Layout:
 def _contraction_layouts(
     scope: Scope, constants: tuple[bool, ...]
 ) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-    """Layouts in which what changes along the result's innermost axis lies innermost too.
+    """Layouts of a contraction in which the axis that is innermost in the result is innermost in
+    each argument that has it.
 
-    Of products of two: those of more are cheaper two by two, and have too many layouts to look at.
+    Only for contractions of two arguments: those of more arguments are cheaper as several
+    contractions of two, and have too many layouts to time.
     """
     if len(args_of(scope)) > 2:
         return
@@ -243,22 +259,23 @@ def _contraction_layouts(
 
 
 def _orders(rank: int) -> tuple[Layout, ...]:
+    """The layouts that a contraction's argument or result of this rank may have."""
     return (contiguous(4), channels_last(4)) if rank == 4 else matrix_layouts(rank)
 
 
 def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) -> Runner:
-    """Calls a compiled function on torch tensors, with constants bound and a new result.
+    """A runner that calls a compiled function with torch tensors, constants bound, on a new result.
 
     Args:
-        function: what was compiled; unused where the result has no elements.
-        packed: constant arguments by position; laid out here as the kernel takes them.
+        function: the compiled function; unused if the result has no elements.
+        packed: constant arguments by position; they are copied into the kernel's layout here.
     """
     import torch
     import tvm_ffi
 
     shape, dtype = kernel.term.shape, getattr(torch, kernel.term.dtype)
     steps = strides(shape, kernel.output)
-    # Named, since torch.set_default_device may say another one.
+    # The device is named, since torch.set_default_device may set another one.
     empty, host = torch.empty_strided, torch.device(CPU)
     if not kernel.term.type.size:
         return lambda *_: empty(shape, steps, dtype=dtype, device=host)
@@ -270,7 +287,7 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
         if k in packed:
             if used:
                 kept.append(_laid_out(packed[k], arg, kernel.inputs[k]))
-                slots.append(tvm_ffi.from_dlpack(kept[-1]))  # which keeps the memory alive
+                slots.append(tvm_ffi.from_dlpack(kept[-1]))  # keeps the memory alive
         else:
             if used:
                 slots.append(position)
@@ -298,7 +315,8 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
 
 
 def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> torch.Tensor:
-    """A constant as the kernel reads it: itself, where it lies so; else a copy."""
+    """A constant in the layout that the kernel reads: the tensor itself if it lies so, else a
+    copy."""
     import torch
 
     steps = strides(arg.shape, layout)
@@ -309,21 +327,22 @@ def _laid_out(value: torch.Tensor, arg: Tensor, layout: Layout) -> torch.Tensor:
 
 
 def export_library(kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, str]]:
-    """A shared library with all kernels, and the name of each in it.
+    """A shared library with all kernels, and each kernel's name in it.
 
-    ``tvm_runtime.load_library`` loads it without the compiler.
+    ``tvm_runtime.load_library`` loads the library without the compiler.
 
     Raises:
-        LoweringError: a kernel does not compile, or there is no C compiler to link with.
+        LoweringError: a kernel doesn't compile, or there is no C compiler to link with.
     """
     names = _names(kernels)
     return _linked(_compile(names), len(names)), names
 
 
 def _linked(executable: Any, kernels: int) -> bytes:
-    """
+    """Link what TVM compiled into a shared library; return the library's bytes.
+
     Raises:
-        LoweringError: there is no C compiler to link with, or no room for what it links.
+        LoweringError: there is no C compiler to link with, or no room on the disk.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.so"
@@ -345,6 +364,8 @@ def _linked(executable: Any, kernels: int) -> bytes:
 
 
 def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
+    """A name for each kernel in its library; kernels with an empty result have no code and no
+    name."""
     return {
         kernel: f"eoperator_{k}_{kernel.term.digest.hex()[:12]}"
         for k, kernel in enumerate(dict.fromkeys(kernels))
@@ -353,20 +374,21 @@ def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
 
 
 def _functions(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
-    """Functions of kernels: as they were kept, or compiled now."""
+    """The functions of kernels: from libraries that were kept, or compiled now."""
     known = tvm_kept.load(kernels)
     return known | _compiled([kernel for kernel in kernels if kernel not in known])
 
 
 def _compiled(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
-    """Compiled functions; a batch that fails is compiled one by one, and the failing left out."""
+    """Compile kernels together. If that fails, each is compiled by itself, and the kernels that
+    fail are left out with a warning."""
     if not kernels:
         return {}
     names = _names(kernels)
     try:
         module = executable = _compile(names)
-        # A library takes as long as code in memory, and can be kept. Without a C compiler there is
-        # none.
+        # Linking a library takes as long as loading the code into memory, and a library can be
+        # kept. Without a C compiler the code stays in memory.
         with suppress(LoweringError):
             library = _linked(executable, len(names))
             module = tvm_runtime.load_library(library)

@@ -1,9 +1,9 @@
-"""The oneDNN backend: matrix products and convolutions with weights packed once.
+"""The oneDNN backend: matrix products and convolutions whose constant weights are packed once.
 
-oneDNN is reached through the operators that torch registers for Inductor (``torch.ops.mkldnn``).
-What they give was found by trying, and a test holds it: a convolution with a packed weight takes
-either memory format and gives channels last; a linear map takes strided matrices as they are.
-Not here: everything else (``torch_backend.py``).
+oneDNN is called through the operators that torch registers for Inductor (``torch.ops.mkldnn``).
+Their layouts aren't documented; they were found by trying, and a test checks them: a convolution
+with a packed weight takes either memory format and gives channels last; a linear map takes strided
+matrices without a copy. Not here: all other operators (``torch_backend.py``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eqsynth.lower.torch_scalars import apply, torch_dtype
 
 Array = torch.Tensor
 
-# What oneDNN calls the activations: attribute and algorithm.
+# oneDNN's names of the activations: attribute and algorithm.
 _POSTS: Final = {
     "none": ("none", ""),
     "relu": ("relu", ""),
@@ -38,14 +38,14 @@ _POSTS: Final = {
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
 }
-# For (b, h, m, n): the result in memory order b, m, h, n.
+# For a result (b, h, m, n), a further layout: memory order b, m, h, n.
 _HEADS_INSIDE: Final[dict[int, tuple[Layout, ...]]] = {4: ((0, 2, 1, 3),)}
 _MATMULS: Final = ("Matmul", "FusedMatmul", "FusedMatmulAdd")
 _CONVS: Final = ("Conv2d", "FusedConv2d", "FusedConv2dAdd")
 
 
 class OneDnnBackend:
-    """Implements ``Backend`` of ``extract/kernel.py``."""
+    """Kernels of oneDNN. Implements ``Backend`` of ``extract/kernel.py``."""
 
     name = "onednn"
 
@@ -66,6 +66,8 @@ class OneDnnBackend:
 
 
 def _supported(term: Op) -> bool:
+    """Whether oneDNN computes this operator's dtype on this machine; empty tensors are left to
+    torch."""
     if 0 in (term.type.size, *(arg.type.size for arg in term.args)):
         return False
     if not torch.backends.mkldnn.is_available():
@@ -81,6 +83,8 @@ def _supported(term: Op) -> bool:
 
 
 def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+    """The kernels of a matrix product: ``linear`` for a matrix on the right, ``batch`` and
+    ``grouped`` for one matrix each in a batch."""
     x, w = term.args[:2]
     rest = tuple(contiguous(len(arg.shape)) for arg in term.args[2:])
     plain = contiguous(len(term.shape))
@@ -110,7 +114,8 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
 
 
 def _linear(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
-    """``x @ w + bias``, perhaps with a residual, then the activation: (*b, k) @ (k, n)."""
+    """``x @ w + bias``, with a residual and an activation if the operator has them: (*b, k) @ (k,
+    n)."""
     term = kernel.term
     assert isinstance(term, Op)
     attribute, algorithm = _POSTS[str(term.attrs[0]) if term.attrs else "none"]
@@ -123,7 +128,7 @@ def _linear(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
         bound[1] = _packed(constants[1].T, rows)
 
     def matmul(x: Array, w: Array, bias: Array | None = None) -> Array:
-        # A matrix that isn't packed is taken in either order.
+        # A matrix that isn't packed may be stored by rows or by columns.
         return linear(x, w if packed else w.T, bias, attribute, [], algorithm)  # type: ignore[no-any-return]
 
     def matmul_add(x: Array, w: Array, bias: Array, residual: Array) -> Array:
@@ -140,12 +145,12 @@ def _packed(weight: Array, rows: int) -> Array:
 
 
 def _linear_transposed(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
-    """The transpose of ``w.T @ x.T``: what comes out has its rows inside."""
+    """The product as the transpose of ``w.T @ x.T``, for a result that is stored by columns."""
     linear = torch.ops.mkldnn._linear_pointwise.default
     bound = dict(constants)
     if 0 in constants:
         bound[0] = _packed(constants[0], kernel.term.shape[1])
-    if 1 in constants:  # read by rows of its transpose
+    if 1 in constants:  # w.T is stored by rows
         bound[1] = constants[1].T.contiguous().T
 
     def matmul(x: Array, w: Array) -> Array:
@@ -156,7 +161,7 @@ def _linear_transposed(kernel: Kernel, constants: Mapping[int, Array]) -> Runner
 
 
 def _batch(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
-    """One product after the other: (*b, m, k) @ (*b, k, n); for few large matrices."""
+    """(*b, m, k) @ (*b, k, n) as one product after the other; for few large matrices."""
     linear = torch.ops.mkldnn._linear_pointwise.default
     shape, dtype = kernel.term.shape, torch_dtype(kernel.term.dtype)
     steps = strides(shape, kernel.output)
@@ -177,8 +182,8 @@ def _batch(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
 
 
 def _grouped(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
-    """(b, m, k) @ (b, k, n) with b inside of m, as a convolution of m places in b groups: one call,
-    and nothing is moved."""
+    """(b, m, k) @ (b, k, n), with x and the result in memory order m, b, …: one convolution over m
+    places in b groups. This is one call, and nothing is copied."""
     batch, rows, width = kernel.term.shape
     depth = args_of(kernel.term)[0].shape[-1]
     window: tuple[Any, ...] = ([0, 0], [1, 1], [1, 1], batch)
@@ -197,6 +202,7 @@ def _grouped(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
 
 
 def _matrices(value: Array) -> list[Array]:
+    """The matrices of a batch, one after the other."""
     matrices: list[Array] = [value]
     for _ in range(value.dim() - 2):
         matrices = [part for matrix in matrices for part in matrix.unbind(0)]
@@ -207,6 +213,8 @@ def _matrices(value: Array) -> list[Array]:
 
 
 def _conv_kernels(term: Op, constants: tuple[bool, ...], name: str) -> Iterator[Kernel]:
+    """The kernels of a convolution: the image contiguous or channels last, the result channels
+    last."""
     last = channels_last(4)
     rest = [last if len(arg.shape) == 4 else contiguous(len(arg.shape)) for arg in term.args[2:]]
     for layout in (last, contiguous(4)):
@@ -226,8 +234,8 @@ def _conv(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
     )
     convolve = torch.ops.mkldnn._convolution_pointwise.default
     add = torch.ops.mkldnn._convolution_pointwise.binary
-    # The operator with a residual has no other activations; and with groups of 16-bit floats
-    # it fails.
+    # With a residual, oneDNN's operator fuses no other activations, and fails for groups of 16-bit
+    # floats.
     fused = name in ("none", "relu") and term.dtype == "float32"
     unary = None if name == "none" else attribute
 
