@@ -1,15 +1,16 @@
-"""Calls like one that went through already.
+"""A short way for calls whose arguments are like those of an earlier call.
 
-A call is looked at before kernels get its arguments: their classes, shapes, dtypes, devices and
-strides, gradients that somebody wants, transforms and casts at work. Torch tells each of these by a
-function of its own, which costs little while all of them are in the cache, and much where a model
-of some megabytes has run since the last call. By one function of torch, for one tensor:
+Before a program's kernels get the arguments of a call, these are checked: classes, shapes, dtypes,
+devices and strides, whether somebody wants gradients, and whether transforms or casts are active.
+torch answers each question by a function of its own. That costs little while all of these functions
+are in the cache, and much if a model of some megabytes has run since the last call. The short way
+is one function of torch instead; for one tensor:
 
     10 us a call  ->  2, in the cache;  140 us  ->  40, out of it
 
-So once such a look has found nothing to refuse or to change, what torch's guards (those of
-``torch.compile``) note of the arguments is kept, and a call that passes them runs at once. A call
-that doesn't is looked at as before.
+When a call has passed all checks, and nothing had to be changed, torch's guards (those of
+``torch.compile``) record its arguments. A later call that passes these guards runs at once; any
+other call goes through the checks as before.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ _grad_enabled: Final = torch.is_grad_enabled
 _modes: Final = torch._C._len_torch_dispatch_stack
 _set_grad_enabled: Final = torch._C._set_grad_enabled
 _MOST_KINDS: Final = 4
-"""Kinds of calls: under ``no_grad`` and ``inference_mode`` tensors differ, for instance."""
+"""The most kinds of calls that are recorded: tensors of ``no_grad`` and of ``inference_mode``
+differ, for instance."""
 
 UNLIKE: Final = object()
-"""No call like it went through."""
+"""The answer that no earlier call was like this one."""
 
 Run = Callable[..., list[torch.Tensor]]
 _Names = tuple[int, tuple[str, ...]]
@@ -37,13 +39,13 @@ Result = Callable[[list[torch.Tensor], tuple[torch.Tensor, ...]], Any]
 
 
 class Alike:
-    """The calls of one program that went through, and how such a call runs.
+    """The recorded calls of one program, and how a call like one of them runs.
 
-        program(x, mask=m) went through  ->  the next one with tensors like x and m runs at once
+        program(x, mask=m) passed the checks  ->  the next such call with other x and m runs at once
 
     Attributes:
-        call: the result for arguments by position and by name; ``UNLIKE`` if no call like it went
-            through.
+        call: the result for arguments by position and by name; ``UNLIKE`` if no recorded call is
+            like this one.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class Alike:
     ) -> None:
         """
         Args:
-            run: the program; its last argument says that the others are as they have to be.
-            strides: of the inputs, as kernels read them; None where the program lays one out.
-            result: makes the result of a call of its outputs and inputs; None if it is the first
-                output.
+            run: the steps of the program; True as the last argument says that the inputs were
+                checked.
+            strides: for each input the strides that the kernels read; None if the program lays the
+                input out in each call.
+            result: makes the call's result from the program's outputs and inputs; None if the
+                result is the first output.
         """
         self._guards: list[Callable[..., bool]] = []
         self._orders: dict[_Names, tuple[int, ...]] = {}
@@ -64,15 +68,16 @@ class Alike:
     def note(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Sequence[torch.Tensor]
     ) -> None:
-        """A call went through.
+        """Record a call that passed the checks.
 
         Args:
-            inputs: of the program; only where all arguments are inputs, such a call runs at once.
+            inputs: the program's inputs in this call. The call is recorded only if each argument is
+                an input.
         """
         if len(self._guards) >= _MOST_KINDS or is_compiling():
-            return  # torch.compile can't see through its own guards
+            return  # torch.compile can't trace its own guards
         if _grad_enabled() and any(x.requires_grad for x in inputs):
-            return  # results of such calls are marked: backward through them raises
+            return  # the results of such a call are marked, so that backward through them raises
         given = (*args, *kwargs.values())
         place = {id(arg): n for n, arg in enumerate(given)}
         order = tuple(place.get(id(x), -1) for x in inputs)
@@ -94,7 +99,8 @@ def _calling(
     run: Run,
     result: Result | None,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    # A closure, not a method: each attribute that is looked up is memory that is read.
+    # A closure, not a method: each lookup of an attribute would read memory that may be out of the
+    # cache.
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             order = orders.get((len(args), tuple(kwargs)))
@@ -123,8 +129,9 @@ def _calling(
 
 
 def _guard(args: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Whether tensors are as these: class, shape, strides, dtype, device, and what torch would do
-    with them now (gradients, casts, transforms). Distinct ones: a tensor given twice is unlike."""
+    """A function that tells whether tensors are like these: class, shape, strides, dtype, device,
+    and how torch would treat them now (gradients, casts, transforms). The tensors must be distinct:
+    a call that gives one tensor twice isn't like one with two."""
     sizes: list[Any] = [list(x.shape) for x in args]
     strides: list[Any] = [list(x.stride()) for x in args]
     guards = torch._C._dynamo.guards.TensorGuards(
@@ -135,8 +142,8 @@ def _guard(args: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def hooked(module: torch.nn.Module) -> bool:
-    """Whether functions of the user's are called around the module, or in its ``forward``'s place,
-    which libraries put others into."""
+    """Whether torch would call functions of the user around the module (hooks), or in place of its
+    ``forward``, as some libraries set them."""
     return bool(
         module._compiled_call_impl
         or "forward" in module.__dict__

@@ -1,16 +1,16 @@
 """The code of a band product: a packed panel of rows, and tiles of results in registers.
 
-A task packs the rows that some rows of one residue read (``bands.py``), with the fill where the
-band leaves the tensor. A tile across the band is a dense product of its rows and of all packed rows
-that they read:
+A task packs the rows of B that some rows of one residue read (``bands.py``), with the fill where
+they are outside of the tensor. A tile across the band is a dense product of its rows with all
+packed rows that they read; each row's part in the band is then copied out:
 
     packed rows      0 1 2 3 4 5 6        row 0 has the band 0..4 (five wide),
     tile row 0       x x x x x . .        row 1 has 1..5, row 2 has 2..6
     tile row 1       . x x x x x .
     tile row 2       . . x x x x x
 
-whose part in the band is copied out. A tile along the band sums over the packed rows: over those
-that all of its rows read in a loop, over the others written out.
+A tile along the band sums over the packed rows: a loop runs over the packed rows that all rows of
+the tile read, and the steps for the other packed rows are written out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from eqsynth.extract.schedule import Band
     from eqsynth.lower.emitter import Emitter
 
-# Slots of what is no iterator of the scope: a task's residue and panel, a row of the panel.
+# Slots of loops that are no iterators of the scope: a task's residue, its panel, and a row of the
+# panel.
 _RESIDUE, _PANEL, _PACKED = -1, -2, -3
 
 
@@ -40,7 +41,7 @@ class BandCode:
         self._cut = cut(band, schedule)
         self._pitch = pitch(self._cut.packed)
         self._panel = self._memory("panel", panel_elements(band, schedule))
-        # A tile across the band, of which a part is copied out.
+        # Memory for a tile across the band, from which each row's band is copied out.
         self._scratch = self._memory("tile", schedule.rows * wide(band, schedule.rows))
         emitter.instead[band.moving] = self._from_panel
 
@@ -54,7 +55,7 @@ class BandCode:
         return tirx.decl_buffer([e._int(size)], e.dtype, name, layout=None)
 
     def _task(self, at: dict[int, Expr]) -> list[Any]:
-        """Some rows of one residue."""
+        """Pack a panel, and compute its tiles."""
         tile = self._across if self._band.across else self._along
         e, size = self._emitter, self._schedule.rows
         tiles = e._for(self._cut.tiles, lambda n: tile(at, n * e._int(size)))
@@ -64,7 +65,7 @@ class BandCode:
     # ---- the panel --------------------------------------------------------
 
     def _packing(self, at: dict[int, Expr]) -> list[Any]:
-        """Rows ``residue + d*(first + j)`` of the moving operand, as j of the panel."""
+        """Copy rows ``residue + d*(first + j)`` of the moving operand to rows j of the panel."""
         e, band = self._emitter, self._band
         access = e.nest.accesses[band.moving]
 
@@ -88,7 +89,7 @@ class BandCode:
         return e._for(self._cut.packed, row)
 
     def _put(self, at: dict[int, Expr], value: Expr | None) -> list[Any]:
-        """One element of the panel: a value, or the operand's element, which is inside of it."""
+        """Store one element of the panel: ``value``, or, if it is None, the operand's element."""
         e, access = self._emitter, self._emitter.nest.accesses[self._band.moving]
         if value is None:
             address = index_code(access.address, e.iterators(at), e.index_dtype)
@@ -96,6 +97,7 @@ class BandCode:
         return [tirx.BufferStore(self._panel, value, [self._place(at)])]
 
     def _place(self, at: dict[int, Expr]) -> Expr:
+        """The place of an element in the panel."""
         e, other, packed = self._emitter, self._band.other, at[_PACKED]
         if self._band.across:
             return at[other.slot] * e._int(self._pitch) + packed
@@ -107,24 +109,25 @@ class BandCode:
     # ---- tiles --------------------------------------------------------------
 
     def _row(self, at: dict[int, Expr], u: Expr) -> Expr:
-        """m of row u of a panel, which may be past the last one."""
+        """The m of row u of a panel; it may be past the last row."""
         e = self._emitter
         first = at[_PANEL] * e._int(self._cut.panel_rows)
         return (first + u) * e._int(self._band.dilation) + at[_RESIDUE]
 
     def _taken(self, at: dict[int, Expr], u: Expr) -> Expr:
-        """m of row u, or the last row in place of one past it, whose results nobody gets."""
+        """The m of row u; past the last row it is the last row, whose results are dropped."""
         row, last = self._row(at, u), self._emitter._int(self._band.row.extent - 1)
         return row if self._cut.whole else tirx.min(row, last)
 
     def _if_row(self, at: dict[int, Expr], u: Expr, statements: list[Any]) -> list[Any]:
+        """The statements, under the condition that row u exists."""
         if self._cut.whole:
             return statements
         there = self._row(at, u) < self._emitter._int(self._band.row.extent)
         return [tirx.IfThenElse(there, _sequence(statements), None)]
 
     def _across(self, at: dict[int, Expr], first: Expr) -> list[Any]:
-        """Rows of a tile times the panel, and of each row its band."""
+        """Multiply the rows of a tile by the panel, and copy each row's band out."""
         e, band, rows = self._emitter, self._band, self._schedule.rows
         width = wide(band, rows)
         statements: list[Any] = []
@@ -156,7 +159,7 @@ class BandCode:
         return statements
 
     def _along(self, at: dict[int, Expr], first: Expr) -> list[Any]:
-        """Rows of a tile: sums over the packed rows in the band of each."""
+        """Compute the rows of a tile: sums over the packed rows in the band of each."""
         e, statements = self._emitter, list[Any]()
         for count, size, start in _pieces(self._band.other.extent, self._schedule.columns):
 
@@ -167,6 +170,7 @@ class BandCode:
         return statements
 
     def _sums(self, at: dict[int, Expr], first: Expr, start: Expr, size: int) -> list[Any]:
+        """The sums of a tile's rows for ``size`` neighbours from ``start`` on."""
         e, band, rows = self._emitter, self._band, self._schedule.rows
         extent, lanes = band.window.extent, 2 * HALF if size % (2 * HALF) == 0 else HALF
         totals = e._local(rows * size)
@@ -181,7 +185,7 @@ class BandCode:
             ]
 
         def steps(j: Expr, taken: range) -> list[Any]:
-            """The packed row j of the tile, for some of its rows."""
+            """Add the packed row j to the sums of some of the tile's rows."""
 
             def row(i: int) -> dict[int, Expr]:
                 u = first + e._int(i)
@@ -224,8 +228,8 @@ class BandCode:
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
-    """(count, size, start): neighbours in registers, and what is left of them in half vectors. The
-    last of them are taken for a second time where they are no half vectors."""
+    """A row of neighbours in pieces (count, size, start): whole pieces, and the rest rounded up to
+    half vectors. The rounded piece overlaps the one before it."""
     whole, rest = divmod(extent, size)
     found = [(whole, size, 0)] if whole else []
     if rest:

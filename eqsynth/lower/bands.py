@@ -3,10 +3,13 @@
     C[b, m, w] = sum[k] A[b, m, k] * B[b, m + d*w + c, k]    across: a band of a product
     C[b, m, n] = sum[w] A[b, m, w] * B[b, m + d*w + c, n]    along:  a band times a matrix
 
-Of the rows m of one residue modulo d, ``m = d*u + residue``, neighbours read neighbouring rows of
-B: with these packed as ``P[j] = B[d*j + residue + c]``, u and w read ``P[u + w]``. So a few rows
-u and all of their w are a small dense product, of which the part outside of the band is left out.
-Lives here: which nests are such, and how they are cut. Not here: the code (``band_code.py``).
+Take the rows m of one residue modulo the dilation d: ``m = d*u + residue``. If the rows of B that
+they read are packed as ``P[j] = B[d*j + residue + c]``, then u and w read ``P[u + w]``, so
+neighbouring u read neighbouring rows. A few rows u and all their w are then a small dense product,
+and the results outside of the band are dropped.
+
+Also here: how a schedule cuts the rows into panels and tiles. Not here: the code
+(``band_code.py``).
 """
 
 from __future__ import annotations
@@ -33,12 +36,13 @@ class BandProduct:
 
     Attributes:
         still: the operand A, which is read at m.
-        moving: the operand B, which reads the same at all m and w of one ``m + dilation*w``.
+        moving: the operand B, which is read at ``m + dilation*w``.
         row: the loop m of the traversal.
         window: the loop w.
-        other: the reduction k of a product across; the innermost loop n of one along the band.
+        other: the reduction k of a product across; the innermost loop n of a product along the
+            band.
         across: whether w is the innermost loop of the result, and not reduced.
-        outer: the other loops of the traversal, B's batches among them.
+        outer: the other loops of the traversal, such as batches.
     """
 
     still: Read
@@ -52,12 +56,12 @@ class BandProduct:
 
     @property
     def residues(self) -> int:
-        """Residues modulo the dilation that have rows."""
+        """The number of residues modulo the dilation that have rows."""
         return min(self.dilation, self.row.extent)
 
     @property
     def rows(self) -> int:
-        """Rows u of one residue, of the residue that has most."""
+        """The number of rows u of the residue that has most."""
         return ceil_div(self.row.extent, self.dilation)
 
     @property
@@ -68,13 +72,14 @@ class BandProduct:
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows of a residue in panels, those of a panel in tiles.
+    """How the rows of a residue are cut into panels, and the rows of a panel into tiles.
 
     Attributes:
-        panels: of a residue; each is packed once.
-        tiles: of a panel, of so many ``rows`` each.
-        packed: rows of B in a panel.
-        whole: whether each row of each tile is one of the result.
+        panels: the number of panels of a residue; each packs its rows of B once.
+        tiles: the number of tiles of a panel.
+        rows: the rows of a tile.
+        packed: the rows of B in a panel.
+        whole: whether every row of every tile is a row of the result.
     """
 
     panels: int
@@ -89,8 +94,8 @@ class Cut:
 
 
 def cut(band: BandProduct, schedule: Band) -> Cut:
-    """How a schedule cuts the rows: 34 of a residue in panels of 20 and tiles of 6 are two panels
-    of three tiles, the last of which has rows past the end."""
+    """How a schedule cuts the rows. Example: 34 rows of a residue, with panels of 20 and tiles of
+    6, become two panels of three tiles; the last tile has rows past the end."""
     share = ceil_div(band.rows, ceil_div(band.rows, schedule.panel))
     tiles = ceil_div(share, schedule.rows)
     size = tiles * schedule.rows
@@ -100,8 +105,8 @@ def cut(band: BandProduct, schedule: Band) -> Cut:
 
 
 def wide(band: BandProduct, rows: int) -> int:
-    """Rows of B that a tile reads; of a product across, whose neighbours they are, rounded up to
-    vectors."""
+    """The number of rows of B that a tile reads; for a product across it is rounded up to whole
+    vectors, since these rows are neighbours there."""
     read = rows + band.window.extent - 1
     return ceil_div(read, HALF) * HALF if band.across else read
 
@@ -111,14 +116,15 @@ def ceil_div(value: int, divisor: int) -> int:
 
 
 def panel_elements(band: BandProduct, schedule: Band) -> int:
-    """Elements that a panel has in memory."""
+    """The number of elements that a panel takes in memory."""
     packed = cut(band, schedule).packed
     return band.other.extent * (pitch(packed) if band.across else packed)
 
 
 def pitch(packed: int) -> int:
-    """Elements from one k to the next of a panel whose rows lie beside each other. An odd number of
-    lines: with a power of 2 all k of a row would share one set of the cache."""
+    """The distance in elements from one k to the next in a panel whose rows lie beside each other.
+    It is an odd number of cache lines: with a power of 2, all k of a row would fall into one set of
+    the cache."""
     return (ceil_div(packed, 2 * HALF) | 1) * 2 * HALF
 
 
@@ -141,6 +147,7 @@ def band_product(nest: LoopNest) -> BandProduct | None:
 
 
 def _bands(nest: LoopNest, reads: list[Read]) -> Iterator[BandProduct]:
+    """The ways to see a nest as a band product, for each assignment of operands and loops."""
     *rest, inner = nest.traversal
     (reduced,) = nest.reduction
     for still, moving in (reads, reads[::-1]):
@@ -156,7 +163,7 @@ def _bands(nest: LoopNest, reads: list[Read]) -> Iterator[BandProduct]:
 
 
 def _dilation(moving: Access, row: Loop, window: Loop) -> int | None:
-    """The d of an access that depends on ``m + d*w`` only; None if there is no such d."""
+    """The d for which an access depends on ``m + d*w`` only; None if there is none."""
     step, spread = moving.stride(row.slot), moving.stride(window.slot)
     if not step or not spread or spread % step or spread // step < 1:
         return None
@@ -167,7 +174,7 @@ def _dilation(moving: Access, row: Loop, window: Loop) -> int | None:
 
 
 def _together(index: Index, row: Loop, window: Loop, dilation: int) -> bool:
-    """Whether an index depends on ``m + d*w`` only."""
+    """Whether an index depends on m and w by ``m + d*w`` only."""
     for atom, _ in index.terms:
         slots = {it.slot for it in Index(0, ((atom, 1),)).iterators()}
         if not isinstance(atom, It) and slots & {row.slot, window.slot}:
@@ -176,13 +183,13 @@ def _together(index: Index, row: Loop, window: Loop, dilation: int) -> bool:
 
 
 def _apart(nest: LoopNest, moving: Read, other: Loop) -> bool:
-    """Whether B has an axis of its own for k or n that it never leaves."""
+    """Whether B has an axis of its own for k or n, which its index never leaves."""
     access = nest.accesses[moving]
     return bool(access.stride(other.slot)) and not access.guarded_by(other.slot)
 
 
 def _fits(still: Access, band: BandProduct) -> bool:
-    """Whether A moves along the rows, and along what is summed but not along the neighbours."""
+    """Whether A moves along the rows and along the summed loop, and not along the neighbours."""
     if still.guards or not still.stride(band.row.slot):
         return False
     summed, beside = band.window, band.other

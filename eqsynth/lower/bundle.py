@@ -1,12 +1,15 @@
 """Saving a compiled program to one file, and loading it without the optimizer.
 
-A bundle is a zip file: ``manifest.json`` (steps, kernels, the calling convention), arrays as raw
-bytes, and the code of generated kernels, if there are any (``carrying.py``). Members aren't
-compressed, so that a file says before anything is read how much memory it takes. Nothing in it is
-unpickled; but kernels are code, so load bundles only from those whose programs you would run.
+    save(program, "bert.eqsynth")            program = load("bert.eqsynth")
 
-Constants are stored as the kernels take them and packed again when loading. Not here: programs as
-data (``program_data.py``), kernels as data (``kernel_data.py``), how a loaded program is called
+The file is a zip: ``manifest.json`` (steps, kernels, the calling convention), the arrays as raw
+bytes (``tensors/0``, ``tensors/1``, …), and the code of generated kernels if there are any
+(``carrying.py``). Members aren't compressed, so that the memory which a file takes is known before
+anything is read. Nothing in it is unpickled; but kernels are code, so load files only from people
+whose programs you would run.
+
+Constants are stored in plain form and packed again when the program is loaded. Not here: programs
+as data (``program_data.py``), kernels as data (``kernel_data.py``), how a loaded program is called
 (``calling.py``).
 """
 
@@ -31,7 +34,8 @@ from eqsynth.written import written
 
 FORMAT: Final = "eqsynth program"
 VERSION: Final = 6
-# What arrays hold: also what the IR doesn't, for operators that run through torch.
+# The dtypes that arrays may have: also dtypes that the IR lacks, for operators that run through
+# torch.
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -45,14 +49,14 @@ _MANIFEST, _LIBRARY = "manifest.json", "kernels"
 
 @host_by_default
 def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
-    """Writes a program to a file, whole or not at all.
+    """Write a program to a file, whole or not at all.
 
     A program that is the original module is saved as the operators of torch that ``torch.export``
-    finds in it. The report and the explanation are kept as text.
+    finds in it. The report and the explanation are saved as text.
 
     Raises:
-        LoweringError: the program has parts that are no plain data: an operator with a subgraph as
-            its argument, an original that ``torch.export`` refuses, arguments of other classes.
+        LoweringError: a part of the program isn't plain data: an operator with a subgraph as its
+            argument, an original that ``torch.export`` refuses, arguments of other classes.
         FileError: the file can't be written.
     """
     parts = to_parts(program)
@@ -62,7 +66,7 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
 
 @host_by_default
 def dumps(program: CompiledProgram) -> bytes:
-    """The file that :func:`save` would write."""
+    """The bytes of the file that :func:`save` would write."""
     file = io.BytesIO()
     _write(file, to_parts(program))
     return file.getvalue()
@@ -70,23 +74,23 @@ def dumps(program: CompiledProgram) -> bytes:
 
 @host_by_default
 def loads(data: bytes) -> CompiledProgram:
-    """The program of a file that :func:`dumps` has made. See :func:`load`."""
+    """The program in the bytes that :func:`dumps` returned. See :func:`load`."""
     return _load(io.BytesIO(data), "a pickled program")
 
 
 @host_by_default
 def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgram:
-    """The program of a file that :func:`save` wrote.
+    """Load the program that :func:`save` wrote to a file.
 
     Args:
-        recompile: build the generated kernels again, for the machine that this is, from what the
-            file says of their loops; its machine code isn't loaded then. This takes TVM, and
-            seconds. Which kernels run was measured on the other machine: ``optimize`` here may find
-            a faster program.
+        recompile: build the generated kernels again for this machine, from their terms and
+            schedules in the file, instead of loading their machine code. This takes TVM, and
+            seconds. The choice of kernels was measured on the other machine, so ``optimize`` here
+            may find a faster program.
 
     Raises:
-        LoweringError: the file is no bundle, is damaged or of another version, or its kernels
-            can't run on this machine.
+        LoweringError: the file is no bundle, is damaged or of another version, or its kernels can't
+            run on this machine.
         OSError: the file can't be opened.
 
     >>> program = load("program.eqsynth")  # doctest: +SKIP
@@ -137,7 +141,7 @@ def _load(file: IO[bytes], path: object, recompile: bool = False) -> CompiledPro
 
 
 def _sizes(bundle: zipfile.ZipFile, file: IO[bytes]) -> dict[str, int]:
-    """The bytes of each member, which together are no more than those of the file."""
+    """The size of each member in bytes, checked: together they are no larger than the file."""
     members = bundle.infolist()
     sizes = {member.filename: member.file_size for member in members}
     stored = all(m.compress_type == zipfile.ZIP_STORED for m in members)
@@ -148,6 +152,7 @@ def _sizes(bundle: zipfile.ZipFile, file: IO[bytes]) -> dict[str, int]:
 
 
 def _head(manifest: Any, path: object) -> dict[str, Any]:
+    """The manifest's fields, checked."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError("its manifest is none of eqsynth's")
     if manifest.get("version") != VERSION:
@@ -176,11 +181,13 @@ def _damaged(path: object, reason: Exception) -> LoweringError:
 
 
 def _kind(data: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and dtype of an array."""
     extents, dtype = row(data, 2)
     return shape(extents), _DTYPES[text(dtype)]
 
 
 def _bytes(extents: Sequence[int], dtype: torch.dtype) -> int:
+    """The number of bytes of an array."""
     size = dtype.itemsize
     for extent in extents:
         size *= extent
@@ -190,9 +197,10 @@ def _bytes(extents: Sequence[int], dtype: torch.dtype) -> int:
 def _tensor(
     bundle: zipfile.ZipFile, position: int, extents: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
+    """Read one array into a tensor."""
     result = torch.empty(extents, dtype=dtype)
     memory = result.reshape(-1).view(torch.uint8).numpy().data.cast("B")
-    member: Any  # which typeshed takes for less than it is
+    member: Any  # typeshed doesn't know its readinto
     with bundle.open(_member(position)) as member:
         done = 0
         while done < len(memory):
@@ -200,6 +208,6 @@ def _tensor(
             if not count:
                 raise EOFError(f"array {position} ends early")
             done += count
-        if member.read(1):  # the checksum is looked at when the end is read
+        if member.read(1):  # reading at the end makes zipfile compare the checksum
             raise EOFError(f"array {position} goes on")
     return result

@@ -1,8 +1,12 @@
-"""Arguments of a call as the leaves of one tree, and how a program that was loaded from a file is
-called: the convention of its capture, as data.
+"""From the arguments of a call to the inputs of a program, and from its outputs to the call's
+result.
 
-The frontend's captured programs do the same for programs that were just captured. Not here: the
-checks of shapes and dtypes (``program.py``).
+Example: ``forward(ids, mask=None, scale=2.0)`` called as ``program(ids, scale=2.0)`` -> the tree
+``((ids,), {})`` (``scale`` has its default's value) -> the leaves ``[ids]`` -> the inputs
+``[ids]``. ``SavedCalling`` does this for a program from a file, and ``to_data`` and ``from_data``
+write and read it; a program that was just captured does it by ``Captured`` of the frontend.
+
+Not here: the checks of shapes and dtypes (``steps.py``).
 """
 
 from __future__ import annotations
@@ -25,37 +29,42 @@ from torch.utils._pytree import (
 from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.lower.manifest import below, fields, row, rows, text, truth
 
-# Defaults that a call may leave out or give, which is then the same call.
+# Classes of values for which a call that gives the default is the same call as one that leaves it
+# out.
 _PLAIN = (bool, int, float, str, type(None))
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 class Calling(Protocol):
-    """How a program is called. ``Captured`` of the frontend is one; ``calling.Convention`` too."""
+    """How a program is called: arguments to inputs, outputs to a result. Implemented by
+    ``Captured`` of the frontend and by :class:`SavedCalling`."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
-        """The program's inputs, in order, from the arguments of a call."""
+        """The program's inputs, in their order, from the arguments of a call."""
         ...
 
     def unflatten(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> Any:
-        """The result as the user knows it, from the program's outputs and inputs."""
+        """The call's result, in the structure that the module returns, from the program's outputs
+        and inputs."""
         ...
 
     @property
     def convention(self) -> Any:
-        """``parameters``, ``spec``, ``arguments``, ``results``, ``out_spec`` and ``any_order`` of
-        :class:`SavedCalling`; None if calls aren't bound to a signature."""
+        """An object with the attributes ``parameters``, ``spec``, ``arguments``, ``results``,
+        ``out_spec`` and ``any_order`` of :class:`SavedCalling`; None if calls aren't bound to a
+        signature."""
         ...
 
     def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """The program's inputs, in order, from the leaves of a call's arguments."""
+        """The program's inputs, in their order, from the leaves of a call's arguments."""
         ...
 
 
 def signature_of(module: torch.nn.Module) -> inspect.Signature:
-    """The signature of ``forward``; that of any call, where Python knows none (a traced module)."""
+    """The signature of the module's ``forward``. If Python knows none (a traced module), a
+    signature that takes any call."""
     try:
         return inspect.signature(module.forward)
     except (TypeError, ValueError):
@@ -68,16 +77,17 @@ def bound(
     kwargs: Mapping[str, Any],
     named: Collection[str] = (),
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in one way, however they were passed: of ``forward(x, scale=2.0, y=None)`` the call
-    ``(x, 2.0, y)`` is ``(x, y=y)``. What has its default's value is left out, as far as defaults
-    are plain values: a decorator that fills in arguments (those of transformers do) gets no
-    argument twice.
+    """Bring the arguments of a call into one form, however they were passed: of ``forward(x,
+    scale=2.0, y=None)`` the call ``(x, 2.0, y)`` becomes ``(x, y=y)``.
+
+    An argument with its default's value is left out if the default is a plain value. So a decorator
+    that fills in arguments (as those of transformers do) doesn't pass an argument twice.
 
     Args:
-        named: go by name where the signature allows it.
+        named: the arguments to pass by name where the signature allows it.
 
     Raises:
-        EqsynthError: too many, too few, or unknown ones.
+        EqsynthError: there are too many arguments, too few, or unknown ones.
     """
     try:
         call = parameters.bind(*args, **kwargs)
@@ -87,7 +97,7 @@ def bound(
     values = call.arguments
     rows = [p for p in parameters.parameters.values() if p.kind not in _BY_NAME]
     told = [p.name in values and not is_default(p, values[p.name]) for p in rows]
-    # Whatever stands before an argument that has no name, goes by its place.
+    # Every argument before one that can only be passed by position is passed by position, too.
     nameless = [n for n, p in enumerate(rows) if told[n] and p.kind is not p.POSITIONAL_OR_KEYWORD]
     count = nameless[-1] + 1 if nameless else 0
     while count < len(rows) and told[count] and rows[count].name not in named:
@@ -107,7 +117,7 @@ def bound(
 
 
 def is_default(parameter: inspect.Parameter, value: Any) -> bool:
-    """Whether leaving the argument out is the same call."""
+    """Whether a call without this argument is the same call."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return not value
     default = parameter.default
@@ -115,7 +125,7 @@ def is_default(parameter: inspect.Parameter, value: Any) -> bool:
 
 
 def by_name(spec: TreeSpec) -> Collection[str]:
-    """The arguments that go by name in a call of this structure."""
+    """The arguments that are passed by name in a call of this structure."""
     _, named = spec.children()
     return frozenset(named.context)
 
@@ -124,7 +134,7 @@ def leaves_of(tree: Any, spec: TreeSpec, any_order: bool) -> list[Any]:
     """The leaves of bound arguments, in the order in which ``spec`` has them.
 
     Args:
-        any_order: dicts may have their keys in another order than those of ``spec``.
+        any_order: whether dicts may have their keys in another order than in ``spec``.
 
     Raises:
         EqsynthError: the arguments have another structure.
@@ -139,7 +149,7 @@ def leaves_of(tree: Any, spec: TreeSpec, any_order: bool) -> list[Any]:
 
 
 def as_call(spec: TreeSpec) -> str:
-    """The structure of arguments as a call of it; a value is ``_``.
+    """The structure of arguments, written as a call in which ``_`` stands for each value.
 
     >>> _, spec = tree_flatten(((1, [2, 3]), {"mask": 4}))
     >>> as_call(spec)
@@ -152,6 +162,7 @@ def as_call(spec: TreeSpec) -> str:
 
 
 def _shown(spec: TreeSpec) -> str:
+    """The structure of one argument as text: a list of two values is ``[_, _]``."""
     if spec.is_leaf():
         return "_"
     parts = list(map(_shown, spec.children()))
@@ -165,29 +176,29 @@ def _shown(spec: TreeSpec) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A leaf that is no tensor: a constant of the program."""
+    """A leaf that is a constant of the program, not a tensor."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Given:
-    """A leaf that is an input as it is."""
+    """A leaf of the result that is the program's input at this position."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class SavedCalling:
-    """Arguments of a call to inputs of the program, and outputs to the result.
+    """The calling convention of a program that was loaded from a file.
 
     Attributes:
-        parameters: the signature that arguments are bound to; None if they are positional.
-        spec: the structure of the arguments' pytree, where there is a signature.
-        any_order: dicts may come in any order of their keys.
         arguments: for each leaf of the arguments, an input's position or a constant.
-        out_spec: the structure of the result; None for a single tensor.
         results: for each leaf of the result, an output's position, an input or a constant.
+        parameters: the signature that arguments are bound to; None if all arguments are positional.
+        spec: the structure of the arguments' pytree, where there is a signature.
+        out_spec: the structure of the result; None for a single tensor.
+        any_order: whether dicts may have their keys in any order.
         buffers: tensors that the program reads after the user's inputs.
     """
 
@@ -203,7 +214,8 @@ class SavedCalling:
         """The tensors of a call, in the order of the program's inputs.
 
         Raises:
-            EqsynthError: the arguments aren't those that the program was captured with.
+            EqsynthError: the arguments have another structure, or other constants, than those that
+                the program was captured with.
         """
         leaves: Sequence[Any] = args
         if self.parameters is not None and self.spec is not None:
@@ -243,7 +255,7 @@ def placed(
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
 ) -> list[Any]:
-    """The leaves of a result."""
+    """The leaves of a result, each from an output, an input or a constant."""
     return [
         outputs[place] if isinstance(place, int)
         else inputs[place.position] if isinstance(place, Given)
@@ -262,10 +274,10 @@ def _misfit(got: str, expected: str) -> EqsynthError:
 
 
 def to_data(convention: Any) -> dict[str, Any]:
-    """A convention (of the frontend, or a :class:`SavedCalling`) as plain data.
+    """Write a convention (of the frontend, or a :class:`SavedCalling`) as plain data.
 
     Raises:
-        LoweringError: it has a constant or a container that isn't plain data.
+        LoweringError: the convention has a constant or a container that isn't plain data.
     """
 
     def place(value: Any) -> Any:
@@ -293,8 +305,11 @@ def to_data(convention: Any) -> dict[str, Any]:
 def from_data(
     data: Any, buffers: tuple[torch.Tensor, ...], inputs: int, outputs: int
 ) -> SavedCalling:
-    """The inverse of :func:`to_data`, for a program of so many inputs and outputs, buffers not
-    counted. What is malformed raises one of Python's own errors."""
+    """Read what :func:`to_data` wrote. Malformed data raises one of Python's own errors.
+
+    Args:
+        inputs, outputs: how many the program has; the buffers aren't among these inputs.
+    """
     names = ("arguments", "results", "parameters", "any_order", "spec", "out_spec")
     arguments, results, parameters, any_order, spec, out_spec = fields(data, names)
     taken, given = rows(arguments, _place), rows(results, _place)
@@ -329,15 +344,16 @@ def from_data(
 
 # ---- trees ---------------------------------------------------------------------------------
 
-# What `x.max(1)`, `x.sort()` and their like give, by name. torch writes down no tree with them.
+# torch's named results, such as that of `x.max(1)`, by the names of their classes. torch can't
+# write a tree that contains one.
 _NAMED_RESULTS: Final[dict[str, Any]] = {
     kind.__name__: kind for kind in torch.return_types.all_return_types
 }
 
 
 def _tree_to_data(tree: TreeSpec | None) -> Any:
-    """The tree as text, with tuples for torch's named results, and which of its nodes these are:
-    the results of ``x.max(1)`` are ``[(*, *), [[0, "max"]]]``."""
+    """Write a tree as text in which torch's named results are tuples, and list which of its nodes
+    these are: the result of ``x.max(1)`` is ``[(*, *), [[0, "max"]]]``."""
     named: list[list[Any]] = []
 
     def unnamed(node: TreeSpec, number: int) -> TreeSpec:
@@ -360,6 +376,7 @@ def _tree_to_data(tree: TreeSpec | None) -> Any:
 
 
 def _tree_from_data(data: Any) -> TreeSpec | None:
+    """Read what ``_tree_to_data`` wrote."""
     if data is None:
         return None
     told, named = row(data, 2)
@@ -432,7 +449,8 @@ def _not_plain(got: str) -> LoweringError:
 
 
 class AsItIs:
-    """The calling convention of a program without inputs and outputs of its own."""
+    """The calling convention of a program that calls its original: it has no inputs and outputs of
+    its own."""
 
     convention = None
 

@@ -1,5 +1,5 @@
-"""Programs in files, as far as it depends on the device: the code of generated kernels, what that
-runs on, and the backends that run the rest.
+"""How programs are saved in files, as far as it depends on the device: the code of generated
+kernels, the machine that this code runs on, and the backends that run all other kernels.
 
     the host   a shared library for this kind of processor, loaded by TVM's small runtime
     a GPU      kernels as text, and as a cubin for each kind of GPU (``cuda/carrying.py``)
@@ -36,10 +36,10 @@ class Code:
     """The generated kernels of a file.
 
     Attributes:
-        machine: what their code runs on.
-        library: the code; empty if there are none.
-        entries: what the library has of a kernel, such as its name there.
-        recompile: build them again for this machine.
+        machine: the kind of machine that the code runs on.
+        library: the code; empty if there are no generated kernels.
+        entries: for each kernel, how to find it in the library, such as its name there.
+        recompile: whether to build the kernels again for this machine.
     """
 
     machine: Sequence[str]
@@ -49,52 +49,53 @@ class Code:
 
 
 class Carrier(Protocol):
-    """How the programs of a device are carried.
+    """How the programs for one kind of device are saved and loaded.
 
     Attributes:
-        generated: the name of the backend that makes kernels for their terms.
+        generated: the name of the backend that generates kernels.
     """
 
     generated: str
 
     def place(self) -> Place:
-        """Where they run on this machine.
+        """The place on this machine where the programs run.
 
         Raises:
-            LoweringError: it has no such device.
+            LoweringError: this machine has no such device.
         """
         ...
 
     def machine(self) -> list[str]:
-        """What code that is generated here runs on."""
+        """The kind of machine that code which is generated here runs on."""
         ...
 
     def export(self, kernels: Sequence[Kernel]) -> tuple[bytes, dict[Kernel, Data]]:
-        """The code of generated kernels, and the entry of each, as plain data.
+        """The code of generated kernels, and each kernel's entry, as plain data.
 
         Raises:
-            LoweringError: they can't be compiled.
+            LoweringError: the kernels can't be compiled.
         """
         ...
 
     def backends(self, opaque: Opaque, code: Code) -> tuple[Backend, ...]:
-        """All backends, with the generated kernels of a file.
+        """All backends of the device; the generating backend has the kernels of the file.
 
         Raises:
-            LoweringError: the code is for another machine.
+            LoweringError: the code is for another kind of machine.
         """
         ...
 
     def check_schedule(self, kernel: Kernel) -> None:
-        """
+        """Check a generated kernel that was read from a file.
+
         Raises:
-            ValueError: the kernel's schedule isn't one of its loops.
+            ValueError: the kernel's schedule isn't a schedule of its loop nest.
         """
         ...
 
 
 def carrier_of(target: Target | None) -> Carrier:
-    """How programs of a device are carried; None for the host."""
+    """The carrier for a target's programs; None is the host."""
     if target is None:
         return OnHost()
     from eqsynth.lower.cuda.carrying import OnGpu
@@ -103,7 +104,7 @@ def carrier_of(target: Target | None) -> Carrier:
 
 
 class OnHost:
-    """Implements :class:`Carrier`."""
+    """Programs for the CPU. Implements :class:`Carrier`."""
 
     generated = tvm_backend.TvmBackend.name
 
@@ -133,6 +134,7 @@ class OnHost:
 
 
 def _of_library(code: Code) -> tvm_backend.TvmBackend:
+    """The TVM backend with the kernels of the file's library; it compiles no others."""
     functions = {}
     if code.library:
         module = tvm_runtime.load_library(code.library)
@@ -141,6 +143,7 @@ def _of_library(code: Code) -> tvm_backend.TvmBackend:
 
 
 def _recompiling() -> tvm_backend.TvmBackend:
+    """The TVM backend that compiles the file's kernels again."""
     if find_spec("tvm") is None:
         raise LoweringError(
             what="TVM isn't installed, which builds kernels",

@@ -1,7 +1,11 @@
-"""The result against the original, on several kinds of inputs.
+"""Comparing a program with its original on several kinds of inputs.
 
-Not here: the kinds (``kinds.py``), what rounding explains (``rounding.py``), what else the original
-is asked (``reruns.py``), and whose fault a difference is (``eqsynth/checking.py``).
+``check_equivalence(program, module, args)`` runs both on the given inputs, on random ones, on large
+ones and so on, and raises ``Mismatch`` where they differ by more than rounding explains.
+
+Not here: the kinds of inputs (``kinds.py``), which differences rounding explains (``rounding.py``),
+running the original in float64 or with moved inputs (``reruns.py``), which rule or kernel is to
+blame for a difference (``eqsynth/checking.py``).
 """
 
 from __future__ import annotations
@@ -20,18 +24,20 @@ from eqsynth.lower.reruns import Reference, Values, results
 from eqsynth.lower.rounding import Evidence, judge, largest_error, on_the_way, same_types
 
 Noisy = Callable[[Values, int], list[torch.Tensor] | None]
+"""The program with noise on its intermediate values: its results for inputs and a seed, or None."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was compared.
+    """The outcome of a comparison in which no fault was found.
 
     Attributes:
-        error_rel: the largest difference over the largest value, on the given and random inputs.
-        tried: kinds of inputs that the original runs on.
-        lost: kind of inputs -> the largest difference relative to its row that was let pass since
-            the program's own rounding explains it.
-        runs: how often the original ran, in whatever way.
+        error_rel: the largest difference divided by the largest value, on the given and random
+            inputs.
+        tried: the number of kinds of inputs that the original runs on.
+        lost: kind of inputs -> the largest difference, relative to its row, that was accepted
+            because the program's own rounding explains it.
+        runs: how often the original ran, moved and in float64 included.
     """
 
     error_rel: float
@@ -41,8 +47,10 @@ class Check:
 
 
 class Mismatch(EquivalenceError):
-    """Attributes:
-    inputs: on which the program differs from the original.
+    """The program differs from the original, or fails where the original doesn't.
+
+    Attributes:
+        inputs: the inputs on which the two differ.
     """
 
     inputs: Values = ((), {})
@@ -59,18 +67,18 @@ def check_equivalence(
     noisy: Noisy | None = None,
     summed: Sequence[int] = (),
 ) -> Check:
-    """Compares the two on every kind of inputs (``kinds.KINDS``) that the reference takes.
+    """Compare the two on every kind of inputs (``kinds.KINDS``) that the reference takes.
 
     Args:
-        args, kwargs: as given; others are drawn of their types.
-        state: buffers that both change: compared after a run, and as they were in the end.
+        args, kwargs: the given inputs; the other kinds are drawn with the same types.
+        state: buffers that both change. Their values after a run are compared, and then put back.
         guesses: see ``kinds.ranges``.
-        noisy: the program with each of its intermediate values off by some roundings, by inputs
-            and a seed. Given where digits may be lost; what this explains is told in ``lost``.
+        noisy: the program with each of its intermediate values off by some roundings. It is given
+            only where digits may be lost; a difference that it explains is reported in ``lost``.
         summed: see ``Evidence``.
 
     Raises:
-        Mismatch: they differ by more than rounding explains.
+        Mismatch: the two differ by more than rounding explains.
     """
     given: Values = (tuple(args), dict(kwargs or {}))
     original = Reference(reference, state)
@@ -93,6 +101,7 @@ def check_equivalence(
 
 
 def _runs(original: Reference, values: Values) -> bool:
+    """Whether the original runs on these inputs."""
     try:
         original(values)
     except Exception:  # whatever a user's module raises
@@ -103,9 +112,10 @@ def _runs(original: Reference, values: Values) -> bool:
 def _drawn(
     original: Reference, given: Values, kind: str, integers: Ranges
 ) -> tuple[Values, list[torch.Tensor]] | None:
-    """Inputs of a kind, and the original's results on them.
+    """Inputs of a kind, and the original's results on them; None if the original refuses them.
 
-    If it refuses them, integers and bools stay as given; if it refuses that, there are none.
+    If the original refuses the drawn inputs, they are tried with the given integers and bools in
+    place of drawn ones.
     """
     values = inputs_of(given, kind, integers)
     leaves, tree = tree_flatten(given)
@@ -131,7 +141,8 @@ def _compare(
     noisy: Noisy | None,
     summed: Sequence[int],
 ) -> tuple[float, float]:
-    """The largest relative error, and what was lost; see ``Check``."""
+    """Compare on one kind of inputs; return the largest relative error, and the part that was lost
+    (see ``Check``)."""
     where = f"{kind} inputs"
     try:
         got = results(program, values, original.state)
@@ -150,7 +161,7 @@ def _compare(
         )
     except EquivalenceError as error:
         raise _mismatch(values, error.what, error.where, error.got, error.expected) from error
-    except Exception as error:  # of the program, where the original has none
+    except Exception as error:  # the program fails, and the original didn't
         raised = f"{type(error).__name__}: {error}"[:500]
         what = "the optimized program fails where the original doesn't"
         raise _mismatch(values, what, where, raised, "a result") from error

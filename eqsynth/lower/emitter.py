@@ -1,4 +1,11 @@
-"""Loops and points of a loop nest as TIR: what every schedule is put together from.
+"""Loops and single points of a loop nest as TIR; all schedules are built from these.
+
+Example: ``_blocks(outer, inner, 16, block)`` makes the loops of ``outer``, a loop over whole blocks
+of 16 steps of ``inner``, and one shorter block for the rest. ``_point(at)`` computes and stores one
+element.
+
+In this file and in the schedules ``at`` is the value of each iterator, by slot. Negative slots are
+loops that are no iterators of the scope, such as the number of a block.
 
 Not here: the schedules (``eoperators.py``), loops and addresses (``loop_nest.py``), scalar code
 (``scalar_code.py``).
@@ -40,7 +47,7 @@ Body = Callable[[dict[int, Expr]], list[Any]]
 
 
 class Emitter:
-    """A function in the making: its parameters, and statements over them."""
+    """Builds a TIR function for a nest: its parameters, and statements that use them."""
 
     def __init__(self, nest: LoopNest, schedule: Schedule, name: str) -> None:
         self.nest = nest
@@ -51,17 +58,18 @@ class Emitter:
         self.args: tuple[Tensor, ...] = nest.args
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
         self.index_dtype = "int32" if max(sizes) < 2**30 and self._small() else "int64"
-        # What the body is computed and added up in, and the body.
+        # The dtype in which the body is computed and added up, and the body in this dtype.
         self.kind, self.body = accumulation(nest.scope)
         self.dtype = arithmetic(self.kind)
         self.parameters: list[Any] = []
         self.flat: dict[int, Any] = {}
         self.count = 0
-        # Inside a vectorized loop: its variable and extent, and the memory to allocate around it.
+        # Inside a vectorized loop: its variable, its extent, and buffers to allocate outside of it.
         self.lane: Expr | None = None
         self.lanes = 1
         self.vectors: list[Any] = []
-        # Reads that are loaded from elsewhere, such as a packed copy: at the iterators' values.
+        # Reads whose values are loaded from another place, such as a packed copy, at given
+        # iterators.
         self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
         self.empty = 0 in nest.scope.reduction
         self.add_rounded = rounded_sum
@@ -71,15 +79,17 @@ class Emitter:
         self.out = self._parameter("result", nest.scope, nest.result)
 
     def _small(self) -> bool:
+        """Whether all indices and addresses fit into 32 bits with room to spare."""
         indices = [self.nest.output, *(a.address for a in self.nest.accesses.values())]
         indices += [index for a in self.nest.accesses.values() for index, _ in a.guards]
         indices += [v.index for v in leaves(self.nest.scope.body) if isinstance(v, Value)]
         return all(-(2**30) < low and high < 2**30 for low, high in map(Index.range, indices))
 
     def _parameter(self, name: str, tensor: Tensor, layout: Layout) -> Any:
-        """A checked parameter, and the same memory as a line that addresses index."""
+        """Declare a parameter whose shape and strides are checked at the call; return the same
+        memory as a buffer of one axis, which addresses index."""
         steps = [
-            # The stride of an axis of extent 1 means nothing, and callers' strides differ there.
+            # The stride of an axis of extent 1 means nothing, and callers pass different ones.
             tirx.Var(f"{name}_step{axis}", "int64") if extent == 1 else tirx.const(step, "int64")
             for axis, (extent, step) in enumerate(
                 zip(tensor.shape, strides(tensor.shape, layout), strict=True)
@@ -106,6 +116,7 @@ class Emitter:
     def _for(
         self, extent: int | Expr, body: Callable[[Expr], list[Any]], kind: int = ForKind.SERIAL
     ) -> list[Any]:
+        """A loop; of one step only its body, of none nothing."""
         if isinstance(extent, int):
             if extent == 0:
                 return []
@@ -118,6 +129,7 @@ class Emitter:
     def _plain(
         self, loops: Sequence[Loop], at: dict[int, Expr], body: Body, kind: int = ForKind.SERIAL
     ) -> list[Any]:
+        """Nested loops with ``body`` inside."""
         if not loops:
             return body(at)
         first, *others = loops
@@ -126,7 +138,8 @@ class Emitter:
         )
 
     def _outer(self, loops: Sequence[Loop], body: Body) -> list[Any]:
-        """Leading loops fused into one parallel loop, enough of them to share; others inside."""
+        """Loops of which the leading ones are fused into one parallel loop, until it has enough
+        steps to share among threads. Small nests get no parallel loop."""
         if self.nest.work < PARALLEL_GRAIN or not loops:
             return self._plain(loops, {}, body)
         count, shared = 0, 1
@@ -139,13 +152,13 @@ class Emitter:
         )
 
     def _ordered(self, loops: Sequence[Loop]) -> list[Loop]:
-        """Loops around a kernel's innermost part in the schedule's order. One that the order
-        doesn't know stays where it is, at the end."""
+        """The loops around a kernel's innermost part in the schedule's order. Loops that the order
+        doesn't name stay at the end."""
         known = [loops[k] for k in self.order if k < len(loops)]
         return [*known, *loops[len(known) :]]
 
     def _split(self, loops: Sequence[Loop], flat: Expr) -> dict[int, Expr]:
-        """The iterators of ``loops`` at a position of their product."""
+        """The iterators of ``loops`` at position ``flat`` of the fused loop."""
         at: dict[int, Expr] = {}
         below = math.prod(loop.extent for loop in loops)
         for k, loop in enumerate(loops):
@@ -161,7 +174,8 @@ class Emitter:
         width: int,
         block: Callable[[int, Expr, int, dict[int, Expr]], list[Any]],
     ) -> list[Any]:
-        """``inner`` in blocks of ``width``, and a shorter one at the end."""
+        """Loops over ``outer``, and over ``inner`` in blocks of ``width`` with a shorter block at
+        the end."""
         whole, rest = divmod(inner.extent, width)
         statements: list[Any] = []
         if whole:
@@ -176,7 +190,7 @@ class Emitter:
         return statements
 
     def _rest(self, extent: int, width: int, start: Expr) -> int | Expr:
-        """How many of a tile's steps are inside."""
+        """How many steps of a tile of ``width`` lie inside the loop."""
         if extent % width == 0:
             return width
         return tirx.min(self._int(width), self._int(extent) - start)
@@ -184,7 +198,7 @@ class Emitter:
     # ---- one point ------------------------------------------------------
 
     def _point(self, at: dict[int, Expr]) -> list[Any]:
-        """Computes and stores one element of the result."""
+        """Compute and store one element of the result."""
         if self.empty:
             return self._store(at, self._identity())
         if not self.nest.scope.reduction:
@@ -200,8 +214,8 @@ class Emitter:
         ]
 
     def _reduced(self, loops: Sequence[Loop], at: dict[int, Expr], body: Body) -> list[Any]:
-        """Loops over a reduction: written out if they are short, else so many steps of the
-        innermost as the schedule says."""
+        """The loops of a reduction. By default a short reduction is unrolled as a whole; if the
+        schedule says so, so many steps of the innermost loop are."""
         if self.unrolled == 1:
             short = math.prod(loop.extent for loop in loops) <= UNROLL
             return self._plain(loops, at, body, ForKind.UNROLLED if short else ForKind.SERIAL)
@@ -221,13 +235,19 @@ class Emitter:
         reduction: Sequence[Loop],
         finish: Callable[[Expr, Expr, Expr], list[Any]],
     ) -> list[Any]:
-        """Reduces some rows of ``width`` points at once, in vectors of `LANES` or half of them."""
+        """Reduce a block of points at once, in vectors of `LANES` elements or half of them.
+
+        Args:
+            size: rows and columns of the block.
+            coordinates: the iterators at a row, a column, and the reduction's iterators.
+            finish: what is done with the result at a row and a column.
+        """
         height, width = size
         wide = LANES if width % LANES == 0 else LANES // 2
         totals = self._local(height * width)
 
         def lanes(body: Callable[[Expr, Expr, Expr], list[Any]]) -> list[Any]:
-            """``body`` at each vector: its row, its lanes, and its place among the totals."""
+            """``body`` for each vector of the block: row, columns, and places among the totals."""
 
             def vectors(i: Expr) -> list[Any]:
                 first = i * self._int(width)
@@ -258,7 +278,7 @@ class Emitter:
     def _vector(
         self, start: Expr, body: Callable[[Expr], list[Any]], lanes: int = LANES
     ) -> list[Any]:
-        """``body`` at ``start`` and the next ``lanes - 1`` places, at once."""
+        """``body`` at ``start`` and the next ``lanes - 1`` places, as one vectorized loop."""
         if lanes == 1:
             return body(start)
         self.lane, self.lanes = self._var("lane"), lanes
@@ -268,7 +288,7 @@ class Emitter:
         return [loop]
 
     def _plus(self, partial: Any, distance: int) -> Callable[[Expr], list[Any]]:
-        """Combines each of some partial results with the one that far behind it."""
+        """A body that combines each partial result with the one ``distance`` places after it."""
 
         def add(lane: Expr) -> list[Any]:
             other = tirx.BufferLoad(partial, [lane + self._int(distance)])
@@ -277,10 +297,12 @@ class Emitter:
         return add
 
     def _step(self, totals: Any, lane: Expr, at: dict[int, Expr]) -> list[Any]:
+        """Evaluate the body and add its value to a total."""
         code, value = self._body(at)
         return [*code, *self._accumulate(totals, lane, value)]
 
     def _accumulate(self, totals: Any, lane: Expr, value: Expr) -> list[Any]:
+        """Combine a total with a value by the scope's reducer."""
         total = tirx.BufferLoad(totals, [lane])
         combine: dict[str, Callable[[], Expr]] = {
             "sum": lambda: total + value,
@@ -291,16 +313,19 @@ class Emitter:
         return [tirx.BufferStore(totals, combine[self.nest.scope.reducer](), [lane])]
 
     def _identity(self) -> Expr:
+        """The reducer's identity: 0 for a sum."""
         value = REDUCERS[self.nest.scope.reducer]
         return number(float(value > 0) if self.dtype == "bool" else value, self.dtype)
 
     def _local(self, width: int) -> Any:
+        """Declare memory for ``width`` totals."""
         self.count += 1
         return tirx.decl_buffer(
             [self._int(width)], self.dtype, f"total{self.count}", scope="local", layout=None
         )
 
     def _body(self, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
+        """Statements that evaluate the body, and its value."""
         iterators = self.iterators(at)
         code = ScalarCode(
             lambda read: self.load(read, iterators), iterators, self.index_dtype,
@@ -313,11 +338,13 @@ class Emitter:
         return code.statements, value
 
     def iterators(self, at: dict[int, Expr]) -> dict[int, Expr]:
-        """Values of all iterators; those of loops of one step are 0."""
+        """The values of all iterators; an iterator without a loop is 0."""
         slots = range(len(self.nest.scope.extents))
         return {**{slot: self._int(0) for slot in slots}, **at}
 
     def load(self, read: Read, iterators: dict[int, Expr]) -> Expr:
+        """The value of a read: its element, or the fill where the index is outside of the
+        tensor."""
         if read in self.instead:
             return self.instead[read](iterators)
         fill = number(read.fill, arithmetic(read.tensor.dtype))
@@ -330,7 +357,7 @@ class Emitter:
         return tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value
 
     def inside(self, access: Access, iterators: dict[int, Expr]) -> list[Expr]:
-        """What tells that a read stays in its tensor; nothing where it always does."""
+        """Tests that a read stays in its tensor; none if it always does."""
         tests = []
         for index, extent in access.guards:
             position = index_code(index, iterators, self.index_dtype)
@@ -342,6 +369,7 @@ class Emitter:
         return tests
 
     def _store(self, at: dict[int, Expr], value: Expr) -> list[Any]:
+        """Store an element of the result in its dtype."""
         address = index_code(self.nest.output, self.iterators(at), self.index_dtype)
         dtype = self.nest.scope.dtype
         kept = to_storage(convert(value, self.dtype, arithmetic(dtype)), dtype)

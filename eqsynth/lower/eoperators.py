@@ -1,7 +1,10 @@
-"""eOperators: a scope as a loop nest in TIR, under a schedule.
+"""eOperators: the loop nest of a scope as a TIR function, under a schedule.
 
-Not here: which schedules a nest has (``schedules.py``), the loops and points that they are put
-together from (``emitter.py``), compiling and calling (``tvm_backend.py``).
+Example: the nest of ``L_ij sum_k a[i, k] * b[k, j]`` under ``Block(6, 32)`` becomes parallel loops
+over blocks of 6 rows and 32 columns, whose 192 sums stay in vector registers while k runs.
+
+Not here: which schedules a nest has (``schedules.py``), loops and single points as TIR
+(``emitter.py``), compiling and calling (``tvm_backend.py``).
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from eqsynth.lower.schedules import LANES, block_loops, refusal, schedules, tile
 
 
 def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
-    """The TIR function ``name(*arguments, result)`` of a nest, under a schedule.
+    """The TIR function ``name(*arguments, result)`` of a nest under a schedule.
 
-    Arguments that have no elements are left out. Every buffer is checked at the call: rank,
-    extents, dtype and strides.
+    Arguments without elements are left out. The function checks each buffer when it is called:
+    rank, extents, dtype and strides.
 
     Raises:
-        LoweringError: the schedule isn't one of this nest.
+        LoweringError: the nest has no such schedule.
     """
     why = "it is a text" if isinstance(schedule, str) else refusal(nest, schedule)
     if isinstance(schedule, str) or why is not None:
@@ -47,6 +50,8 @@ def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
 
 
 class _Schedules(Emitter):
+    """The statements of each kind of schedule."""
+
     def function(self, schedule: Schedule) -> Any:
         statements = [*(declared for _, declared in self.parameters), *self._statements(schedule)]
         function = tirx.PrimFunc([buffer for buffer, _ in self.parameters], sequence(statements))
@@ -75,6 +80,7 @@ class _Schedules(Emitter):
         return self._rows()
 
     def _rows(self) -> list[Any]:
+        """One point after the other; the outer loops are shared among threads."""
         loops = self.nest.traversal
         if not loops:
             return self._point({})
@@ -82,7 +88,8 @@ class _Schedules(Emitter):
         if outer and math.prod(loop.extent for loop in outer) >= 8:
             shared = self._ordered(outer)
             return self._outer(shared, lambda at: self._plain((inner,), at, self._point))
-        # Too few rows to share: the inner loop is cut into pieces, and they are shared.
+        # If there are too few rows to share among threads, the inner loop is cut into pieces, and
+        # these are shared.
         block = max(256, ceil_div(inner.extent, self.tasks))
         return self._blocks(outer, inner, block, self._serial_lane)
 
@@ -90,15 +97,17 @@ class _Schedules(Emitter):
         return self._for(length, lambda j: self._point({**at, slot: start + j}))
 
     def _flat(self, width: int) -> list[Any]:
+        """All loops as one loop, in pieces of ``width`` points."""
         loops = self.nest.traversal
 
         def block(slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
             return self._for(length, lambda j: self._point(self._split(loops, start + j)))
 
-        # The slot of a loop over everything is none of the scope's.
+        # The loop over all points is no iterator of the scope, so it has the slot -1.
         return self._blocks((), Loop(-1, self.nest.points), width, block)
 
     def _tile(self, schedule: Tile) -> list[Any]:
+        """A transposing copy or map, in tiles of ``height`` by ``width`` points."""
         height, width = schedule.height, schedule.width
         loops = list(self.nest.traversal)
         position = tile_loop(self.nest)
@@ -121,7 +130,7 @@ class _Schedules(Emitter):
         return self._outer(self._ordered((*loops, *tiles)), tile)
 
     def _lanes(self, width: int) -> list[Any]:
-        """Registers hold the results of ``width`` neighbours while the reduction runs."""
+        """Results of ``width`` neighbours at once: registers hold them while the reduction runs."""
         *outer, inner = self.nest.traversal
 
         def block(slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
@@ -137,15 +146,17 @@ class _Schedules(Emitter):
         return self._blocks(tuple(outer), inner, width, block)
 
     def _block(self, schedule: Block) -> list[Any]:
-        """Registers hold the results of some rows of neighbours."""
+        """Results of some rows of neighbours at once: registers hold them while the reduction
+        runs."""
         loops = block_loops(self.nest)
         assert loops is not None, "a block is refused where there are no such loops"
         row, column = loops
         outer = [loop for loop in self.nest.traversal if loop not in loops]
         statements: list[Any] = []
         for rows in _pieces(row.extent, schedule.rows, 1):
-            # The last neighbours are taken in whole vectors, some for a second time. That is a
-            # statement after the others, so that no two threads write one element.
+            # The last columns are computed in whole vectors, so some are computed for a second
+            # time. They are a statement of their own after the others, so that no two threads write
+            # one element.
             for columns in _pieces(column.extent, schedule.columns, LANES // 2):
                 high = min(schedule.rows_together, rows.count)
                 wide = min(schedule.columns_together, columns.count)
@@ -165,7 +176,8 @@ class _Schedules(Emitter):
         together: tuple[int, int],
         at: dict[int, Expr],
     ) -> list[Any]:
-        """Some rows and columns of blocks; ``at`` tells which, if there is more than one task."""
+        """The blocks of one task, in some rows and columns; ``at`` tells which, if there is more
+        than one task."""
         row, column = loops
         rows, columns = pieces
         first = [at.get(slot, self._int(0)) for slot in (-1, -2)]
@@ -196,7 +208,8 @@ class _Schedules(Emitter):
         )
 
     def _fold(self, width: int) -> list[Any]:
-        """Registers hold ``width`` partial results of one reduction, combined at its end."""
+        """One result at a time: registers hold ``width`` partial results of its reduction, which
+        are combined at the end."""
         *around, inner = self.nest.reduction
         whole, rest = divmod(inner.extent, width)
         reduction = (*around, Loop(-3, whole))
@@ -232,7 +245,8 @@ class _Schedules(Emitter):
 
 
     def _matrices(self, width: int) -> list[Any]:
-        """A tile in registers, along one axis after the other."""
+        """A tile of data in registers, multiplied by matrices of literals along one axis after the
+        other."""
         tiles = tiles_of(self.nest)
         assert tiles is not None, "refused where there are none"
 
@@ -245,7 +259,7 @@ class _Schedules(Emitter):
 
 @dataclass(frozen=True)
 class _Piece:
-    """Part of a loop: so many blocks of a size, from a start."""
+    """A part of a loop: ``count`` blocks of ``size`` steps, from ``start`` on."""
 
     count: int
     size: int
@@ -253,7 +267,8 @@ class _Piece:
 
 
 def _pieces(extent: int, size: int, multiple: int) -> list[_Piece]:
-    """A loop in blocks, and one at its end for the rest: a multiple, which may begin earlier."""
+    """A loop as whole blocks, and one block for the rest. That block's size is rounded up to
+    ``multiple``, so it may begin before the whole blocks end."""
     whole, rest = divmod(extent, size)
     found = [_Piece(whole, size, 0)] if whole else []
     if rest:

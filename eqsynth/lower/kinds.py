@@ -1,8 +1,11 @@
-"""Kinds of inputs that programs are compared on: all floats, integers and bools among the leaves of
-the arguments vary, wherever they are nested.
+"""The kinds of inputs on which programs are compared with their originals.
+
+Example: given a float tensor (2, 3) and an integer tensor of positions, the kind ``offset 1e4`` has
+normal floats around 1e4 and other positions. All floats, integers and bools among the leaves of the
+arguments vary, wherever they are nested.
 
 Which integers an original takes is found by trying (`ranges`): positions in an embedding's table
-may be any of its rows, no others. Not here: the comparison (``check.py``).
+may be any of its rows, and nothing else. Not here: the comparison (``check.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from eqsynth.lower.reruns import Values
 
 Generator = torch.Generator
 Draw = Callable[[torch.Size, Generator, float], torch.Tensor]
+"""Draws a tensor of a shape. The last argument is a size up to which a product of four numbers is
+still in the dtype's range."""
 
 
 def _normal(shape: torch.Size, g: Generator) -> torch.Tensor:
@@ -30,7 +35,8 @@ def _offset(by: float) -> Draw:
 
 
 def _mixed(shape: torch.Size, g: Generator, largest: float) -> torch.Tensor:
-    """From 1e-6 to 1e6: in half of the rows element by element, in the others a row as a whole."""
+    """Numbers of sizes from 1e-6 to 1e6: in half of the rows each element has its own size, in the
+    other half a row has one size."""
     each = torch.rand(shape, generator=g, dtype=torch.float64)
     if shape:
         rows = torch.rand((*shape[:-1], 2), generator=g, dtype=torch.float64)
@@ -54,23 +60,24 @@ FLOATS: Final[Mapping[str, Draw]] = {
     "constant": lambda shape, g, _: _normal(torch.Size(()), g).expand(shape),
     "sparse": _sparse,
 }
-"""Kinds besides the inputs as given. The last argument is a number of which products of four are
-still in the dtype's range."""
+"""The kinds besides ``given`` (the inputs as the user gave them), and how floats are drawn for
+each."""
 
 LARGE: Final = frozenset({"offset 1e4", "offset 1e6", "mixed scales"})
-"""Kinds on which an exponential leaves the range of its numbers."""
+"""The kinds with numbers so large that an exponential of them overflows."""
 
 KINDS: Final = ("given", *FLOATS)
 
 _BASE: Final[Mapping[str, int]] = {"offset 10": 10, "offset 1e4": 10**4, "offset 1e6": 10**6}
-_FEW = 1 << 16  # integers up to so many are drawn evenly
-_TRIES = 40  # runs of the original for the range of one input
-_TRIES_S = 2.0  # and so long for all inputs, if that is more than ten runs
+_FEW = 1 << 16  # a range of up to this many integers is drawn from evenly
+_TRIES = 40  # the most runs of the original for the range of one input
+_TRIES_S = 2.0  # after this long for all inputs, no more runs than ten for each
 
 
 @dataclass(frozen=True)
 class Range:
-    """Integers from ``low`` to ``high`` are taken. ``bounded``: there are others that aren't."""
+    """The original takes the integers from ``low`` to ``high``. ``bounded``: it refuses some
+    others."""
 
     low: int
     high: int
@@ -78,12 +85,13 @@ class Range:
 
 
 Ranges = Mapping[int, Range | None]
-"""By the leaf's position. None: not even the given ones are taken everywhere, as where each column
-is a position in another table; then rows change places."""
+"""For each integer leaf, by position, the range that the original takes. None: it doesn't even take
+each given integer in every place, as where each column is a position in another table; then only
+the order of the rows is changed."""
 
 
 def is_integer(leaf: Any) -> bool:
-    """A tensor of integers (bools are none)."""
+    """Whether a leaf is a tensor of integers (bools don't count) with elements."""
     return (
         isinstance(leaf, torch.Tensor)
         and leaf.dtype != torch.bool
@@ -94,9 +102,9 @@ def is_integer(leaf: Any) -> bool:
 
 
 def inputs_of(values: Values, kind: str, integers: Ranges, seed: int = 0) -> Values:
-    """Inputs of a kind, of the types of those that were given; the same for the same seed.
+    """Inputs of a kind, of the same types as the given ones; the same for the same seed.
 
-    An integer without an entry in ``integers``, and what is no tensor, stays as given.
+    An integer leaf without an entry in ``integers``, and a leaf that is no tensor, stays as given.
     """
     if kind == "given":
         return values
@@ -110,6 +118,7 @@ def inputs_of(values: Values, kind: str, integers: Ranges, seed: int = 0) -> Val
 
 
 def _drawn(leaf: Any, kind: str, within: Range | None, varies: bool, g: Generator) -> Any:
+    """One leaf of another kind; ``varies`` says whether an integer leaf may be changed at all."""
     if not isinstance(leaf, torch.Tensor) or leaf.is_complex():
         return leaf
     if leaf.is_floating_point():
@@ -126,11 +135,12 @@ def _drawn(leaf: Any, kind: str, within: Range | None, varies: bool, g: Generato
 
 
 def _integers(leaf: torch.Tensor, kind: str, within: Range, g: Generator) -> torch.Tensor:
+    """Integers of a kind within a range."""
     low, high = within.low, within.high
     even = within.bounded or high - low <= _FEW
     if even and kind not in ("constant", "sparse"):
         drawn = _between(low, high, leaf.shape, g)
-        # Both ends are among them.
+        # Both ends of the range occur.
         ends = torch.randint(leaf.numel(), (2,), generator=g)
         drawn.view(-1)[ends] = torch.tensor([low, high])
     elif kind == "constant":
@@ -147,7 +157,7 @@ def _integers(leaf: torch.Tensor, kind: str, within: Range, g: Generator) -> tor
 
 
 def _between(low: int, high: int, shape: Sequence[int], g: Generator) -> torch.Tensor:
-    """Drawn evenly; ``randint`` takes no range of 2^63."""
+    """Integers drawn evenly from ``low`` to ``high``; ``randint`` takes no range of 2^63."""
     span = min(high - low, (1 << 62) - 1)
     return low + torch.randint(span + 1, tuple(shape), generator=g)
 
@@ -158,12 +168,12 @@ def _between(low: int, high: int, shape: Sequence[int], g: Generator) -> torch.T
 def ranges(
     values: Values, runs: Callable[[Values], bool], guesses: Mapping[int, int] | None = None
 ) -> dict[int, Range | None]:
-    """For each integer input, the range around the given ones that the original takes.
+    """For each integer input, the range around the given integers that the original takes.
 
     Args:
         runs: whether the original runs on these inputs.
-        guesses: by the leaf's position, how many rows the table has that it is a position in, where
-            that is known: two tries then find what else takes a search.
+        guesses: by the leaf's position, the number of rows of the table in which it is a position,
+            where that is known. Two tries then confirm what otherwise takes a search.
     """
     leaves, tree = tree_flatten(values)
     found: dict[int, Range | None] = {}
@@ -183,7 +193,8 @@ def ranges(
 
 
 def _budget(begin: float) -> Callable[[], bool]:
-    """True so long as there are tries left: so many runs, or so long, but ten at least."""
+    """A function that is true so long as another try is allowed: up to ``_TRIES`` tries for an
+    input, and after ``_TRIES_S`` seconds (from ``begin``) no more than ten."""
     left = iter(range(_TRIES))
     return lambda: (n := next(left, None)) is not None and (
         n < 10 or time.monotonic() - begin < _TRIES_S
@@ -196,6 +207,8 @@ def _range(
     budget: Callable[[], bool],
     guess: int | None,
 ) -> Range | None:
+    """The range of one integer input; None if the original doesn't take its least and largest value
+    in every place."""
     info = torch.iinfo(leaf.dtype)
     low, high = int(leaf.min()), int(leaf.max())
     if not (takes(low) and takes(high)):
@@ -211,9 +224,11 @@ def _range(
 def _farthest(
     start: int, limit: int, takes: Callable[[int], bool], budget: Callable[[], bool]
 ) -> tuple[int, bool]:
-    """The farthest number towards the limit that is taken, and whether one beyond isn't.
+    """The farthest number towards the limit that the original takes, and whether it refuses one
+    beyond.
 
-    If the limit is taken, so are all. Else by steps that double, then by halving.
+    If it takes the limit, it takes all numbers before. Else the number is searched by steps that
+    double, and then by halving.
     """
     if start == limit or takes(limit):
         return limit, False

@@ -1,8 +1,10 @@
-"""A scope as loops over memory: linear addresses, and axes merged wherever all reads allow it.
+"""A scope as a loop nest: loops, and a linear address in memory for each read.
 
-Every read becomes one linear address into dense memory, and neighbouring axes that all reads step
-through alike become one loop; so a bias over NHWC is a matrix, whatever its rank was, and the
-strides that are left tell the class of the scope. Not here: schedules and TIR (``eoperators.py``).
+Each read becomes one linear address into dense memory. Neighbouring loops that every read and the
+result step through alike become one loop: the bias over NHWC, ``L_nhwc x[n,h,w,c] + b[c]``, becomes
+two loops, ``x[4*i + c] + b[c]`` for 4 channels, whatever the rank was. The strides that are left
+tell the kind of the scope (a map, a reduction, a contraction). Not here: schedules
+(``schedules.py``), TIR (``eoperators.py``).
 """
 
 from __future__ import annotations
@@ -21,26 +23,35 @@ from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal
 
 @dataclass(frozen=True)
 class Loop:
+    """A loop over an iterator of the scope, which is known by its slot."""
+
     slot: int
     extent: int
 
 
 @dataclass(frozen=True)
 class Access:
-    """A read: its address in elements, and the index and extent of each axis it may leave."""
+    """A read in memory.
+
+    Attributes:
+        argument: the position of the tensor that is read.
+        address: the address in elements.
+        guards: for each axis that the read may leave, its index and the axis's extent.
+    """
 
     argument: int
     address: Index
     guards: tuple[tuple[Index, int], ...]
 
     def stride(self, slot: int) -> int | None:
-        """Elements that a step of the loop moves the address; None if steps differ."""
+        """By how many elements a step of the loop moves the address; None if steps differ."""
         for atom, _ in self.address.terms:
             if not isinstance(atom, It) and slot in {it.slot for it in atom.value.iterators()}:
                 return None
         return self.address.coefficient(slot)
 
     def guarded_by(self, slot: int) -> bool:
+        """Whether it depends on this loop that the read stays in its tensor."""
         return any(slot in {it.slot for it in index.iterators()} for index, _ in self.guards)
 
 
@@ -49,13 +60,16 @@ class LoopNest:
     """A scope at given layouts, ready for a schedule.
 
     Attributes:
-        traversal: from the outermost to the innermost in the result's memory.
-        reduction: from the largest step in memory to the smallest.
-        accesses: by read; a read that is always outside its tensor (extent 0) has none.
-        output: the address that is written.
-        fixed: slots that are used in values or guards, whose loops therefore stay as they are.
-        args: what the kernel takes, in order; ``layouts`` are theirs.
-        after: a map over the scope's result, done to each element before it is stored.
+        layouts: the layouts of ``args``.
+        result: the layout of the result.
+        traversal: the loops over results, from the outermost to the innermost in the result's
+            memory.
+        reduction: the loops of the reduction, from the largest step in memory to the smallest.
+        accesses: by read; a read of a tensor without elements has none.
+        output: the address of the result's element.
+        fixed: slots that are used in values or guards; their loops aren't merged.
+        args: the kernel's arguments, in order.
+        after: a map over the scope's result that is applied to each element before it is stored.
     """
 
     scope: Scope
@@ -71,16 +85,18 @@ class LoopNest:
 
     @property
     def points(self) -> int:
+        """The number of results."""
         return math.prod(loop.extent for loop in self.traversal)
 
     @property
     def work(self) -> int:
+        """The number of evaluations of the body."""
         return self.points * math.prod(loop.extent for loop in self.reduction)
 
 
 def map_after(region: Region) -> tuple[Scope, Scope] | None:
-    """A reduction, and the map over it, of which a region is made: ``L_x f({L_x sum_s g}[x], …)``.
-    None for other regions."""
+    """The reduction and the map over its result of which a region is made: ``L_x f({L_x sum_s
+    g}[x], …)``. None for other regions."""
     after = region.outputs[0]
     if len(region.outputs) != 1 or not isinstance(after, Scope) or after.reduction:
         return None
@@ -96,19 +112,19 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
 
 
 def inputs_of(region: Region) -> tuple[Input, ...]:
-    """What stands for a region's arguments in its outputs."""
+    """The inputs that stand for a region's arguments in its outputs."""
     return tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
 
 
 def nest_of(kernel: Kernel) -> LoopNest:
-    """Of a kernel that is generated."""
+    """The loop nest of a generated kernel."""
     assert isinstance(kernel.term, Scope | Region)
     return loop_nest(kernel.term, kernel.inputs, kernel.output)
 
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
-    """The scope's loops and addresses, with loops merged wherever memory allows; of a region those
-    of its reduction, as they are."""
+    """The loops and addresses of a scope, with loops merged where memory allows it. For a region:
+    those of its reduction, unmerged, with the map as ``after``."""
     scope, after, args = term, None, args_of(term)
     if isinstance(term, Region):
         parts = map_after(term)
@@ -154,7 +170,7 @@ def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -
 
 
 def access_of(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
-    """A read of an argument in memory with these steps an axis."""
+    """The read of an argument whose axes have these steps in memory."""
     address = Index(0)
     guards = []
     for index, step, extent in zip(read.index, steps, read.tensor.shape, strict=True):
@@ -166,7 +182,7 @@ def access_of(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
 
 
 def _recombined(address: Index) -> Index:
-    """``d*(e // d) + e % d`` is ``e``: what a reshape leaves of an address."""
+    """The address with ``d*(e // d) + e % d`` replaced by ``e``, as a reshape leaves it."""
     terms: dict[Atom, int] = dict(address.terms)
     for atom, coefficient in address.terms:
         if isinstance(atom, Mod):
@@ -182,7 +198,7 @@ def _recombined(address: Index) -> Index:
 
 
 def _merged(nest: LoopNest) -> LoopNest:
-    """The nest with neighbouring loops merged, of the traversal and of the reduction."""
+    """The nest with neighbouring loops merged, in the traversal and in the reduction."""
     for kind, loops in (("traversal", nest.traversal), ("reduction", nest.reduction)):
         for k, (outer, inner) in enumerate(pairwise(loops)):
             if _alike(nest, outer, inner):
@@ -196,7 +212,8 @@ def _merged(nest: LoopNest) -> LoopNest:
 
 
 def _alike(nest: LoopNest, outer: Loop, inner: Loop) -> bool:
-    """Whether a step of ``outer`` goes on, in every address, where ``inner`` ends."""
+    """Whether, in each address, a step of ``outer`` is as long as all steps of ``inner``, so that
+    the two are one loop."""
     addresses = (nest.output, *(access.address for access in nest.accesses.values()))
     return not nest.fixed & {outer.slot, inner.slot} and all(
         address.coefficient(outer.slot) == address.coefficient(inner.slot) * inner.extent
@@ -220,7 +237,8 @@ def _renamed(nest: LoopNest, outer: Loop, merged: Loop) -> LoopNest:
 
 
 def flops_per_element(scope: Scope, operations: Callable[[Scalar], int]) -> float:
-    """Operations over elements moved: what EinNet calls a scope's arithmetic intensity (§5)."""
+    """Operations for each element that is moved: what EinNet calls a scope's arithmetic intensity
+    (§5)."""
     per_point = operations(scope.body) + bool(scope.reduction)
     points = math.prod(scope.extents)
     moved = scope.type.size + sum(arg.type.size for arg in args_of(scope))

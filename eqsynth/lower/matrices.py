@@ -1,10 +1,12 @@
-"""Scopes that take data through matrices of literals: along one axis after the other, in registers.
+"""Scopes that multiply tiles of data by matrices of literals, along one axis after the other, in
+registers.
 
     L[t, p, q, c] sum[u, v] B[p, u] * B[q, v] * x[2*t + u, v, c]
 
-reads a tile of x once, multiplies its columns by B, then its rows, and writes what comes out: two
-times 4 * 4 * 4 multiply-adds and not 4 * 4 * 4 * 4, none of them by zero. Lives here: which scopes
-are such, and their loops. Not here: the code (``matrix_code.py``).
+With a B of 4 by 4 the kernel reads a tile of x once, multiplies its columns by B, then its rows,
+and writes the result: 2 * 4 * 4 * 4 multiply-adds instead of 4 * 4 * 4 * 4, and products by zero
+are left out. Such scopes are the transforms of Winograd's convolution. Here: which scopes are of
+this form, and their loops. Not here: the code (``matrix_code.py``).
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ from eqsynth.lower.loop_nest import Access, Loop, LoopNest, access_of
 Rows = tuple[tuple[float, ...], ...]
 
 MOST_VALUES: Final = 80
-"""Elements of a tile, before or after: what is written out has some operations for each."""
+"""The most elements of a tile, before or after the matrices: each takes some operations, which are
+written out."""
 
 
 @dataclass(frozen=True)
 class Along:
-    """One axis: results at ``row`` 0, 1, … are the matrix times the data at ``column`` 0, 1, …
+    """One axis of a tile: the results at ``row`` 0, 1, … are the matrix times the data at
+    ``column`` 0, 1, ….
 
     Attributes:
-        slot: the traversal iterator y that the rows are of, ``y = step * (rows * tile + row) +
-            phase``; its extent.
-        column: the reduction iterator.
-        tile, phase: new iterators in the place of y.
+        slot, extent: the traversal iterator y that the rows belong to, ``y = step * (rows * tile +
+            row) + phase``.
+        column: the slot of the reduction iterator.
+        tile, phase: new loops in place of y.
     """
 
     matrix: Rows
@@ -50,19 +54,22 @@ class Along:
         return self.tile.extent * self.step * len(self.matrix) == self.extent
 
     def at(self, row: int) -> Index:
+        """The value of y at a row."""
         first = _at(self.tile) * len(self.matrix) + row
         return first * self.step + _at(self.phase)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What a scope of literals and one read does.
+    """A scope of literals and one read as tiles.
 
     Attributes:
-        loops: around a tile, in the order of the result's memory; the last one is not among them.
-        lanes: the last one: neighbours in the result and in the data.
+        along: the axes that are multiplied by matrices.
+        loops: the loops around a tile, in the order of the result's memory, without the innermost.
+        lanes: the innermost loop: neighbours in the result and in the data.
         data: the read's address and guards, over the loops and the columns.
-        output: the address that is written, over the scope's iterators.
+        fill: the value of the data outside of its tensor.
+        output: the address of a result, over the scope's iterators.
     """
 
     along: tuple[Along, ...]
@@ -74,7 +81,8 @@ class Tiles:
 
 
 def tiles_of(nest: LoopNest) -> Tiles | None:
-    """The tiles of a scope, if it is such a one and its neighbours lie beside each other."""
+    """The tiles of a scope; None if it isn't of this form, or its neighbours don't lie beside each
+    other in the data and the result."""
     scope, factors = nest.scope, factors_of(nest.scope.body)
     reads = [factor for factor in factors if isinstance(factor, Read)]
     literals = [read for read in reads if is_literal(read.tensor)]
@@ -124,13 +132,13 @@ def tiles_of(nest: LoopNest) -> Tiles | None:
 
 
 def accesses_after(nest: LoopNest) -> dict[Read, Access]:
-    """What a map after the matrices reads besides their result."""
+    """The accesses of the map after the matrices, other than the matrices' result."""
     read = set() if nest.after is None else set(leaves(nest.after.body))
     return {leaf: access for leaf, access in nest.accesses.items() if leaf in read}
 
 
 def _in_vectors(access: Access, lanes: Loop) -> bool:
-    """Whether neighbours read neighbours, or all the same."""
+    """Whether neighbours read neighbouring elements, or all the same element."""
     return access.stride(lanes.slot) in (0, 1) and not access.guarded_by(lanes.slot)
 
 
@@ -143,7 +151,7 @@ def _few(along: list[Along]) -> bool:
 
 
 def _along(read: Read, nest: LoopNest, slot: int) -> Along | None:
-    """How rows and columns of a literal are read: ``[y // step % rows, u]``."""
+    """The axis on which a literal is read as ``[y // step % rows, u]``; None for other reads."""
     assert isinstance(read.tensor, Op)
     shape, above, below, _ = read.tensor.attrs
     assert isinstance(above, tuple) and isinstance(below, tuple) and isinstance(shape, tuple)
@@ -164,7 +172,8 @@ def _along(read: Read, nest: LoopNest, slot: int) -> Along | None:
 
 
 def _position(row: Index) -> tuple[It, int, int] | None:
-    """(y, step, rows) of ``y // step % rows``; rows are 0 where the remainder does nothing."""
+    """(y, step, rows) of the index ``y // step % rows``; rows is 0 if there is no remainder. None
+    for other indices."""
     if row.const or len(row.terms) != 1 or row.terms[0][1] != 1:
         return None
     atom, modulus, step = row.terms[0][0], 0, 1
@@ -184,7 +193,7 @@ def _position(row: Index) -> tuple[It, int, int] | None:
 
 
 def _without_rows(data: Read, along: list[Along]) -> tuple[Index, ...] | None:
-    """The data's indices over tiles and phases; None if they tell rows of a tile apart."""
+    """The data's indices over tiles and phases; None if they differ between rows of a tile."""
     found: list[tuple[Index, ...]] = []
     for row in range(max(len(axis.matrix) for axis in along)):
         images = {axis.slot: axis.at(min(row, len(axis.matrix) - 1)) for axis in along}

@@ -1,4 +1,4 @@
-"""The code of one tile that goes through matrices of literals (``matrices.py``)."""
+"""The code of one tile that is multiplied by matrices of literals (``matrices.py``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Place = tuple[int, ...]
 
 
 class MatrixCode:
-    """Loads of a tile, products with the matrices' numbers, stores: straight-line code for some
-    neighbours at once.
+    """Straight-line code for some neighbours at once: loads of a tile, products with the matrices'
+    numbers, stores.
 
     Args:
         at: the values of the loops around; of ``tiles.lanes`` the first of the neighbours.
-        lanes: how many neighbours.
+        lanes: the number of neighbours.
     """
 
     def __init__(self, emitter: Emitter, tiles: Tiles, at: dict[int, Expr], lanes: int) -> None:
@@ -49,8 +49,8 @@ class MatrixCode:
         return [*kept, *self._allocated, *code]
 
     def _tile(self) -> None:
-        """Data by their columns; then along each axis rows in the place of columns. The last axis
-        is done row by row of the others, so that what is finished is written at once."""
+        """Load the data, and multiply them along one axis after the other. Along the last axis a
+        row's result is stored at once."""
         along = self._tiles.along
         values: dict[Place, Expr] = {}
         first = along[0]
@@ -66,6 +66,8 @@ class MatrixCode:
             values = self._next(axis, values)
 
     def _next(self, axis: int, values: dict[Place, Expr]) -> dict[Place, Expr]:
+        """Multiply along one axis: values by (rows of earlier axes, columns of the others) become
+        values with a row in place of this axis's column."""
         along = self._tiles.along
         done = [range(len(a.matrix)) for a in along[:axis]]
         rest = [range(len(a.matrix[0])) for a in along[axis + 1 :]]
@@ -81,8 +83,9 @@ class MatrixCode:
         return found
 
     def _times(self, matrix: Rows, column: Sequence[Expr]) -> list[Expr]:
-        """The matrix times a column. Two rows that agree but for signs, as those of points x and
-        -x, share their sums of what agrees and of what doesn't: ``e + o``, ``e - o``."""
+        """The matrix times a column. Two rows that agree except for signs, as those of the points x
+        and -x do, share two sums: e over the equal numbers and o over the opposite ones. The
+        results are ``e + o`` and ``e - o``."""
         found: dict[int, Expr] = {}
         for n, row in enumerate(matrix):
             if n in found:
@@ -103,7 +106,8 @@ class MatrixCode:
         return [found[n] for n in range(len(matrix))]
 
     def _sum(self, row: Sequence[float], column: Sequence[Expr]) -> Expr:
-        """Positive terms first, so that nothing is negated; without products by 0, 1 and -1."""
+        """A row times a column. Positive terms come first, so that nothing is negated; there are no
+        products by 0, 1 and -1."""
         total: Expr | None = None
         for factor, value in sorted(zip(row, column, strict=True), key=lambda pair: -pair[0]):
             if factor == 0:
@@ -119,7 +123,7 @@ class MatrixCode:
         return number(value, self._emitter.dtype)
 
     def _kept(self, value: Expr) -> Expr:
-        """The value in memory of its own, which LLVM turns into a register."""
+        """Store a value in memory of its own, which LLVM turns into a register."""
         lanes = tirx.const(self._lanes, self._emitter.index_dtype)
         name = f"t{len(self._memory)}"
         memory = tirx.decl_buffer([lanes], self._emitter.dtype, name, scope="local", layout=None)
@@ -128,7 +132,7 @@ class MatrixCode:
         return tirx.BufferLoad(memory, [self._lane])
 
     def _load(self, columns: Place) -> Expr:
-        """An element of the tile; the fill, where it is outside of the data."""
+        """An element of the tile; the fill if it is outside of the data."""
         data, kind = self._tiles.data, self._emitter.index_dtype
         at = dict(self._at)
         for axis, column in zip(self._tiles.along, columns, strict=True):
@@ -149,6 +153,8 @@ class MatrixCode:
         return self._kept(tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value)
 
     def _store(self, rows: Place, value: Expr) -> None:
+        """Store one result, after the map if there is one; results past the extent aren't
+        stored."""
         kind = self._emitter.index_dtype
         at = self._with_zeros(dict(self._at))
         tests = []
@@ -161,18 +167,18 @@ class MatrixCode:
         if self._emitter.nest.after is not None:
             code, value = self._mapped(self._emitter.nest.after, self._kept(value), at)
         code.append(tirx.BufferStore(self._emitter.out, value, [address]))
-        # What the map reads lies in the results' place, so it isn't read outside of them either.
+        # The map's arguments are read under the same condition: outside they have no elements.
         whole = sequence(code)
         self._code.append(tirx.IfThenElse(tirx.all(*tests), whole, None) if tests else whole)
 
     def _mapped(
         self, after: Scope, value: Expr, at: dict[int, Expr]
     ) -> tuple[list[Any], Expr]:
-        """Bias, residual and activation of a result that is still in a register."""
+        """The map (bias, residual, activation) of a result that is still in a register."""
         emitter = self._emitter
 
         def load(read: Read) -> Expr:
-            # What isn't an argument is what the matrices make.
+            # The only read that is no argument is that of the matrices' result.
             return emitter.load(read, at) if read in emitter.nest.accesses else value
 
         code = ScalarCode(load, at, emitter.index_dtype, emitter.lane, emitter.lanes)
@@ -184,7 +190,7 @@ class MatrixCode:
         return index_code(axis.at(row), at, self._emitter.index_dtype)
 
     def _with_zeros(self, at: dict[int, Expr]) -> dict[int, Expr]:
-        """Loops of one step are at 0."""
+        """The iterators with 0 for those that have no loop."""
         count = len(self._emitter.nest.scope.extents) + 2 * len(self._tiles.along)
         zero = tirx.const(0, self._emitter.index_dtype)
         return {slot: at.get(slot, zero) for slot in range(count)}

@@ -1,13 +1,16 @@
-"""Whether rounding explains that two results differ: the one home of that judgement.
+"""Whether rounding explains that two results differ: all such judgements are made here.
 
-Each element is judged by itself, so that a small output beside a large one is seen. What rounding
-may do to an element is not guessed but tried: the original runs again with all of its floats moved
-by a few roundings, and an element may differ by so many times what it moved (`FACTOR`). That covers
-sums that cancel, ties, and whatever is badly conditioned; an element that doesn't move has to
-agree to `SURE` roundings. If this leaves doubt, the original in float64 is the truth: an element
-that is as close to it as the original is, times the same factor, is right.
+Each element is judged by itself, so that a small output beside a large one counts. How far rounding
+may move an element isn't guessed but measured, in this order:
 
-Not here: how the original is moved or widened (``reruns.py``), on what data (``kinds.py``).
+- An element that differs by at most `SURE` roundings of its own size is right.
+- The original runs again with all its floats moved by a few roundings. If an element moves by d in
+  such reruns, it may differ by `FACTOR` * d. This covers sums that cancel, ties, and badly
+  conditioned functions.
+- If there is still doubt, the original runs in float64, and this result is the truth: an element is
+  right if it is at most `FACTOR` times as far from the truth as the original's element is.
+
+Not here: how the original is moved or widened (``reruns.py``), on which inputs (``kinds.py``).
 """
 
 from __future__ import annotations
@@ -22,28 +25,33 @@ import torch
 from eqsynth.errors import EquivalenceError
 
 SURE: Final = 64.0
-"""So many roundings of an element are no matter for doubt: functions differ by some of them, and
-sums of libraries, which add in blocks, by some 20, however long they are."""
+"""A difference of at most this many roundings of an element is accepted without doubt:
+implementations of a function differ by some roundings, and sums of libraries, which add in blocks,
+by some 20, however long the sums are."""
 
 A_TERM: Final = 0.25
-"""So many more for each term that a program adds up one after the other: terms of one size and sign
-lose half a rounding of each partial sum, and these are half of the sum on average. (Measured: 180
-roundings of 512 for 2,048 products around 1e6, 930 of 4,096 for 16,384.)"""
+"""Further roundings that are accepted for each term that a program adds up one after the other:
+terms of one size and sign lose half a rounding of each partial sum, and a partial sum is half of
+the sum on average. (Measured: 180 roundings of 512 for 2,048 products around 1e6, 930 of 4,096 for
+16,384.)"""
 
 FACTOR: Final = 16.0
-"""How many times further than by itself moved, or from the truth than the original, an element may
-be. What moves it are inputs and weights that are off by about `MOVE` roundings."""
+"""An element may differ from the original by this many times the distance that it moved in reruns,
+or be this many times as far from the truth as the original."""
 
 MOVE: Final = 4.0
+"""In a rerun, inputs and weights are off by about this many roundings."""
 
-_LEAST: Final = SURE * float(torch.finfo(torch.float32).tiny)  # what is less may be zero
+_LEAST: Final = SURE * float(torch.finfo(torch.float32).tiny)  # a smaller number may become zero
 
 RERUNS: Final = 12
-"""Reruns until an element that differs counts as wrong. One that differs by rounding moves by less
-than a hundredth of its usual way once in a hundred reruns; most judgements need none to three."""
+"""The number of reruns after which an element that differs counts as wrong. An element that differs
+by rounding moves by less than a hundredth of its usual distance once in a hundred reruns; most
+judgements need none to three reruns."""
 
 SUMS: Final = 2 * RERUNS
-"""From this seed on what the original computes on the way moves as well as what it is given."""
+"""Reruns with this seed or a larger one also move the values that the original computes on the
+way."""
 
 Results = Sequence[torch.Tensor]
 Rerun = Callable[[int], Results | None]
@@ -51,22 +59,24 @@ Rerun = Callable[[int], Results | None]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an original can be asked where it differs from a program; all on the same inputs.
+    """Further results that the judge may ask for where an original and a program differ; all on the
+    same inputs.
 
     Attributes:
-        moved: its results with every float off by a few roundings, by a seed; None if it can't.
-            Seeds from ``RERUNS`` on move whole numbers too, which are exact else: they are asked
-            for only where nothing moves else. Seeds from ``SUMS`` on move what it computes on the
-            way, too.
-        exact: its results in float64; None where it can't be run in float64.
+        moved: the original's results with every float off by a few roundings, by a seed; None if it
+            can't be run so. Whole numbers stay exact, except for seeds from ``RERUNS`` on, which
+            are asked for only if nothing else moves. Seeds from ``SUMS`` on also move the values
+            that the original computes on the way.
+        exact: the original's results in float64; None if it can't be run in float64.
         noisy: the program's own results with each of its intermediate values off by a few
-            roundings. Only where digits may be lost: what this explains is told, and no error.
-        overflows: the inputs are so large that what the original gives beyond the range of its
-            numbers says nothing.
-        roundings: by which seeds from ``SUMS`` on move what is computed on the way (see
+            roundings. Given only where digits may be lost: a difference that it explains is
+            reported, and is no error.
+        overflows: whether the inputs are so large that infinities in the original's results mean
+            nothing.
+        roundings: by how many roundings seeds from ``SUMS`` on move the values on the way (see
             ``on_the_way``).
         summed: for each result, how many terms the program adds up one after the other on the way
-            to an element (``stepping.summed``); none, where it isn't known.
+            to an element (``stepping.summed``); empty if it isn't known.
     """
 
     moved: Rerun = lambda _seed: None
@@ -79,11 +89,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Wrong:
-    """An element that rounding doesn't explain: the worst one.
+    """The worst element that rounding doesn't explain.
 
     Attributes:
-        index: of the element in output number ``output``.
-        allowed: the difference that rounding explains.
+        index: the element's place in output number ``output``.
+        allowed: the largest difference that rounding would explain.
     """
 
     output: int
@@ -99,10 +109,12 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Attributes:
-    wrong: the worst element, if one is wrong.
-    lost: of the elements that only the program's own rounding explains, the largest difference
-        relative to the largest value of its row.
+    """The outcome of ``judge``.
+
+    Attributes:
+        wrong: the worst wrong element; None if there is none.
+        lost: the largest difference, relative to the largest value of its row, among elements that
+            only the program's own rounding explains.
     """
 
     wrong: Wrong | None = None
@@ -111,9 +123,9 @@ class Judgement:
 
 @dataclass
 class _Output:
-    """One output under judgement: what is still in doubt, and what each element may differ by.
+    """One output under judgement: which elements are in doubt, and by how much each may differ.
 
-    ``sure`` is how much of an element's size is no matter for doubt.
+    ``sure`` is the part of an element's size by which it may differ without doubt.
     """
 
     got: torch.Tensor
@@ -123,13 +135,14 @@ class _Output:
     sure: float = field(init=False)
     difference: torch.Tensor = field(init=False)
     allowed: torch.Tensor = field(init=False)
-    reach: torch.Tensor = field(init=False)  # how far the original moved
+    reach: torch.Tensor = field(init=False)  # how far the original's elements moved in reruns
     doubt: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.difference = distance(self.got, self.expected)
         self.sure = (SURE + A_TERM * self.summed) * self.eps
-        # Below the range of normal numbers a rounding is as large as at its end: in float16 6e-8.
+        # A subnormal number's rounding is as large as that of the smallest normal number: in
+        # float16 6e-8.
         normal = torch.finfo(self.expected.dtype).tiny if self.eps else 0.0
         size = _size(self.expected).clamp_min(normal)
         self.allowed = self.sure * size + (_LEAST if self.eps else 0.0)
@@ -137,6 +150,7 @@ class _Output:
         self.settle(self.difference <= self.allowed)
 
     def settle(self, right: torch.Tensor) -> None:
+        """These elements are right, and no longer in doubt."""
         self.doubt = self.doubt & ~right if hasattr(self, "doubt") else ~right
 
     @property
@@ -145,10 +159,10 @@ class _Output:
 
 
 def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> Judgement:
-    """Whether results differ by rounding only. They are of one type each (``same_types``).
+    """Judge whether results differ by rounding only. The types must agree (``same_types``).
 
     Args:
-        expected: what the original gives.
+        expected: the original's results.
 
     >>> x = torch.tensor([1e6, 1e-6])
     >>> judge([x], [x]).wrong is None, judge([x + 1e-3], [x]).wrong.index
@@ -179,13 +193,15 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
 
 
 def on_the_way(summed: Sequence[int]) -> float:
-    """By how many roundings to move what an original computes on the way, for a program that adds
-    up so many terms one after the other. An element may then be ``FACTOR / roundings`` times off.
+    """By how many roundings to move the values that an original computes on the way, for a program
+    that adds up so many terms one after the other. An element may then be ``FACTOR / roundings``
+    times off.
 
-    Where results follow what is on the way, 8 roundings twice and one rounding 16 times are the
-    same. They aren't where a small difference decides: of two scores of 6e9 that are 4 roundings
-    apart a softmax takes one or the other, and a move by one rounding hardly ever shows it. (Not 16
-    roundings once: what is taken is itself moved, and may come out a little nearer.)
+    Where results follow these values smoothly, 8 roundings times a factor of 2 and one rounding
+    times 16 are the same. They aren't where a small difference decides: of two scores of 6e9 that
+    are 4 roundings apart a softmax takes one or the other, and a move by one rounding hardly ever
+    changes which. (Not 16 roundings with a factor of 1: an original that is itself moved may come
+    out a little nearer.)
     """
     return min(FACTOR / 2, max(1.0, A_TERM * max(summed, default=0)))
 
@@ -193,12 +209,15 @@ def on_the_way(summed: Sequence[int]) -> float:
 def _by_moving(
     outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int], factor: float = FACTOR
 ) -> None:
+    """Rerun the moved original, and settle the elements that differ by at most ``factor`` times
+    their move."""
     first = 0
     for seed in seeds:
-        # A row stands or falls as a whole where its elements hang on one choice.
+        # Rows are counted, not elements: where the elements of a row depend on one choice (as in a
+        # softmax), they are right or wrong together.
         left = sum(int(_any(output.doubt).sum()) for output in outputs)
         if not left or (seed > seeds[2] and left > max(first / 2, 16)):
-            return  # nothing, or so much that chance isn't to blame
+            return  # nothing is left, or so many rows that further reruns won't settle them
         first = left if seed == seeds[1] else first
         results = moved(seed)
         if results is None:
@@ -212,12 +231,13 @@ def _by_moving(
 
 
 def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
-    """Elements that are as close to the truth as the original is; whole numbers and bools that are
-    the truth, where the original's aren't: `x.std() > 0` of equal numbers is False, and torch,
-    which rounds, may say True.
+    """Settle the elements that are as close to the truth as the original is. Integers and bools are
+    settled if they equal the truth, also where the original's don't: `x.std() > 0` of equal numbers
+    is False, and torch, which rounds, may give True.
 
-    Where nothing moved, as where all inputs are whole numbers, what the original's row is off by
-    stands for what rounding does; without a truth, some roundings of the row's largest value.
+    If nothing moved in the reruns, as where all inputs are whole numbers, the original's largest
+    error in a row is taken as the size of rounding there. Without a truth, it is some roundings of
+    the row's largest value.
     """
     for position, output in enumerate(outputs):
         still = not bool(output.reach.any())
@@ -242,13 +262,15 @@ def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
         moved = torch.maximum(near, FACTOR * output.reach)
         allowed = torch.maximum(moved, output.sure * size)
         output.settle(trusted & (mine <= allowed))
-        # What is too large for the original's numbers is some infinity, or none.
+        # If the truth is finite and the original overflowed, any infinity or a value near the truth
+        # is right.
         over = _finite(truth) & ~_finite(output.expected)
         output.settle(over & (~_finite(output.got) | (mine <= allowed)))
 
 
 def _by_own_noise(outputs: Sequence[_Output], noisy: Rerun) -> float:
-    """What the program's own roundings explain; gives the largest part of a row that was lost."""
+    """Settle the elements whose difference the program's own roundings explain; return the largest
+    part of a row that was lost."""
     base = noisy(0) if any(output.open for output in outputs) else None
     if base is None:
         return 0.0
@@ -270,6 +292,8 @@ def _by_own_noise(outputs: Sequence[_Output], noisy: Rerun) -> float:
 
 
 def _worst(outputs: Sequence[_Output]) -> Wrong | None:
+    """The element whose difference exceeds the allowed one by the largest factor; None if none is
+    in doubt."""
     for number, output in enumerate(outputs):
         if not output.open:
             continue
@@ -285,8 +309,8 @@ def _worst(outputs: Sequence[_Output]) -> Wrong | None:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """How far apart elements are, in float64: infinite where one is NaN or infinite and the other
-    isn't the same, at least 1 where integers differ."""
+    """How far apart elements are, in float64: infinite if one is NaN or infinite and the other
+    isn't the same, at least 1 for different integers."""
     if a.is_complex():
         return distance(torch.view_as_real(a), torch.view_as_real(b)).amax(-1)
     same = (a == b) | (a.isnan() & b.isnan())
@@ -297,8 +321,10 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def same_types(got: Results, expected: Results, where: str) -> None:
-    """Raises:
-    EquivalenceError: other shapes, dtypes, or another number of tensors.
+    """Check that the results have the same number of tensors, shapes and dtypes.
+
+    Raises:
+        EquivalenceError: they differ.
     """
 
     types = [[f"{r.dtype} {tuple(r.shape)}" for r in results] for results in (got, expected)]
@@ -314,7 +340,8 @@ def same_types(got: Results, expected: Results, where: str) -> None:
 
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference over the largest value, of what is finite: a figure for reports."""
+    """The largest difference divided by the largest value, among finite elements: a figure for
+    reports."""
     got, expected = got.detach(), expected.detach()
     known = _finite(expected) & _finite(got)
     if not bool(known.any()):
@@ -325,7 +352,7 @@ def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _size(x: torch.Tensor) -> torch.Tensor:
-    """Absolute values, in float64; nothing where there is no number."""
+    """Absolute values in float64; 0 for NaN and infinities."""
     return x.double().abs().nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -337,7 +364,7 @@ def _row(x: torch.Tensor) -> torch.Tensor:
 
 
 def _any(x: torch.Tensor) -> torch.Tensor:
-    """Whether any element of a row (the last axis) is."""
+    """For each row (the last axis), whether any of its elements is true."""
     return x.any(-1) if x.ndim else x
 
 

@@ -1,7 +1,10 @@
-"""The body of a scope as TIR: one stored value per distinct subexpression.
+"""The body of a scope as TIR.
 
-Floats of 16 bits are computed in float32 and rounded where the term says so (a cast, the result).
-Not here: the functions themselves (``scalar_functions.py``), loops and addresses
+Example: ``exp(x) * (1 + exp(x))`` becomes ``v0 = load x; v1 = exp(v0); v2 = 1 + v1; v1 * v2``: each
+distinct subexpression is computed and stored once.
+
+Floats of 16 bits are computed in float32, and rounded where the term says so (at a cast, and in the
+result). Not here: the functions themselves (``scalar_functions.py``), loops and addresses
 (``eoperators.py``, ``loop_nest.py``).
 """
 
@@ -32,12 +35,12 @@ from eqsynth.lower.scalar_functions import (
     to_storage,
 )
 
-# Without this, an allocation is a call of the runtime, even of one element.
+# Without this attribute TVM allocates by a call of its runtime, even a single element.
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 
 
 _STEEP: Final = frozenset({"exp", "exp2", "expm1", "pow"})
-"""Functions that make a large error of a small one where their argument is large."""
+"""Functions whose relative error is large if a large argument has a small one."""
 
 _OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {
     FloorDiv: tirx.floordiv, Mod: tirx.floormod, Min: tirx.min, Max: tirx.max,
@@ -45,7 +48,7 @@ _OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {
 
 
 def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
-    """An index as TIR; ``//`` and ``%`` floor."""
+    """An index as TIR; ``//`` and ``%`` round down."""
     total: Expr = tirx.const(index.const, dtype)
     for atom, coefficient in index.terms:
         if isinstance(atom, It):
@@ -59,12 +62,13 @@ def index_code(index: Index, iterators: Mapping[int, Expr], dtype: str) -> Expr:
 
 
 def rounded_sum(terms: Sequence[tuple[Expr, bool]]) -> Expr:
-    """A sum; of each term it is told whether it is a product, which then isn't fused with what it
-    is added to.
+    """A sum in which each product is rounded before it is added. Each term comes with whether it is
+    a product.
 
-    Of ``exp(c*x - c*m)``, the weights of a softmax, LLVM makes ``exp(fma(c, x, -(c*m)))``: the
-    rounding of ``c*m`` by itself, which is 32 where the scores are 1e9, so that the weight of the
-    largest score was ``exp(32)`` and not 1. Rounded alike, the two products cancel.
+    Without this LLVM compiles ``exp(c*x - c*m)``, a weight of a softmax, as ``exp(fma(c, x,
+    -(c*m)))``. At the largest score, x = m, this is the exponential of the rounding error of
+    ``c*m``: with scores around 1e9 the error is 32, and the weight is ``exp(32)`` instead of 1. If
+    both products are rounded, they cancel.
     """
     total, *others = [_fenced(term) if is_product else term for term, is_product in terms]
     for term in others:
@@ -73,6 +77,7 @@ def rounded_sum(terms: Sequence[tuple[Expr, bool]]) -> Expr:
 
 
 def _fenced(product: Expr) -> Expr:
+    """A product that LLVM doesn't fuse with the addition that follows."""
     dtype = str(product.ty.dtype)
     if not dtype.startswith("float"):
         return product
@@ -80,19 +85,20 @@ def _fenced(product: Expr) -> Expr:
 
 
 class ScalarCode:
-    """Emits one evaluation of a body; ``statements`` compute what the result refers to.
+    """The code of one evaluation of a body: ``value`` returns an expression over memory that
+    ``statements`` write and ``allocations`` allocate.
 
-    What is used twice is stored in memory of its own, one element a lane, which LLVM turns into
-    registers. (A binding would do, but TVM's analyses substitute bindings by their values, which
-    takes exponential time in nested functions.)
+    Each subexpression is stored in memory of its own, one element for each lane, which LLVM turns
+    into a register. (TIR bindings would do, but TVM's analyses substitute them by their values,
+    which takes exponential time in nested functions.)
 
     Args:
-        load: the value of a read, in the arithmetic dtype of its tensor.
-        iterators: the value of each iterator of the scope.
+        load: gives the value of a read, in the arithmetic dtype of its tensor.
+        iterators: the value of each iterator of the scope, by slot.
         index_dtype: the dtype of ``iterators``.
-        lane: in a vectorized loop, its variable.
+        lane: the variable of the vectorized loop around, if there is one.
         lanes: the extent of that loop.
-        add_rounded: a sum whose products are rounded before they are added.
+        add_rounded: makes a sum whose products are rounded before they are added.
     """
 
     def __init__(
@@ -113,10 +119,12 @@ class ScalarCode:
         self._lane = tirx.const(0, index_dtype) if lane is None else lane
         self._lanes = tirx.const(lanes, index_dtype)
         self._known: dict[tuple[bytes, str, bool], Expr] = {}
-        # Inside of the argument of a steep function: products are rounded before they are added.
+        # Whether the code is inside the argument of a steep function, where products are rounded
+        # before they are added.
         self._rounded = False
 
     def bind(self, value: Expr) -> Expr:
+        """Store a value in memory of its own, and return the expression that reads it."""
         if isinstance(value, tirx.IntImm | tirx.FloatImm):
             return value
         dtype = str(value.ty.dtype)
@@ -127,7 +135,8 @@ class ScalarCode:
         return tirx.BufferLoad(memory, [self._lane])
 
     def value(self, scalar: Scalar, dtype: str) -> Expr:
-        """The value in ``arithmetic(dtype)``; numbers take it, all else is converted to it."""
+        """A scalar's value in ``arithmetic(dtype)``. Numbers are written in this dtype; all other
+        values are computed in their own and converted."""
         key = (scalar.digest, dtype, self._rounded)
         if key not in self._known:
             self._known[key] = self.bind(self._value(scalar, dtype))
@@ -160,11 +169,12 @@ class ScalarCode:
         )
 
     def _fold(self, is_sum: bool, parts: Sequence[Scalar], dtype: str) -> Expr:
+        """A sum or a product of scalars."""
         if dtype == "bool" and any(isinstance(part, Num) for part in parts):
             return differ(self._fold(is_sum, parts, "int64"), number(0, "int64"))
         zeros = [part for part in parts if isinstance(part, Num) and part.value == 0]
         if zeros and not is_sum and is_float(arithmetic(dtype)):
-            # TVM takes 0 * x for 0, and 0 * inf is NaN: what x - x is, too.
+            # TVM simplifies 0 * x to 0, but 0 * inf is NaN; x - x is NaN there, too.
             rest = [part for part in parts if not isinstance(part, Num)]
             product = self.bind(self._fold(False, rest, dtype)) if rest else None
             return number(0.0, arithmetic(dtype)) if product is None else product - product
@@ -181,6 +191,7 @@ class ScalarCode:
         return result
 
     def _call(self, fn: str, args: Sequence[Scalar], own: str) -> Expr:
+        """A function of scalars."""
         if fn == "where":
             test = self._truth(args[0])
             return tirx.Select(test, self.value(args[1], own), self.value(args[2], own))
@@ -195,7 +206,7 @@ class ScalarCode:
             if power is not None:
                 return power
         if own == "bool":
-            # 0 and 1 stand for bools, as in the interpreter.
+            # Bools are computed as the numbers 0 and 1, as in the interpreter.
             numbers = [self.value(arg, "uint8") for arg in args]
             return differ(INTEGER[fn](self, "uint8", *numbers), number(0, "uint8"))
         dtype = arithmetic(own)
@@ -207,12 +218,13 @@ class ScalarCode:
         return INTEGER[fn](self, dtype, *values)
 
     def _truth(self, arg: Scalar) -> Expr:
+        """A value as a bool: whether it isn't 0."""
         dtype = arithmetic(dtype_of(arg) or "float32")
         value = self.value(arg, dtype)
         return value if dtype == "bool" else differ(value, number(0, dtype))
 
     def _joined(self, args: Sequence[Scalar]) -> str:
-        """The dtype that arguments are compared in: wide enough for every number among them."""
+        """The dtype in which arguments are compared: wide enough for each number among them."""
         dtype = arithmetic(dtype_of(Sum(tuple(args))) or "float32")
         if dtype in INTEGERS or dtype == "bool":
             if any(isinstance(a, Num) and not math.isfinite(a.value) for a in args):
@@ -223,6 +235,8 @@ class ScalarCode:
         return dtype
 
     def _small_power(self, base: Scalar, exponent: float, own: str) -> Expr | None:
+        """A power with a small exponent as multiplications or a square root; None for other
+        exponents."""
         if exponent not in (1.0, 2.0, 3.0, 4.0, 0.5) or (exponent == 0.5 and not is_float(own)):
             return None
         x = self.value(base, own)

@@ -1,8 +1,8 @@
-"""Scalar functions as TIR, by name; numbers, casts, and how dtypes lie in memory.
+"""Scalar functions as TIR, by name; numbers and casts; how dtypes lie in memory.
 
-Functions that libm would compute one element at a time (exp, tanh, erf and what is made of them)
-are polynomials in float32, so that LLVM vectorizes them; in float64 they are libm's. Not here:
-whole bodies (``scalar_code.py``).
+exp, tanh, erf and the functions made of them are polynomials in float32: libm computes one element
+at a time, and LLVM vectorizes polynomials. In float64 they are libm's functions. Not here: whole
+bodies (``scalar_code.py``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Expr = Any
 
 
 class Code(Protocol):
-    """Where a function's code goes."""
+    """The code that a function's statements are added to."""
 
     def bind(self, value: Expr) -> Expr:
-        """Something that has the value and may be used many times."""
+        """Store a value, and return an expression that may be used many times."""
         ...
 
 
-# Coefficients from the lowest power on, fitted in float64 (Chebyshev points, weights adapted
-# until the largest relative error was the smallest); the tests hold them to the interpreter.
+# Coefficients from the lowest power on. They were fitted in float64 at Chebyshev points, with
+# weights adapted until the largest relative error was the smallest. Tests compare the functions
+# with the interpreter.
 _EXP: Final = (0.499999996, 0.166665773, 0.0416668535, 0.00836314634, 0.00139012814)
 _TANH: Final = (-0.333333284, 0.133327192, -0.0538433095, 0.0209615132, -0.00604539406)
 _ERF: Final = (
@@ -49,7 +50,7 @@ _ERFC_TAIL: Final = (
 
 
 def arithmetic(dtype: str) -> str:
-    """The dtype that a value of ``dtype`` is computed in."""
+    """The dtype in which values of ``dtype`` are computed."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -62,12 +63,13 @@ def _u32(value: int) -> Expr:
 
 
 def stored(dtype: str) -> str:
-    """The dtype of memory that holds ``dtype``: LLVM has no bfloat16 on most machines."""
+    """The dtype of memory that holds ``dtype``: bfloat16 lies there as uint16, since LLVM has no
+    bfloat16 on most machines."""
     return "uint16" if dtype == "bfloat16" else dtype
 
 
 def loaded(value: Expr, dtype: str) -> Expr:
-    """What was read from memory, in ``arithmetic(dtype)``."""
+    """A value that was read from memory, in ``arithmetic(dtype)``."""
     if dtype == "bfloat16":
         wide = tirx.shift_left(value.astype("uint32"), tirx.const(16, "uint32"))
         return tirx.reinterpret("float32", wide)
@@ -75,7 +77,8 @@ def loaded(value: Expr, dtype: str) -> Expr:
 
 
 def to_storage(value: Expr, dtype: str) -> Expr:
-    """A value in ``arithmetic(dtype)`` as memory holds it; bfloat16 rounds to nearest, even."""
+    """A value in ``arithmetic(dtype)`` as memory holds it; bfloat16 is rounded to nearest, ties to
+    even."""
     if dtype != "bfloat16":
         return value if arithmetic(dtype) == dtype else value.astype(dtype)
     bits = tirx.reinterpret("uint32", value)
@@ -86,7 +89,8 @@ def to_storage(value: Expr, dtype: str) -> Expr:
 
 
 def number(value: float, dtype: str) -> Expr:
-    """A constant; infinities and what lies outside an integer's range as the interpreter has it."""
+    """A constant. Infinities and numbers outside of an integer dtype's range become the same
+    integers as in the interpreter."""
     if is_float(dtype):
         if math.isnan(value):
             return tirx.reinterpret(dtype, _bits(dtype, np.array(np.nan, dtype)))
@@ -109,7 +113,8 @@ def _bits(dtype: str, value: Any) -> Expr:
 
 
 def convert(value: Expr, source: str, target: str) -> Expr:
-    """A cast between dtypes of arithmetic as torch does it: bool is "not 0", integers wrap."""
+    """A cast between dtypes of arithmetic as torch does it: to bool it is "not 0", and integers
+    wrap around."""
     if source == target:
         return value
     if target == "bool":
@@ -122,7 +127,8 @@ def convert(value: Expr, source: str, target: str) -> Expr:
 
 
 def maximum(dtype: str, x: Expr, y: Expr) -> Expr:
-    """The larger, or NaN if one is; a comparison alone would drop one of two NaNs."""
+    """The larger number, or NaN if one is NaN; a single comparison would lose one of the two
+    NaNs."""
     if dtype == "bool":
         return tirx.Or(x, y)
     if not is_float(dtype):
@@ -132,7 +138,7 @@ def maximum(dtype: str, x: Expr, y: Expr) -> Expr:
 
 
 def minimum(dtype: str, x: Expr, y: Expr) -> Expr:
-    """The smaller, or NaN if one is."""
+    """The smaller number, or NaN if one is NaN."""
     if dtype == "bool":
         return tirx.And(x, y)
     if not is_float(dtype):
@@ -146,7 +152,7 @@ def _number(value: Expr) -> bool:
 
 
 def is_nan(dtype: str, x: Expr) -> Expr:
-    """By its bits: ``x != x`` may be simplified away."""
+    """Whether a float is NaN, by its bits: ``x != x`` may be simplified away."""
     if dtype == "float32":
         bits, mask, infinity = "int32", 0x7FFFFFFF, 0x7F800000
     else:
@@ -172,13 +178,14 @@ def _exp(code: Code, dtype: str, x: Expr) -> Expr:
 
 def _scaled(code: Code, value: Expr, n: Expr) -> Expr:
     """value * 2^n, also where the result is infinite, subnormal or 0."""
-    # The halves of n are exponents that exist even where n itself is none.
+    # 2^n itself may be out of range; its two halves, 2^(n/2) each, are not.
     half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
     return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
 
 
 def _expm1(code: Code, dtype: str, x: Expr) -> Expr:
-    """e^x - 1 = 2^n (e^r - 1) + (2^n - 1); from 20 on the 1 is less than a rounding."""
+    """e^x - 1 = 2^n (e^r - 1) + (2^n - 1). Above 20 the 1 is less than a rounding, so the result is
+    e^x."""
     if dtype != "float32":
         return _libm("expm1", dtype, x)
     x = _clamped(code, x, -25.0, 89.0)
@@ -220,7 +227,7 @@ def _exp_minus_1(code: Code, r: Expr) -> Expr:
 
 
 def _nearest(code: Code, x: Expr) -> tuple[Expr, Expr]:
-    """The nearest integer, as one and as a float."""
+    """The integer nearest to x, as an int32 and as a float."""
     # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     shifted = code.bind(x + _f32(12582912.0))
     n = code.bind(tirx.reinterpret("int32", shifted) - tirx.const(0x4B400000, "int32"))
@@ -228,19 +235,20 @@ def _nearest(code: Code, x: Expr) -> tuple[Expr, Expr]:
 
 
 def _clamped(code: Code, x: Expr, low: float, high: float) -> Expr:
-    """x between bounds; NaN stays."""
+    """x limited to a range; NaN stays NaN."""
     below = code.bind(tirx.Select(x > _f32(high), _f32(high), x))
     return code.bind(tirx.Select(below < _f32(low), _f32(low), below))
 
 
 def _power_of_two(n: Expr) -> Expr:
+    """2^n for an exponent of a normal number, made from its bits."""
     bits = tirx.shift_left(n + tirx.const(127, "int32"), tirx.const(23, "int32"))
     return tirx.reinterpret("float32", bits)
 
 
 def _tanh(code: Code, dtype: str, x: Expr) -> Expr:
     if dtype != "float32":
-        return _libm("tanh", dtype, x)  # TVM's own is made of exponentials, and 0 for small x
+        return _libm("tanh", dtype, x)  # TVM's tanh uses exponentials, and gives 0 for small x
     size = code.bind(tirx.abs(x))
     size = code.bind(tirx.Select(size > _f32(10.0), _f32(10.0), size))
     square = code.bind(x * x)
@@ -251,7 +259,8 @@ def _tanh(code: Code, dtype: str, x: Expr) -> Expr:
 
 
 def _erf(code: Code, dtype: str, x: Expr) -> Expr:
-    """x p(x²) up to 1, and beyond it 1 - e^q(x), q fitted to log erfc; 1 from 4 on in float32."""
+    """x p(x²) up to 1, and 1 - e^q(x) above, where q is fitted to log erfc; in float32 it is 1 from
+    4 on."""
     if dtype != "float32":
         return _libm("erf", dtype, x)
     size = code.bind(tirx.abs(x))
@@ -262,14 +271,15 @@ def _erf(code: Code, dtype: str, x: Expr) -> Expr:
 
 
 def _sigmoid(code: Code, dtype: str, x: Expr) -> Expr:
-    """1 / (1 + e^-|x|), times e^-|x| for negative x: no tail is lost, and nothing overflows."""
+    """1 / (1 + e^-|x|), times e^-|x| for negative x: both tails keep their digits, and nothing
+    overflows."""
     one, zero = number(1, dtype), number(0, dtype)
     small = code.bind(_exp(code, dtype, code.bind(zero - tirx.abs(x))))
     return tirx.Select(x < zero, small, one) / (one + small)
 
 
 def _gelu(code: Code, dtype: str, x: Expr) -> Expr:
-    """x / 2 * erfc(-x / √2): 1 + erf loses its digits for negative x."""
+    """x / 2 * erfc(-x / √2): the form with 1 + erf loses digits for negative x."""
     half, inner = number(0.5, dtype) * x, code.bind(x * number(math.sqrt(0.5), dtype))
     if dtype != "float32":
         return half * _libm("erfc", dtype, number(0, dtype) - inner)
@@ -281,7 +291,7 @@ def _gelu(code: Code, dtype: str, x: Expr) -> Expr:
 
 
 def _gelu_tanh(code: Code, dtype: str, x: Expr) -> Expr:
-    """x * sigmoid(2 y), which is x / 2 * (1 + tanh(y)) with all of its digits."""
+    """x * sigmoid(2 y), which equals x / 2 * (1 + tanh(y)) and loses no digits."""
     scale = number(2 * math.sqrt(2 / math.pi), dtype)
     inner = code.bind(scale * (x + number(0.044715, dtype) * x * x * x))
     return x * _sigmoid(code, dtype, inner)
@@ -298,7 +308,7 @@ def _libm(name: str, dtype: str, *args: Expr) -> Expr:
 
 
 def _remainder(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
-    """fmod with the divisor's sign, as NumPy and torch have it."""
+    """fmod with the sign of the divisor, as in NumPy and torch."""
     rest = code.bind(_libm("fmod", dtype, x, y))
     return tirx.Select(_signs_differ(dtype, rest, y), rest + y, rest)
 
@@ -309,7 +319,8 @@ def _signs_differ(dtype: str, rest: Expr, y: Expr) -> Expr:
 
 
 def _floor_quotient(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
-    """From fmod, since x / y may round up to an integer that is too large."""
+    """The floor of x / y, computed from fmod, since x / y may round up to an integer that is too
+    large."""
     rest, one = code.bind(_libm("fmod", dtype, x, y)), number(1, dtype)
     towards_zero = code.bind((x - rest) / y)
     quotient = tirx.Select(_signs_differ(dtype, rest, y), towards_zero - one, towards_zero)
@@ -323,7 +334,8 @@ def _floor_quotient(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
 def _integer_division(
     operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr, Expr], Expr]
 ) -> Callable[..., Expr]:
-    """Division that never traps: by 0 it gives 0 (NumPy), by -1 it wraps.
+    """A division or remainder that never traps: by 0 it gives 0 (as in NumPy), by -1 it wraps
+    around.
 
     Only `if_then_else` keeps the division from being executed; a `Select` evaluates both sides.
     """
@@ -339,7 +351,8 @@ def _integer_division(
 
 
 def _integer_power(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
-    """By squaring, so that it wraps around as torch's does; below one it is 0, but for 1 and -1."""
+    """A power by squaring, so that it wraps around as torch's does. With a negative exponent the
+    result is 0, except for the bases 1 and -1."""
     one = number(1, dtype)
     signed = dtype not in ("uint8", "bool")
     result, base = one, x
@@ -356,7 +369,8 @@ def _integer_power(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
 
 
 def differ(x: Expr, y: Expr) -> Expr:
-    """NaN differs from everything; LLVM's comparison for TVM's NE says that it doesn't."""
+    """Whether x and y differ; NaN differs from everything. (LLVM's comparison for TVM's NE is false
+    for NaN.)"""
     return tirx.Not(tirx.EQ(x, y))
 
 
@@ -425,8 +439,10 @@ INTEGER: Final[dict[str, Callable[..., Expr]]] = {
 
 
 def _of_others(made: Made) -> Callable[..., Expr]:
+    """The code of a function that is defined by other functions."""
+
     def emit(code: Code, dtype: str, x: Expr) -> Expr:
-        # What a function is of, it may say twice.
+        # A definition may use each of its parts twice, so parts are stored.
         return made.of(
             x, lambda name, part: FLOAT[name](code, dtype, part if part is x else code.bind(part)),
             lambda value: number(value, dtype),

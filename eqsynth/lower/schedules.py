@@ -1,7 +1,10 @@
-"""Which schedules a loop nest has: those that are offered for it, by what its strides tell, and
-whether one is right for it.
+"""Which schedules a loop nest has: those that are offered without a search, and whether a given
+schedule fits the nest.
 
-Not here: the spaces that these are points of (``spaces.py``), the loops that a schedule means
+Example: for a row sum of (64, 1024), whose reduction reads neighbouring elements, ``schedules``
+offers ``Fold(16)`` and ``Fold(64)``; ``refusal(nest, Tile(8, 16))`` says why a tile doesn't fit.
+
+Not here: the spaces that a search goes through (``spaces.py``), the loops of a schedule
 (``eoperators.py``).
 """
 
@@ -19,7 +22,8 @@ from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 
-# Elements of an explicit vector: one AVX-512 register of float32, two or four narrower ones.
+# Elements of a vector in generated code: one AVX-512 register of float32, or two or four narrower
+# registers.
 LANES: Final = 16
 # Loops over a reduction of at most this many steps are unrolled.
 UNROLL: Final = 16
@@ -29,11 +33,13 @@ PARALLEL_GRAIN: Final = 16384
 
 @dataclass(frozen=True)
 class Machine:
-    """What bounds the schedules of one core.
+    """The properties of one core that bound its schedules.
 
     Attributes:
-        registers: for vectors, of ``register_bytes`` each.
-        cached_bytes: what stays in the core's second-level cache while other data goes by: half.
+        registers: the number of vector registers.
+        register_bytes: the size of one.
+        cached_bytes: half of the second-level cache: the data that stay there while other data
+            pass.
     """
 
     registers: int
@@ -42,15 +48,17 @@ class Machine:
 
     @property
     def wide(self) -> bool:
-        """Whether there are 32 registers of `LANES` float32, and not 16 of half of them."""
+        """Whether there are 32 registers that hold `LANES` float32 each, and not 16 of half the
+        size."""
         return self.registers >= 32 and self.register_bytes >= 4 * LANES
 
 
 @cache
 def this_machine() -> Machine:
+    """The properties of this machine's cores."""
     import torch
 
-    # Here, since a program that is loaded makes no kernels and needs nothing of what is measured.
+    # Imported here: a program that is loaded from a file makes no kernels, and measures nothing.
     from eqsynth.extract.measure import cache_capacities
 
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -59,7 +67,7 @@ def this_machine() -> Machine:
 
 
 def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
-    """The schedules worth timing for a nest that is bound by memory, the safest first."""
+    """The schedules worth timing for a nest that memory bounds, the safest first."""
     if not nest.traversal and not nest.reduction or not nest.work:
         return (Rows(),)
     tiles = tiles_of(nest)
@@ -88,9 +96,9 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
 
 
 def block(nest: LoopNest, machine: Machine) -> Block | None:
-    """The schedule of a contraction that is bound by arithmetic; None if it has none.
+    """The schedule of a contraction that arithmetic bounds; None if the nest has none.
 
-    What the next block of rows reads again has to stay in a cache, since it isn't packed.
+    The operand that the next block of rows reads again isn't packed, so it has to fit into a cache.
     """
     loops = block_loops(nest)
     if loops is None:
@@ -108,10 +116,10 @@ def block(nest: LoopNest, machine: Machine) -> Block | None:
 
 
 def band(nest: LoopNest, machine: Machine) -> tuple[Band, ...]:
-    """The schedules worth timing for a band product; none if the nest is none.
+    """The schedules worth timing for a band product; none if the nest is no band product.
 
-    A panel has as many rows as its packed rows stay in a cache with: each panel packs those that it
-    shares with the next one once more.
+    Neighbouring panels both pack the rows that they share, so panels are as high as possible: as
+    long as their packed rows fit into the cache.
     """
     found = band_product(nest)
     if found is None:
@@ -133,17 +141,19 @@ def band(nest: LoopNest, machine: Machine) -> tuple[Band, ...]:
 
 
 def block_height(row: Loop, machine: Machine) -> int:
+    """Rows of a block: a number that divides the loop if there is one, else the largest."""
     heights = (8, 7, 6) if machine.wide else (6, 5, 4)
     return next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
 
 
 def block_width(column: Loop, machine: Machine) -> int:
+    """Columns of a block: as many whole vectors as fit the loop and the registers."""
     widths = (2 * LANES, LANES, LANES // 2) if machine.wide else (LANES, LANES // 2)
     return next(w for w in widths if column.extent >= w)
 
 
 def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
-    """Why a schedule isn't one of this nest; None if its kernel is right."""
+    """Why a schedule doesn't fit a nest; None if it fits, and its kernel is then right."""
     if min(getattr(schedule, name, 1) for name in _SIZES) < 1:
         return "a size is less than 1"
     why = _of_another_nest(nest, schedule)
@@ -165,7 +175,7 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
 
 
 def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
-    """Why a nest has no schedule of a kind, or not with its sizes."""
+    """Why a nest can't have this kind of schedule, or not with these sizes; None if it can."""
     traversal, reduction = nest.traversal, nest.reduction
     if nest.after is not None and not isinstance(schedule, Matrices):
         return "it has no place for the map after the reduction"
@@ -225,19 +235,20 @@ _SIZES: Final = (
 
 
 def _too_wide(width: int, loop: Loop) -> str | None:
+    """Why a loop can't be cut to this width; None if it can."""
     if width % (LANES // 2):
         return "a width is no multiple of half a vector"
     return "the loop is shorter than the width" if width > loop.extent else None
 
 
 def written_out(nest: LoopNest) -> bool:
-    """Whether the whole reduction is short enough to be unrolled."""
+    """Whether the reduction is short enough for all its steps to be unrolled."""
     return math.prod(loop.extent for loop in nest.reduction) <= UNROLL
 
 
 def outer_extents(nest: LoopNest, schedule: Schedule) -> tuple[int, ...]:
-    """The steps of the loops around the innermost part of the kernel, in the order that a schedule
-    has by itself; those that may be exchanged."""
+    """The numbers of steps of the loops around the innermost part of a kernel, in the schedule's
+    own order. A schedule's ``order`` permutes these loops."""
     extents = [loop.extent for loop in nest.traversal]
     match schedule:
         case Rows():
@@ -270,7 +281,8 @@ def contiguous_along(nest: LoopNest, loop: Loop) -> bool:
 
 
 def tile_loop(nest: LoopNest) -> int | None:
-    """The position of a loop along which a read is contiguous while it jumps along the inner."""
+    """The position of a loop along which some read is contiguous that jumps along the innermost
+    loop, as in a transposition; None if there is none."""
     inner = nest.traversal[-1]
     for access in nest.accesses.values():
         if access.stride(inner.slot) in (0, 1):
@@ -282,10 +294,12 @@ def tile_loop(nest: LoopNest) -> int | None:
 
 
 def block_loops(nest: LoopNest) -> tuple[Loop, Loop] | None:
-    """The loops of a contraction whose blocks use every load again: rows and neighbours.
+    """The row loop and the column loop of a contraction, where a block of both uses each loaded
+    element several times.
 
-    Neighbours are the innermost loop of the result; along the rows one operand moves that doesn't
-    along the neighbours, and the other way round. None if a read may leave its tensor.
+    The column loop is the innermost loop of the result. One operand moves along the rows and not
+    along the columns, another along the columns and not along the rows. None if there are no such
+    loops, or a read may leave its tensor.
     """
     if not nest.reduction or len(nest.traversal) < 2:
         return None

@@ -1,12 +1,12 @@
-"""The schedule spaces of loop nests on a CPU: one for each class of nest.
+"""The schedule spaces of loop nests on a CPU, one for each class of nest.
 
     map          no reduction          rows, flat, tile
     reduction    bound by memory       rows, lanes, fold, block
     contraction  bound by arithmetic   block
     band product bound by arithmetic   band
 
-A space knows which of its points are no schedules of the nest, or need more registers, cache or
-code than there is good of. Another device has spaces of its own. Not here: which schedules are
+A space refuses points that are no schedules of the nest, and points that need more registers, cache
+or code than is useful. Other devices have spaces of their own. Not here: which schedules are
 offered without a search (``schedules.py``), searching (``tuning/``).
 """
 
@@ -60,8 +60,8 @@ from eqsynth.tuning.parameters import (
 from eqsynth.tuning.space import Point, Refused, Space
 
 MOST_CODE: Final = 2048
-"""Operations that are written out in the innermost part of a kernel: with more of them compiling
-takes seconds, and the code leaves its cache."""
+"""The most operations that may be written out in the innermost part of a kernel. More of them take
+seconds to compile, and don't fit into the instruction cache."""
 
 Kind = type[Schedule]
 
@@ -76,8 +76,8 @@ _TILE: Final = 48
 def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[Schedule]:
     """The space of a nest.
 
-    The sides of blocks and tiles are factors of their loops' extents, rounded up to a number with
-    many factors: one that doesn't divide the extent leaves a rest.
+    The sides of blocks and tiles are factors of the loops' extents, after these are rounded up to
+    numbers with many factors. A side that doesn't divide the extent leaves a rest.
 
     Args:
         by_memory: whether memory bounds the nest, and not arithmetic.
@@ -88,7 +88,8 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
         offered += band(nest, machine)
     kinds = (Band,) if offered else _kinds(nest, loops is not None)
     if loops is not None:
-        # Where no cache holds the operand it isn't offered, but something to begin with.
+        # ``block`` offers nothing if no cache holds the operand that is read again, but the search
+        # needs a schedule to begin with.
         offered = [Block(block_height(loops[0], machine), block_width(loops[1], machine))]
     elif not offered:
         offered = list(schedules(nest))
@@ -117,6 +118,7 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
 def _parameters(
     nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]
 ) -> dict[str, Parameter]:
+    """The parameters of the space, by name."""
     if kinds == (Band,):
         return _of_bands(nest)
     found: dict[str, Parameter] = {}
@@ -149,6 +151,7 @@ def _parameters(
 
 
 def _of_bands(nest: LoopNest) -> dict[str, Parameter]:
+    """The parameters of the space of a band product."""
     product = band_product(nest)
     assert product is not None
     panels = [product.rows]
@@ -165,7 +168,7 @@ def _of_bands(nest: LoopNest) -> dict[str, Parameter]:
 
 
 def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
-    """The kinds of schedules that a nest has, whatever their sizes."""
+    """The kinds of schedules that a nest may have, with some sizes."""
     if by_arithmetic:
         return (Block,)
     tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF), Block(1, HALF)]
@@ -174,7 +177,7 @@ def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
 
 
 def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
-    """What the values mean."""
+    """The schedule that values of the parameters describe."""
     kind = values.get("kind", Block if "rows" in values else Rows)
     tasks, order = values.get("tasks", TASKS), values.get("order", ())
     if "panel" in values:
@@ -199,8 +202,8 @@ def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
 
 
 def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Parameter]) -> Point:
-    """The point that means a schedule, if one does; parameters that it doesn't use are as they come
-    first."""
+    """The point that describes a schedule. A parameter that the schedule doesn't use has its first
+    value."""
     values: dict[str, Any] = {name: next(p.values()) for name, p in parameters.items()}
     count = len(nest.traversal)
     values |= {"kind": type(schedule), "tasks": getattr(schedule, "tasks", TASKS)}
@@ -231,7 +234,8 @@ def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Paramete
 
 
 def _idle(nest: LoopNest, schedule: Schedule) -> str | None:
-    """Whether a schedule is another one with a field that does nothing."""
+    """Why a schedule computes the same as another one whose fields are smaller or in order, so that
+    it needs no point of its own; None if it doesn't."""
     order = getattr(schedule, "order", ())
     extents = outer_extents(nest, schedule) if order else ()
     if any(extents[k] == 1 and at != k for at, k in enumerate(order)):
@@ -254,7 +258,8 @@ def _idle(nest: LoopNest, schedule: Schedule) -> str | None:
 
 
 def _too_much(nest: LoopNest, schedule: Schedule, machine: Machine, most: int) -> str | None:
-    """What a schedule takes more of than there is good of."""
+    """The resource of which a schedule takes too much (registers, code, cache), as text; None if
+    there is none."""
     if _registers(nest, schedule, machine) > most:
         return "the registers don't hold it"
     if _code(nest, schedule) > MOST_CODE:
@@ -285,7 +290,7 @@ def _too_much(nest: LoopNest, schedule: Schedule, machine: Machine, most: int) -
 
 
 def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
-    """Vector registers that results in the making and one step's operands take."""
+    """The vector registers that the unfinished results and the operands of one step take."""
     kind, _ = accumulation(nest.scope)
     size = max(ITEMSIZE[kind], 4)
     match schedule:
@@ -298,7 +303,7 @@ def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
 
 
 def _code(nest: LoopNest, schedule: Schedule) -> int:
-    """Operations on vectors that the innermost part writes out."""
+    """The number of vector operations that the innermost part writes out."""
     vectors = 1
     match schedule:
         case Lanes(width=width) | Fold(width=width):

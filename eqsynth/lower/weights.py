@@ -1,7 +1,11 @@
-"""Where a program's constants come from: terms over weights, and the weights in the user's module.
+"""How the constants of a program are computed from the weights of the user's module.
 
-With it a program can be given new weights (``CompiledProgram.refresh``), and can see that weights
-it shares with the module have changed. Not here: evaluating terms (``torch_ops.py``).
+Example: the constant ``constant0`` is the term ``Permute(weight, (1, 0))``, and ``weight`` is
+``layers.0.weight`` of the module. With this recipe a program takes new weights
+(``CompiledProgram.refresh``), and ``Watch`` notices that a weight which the program shares with the
+module has changed.
+
+Not here: evaluating terms (``constant_values.py``), sampling memory (``samples.py``).
 """
 
 from __future__ import annotations
@@ -23,24 +27,24 @@ from eqsynth.lower.torch_scalars import as_bytes
 State = torch.nn.Module | Mapping[str, torch.Tensor]
 """New weights: a module, or tensors by name as ``state_dict`` gives them."""
 
-# What every module has, whatever it computes; and whether it is training, which a program isn't.
+# Attributes that every module has and that don't change what it computes in evaluation mode.
 _OF_ANY_MODULE = frozenset(torch.nn.Module().__dict__)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the constants of a program are made.
+    """How the constants of a program are computed.
 
     Attributes:
         terms: for each constant, a term over weights.
-        paths: weight -> the names under which the module holds it; several if it is tied. A tensor
-            that was made while the module was captured has none, and is in ``kept``.
-        kept: the values of weights without a path, by weight.
-        fixed: tensors whose values the program relies on, so that new weights must not change
-            them: their digests, by their names in the module.
-        settings: what else the module computes with (``settings_of``), which is relied on too.
+        paths: for each weight, the names under which the module holds it; several if it is tied. A
+            tensor that was made while the module was captured has no name, and is in ``kept``.
+        kept: the values of the weights without a name.
+        fixed: digests, by name in the module, of tensors whose values the plan relies on: new
+            weights must have the same ones.
+        settings: other values that the module computes with (``settings_of``) and that must stay.
         buffers: names of the tensors that the program changes, in the order of its inputs.
-        opaque: what runs the ``Opaque`` operators of ``terms``.
+        opaque: for each ``Opaque`` operator in ``terms``, the function that runs it.
     """
 
     terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -52,17 +56,16 @@ class Recipe:
     opaque: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
 
     def weights(self) -> dict[str, TensorType]:
-        """What the constants are made of."""
+        """The weights that the constants are computed from, with their types."""
         leaves = topological(list(self.terms.values()))
         return {leaf.name: leaf.type for leaf in leaves if isinstance(leaf, Weight)}
 
     def read(self, state: State) -> dict[str, torch.Tensor]:
-        """The weights of another state, by weight.
+        """The values of the weights in another state.
 
         Raises:
-            WeightError: the state has not what the program was made from: a weight is missing or
-                has another type, tied weights differ, one holds NaN, or something that the plan
-                relies on has another value.
+            WeightError: a weight is missing or has another type, tied weights differ, a weight
+                holds NaN or infinity, or a value that the plan relies on has changed.
         """
         self._unchanged(state)
         values = {}
@@ -87,10 +90,11 @@ class Recipe:
         return values
 
     def read_buffers(self, state: State, kinds: Sequence[TensorType]) -> list[torch.Tensor]:
-        """The buffers of another state that the program is to change; none of a state_dict.
+        """The buffers of another state that the program is to change; an empty list for a
+        ``state_dict``.
 
         Raises:
-            WeightError: one is missing, or has another type than in ``kinds``.
+            WeightError: a buffer is missing, or has another type than in ``kinds``.
         """
         if not isinstance(state, torch.nn.Module):
             return []
@@ -98,6 +102,7 @@ class Recipe:
         return [_found(state, path, kind) for path, kind in pairs]
 
     def _unchanged(self, state: State) -> None:
+        """Check that the values which the plan relies on are the same in this state."""
         for path, expected in self.fixed.items():
             _same(path, digest(_found(state, path, None)), expected)
         if isinstance(state, torch.nn.Module):  # a state_dict has weights only
@@ -106,6 +111,7 @@ class Recipe:
                 _same(path, found.get(path, "nothing"), self.settings.get(path, "nothing"))
 
     def _refuse_odd(self, name: str, value: torch.Tensor) -> None:
+        """Refuse NaN and infinity in a weight, unless the weight's values are fixed."""
         paths = self.paths.get(name, ())
         if not value.is_floating_point() or any(path in self.fixed for path in paths):
             return
@@ -124,11 +130,12 @@ class Recipe:
         own: bool = True,
         device: torch.device | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The values of the constants. With ``own`` none of them shares memory with a weight.
+        """Compute the values of the constants.
 
         Args:
-            device: that holds them in the end; they are computed by the host, as the opaque
-                operators among them were captured there.
+            own: whether a constant that shares memory with a weight is copied.
+            device: the device that holds them in the end. They are computed on the CPU, where the
+                opaque operators among them were captured.
         """
         values = {name: value.cpu() for name, value in weights.items()}
         taken = storages(values.values())
@@ -140,16 +147,16 @@ class Recipe:
 
 
 def owned(value: torch.Tensor, taken: frozenset[int], own: bool) -> torch.Tensor:
-    """The value, or a copy if its memory is taken and isn't to be shared. A tensor of inference
-    mode has no version counter, so that nobody sees it change: it is never shared."""
+    """The value, or a copy of it if its memory is in ``taken`` and mustn't be shared. A tensor of
+    inference mode has no version counter, so nobody would notice a change: it is always copied."""
     if not (own or value.is_inference()) or not storages([value]) & taken:
         return value
     return value.clone(memory_format=torch.preserve_format)
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of its own. An axis that repeats one element still does: a copy of
-    ``x.expand(1 << 36, 3)`` with all its elements is more than a machine holds."""
+    """A copy in memory of its own, except that elements which ``expand`` repeats stay one element
+    in memory: all elements of ``x.expand(1 << 36, 3)`` are more than a machine holds."""
     if value.layout != torch.strided or 0 not in value.stride():
         return value.clone()
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in value.stride())
@@ -157,7 +164,8 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 
 
 def storages(values: Iterable[torch.Tensor]) -> frozenset[int]:
-    """Where the memory of dense tensors begins; nothing for tensors without elements."""
+    """The addresses at which the memory of dense tensors begins; tensors without elements have
+    none."""
     dense = (x for x in values if x.layout == torch.strided and x.numel())
     return frozenset(x.untyped_storage().data_ptr() for x in dense)
 
@@ -166,8 +174,9 @@ def storages(values: Iterable[torch.Tensor]) -> frozenset[int]:
 
 
 def settings_of(module: torch.nn.Module, paths: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """What a module computes with besides its weights, as text: the classes of its parts, and
-    their attributes that are plain values or hold tensors which aren't weights of the program."""
+    """The values besides weights that a module computes with, as text: the classes of its
+    submodules, and their attributes that are plain values, or tensors that aren't weights of the
+    program."""
     weights = {path for known in paths.values() for path in known}
     own = storages([*module.parameters(), *module.buffers()])
     found = {}
@@ -183,8 +192,9 @@ def settings_of(module: torch.nn.Module, paths: Mapping[str, Sequence[str]]) -> 
 
 
 def _text(value: Any, own: frozenset[int]) -> str | None:
-    """A plain value as text that differs if the value does; None for any other object. Tensors
-    that share memory with the module's own (a list of its weights) are no values."""
+    """A plain value as text, different for different values; None for any other object. For tensors
+    that share memory with the module's own (as a list of its weights) the text doesn't tell their
+    values."""
     if isinstance(value, torch.Tensor):
         return "a weight" if storages([value]) & own else digest(value)
     if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype):
@@ -197,7 +207,7 @@ def _text(value: Any, own: frozenset[int]) -> str | None:
 
 
 def digest(value: torch.Tensor) -> str:
-    """Type and bits of a tensor."""
+    """A text of a tensor's dtype, shape and bits."""
     plain = value.detach()
     if plain.layout != torch.strided:
         plain = plain.to_dense()
@@ -207,7 +217,8 @@ def digest(value: torch.Tensor) -> str:
 
 
 def place_of(module: torch.nn.Module, path: str) -> tuple[dict[str, Any], str] | None:
-    """The dictionary in which a module keeps a tensor, and its key there."""
+    """The dictionary in which a module keeps the tensor of this name, and the tensor's key
+    there."""
     *parts, name = path.split(".")
     part: Any = module
     for step in parts:
@@ -221,13 +232,13 @@ def place_of(module: torch.nn.Module, path: str) -> tuple[dict[str, Any], str] |
 
 
 def _at(where: Any, key: str) -> Any:
-    """What stands at a key; None if nothing does. The dictionaries of a module of TorchScript have
-    no ``get``."""
+    """The value at a key; None if there is none. The dictionaries of a TorchScript module have no
+    ``get``."""
     return where[key] if key in where else None  # noqa: SIM401
 
 
 def tensor_at(state: State, path: str) -> torch.Tensor | None:
-    """The tensor of this name in a state."""
+    """The tensor of this name in a state; None if there is none."""
     if isinstance(state, torch.nn.Module):
         place = place_of(state, path)
         return None if place is None else place[0][place[1]]
@@ -236,6 +247,7 @@ def tensor_at(state: State, path: str) -> torch.Tensor | None:
 
 
 def _found(state: State, path: str, kind: TensorType | None) -> torch.Tensor:
+    """The tensor of this name and type; an error if there is none."""
     value = tensor_at(state, path)
     if value is None:
         raise WeightError(
@@ -278,15 +290,17 @@ def _same(path: str, got: str, expected: str) -> None:
 
 
 class Watch:
-    """Sees that a tensor was changed in place, or that a module holds another one in its place."""
+    """Notices that a tensor was changed in place, or that its module holds another tensor
+    instead."""
 
     def __init__(
         self, entries: Iterable[tuple[str, dict[str, Any], str]], sampled: bool = False
     ) -> None:
         """
         Args:
-            entries: for each tensor a name for messages, and the dictionary and key it stands at.
-            sampled: also look for changes that torch doesn't count (``Samples``).
+            entries: for each tensor a name for messages, and the dictionary and the key at which it
+                stands.
+            sampled: whether to look also for changes that torch doesn't count (``Samples``).
         """
         self._entries: list[tuple[str, dict[str, Any], str, torch.Tensor, int, int]] = []
         for name, where, key in entries:
@@ -299,7 +313,8 @@ class Watch:
     @staticmethod
     def of(module: torch.nn.Module | None, recipe: Recipe, weights: Mapping[str, torch.Tensor]
            ) -> Watch:  # fmt: skip
-        """Of the weights that a recipe reads: where the module has them, else as they are."""
+        """A watch over the weights that a recipe reads: at their places in the module, or over the
+        tensors themselves where the module has no place for them."""
 
         def entries() -> Iterator[tuple[str, dict[str, Any], str]]:
             for name in recipe.weights():
@@ -316,7 +331,8 @@ class Watch:
 
     @staticmethod
     def of_parameters(module: torch.nn.Module) -> Watch:
-        """Of a module's own parameters; its buffers are the module's business."""
+        """A watch over a module's own parameters. Its buffers aren't watched: the module may change
+        them."""
         return Watch(
             (f"{place}.{name}" if place else name, part._parameters, name)
             for place, part in module.named_modules()
@@ -325,11 +341,12 @@ class Watch:
         )
 
     def storages(self) -> frozenset[int]:
-        """Where the memory of the tensors begins."""
+        """The addresses at which the memory of the tensors begins."""
         return storages(entry[3] for entry in self._entries)
 
     def check(self) -> None:
-        """
+        """Check that no tensor has changed.
+
         Raises:
             WeightError: a tensor has changed.
         """
