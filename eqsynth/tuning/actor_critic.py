@@ -1,12 +1,13 @@
-"""N-A2C: a policy learns which way to step, a critic what a point is worth.
+"""N-A2C: a tuner in which a network, the actor, learns which step to take, and another one, the
+critic, learns the value of a point.
 
-An episode begins at the best point and takes a few steps, each to a neighbour; with a probability
-that falls from 1 the policy chooses the step, and else luck. New points on the way are measured
-together, and both networks learn from what every step led to.
+An episode begins at the best point and takes a few steps, each to a neighbour. A step is chosen by
+the actor, or at random with a probability that falls from 1. New points on the way are collected
+and measured together; then both networks learn from the results of all steps.
 
-Source: Zhang et al. 2019, with whose settings OpEvo compares (§2, Appendix B). There a state is the
-factorizations of a product's extents (powers of two) and a step moves a factor. Here a step may be
-any parameter's, so that every space can be taken: what a step is, is a row of :func:`moves`.
+Source: Zhang et al. 2019, with the settings with which OpEvo compares it (§2, Appendix B). There, a
+state is a factorization of the extents of a product (powers of two), and a step moves a factor.
+Here, a step changes any one parameter, so that every space can be searched: see :func:`moves`.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ STEPS: Final = 3
 """Steps of an episode [OpEvo Appendix B]."""
 
 TOGETHER: Final = 8
-"""New points that are collected before they are measured."""
+"""Number of new points that are collected before they are measured."""
 
 EPISODES: Final = 32
-"""Before what is new is measured, however little it is."""
+"""After this many episodes the new points are measured, even if there are fewer than `TOGETHER`."""
 
 LUCK: Final = (1.0, 0.1, 0.95)
-"""Probability of a step by luck: at first, at least, and what it is multiplied by when points were
-measured."""
+"""The probability of a random step: at the beginning, at least, and the factor by which it falls
+each time points were measured."""
 
 WIDTH: Final = 64
 DISCOUNT: Final = 0.9
 RATE: Final = 0.1
 
 Move = Callable[[Any], Any]
-"""The value one step away; None where the step leads nowhere."""
+"""A function that returns the value one step away; None if the step leads to no value."""
 
 
 def moves(parameter: Parameter) -> list[Move]:
-    """The steps of a parameter: together they lead to all neighbours of a value, each to one.
+    """The steps of a parameter. Together they lead from a value to all of its neighbours, each step
+    to one.
 
     >>> [move((4, 2)) for move in moves(Factorization(8, 2))]
     [(2, 4), (8, 1)]
@@ -95,8 +97,8 @@ def _chosen(thing: Any) -> Move:
 
 
 def features(space: Space[Any], point: Point) -> list[float]:
-    """A point as numbers from 0 to 1: factors by their logarithms, orders and categories as one of
-    so many at each place."""
+    """A point as numbers from 0 to 1, the input of the networks: logarithms of factors, positions
+    in an order of numbers, and one-hot vectors for permutations and categories."""
     found: list[float] = []
     for parameter, value in zip(space.parameters.values(), point, strict=True):
         match parameter:
@@ -112,7 +114,8 @@ def features(space: Space[Any], point: Point) -> list[float]:
 
 
 class _Networks:
-    """Actor and critic, and what they learn from: (state, step, reward, state after)."""
+    """The actor and the critic. They learn from tuples (state, step, reward, state
+    after the step)."""
 
     def __init__(self, inputs: int, steps: int, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -122,7 +125,7 @@ class _Networks:
 
     @torch.no_grad()
     def policy(self, state: Sequence[float], open_steps: Sequence[int]) -> list[float]:
-        """Probabilities of the steps that lead somewhere."""
+        """Probabilities of the steps in ``open_steps``, those that lead to a point."""
         scores = self.actor(torch.tensor([state]))[0, list(open_steps)]
         return [float(p) for p in torch.softmax(scores, 0)]
 
@@ -138,7 +141,8 @@ class _Networks:
             loss = advantage.square().mean() - gained.mean()
             gradients = torch.autograd.grad(loss, self._weights)
         with torch.no_grad():
-            # torch.optim would load torch's compiler first, which takes seconds.
+            # torch.optim isn't used, since importing it loads torch's compiler, which takes
+            # seconds.
             for weight, gradient in zip(self._weights, gradients, strict=True):
                 weight.sub_(gradient, alpha=RATE)
 
@@ -150,7 +154,8 @@ def _network(inputs: int, outputs: int) -> torch.nn.Module:
 
 
 def actor_critic(search: Search[Any]) -> None:
-    """N-A2C; from somewhere else where episodes find nothing new."""
+    """The tuner N-A2C. If the episodes around the best point find nothing new, other points are
+    drawn."""
     space, rng, luck = search.space, search.rng, LUCK[0]
     ways = [
         (k, move) for k, parameter in enumerate(space.parameters.values())
@@ -199,14 +204,13 @@ def actor_critic(search: Search[Any]) -> None:
 
 
 def _known(search: Search[Any], point: Point) -> float:
-    """The score of a point that was tried; 0 where it wasn't."""
+    """The score of a point that was tried; 0 if it wasn't."""
     return float(search.scores.get(search.space.made(point), 0.0))
 
 
-def _near(
-    space: Space[Any], here: Point, ways: Sequence[tuple[int, Move]]
-) -> dict[int, Point]:
-    """Where each step leads, of those that lead to a point that means something."""
+def _near(space: Space[Any], here: Point, ways: Sequence[tuple[int, Move]]) -> dict[int, Point]:
+    """The point that each step leads to, without steps that lead to no point or to a
+    refused one."""
     found = {}
     for number, (k, move) in enumerate(ways):
         value = move(here[k])

@@ -1,6 +1,7 @@
-"""Parameters with topologies: what values there are, and which are next to each other.
+"""Parameters with topologies: which values a parameter has, and which values are neighbours.
 
-Values next to each other are expected to do about as well [OpEvo §3]. Each graph is connected.
+Neighbours are expected to perform similarly [OpEvo §3]. The graph of each parameter's values is
+connected.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Parameter(Protocol):
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         ...
 
     def values(self) -> Iterator[Any]:
@@ -26,11 +27,11 @@ class Parameter(Protocol):
         ...
 
     def sample(self, rng: Random) -> Any:
-        """One value; all are equally probable."""
+        """A random value; all values have the same probability."""
         ...
 
     def neighbours(self, value: Any) -> tuple[Any, ...]:
-        """The values next to one, each once."""
+        """The neighbours of a value, each once."""
         ...
 
     def __contains__(self, value: object) -> bool: ...
@@ -38,9 +39,9 @@ class Parameter(Protocol):
 
 @dataclass(frozen=True)
 class Factorization:
-    """``parts`` factors whose product is ``product``, such as the sizes of nested loops.
+    """``parts`` factors whose product is ``product``, such as the extents of nested loops.
 
-    Two are neighbours if one prime moves from one factor to another [OpEvo §3, Fig. 1a].
+    Two values are neighbours if one prime moves from one factor to another [OpEvo §3, Fig. 1a].
 
     >>> Factorization(8, 3).size
     10
@@ -62,7 +63,7 @@ class Factorization:
     def sample(self, rng: Random) -> tuple[int, ...]:
         factors = [1] * self.parts
         for prime, count in primes(self.product).items():
-            # Bars among stars: each way of sharing a prime's powers is equally probable.
+            # Stars and bars: each way of distributing a prime's powers has the same probability.
             bars = sorted(rng.sample(range(count + self.parts - 1), self.parts - 1))
             edges = [-1, *bars, count + self.parts - 1]
             for k, (low, high) in enumerate(itertools.pairwise(edges)):
@@ -90,8 +91,8 @@ class Factorization:
 
 @dataclass(frozen=True)
 class Permutation:
-    """An order of ``count`` things, such as nested loops; two are neighbours by a swap [OpEvo
-    Fig. 1b].
+    """An order of ``count`` things, such as nested loops. Two values are neighbours if a swap of
+    two things leads from one to the other [OpEvo Fig. 1b].
 
     >>> Permutation(3).neighbours((0, 1, 2))
     ((1, 0, 2), (2, 1, 0), (0, 2, 1))
@@ -123,8 +124,8 @@ class Permutation:
 
 @dataclass(frozen=True)
 class Discrete:
-    """A number of some that are given in their order; neighbours follow each other there [OpEvo
-    Fig. 1c].
+    """One of several numbers that are given in order. Numbers that follow each other are neighbours
+    [OpEvo Fig. 1c].
 
     >>> Discrete((1, 2, 4, 8)).neighbours(4)
     (2, 8)
@@ -152,7 +153,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Category:
-    """One of some things without an order; all are neighbours of each other [OpEvo Fig. 1d].
+    """One of several things without an order. All of them are neighbours [OpEvo Fig. 1d].
 
     >>> Category(("a", "b", "c")).neighbours("b")
     ('a', 'c')
@@ -178,8 +179,8 @@ class Category:
 
 
 def smooth(least: int, base: int) -> int:
-    """The smallest multiple of ``base``, at least ``least``, whose other factors are up to 7: a
-    product with many factorizations.
+    """The smallest multiple of ``base`` that is at least ``least`` and whose quotient by ``base``
+    has no prime factor above 7, so that it has many factorizations.
 
     >>> smooth(256, 24)
     288
@@ -191,7 +192,7 @@ def smooth(least: int, base: int) -> int:
 
 
 def primes(number: int) -> dict[int, int]:
-    """How often each prime divides a number.
+    """The prime factors of a number, and how often each divides it.
 
     >>> primes(360)
     {2: 3, 3: 2, 5: 1}

@@ -2,9 +2,10 @@
 
     found = tune(space, measure, Budget(trials=200), opevo)
 
-A tuner is a function that asks a `Search` for scores until the search is over. The search measures
-each schedule once, whatever points mean it, asks nothing about points that are refused, and ends
-the tuner when the budget is used up or all points were tried.
+A tuner is a function that asks a `Search` for the scores of points until the search is over. The
+search measures each schedule only once, even if several points mean it; it doesn't measure points
+that are refused; and it ends the tuner when the budget is used up or all points were tried. Not
+here: which points are asked for (``tuners.py``).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from eqsynth.tuning.space import Point, Refused, Space
 Made = TypeVar("Made", bound=Hashable)
 
 TRIES = 64
-"""Points drawn at random before an untried one is looked for in order."""
+"""Random draws for a point that wasn't tried; then points are gone through in order."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Whichever is used up first.
+    """The limits of a search, which ends at the first that is reached.
 
     Attributes:
-        trials: things that are measured.
-        seconds: from the search's beginning.
+        trials: number of measurements.
+        seconds: seconds since the beginning of the search.
     """
 
     trials: float = math.inf
@@ -39,11 +40,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Trial(Generic[Made]):
-    """What was measured.
+    """One measurement.
 
     Attributes:
-        time_s: what one run took; None if it failed.
-        elapsed_s: since the search began.
+        time_s: seconds of one run; None if it failed.
+        elapsed_s: seconds since the beginning of the search.
     """
 
     made: Made
@@ -53,12 +54,13 @@ class Trial(Generic[Made]):
 
 @dataclass(frozen=True)
 class Tuned(Generic[Made]):
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        trials: in the order in which they were measured.
-        stop: why it ended: ``trials``, ``seconds``, ``all points tried``, or ``the tuner's end``.
-        measuring_s: of the search's seconds those spent in measuring.
+        trials: all measurements, in order.
+        stop: why the search ended: ``trials``, ``seconds``, ``all points tried``, or ``the tuner's
+            end``.
+        measuring_s: those seconds of the search that were spent in measuring.
     """
 
     trials: tuple[Trial[Made], ...]
@@ -68,12 +70,12 @@ class Tuned(Generic[Made]):
 
     @property
     def best(self) -> Trial[Made] | None:
-        """The fastest; None if nothing worked."""
+        """The fastest trial; None if none worked."""
         worked = [trial for trial in self.trials if trial.time_s is not None]
         return min(worked, key=lambda trial: trial.time_s or 0.0, default=None)
 
     def best_so_far(self) -> list[float]:
-        """The least time after each trial; infinite before one has worked."""
+        """The least time after each trial; infinite until a trial has worked."""
         least, found = math.inf, []
         for trial in self.trials:
             least = min(least, math.inf if trial.time_s is None else trial.time_s)
@@ -82,20 +84,21 @@ class Tuned(Generic[Made]):
 
 
 Measure = Callable[[Sequence[Made]], Sequence[float | None]]
-"""Seconds of each, None where it can't be built or run."""
+"""A function that measures several things; it returns the seconds of each, None if it can't be
+built or run."""
 
 
 class Over(Exception):  # noqa: N818 - the end of a search is no error
-    """The search is over: for the tuner to pass on."""
+    """The search is over. A tuner doesn't catch it."""
 
 
 @dataclass
 class Search(Generic[Made]):
-    """What a tuner sees of its search.
+    """The interface of a search to its tuner.
 
     Attributes:
-        watch: is called whenever something was measured.
-        scores: of what was tried: runs a second; 0 where it failed.
+        watch: called after every measurement.
+        scores: the score of each thing that was tried: runs per second, or 0 if it failed.
     """
 
     space: Space[Made]
@@ -121,10 +124,10 @@ class Search(Generic[Made]):
         return not isinstance(made, Refused) and made not in self.scores
 
     def anywhere(self, among: Sequence[Point] = ()) -> Point:
-        """A point that wasn't tried, nor means the same as one of some others.
+        """Return a point that wasn't tried, and that doesn't mean the same as a point of ``among``.
 
         Raises:
-            Over: there is none.
+            Over: there is no such point.
         """
         others = {self.space.made(point) for point in among}
 
@@ -135,7 +138,8 @@ class Search(Generic[Made]):
             point = self.space.sample(self.rng)
             if good(point):
                 return point
-        # What was passed once is tried, refused, or among the others, who will be tried.
+        # The iterator isn't restarted: points that it has passed were tried or refused, or were in
+        # `among` and will be tried.
         for point in self._left:
             if good(point):
                 return point
@@ -144,7 +148,8 @@ class Search(Generic[Made]):
         raise Over("all points tried")
 
     def some(self, count: int, among: Sequence[Point] = ()) -> list[Point]:
-        """So many points that weren't tried, with those that are given; fewer if there are fewer.
+        """Return ``count`` points that weren't tried, beginning with ``among``; fewer if there
+        aren't so many.
 
         Raises:
             Over: there is none.
@@ -158,8 +163,8 @@ class Search(Generic[Made]):
         return found
 
     def score(self, points: Sequence[Point]) -> list[float]:
-        """The score of each point, from memory where it was tried; 0 of one that is refused, which
-        isn't built.
+        """Return the score of each point, from memory if it was tried. The score of a refused point
+        is 0, and it isn't built.
 
         Raises:
             Over: the budget is used up.
@@ -189,7 +194,7 @@ class Search(Generic[Made]):
 
 
 class _NoneLeft(Exception):  # noqa: N818
-    """All points were tried, or are about to be."""
+    """All points were tried, or are among those that are about to be."""
 
 
 Tuner = Callable[[Search[Made]], None]
@@ -203,10 +208,11 @@ def tune(
     seed: int = 0,
     watch: Callable[[Search[Made]], None] = lambda _search: None,
 ) -> Tuned[Made]:
-    """Searches a space. What is offered without a search is tried first, whatever the tuner.
+    """Search a space by a tuner. The starting points of the space are tried first, whatever the
+    tuner.
 
-    Equal seeds ask for the same points as long as the measured times are the same, so a search that
-    was interrupted goes on where it was if ``measure`` remembers.
+    With equal seeds, and as long as measured times are the same, the same points are asked for. So
+    an interrupted search continues where it was if ``measure`` remembers its results.
     """
     search = Search(space, measure, budget, Random(seed), watch)
     stop = "the tuner's end"

@@ -1,4 +1,7 @@
-"""A space: parameters by name, and what their values mean together, if anything."""
+"""A space: parameters by name, and what the values of a point mean together.
+
+{"rows": 8, "columns": 32}    ->    Block(8, 32), or Refused("the registers don't hold it")
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,21 @@ Point = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Refused:
-    """A point that means nothing here, such as one that needs more registers than there are."""
+    """A point that means nothing in this space, such as a schedule that needs too many
+    registers."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Space(Generic[Made]):
-    """All points, and what is made of them.
+    """All points, and their meanings.
 
     Attributes:
-        make: what the values mean, or why they mean nothing. Where a value isn't used, points that
-            differ in it are the same.
-        place: a point that means this; None if there is none.
-        starts: points that a search begins with, the default first.
+        make: returns the meaning of the values, or why they have none. Points that differ only in a
+            value which isn't used have the same meaning.
+        place: returns a point with this meaning; None if there is none.
+        starts: points at which a search begins, the default first.
     """
 
     parameters: Mapping[str, Parameter]
@@ -41,21 +45,22 @@ class Space(Generic[Made]):
 
     @property
     def size(self) -> int:
-        """How many points there are, with those that are refused or the same as others."""
+        """The number of points, including those that are refused or mean the same as others."""
         return math.prod(parameter.size for parameter in self.parameters.values())
 
     def made(self, point: Point) -> Made | Refused:
+        """The meaning of a point, or why it has none."""
         return self.make(dict(zip(self.parameters, point, strict=True)))
 
     def points(self) -> Iterator[Point]:
-        """Every point, with those that are refused; one after the other, however many there are."""
+        """Every point, including refused ones, generated one after another."""
         return _product(tuple(self.parameters.values()))
 
     def sample(self, rng: Random) -> Point:
         return tuple(parameter.sample(rng) for parameter in self.parameters.values())
 
     def neighbours(self, point: Point) -> Iterator[Point]:
-        """The points that are one step of one parameter away."""
+        """The points that differ in one parameter, by one step."""
         for k, parameter in enumerate(self.parameters.values()):
             for value in parameter.neighbours(point[k]):
                 yield (*point[:k], value, *point[k + 1 :])

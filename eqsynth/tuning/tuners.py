@@ -1,7 +1,7 @@
-"""Tuners: which point of a space to try next.
+"""Tuners: which point of a space to measure next.
 
-``opevo`` is the paper's; the others are what it is held against. N-A2C, which learns a policy with
-a network, is in ``actor_critic.py``.
+``opevo`` is the paper's tuner. The other tuners are those that the paper compares it with. N-A2C,
+which learns a policy by a network, is in ``actor_critic.py``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from eqsynth.tuning.walk import mutated
 PARENTS: Final = 8
 CHILDREN: Final = 8
 RATE: Final = 0.5
-"""As in the paper (Appendix B)."""
+"""These three are the paper's settings (Appendix B)."""
 
 DRAWN: Final = 5
-"""Neighbours of a point that G-BFS looks at [OpEvo Appendix B]."""
+"""Number of neighbours that G-BFS draws around a point [OpEvo Appendix B]."""
 
 TOGETHER: Final = 8
-"""Points that are measured at a time where their order means nothing: compiled together they cost
-less."""
+"""Number of points that are measured together if their order doesn't matter: compiling them
+together is cheaper."""
 
 
 def opevo(
@@ -32,13 +32,14 @@ def opevo(
 ) -> None:
     """Evolution along the topologies of the parameters.
 
-    The best points are parents; a child takes each parameter from one of them, in proportion to
-    their scores (eq. 2), then each takes a q-random walk (eq. 3), and again until the child wasn't
-    tried. Children for whom that fails are points anywhere.
+    The best points are the parents. A child takes each parameter from one of the parents, which is
+    drawn in proportion to its score (eq. 2). Then each parameter takes a q-random walk (eq. 3),
+    which is repeated until the child is a point that wasn't tried. If that fails too often, a
+    random point takes the child's place.
 
     Args:
-        parents: lambda of the paper.
-        children: its rho.
+        parents: number of parents, the paper's lambda.
+        children: number of children, the paper's rho.
 
     Source: OpEvo, Algorithm 1.
     """
@@ -64,7 +65,8 @@ def opevo(
 
 
 def recombined(parents: Sequence[Point], scores: Sequence[float], search: Search[Any]) -> Point:
-    """Each parameter from a parent, which is drawn in proportion to its score (eq. 2)."""
+    """Return a point that takes each parameter from a parent drawn in proportion to its score (eq.
+    2)."""
     givers = search.rng.choices(parents, scores, k=len(search.space.parameters))
     return tuple(giver[k] for k, giver in enumerate(givers))
 
@@ -75,15 +77,16 @@ def _is_another(search: Search[Any], point: Point, others: Sequence[Point]) -> b
 
 
 def at_random(search: Search[Any]) -> None:
-    """Points of no order."""
+    """The tuner that measures random points."""
     while True:
         search.score(search.some(TOGETHER))
 
 
 def best_first(search: Search[Any]) -> None:
-    """Greedy best-first search: some neighbours of the best point that wasn't looked around.
+    """Greedy best-first search: measure some neighbours of the best point whose neighbours weren't
+    measured yet.
 
-    Where it comes to an end, it goes on from somewhere else.
+    If no such point is left, the search continues from a random point.
 
     Source: G-BFS of Zhang et al. 2019, as OpEvo (§2, Appendix B) compares with it.
     """
@@ -101,8 +104,9 @@ def best_first(search: Search[Any]) -> None:
 
 
 def by_coordinates(search: Search[Any]) -> None:
-    """Coordinate descent from the default: all neighbours in one parameter after the other, and the
-    best of them if it is better; from somewhere else once no neighbour is."""
+    """Coordinate descent from the default point: measure all neighbours in one parameter after
+    another, and move to the best of them if it is better. If no neighbour is better, continue from
+    a random point."""
     here = search.space.starts[0] if search.space.starts else search.anywhere()
     while True:
         (score,) = search.score([here])

@@ -1,4 +1,4 @@
-"""The q-random walk: where a value goes when it mutates."""
+"""The q-random walk, by which a value mutates [OpEvo eq. 3]."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from eqsynth.tuning.space import Point, Space
 
 
 def walked(parameter: Parameter, value: Any, q: float, rng: Random) -> Any:
-    """Where a walk from ``value`` stops: with probability ``q`` it goes on, to any neighbour
-    [OpEvo eq. 3]. A value without neighbours stays."""
+    """Return the value at which a random walk from ``value`` ends. With probability ``q`` the walk
+    goes on to a random neighbour [OpEvo eq. 3]. A value without neighbours is returned unchanged.
+    """
     while rng.random() < q:
         neighbours = parameter.neighbours(value)
         if not neighbours:
@@ -21,6 +22,6 @@ def walked(parameter: Parameter, value: Any, q: float, rng: Random) -> Any:
 
 
 def mutated(space: Space[Any], point: Point, q: float, rng: Random) -> Point:
-    """A walk of each parameter."""
+    """Return the point whose every parameter has taken a walk."""
     parameters = space.parameters.values()
     return tuple(walked(p, value, q, rng) for p, value in zip(parameters, point, strict=True))

@@ -1,5 +1,5 @@
-"""CUDA: generated kernels as source and as cubins, their launch, and torch's CUDA operators.
+"""CUDA: generated kernels as source text and as cubins, launching them, and torch's CUDA operators.
 
-All but the launch works without a GPU. Here alone ``cuda`` is a matter of fact: elsewhere it is one
-value of a :class:`~eqsynth.extract.target.Target`.
+Everything but the launch works without a GPU. Only this package knows CUDA: elsewhere ``cuda`` is
+one of the kinds of a :class:`~eqsynth.extract.target.Target`.
 """

@@ -1,4 +1,5 @@
-"""The backends of a GPU: NVIDIA's libraries, generated kernels, and plain torch for what is left.
+"""The backends of a GPU: NVIDIA's libraries, generated kernels, and torch's operators for all other
+terms.
 
 Not here: the operators of libraries (``libraries.py``), the code of kernels (``source.py``).
 """
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     import torch
 
 ARCHITECTURES: Final = ("sm_80", "sm_90")
-"""What cubins are made for where a target doesn't tell: A100, and H100 and H200."""
+"""The architectures that cubins are compiled for if the target doesn't name one: those of the A100,
+and of the H100 and H200."""
 
 _KEPT_BYTES: Final = 64 << 20
-"""Of more cubins, those that weren't used for longest go."""
+"""The most bytes of cubins in the cache. If there are more, the least recently used are deleted."""
 
 _VECTOR_BYTES: Final = 16
-"""What the address of memory that is read in vectors is a multiple of."""
+"""The alignment of memory that is read by vector instructions."""
 
 
 def gpu_backends(
@@ -40,7 +42,8 @@ def gpu_backends(
     load: Load | None = None,
     made: Made | None = None,
 ) -> tuple[Backend, ...]:
-    """All backends of a GPU. Those before are asked first, and are taken where costs are equal.
+    """Return all backends of a GPU. If two kernels have equal costs, that of the earlier backend is
+    used.
 
     Args:
         load, made: see :class:`GeneratedBackend`.
@@ -50,13 +53,13 @@ def gpu_backends(
 
 
 def architectures(target: Target) -> tuple[str, ...]:
-    """What the kernels of a target are compiled for."""
+    """The architectures that the kernels of a target are compiled for."""
     own = tuple(name for name in target.device.isa if name.startswith("sm_"))
     return own or ARCHITECTURES
 
 
 Load = Callable[[Source], driver.Module]
-"""Makes kernels that can be launched of a source."""
+"""A function that compiles a source, and loads its kernels for launching."""
 
 
 Made = Mapping[Kernel, tuple[Entry, driver.Module]]
@@ -64,7 +67,7 @@ Made = Mapping[Kernel, tuple[Entry, driver.Module]]
 
 
 def architecture() -> str:
-    """What kernels of this machine's GPU are compiled for.
+    """The architecture of this machine's GPU, such as ``sm_90``.
 
     Raises:
         LoweringError: the driver or a GPU is missing.
@@ -84,7 +87,8 @@ def architecture() -> str:
 
 
 def load_here(source: Source) -> driver.Module:
-    """The kernels of a source on this machine's GPU, compiled once for all processes.
+    """Return the kernels of a source, loaded on this machine's GPU. They are compiled once for all
+    processes.
 
     Raises:
         LoweringError: nvrtc, the driver or a GPU is missing.
@@ -108,19 +112,16 @@ class GeneratedBackend:
 
     name = CUDA
 
-    def __init__(
-        self, target: Target, load: Load | None = None, made: Made | None = None
-    ) -> None:
-        """
-        Args:
-            load: None where kernels are made for another machine: what is built refuses to run.
-            made: kernels that needn't be compiled, such as those of a file.
-        """
+    def __init__(self, target: Target, load: Load | None = None, made: Made | None = None) -> None:
+        """Args:
+        load: compiles and loads kernels. None if kernels are made for another machine: their
+            runners raise an error.
+        made: kernels that are compiled already, such as those of a saved program."""
         self.target, self._load, self._made = target, load, dict(made or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """For a scope, the schedules that its nest is offered at every layout; nothing for other
-        terms."""
+        """Yield the kernels of a scope, for each layout those schedules that its loop nest is
+        offered; none for other terms."""
         from eqsynth.lower.cuda.spaces import offered
 
         if not isinstance(term, Scope) or not term.type.size:
@@ -133,7 +134,7 @@ class GeneratedBackend:
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
     ) -> list[Runner | None]:
-        """Runners, from one compilation for all.
+        """Return runners, compiled together.
 
         Raises:
             LoweringError: a kernel has no code, or can't be loaded.
@@ -149,7 +150,7 @@ class GeneratedBackend:
 
 
 def source(kernels: Iterable[Kernel]) -> Source:
-    """The text of kernels.
+    """Return the CUDA source of kernels.
 
     Raises:
         LoweringError: a kernel has no code.
@@ -160,6 +161,7 @@ def source(kernels: Iterable[Kernel]) -> Source:
 
 
 def _elsewhere(*_: torch.Tensor) -> torch.Tensor:
+    """Raise the error for calling a kernel that was made for another machine."""
     raise LoweringError(
         what="a kernel for a GPU was called where it was only planned",
         expected="a call on the device that the plan is for",
@@ -168,7 +170,8 @@ def _elsewhere(*_: torch.Tensor) -> torch.Tensor:
 
 
 class _Plain(TorchBackend):
-    """torch's operators, but for those that a library has kernels of under its own name."""
+    """torch's operators, except for terms that a library has kernels for, which would be the same
+    operators."""
 
     def __init__(self, own: Sequence[Backend], opaque: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__(opaque)
@@ -182,10 +185,12 @@ class _Plain(TorchBackend):
 def runner(
     kernel: Kernel, entry: Entry, module: driver.Module, packed: Mapping[int, torch.Tensor]
 ) -> Runner:
-    """Launches a kernel on torch tensors of the device, with constants bound and a new result.
+    """Return a function that launches a kernel on torch tensors of the device, with constants bound
+    and with a new result.
 
     Args:
-        packed: constant arguments by position; laid out here as the kernel takes them.
+        packed: constant arguments by position; they are copied here into the layouts that the
+            kernel takes.
     """
     import torch
 
@@ -211,7 +216,8 @@ def runner(
 
 
 def _aligned(value: torch.Tensor) -> torch.Tensor:
-    """What begins where vectors begin: itself, or a copy of what begins within another tensor."""
+    """Return the tensor, or a copy if its address isn't aligned for vector instructions, as that of
+    a tensor within another one may be."""
     import torch
 
     if value.data_ptr() % _VECTOR_BYTES == 0:

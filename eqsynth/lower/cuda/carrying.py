@@ -1,7 +1,10 @@
-"""Programs for a GPU in files: their kernels as text, and as a cubin for each kind of GPU.
+"""Programs for a GPU in files: their kernels as source text, and as a cubin for each architecture.
 
-Loading takes torch, the driver and no compiler, where a cubin fits; else nvrtc. That a driver loads
-the cubins has not been seen yet. Not here: the file (``lower/bundle.py``).
+    kernels.cu, sm_80.cubin, sm_90.cubin
+
+Loading a program takes torch and the driver. It takes no compiler if the file has a fitting cubin;
+otherwise ``load(path, recompile=True)`` takes nvrtc. It hasn't been tested yet that a driver loads
+these cubins. Not here: the file (``lower/bundle.py``).
 
 Source: CUDA C++ Programming Guide, "Binary Compatibility".
 """
@@ -26,7 +29,7 @@ from eqsynth.lower.places import Opaque, Place
 Data = Any
 
 _TEXT: Final = "kernels.cu"
-# What the driver takes for the number of blocks along an axis, and one that there may not be.
+# One more than the largest number of blocks along an axis that the driver takes.
 _MOST: Final = 1 << 31
 
 
@@ -61,11 +64,16 @@ class OnGpu:
         return backend.gpu_backends(self._target, opaque, made=made)
 
     def check_schedule(self, kernel: Kernel) -> None:
-        """The text of the file is compiled, which says itself what its loops are."""
+        """Accept any schedule: the text of the file is compiled, and the text
+        determines the loops."""
 
 
 def unpacked(library: bytes) -> dict[str, bytes]:
-    """The text of kernels, without its prelude, and their cubins, by name."""
+    """The members of the library by name: the source text without its prelude, and the cubins.
+
+    Raises:
+        ValueError: a member is compressed, so that its size isn't known before it is read.
+    """
     with zipfile.ZipFile(io.BytesIO(library)) as members:
         if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
             raise ValueError("the kernels are compressed: nobody knows how large they are")
@@ -73,7 +81,8 @@ def unpacked(library: bytes) -> dict[str, bytes]:
 
 
 def fitting(arch: str, known: Iterable[str]) -> str | None:
-    """The architecture whose code runs on another one: of the same generation, and not newer.
+    """The newest of the ``known`` architectures whose code runs on ``arch``: it has to be of the
+    same generation, and not newer. None if there is none.
 
     >>> fitting("sm_86", ["sm_80", "sm_90"]), fitting("sm_100", ["sm_80", "sm_90"])
     ('sm_80', None)
@@ -114,7 +123,8 @@ def _to_data(entry: Entry) -> Data:
 
 
 def _from_data(kernel: Kernel, data: Data) -> Entry:
-    """The inverse of :func:`_to_data`; an argument is one of the kernel's, or -1 for the result."""
+    """The inverse of :func:`_to_data`. Each argument is the number of one of the kernel's
+    arguments, or -1 for the result."""
     symbol, blocks, threads, places = fields(data, ("symbol", "blocks", "threads", "arguments"))
     count = len(args_of(kernel.term))
     numbers = rows(places, lambda n: n if n == -1 and type(n) is int else below(count)(n))

@@ -1,6 +1,8 @@
-"""Kernels as CUDA's text, and how each is launched: what running them takes, without TVM.
+"""Kernels as CUDA source text, and how each of them is launched: all that running them takes,
+without TVM.
 
-Not here: how the text is made (``source.py``), compiled (``nvrtc.py``), launched (``driver.py``).
+Not here: how the text is generated (``source.py``), compiled (``nvrtc.py``) and launched
+(``driver.py``).
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class Entry:
     """A kernel of a source.
 
     Attributes:
-        symbol: its name there.
-        arguments: what it is called with: positions of the term's arguments, and -1 for the result.
+        symbol: the kernel's name in the source.
+        arguments: what the kernel is called with: positions of the term's arguments, and -1 for the
+            result.
     """
 
     symbol: str
@@ -57,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Source:
-    """Kernels as CUDA's text, without :data:`PRELUDE`."""
+    """CUDA source text without :data:`PRELUDE`, and its kernels."""
 
     text: str
     entries: Mapping[Kernel, Entry]

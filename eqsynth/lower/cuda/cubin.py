@@ -1,9 +1,11 @@
-"""What a cubin says of its kernels: names, registers, shared memory, bytes that are spilled.
+"""What a cubin says about its kernels: names, registers, shared memory, and bytes of spilled
+registers.
 
-A cubin is an ELF file. A kernel ``k`` is a section ``.text.k``; the static shared memory of a
-block is the size of ``.nv.shared.k``, 1 KiB of which are the system's from sm_90 on; the section
-``.nv.info`` has the registers and the stack of each kernel by the number of its symbol. So no tool
-of the toolkit is needed; ``cuobjdump --dump-resource-usage`` of CUDA 13.5 tells the same.
+A cubin is an ELF file. A kernel ``k`` is a section ``.text.k``. The static shared memory of a block
+is the size of the section ``.nv.shared.k``, 1 KiB of which belongs to the system from sm_90 on. The
+section ``.nv.info`` has the registers and the stack of each kernel, by the number of the kernel's
+symbol. So no tool of the CUDA toolkit is needed; ``cuobjdump --dump-resource-usage`` of CUDA 13.5
+gives the same figures.
 """
 
 from __future__ import annotations
@@ -16,20 +18,20 @@ from typing import Final
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _SYMBOL_TABLE: Final = 2
-# Attributes of .nv.info: (format, attribute, size of the value), and the value of these is the
-# number of a symbol, and a number.
+# An entry of .nv.info is (format, attribute, size of the value). The value of these two attributes
+# is the number of a symbol, and a number.
 _SIZED, _MIN_STACK_SIZE, _REGISTERS = 4, 0x12, 0x2F
 _CUDA_MACHINE: Final = 190
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes.
+    """The resources that a kernel takes.
 
     Attributes:
-        registers: of a thread, of 4 bytes each.
-        shared_bytes: of a block.
-        stack_bytes: of a thread: what registers don't hold, in the GPU's memory.
+        registers: registers of a thread, of 4 bytes each.
+        shared_bytes: shared memory of a block.
+        stack_bytes: stack of a thread in the GPU's memory, for values that registers don't hold.
     """
 
     registers: int
@@ -46,7 +48,7 @@ class _Section:
 
 
 def resources(cubin: bytes) -> dict[str, Resources]:
-    """The kernels of a cubin.
+    """The resources of a cubin's kernels, by name.
 
     Raises:
         ValueError: this is no cubin.
@@ -87,7 +89,7 @@ def _symbols(sections: list[_Section]) -> list[str]:
 
 
 def _told(sections: list[_Section], symbols: list[str]) -> dict[tuple[int, str], int]:
-    """What .nv.info tells of a kernel, by the attribute and the kernel's name."""
+    """The values in .nv.info, by attribute and kernel."""
     data = next((s.data for s in sections if s.name == ".nv.info"), b"")
     found, at = {}, 0
     while at + 4 <= len(data):

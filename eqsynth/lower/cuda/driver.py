@@ -1,8 +1,8 @@
-"""Cubins loaded and launched through the CUDA driver, on torch's context and stream.
+"""Load and launch cubins by the CUDA driver, in torch's context and on torch's stream.
 
-Three functions of ``libcuda`` are enough, and four that find torch's context. TVM's runtime for
-CUDA would load libraries of 7 MB to call the same ones; and a launch on torch's own stream goes
-into a CUDA graph that torch records.
+This takes three functions of ``libcuda``, and four that find torch's context. TVM's runtime for
+CUDA isn't used: it would load libraries of 7 MB to call the same functions. A launch on torch's own
+stream becomes a part of a CUDA graph that torch records.
 
 Source: CUDA Driver API (NVIDIA), "Module Management", "Execution Control", "Primary Context
 Management".
@@ -19,20 +19,20 @@ from typing import Any, Final
 from eqsynth.errors import LoweringError
 
 _LIBRARIES: Final = ("libcuda.so.1", "libcuda.so")
-# What the driver says in a thread that has no context, and by a handle of another one.
+# The driver's errors in a thread without a context, and for a handle of another context.
 _UNBOUND: Final = (201, 400)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How many blocks of how many threads a kernel is started with."""
+    """The numbers of blocks, and of threads in each block, that a kernel is started with."""
 
     blocks: int
     threads: int
 
 
 def missing() -> str:
-    """What running on a GPU lacks here; empty if nothing does.
+    """Return the reason why this machine can't run programs on a GPU; an empty string if it can.
 
     >>> isinstance(missing(), str)
     True
@@ -47,7 +47,7 @@ def missing() -> str:
 
 
 class Module:
-    """A cubin that is loaded into torch's context.
+    """A cubin, loaded into torch's context.
 
     Raises:
         LoweringError: it can't be loaded here.
@@ -64,7 +64,7 @@ class Module:
             )
         self._library, self._module = found, ctypes.c_void_p()
         _bind(found)
-        # The driver reads the image when it loads it, and keeps nothing of it.
+        # The driver copies the image when it loads it, so the image needn't be kept.
         _check(found, found.cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
     def function(self, symbol: str) -> ctypes.c_void_p:
@@ -78,7 +78,7 @@ class Module:
     def launch(
         self, function: ctypes.c_void_p, launch: Launch, pointers: Sequence[int], stream: int
     ) -> None:
-        """Starts a kernel; the arguments are addresses of memory of the device."""
+        """Start a kernel. Its arguments are addresses of the device's memory."""
         values = (ctypes.c_void_p * len(pointers))(*pointers)
         size = ctypes.sizeof(ctypes.c_void_p)
         places = (ctypes.c_void_p * len(pointers))(
@@ -106,9 +106,9 @@ def _library() -> Any:
 
 
 def _bind(library: Any) -> None:
-    """Makes torch's context, the primary one of its current device, that of this thread, which has
-    none before it calls torch for something that the driver has to do: an allocation from torch's
-    cache isn't such a thing."""
+    """Make the primary context of torch's current device, which torch uses, the context of this
+    thread. A thread has no context until torch has called the driver in it; an allocation from
+    torch's cache doesn't call the driver."""
     context, device = ctypes.c_void_p(), ctypes.c_int()
     _check(library, library.cuCtxGetCurrent(ctypes.byref(context)), "context")
     if context.value:

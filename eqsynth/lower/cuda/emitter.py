@@ -1,12 +1,12 @@
 """Loop nests as CUDA kernels in TIR: blocks, threads, shared memory and barriers.
 
-The addresses, guards and bodies are those of the kernels for the CPU (``lower/emitter.py``). The
-loops around them are written by hand, and not by ``s_tir.Schedule``: its primitives need the passes
-of TVM's own pipeline, whose simplifier takes loads out of their guards and breaks the indices of
-fused loops (``tvm_backend.py``). What remains of ``s_tir.Schedule`` without that pipeline is the
-order of loops, which a schedule says by itself.
+Addresses, guards and bodies are generated as for the CPU (``lower/emitter.py``). The loops around
+them are generated here, and not by ``s_tir.Schedule``: its primitives need the passes of TVM's own
+pipeline, whose simplifier moves loads out of their guards and breaks the indices of fused loops
+(``tvm_backend.py``). Without that pipeline ``s_tir.Schedule`` only changes the order of loops,
+which schedules define themselves.
 
-Not here: which schedules a nest has (``spaces.py``), from TIR to CUDA (``source.py``).
+Not here: which schedules a nest has (``spaces.py``), translating TIR to CUDA (``source.py``).
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from eqsynth.lower.scalar_code import ON_STACK
 from eqsynth.lower.scalar_functions import Expr
 from eqsynth.lower.schedules import block_loops, tile_loop
 
-# IterVar's kind for a variable that is bound to a thread.
+# The kind of an IterVar that is bound to the index of a thread.
 _THREAD_INDEX: Final = 1
 
 
 def thread_func(nest: LoopNest, schedule: Schedule | str, name: str) -> tuple[Any, Launch]:
-    """The TIR function ``name(*arguments, result)`` of a nest, and how it is launched.
+    """Return the TIR function ``name(*arguments, result)`` of a nest, and the numbers that it is
+    launched with.
 
     Arguments that have no elements are left out.
 
     Raises:
-        LoweringError: the schedule isn't one of this nest.
+        LoweringError: the nest doesn't have this schedule.
     """
     why = "it is a text" if isinstance(schedule, str) else refusal(nest, schedule)
     if isinstance(schedule, str) or why is not None:
@@ -56,7 +57,10 @@ def thread_func(nest: LoopNest, schedule: Schedule | str, name: str) -> tuple[An
 
 
 class _Threads(Emitter):
-    """Attributes:
+    """Generates the function of one nest. The attributes ``block`` and ``thread`` are the indices
+    of the block, and of the thread in its block.
+
+    Attributes:
     block, thread: indices of the block and of the thread in it.
     """
 
@@ -102,9 +106,7 @@ class _Threads(Emitter):
     def _shared(self, size: int) -> Any:
         self.count += 1
         name = f"shared{self.count}"
-        return tirx.decl_buffer(
-            [self._int(size)], self.dtype, name, scope="shared", layout=None
-        )
+        return tirx.decl_buffer([self._int(size)], self.dtype, name, scope="shared", layout=None)
 
     def _inside(self, tests: Sequence[Expr], statements: list[Any]) -> list[Any]:
         if not tests:
@@ -112,7 +114,8 @@ class _Threads(Emitter):
         return [tirx.IfThenElse(tirx.all(*tests), sequence(statements), None)]
 
     def _below(self, value: Expr, extent: int, covered: int) -> list[Expr]:
-        """The test that a position is one of ``extent``, if ``covered`` positions are more."""
+        """The test that a position is less than ``extent``; none if all ``covered``
+        positions are."""
         return [value < self._int(extent)] if covered > extent else []
 
     # ---- schedules ------------------------------------------------------
@@ -147,8 +150,8 @@ class _Threads(Emitter):
         blocks = ceil_div(points, teams)
         lane = tirx.floormod(self.thread, self._int(threads))
         number = self.block * self._int(teams) + tirx.floordiv(self.thread, self._int(threads))
-        # A team beyond the last result computes that one again, and stores nothing: every thread
-        # of a block has to come to each barrier.
+        # A team beyond the last result computes the last result again, and doesn't store it: every
+        # thread of a block has to reach each barrier.
         beyond = blocks * teams > points
         at = self._split(self.nest.traversal, tirx.min(number, self._int(points - 1)))
         total, partial_, zero = self._local(1), self._shared(threads * teams), self._int(0)
@@ -172,7 +175,7 @@ class _Threads(Emitter):
             distance //= 2
             combined = self._plus(partial_, distance)(self.thread)
             statements += self._inside([lane < self._int(distance)], combined)
-            if distance > 1:  # the last of them is read by the thread that wrote it
+            if distance > 1:  # the last value is read by the thread that wrote it
                 statements.append(_barrier())
         stored = self._store(at, tirx.BufferLoad(partial_, [self.thread]))
         first = [tirx.EQ(lane, zero), *([number < self._int(points)] if beyond else [])]
@@ -190,7 +193,7 @@ class _Threads(Emitter):
         corner = at[-1] * self._int(side), at[-2] * self._int(side)
         fast = tirx.floormod(self.thread, self._int(side))
         slow = tirx.floordiv(self.thread, self._int(side))
-        # One more than the side: neighbours of a column lie in different banks.
+        # A row of one more element than the side: elements of a column then lie in different banks.
         tile, pitch = self._shared(side * (side + 1)), self._int(side + 1)
 
         def each(of: Callable[[Expr, Expr, Expr, dict[int, Expr]], list[Any]], turned: bool) -> Any:
@@ -227,12 +230,12 @@ class _Threads(Emitter):
 class _TileCode:
     """The code of one :class:`Tiles` schedule.
 
-        for each chunk of the reduction:        the same for all threads of a block
-            operands of the chunk -> shared
-            barrier
-            registers += body(shared)
-            barrier
-        registers -> result
+    for each chunk of the reduction:        the same for all threads of a block
+        operands of the chunk -> shared
+        barrier
+        registers += body(shared)
+        barrier
+    registers -> result
     """
 
     def __init__(self, emitter: _Threads, schedule: Tiles, loops: tuple[Loop, Loop]) -> None:
@@ -277,7 +280,7 @@ class _TileCode:
         return Launch(math.prod(loop.extent for loop in self.around), threads), statements
 
     def _registers(self, body: Callable[[Expr, Expr, Expr], list[Any]]) -> list[Any]:
-        """``body`` at each result of a thread: down, along, and its number."""
+        """Generate ``body`` at each result of a thread: its row, its column, and its number."""
         along, e = self._int(self.s.along), self.e
         return e._unrolled_loop(
             self.s.down,
@@ -285,7 +288,8 @@ class _TileCode:
         )
 
     def _place(self, i: Expr, j: Expr) -> tuple[Expr, Expr]:
-        """Where a thread's result is in the block's tile: neighbours are computed by neighbours."""
+        """The place of a thread's result (i, j) in the block's tile. Neighbouring threads compute
+        neighbouring results."""
         across = self._int(self.s.columns)
         row = tirx.floordiv(self.e.thread, across) + i * self._int(self.s.rows)
         return row, tirx.floormod(self.e.thread, across) + j * across
@@ -301,9 +305,10 @@ class _TileCode:
         return [*loaded, _barrier(), *computed, _barrier()]
 
     def _copied(self, read: Read, r: dict[int, Expr], start: Expr) -> list[Any]:
-        """An operand's part of a chunk into shared memory, neighbours in memory by neighbours.
+        """Copy an operand's part of a chunk into shared memory. Neighbouring threads copy elements
+        that are neighbours in memory.
 
-        What lies beyond the last row or step is read at the last one, and not used.
+        Positions beyond the last row or step are read at the last one, and the values aren't used.
         """
         along, buffer, depth = self.operands[read], self.buffers[read], self.s.depth
         side, threads = self._side(along), self.s.rows * self.s.columns
@@ -353,14 +358,12 @@ class _TileCode:
         return self._registers(step)
 
     def _shared(self, read: Read, step: Expr, place: Expr, _: dict[int, Expr]) -> Expr:
-        """What a read gives, from shared memory."""
+        """The value of a read, from shared memory."""
         index = step * self._int(self._side(self.operands[read])) + place
         return tirx.BufferLoad(self.buffers[read], [index])
 
     def _stored(self, i: Expr, j: Expr, n: Expr) -> list[Any]:
-        row, column = (
-            a + b for a, b in zip(self.first, self._place(i, j), strict=True)
-        )
+        row, column = (a + b for a, b in zip(self.first, self._place(i, j), strict=True))
         tests = [
             *self.e._below(row, self.row.extent, self.counts[0] * self.high),
             *self.e._below(column, self.column.extent, self.counts[1] * self.wide),
@@ -374,7 +377,8 @@ def _barrier() -> Any:
 
 
 def _rounded_sum(terms: Sequence[tuple[Expr, bool]]) -> Expr:
-    """A sum whose products aren't fused with it: CUDA never fuses additions of these names."""
+    """A sum in which each product is rounded before it is added: CUDA never fuses the additions of
+    these names with a product."""
     (total, _), *others = terms
     add = {"float32": "__fadd_rn", "float64": "__dadd_rn"}.get(str(total.ty.dtype))
     for term, _ in others:

@@ -1,10 +1,11 @@
-"""NVIDIA's libraries through torch's CUDA operators: products, convolutions, attention.
+"""NVIDIA's libraries, called by torch's CUDA operators: products, convolutions, attention.
 
-A kernel is named by what it calls: ``cublas`` (products, batched by one stride, and of parts of
-tensors), ``cublasLt`` (products with bias and activation), ``cudnn`` (convolutions with bias,
-activation and residual), ``cutlass`` (attention). Which of these a device has, for which operators
-and in which layouts of images, its :class:`~eqsynth.extract.target.Target` says. Not here:
-generated kernels (``backend.py``), which scopes are products of parts (``strided.py``).
+A kernel is named after the library that it calls: ``cublas`` (products, also batched with one
+stride, and of parts of tensors), ``cublasLt`` (products with bias and activation), ``cudnn``
+(convolutions with bias, activation and residual), ``cutlass`` (attention). The
+:class:`~eqsynth.extract.target.Target` says which of these a device has, for which operators, and
+in which layouts of images. Not here: generated kernels (``backend.py``), finding the scopes that
+are products of parts (``strided.py``).
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ _FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Matrices:
-    """An operand of a batched product as cuBLAS takes it, in elements.
+    """An operand of a batched product, as cuBLAS takes it. Distances are in elements.
 
     Attributes:
-        leading: from one row (of the transposed: one column) to the next.
-        step: from one matrix to the next; 0 where there is one.
-        transposed: columns follow each other, and not rows.
+        leading: distance between rows; if transposed, between columns.
+        step: distance between matrices; 0 if there is only one.
+        transposed: whether the elements of a column are neighbours in memory, and not those of a
+            row.
     """
 
     batch: int
@@ -57,10 +59,10 @@ class Matrices:
 
 
 def matrices(shape: Shape, layout: Layout) -> Matrices | None:
-    """An operand that lies so; None if cuBLAS can't step through it as it is.
+    """Return a tensor in a layout as an operand; None if cuBLAS can't step through it.
 
-    All axes but the last two are the batch, and have to be steps of one length: the heads of
-    attention, which lie inside of the rows, are, where there is one sequence.
+    All axes but the last two are the batch, which has to be traversed with one step. With a single
+    sequence, the heads of attention, which lie inside the rows, are such a batch.
 
     >>> matrices((1, 8, 64, 32), (0, 2, 1, 3))
     Matrices(batch=8, rows=64, columns=32, leading=256, step=32, transposed=False)
@@ -97,7 +99,7 @@ class Library:
             return
         for part, inputs, output in _OFFERS[self.name](term, self.target):
             at = dict(zip(term.args, inputs, strict=True))
-            # An argument that is used twice lies in one way only.
+            # An argument that is used twice has only one layout.
             if all(at[arg] == layout for arg, layout in zip(term.args, inputs, strict=True)):
                 name, distinct = f"{self.name}.{part}", args_of(term)
                 yield Kernel(term, constants, name, tuple(at[arg] for arg in distinct), output)
@@ -120,7 +122,7 @@ class Library:
 
 
 def libraries(target: Target) -> tuple[Library, ...]:
-    """The libraries of a device that there are kernels of."""
+    """The libraries of a device that this module has kernels of."""
     return tuple(Library(name, target) for name, _ in target.operators if name in _OFFERS)
 
 
@@ -138,9 +140,9 @@ Offer = tuple[str, tuple[Layout, ...], Layout]
 
 
 def _products(term: Op, _: Target) -> Iterator[Offer]:
-    """``x @ w``, either operand transposed, and batched where one step leads through the batch. The
-    rows of a stack, as (b, n, k) @ (k, m) has it, are those of one matrix where they follow each
-    other."""
+    """``x @ w``, with either operand transposed, and batched if one step leads through the batch.
+    The stack of rows in (b, n, k) @ (k, m) is one matrix if its rows follow each other in memory.
+    """
     x, w = term.args
     if x.dtype != term.dtype or w.dtype != term.dtype or len(x.shape) < 2 or len(w.shape) < 2:
         return
@@ -154,7 +156,8 @@ def _products(term: Op, _: Target) -> Iterator[Offer]:
 
 
 def _in_rows(layout: Layout) -> bool:
-    """Whether a tensor that lies so is a matrix, or its rows are those of one."""
+    """Whether a tensor in this layout is a matrix, or a stack whose rows are those of
+    one matrix."""
     return len(layout) == 2 or layout == contiguous(len(layout))
 
 
@@ -173,7 +176,7 @@ def _matmul(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
 
 
 def _batched(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
-    """One call: operands are views with one axis for the batch, whatever was there."""
+    """A batched product by one call. The operands are viewed as stacks with a single batch axis."""
     assert isinstance(kernel.term, Op)
     given = [
         matrices(arg.shape, layout)
@@ -200,7 +203,8 @@ def _stacked(value: Array, at: Matrices | None) -> Array:
 
 
 def _linears(term: Op, _: Target) -> Iterator[Offer]:
-    """``x @ w + bias`` and an activation; x is a matrix, or its rows are those of one."""
+    """``x @ w + bias`` and an activation. x is a matrix, or a stack whose rows are those of one
+    matrix."""
     x, w, bias = term.args[:3]
     kinds = {arg.dtype for arg in term.args}
     if kinds != {term.dtype} or (len(w.shape), len(bias.shape)) != (2, 1) or len(x.shape) < 2:
@@ -212,8 +216,9 @@ def _linears(term: Op, _: Target) -> Iterator[Offer]:
 
 
 def _linear(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
-    """cuBLASLt computes ReLU with the product. GELU as well, but by tanh, and torch asks for it
-    under the name of the other one: that, and other activations, come after."""
+    """A linear layer. cuBLASLt computes ReLU together with the product. It would also compute GELU,
+    but by tanh, though torch calls it by the name of the exact one; so GELU and all other
+    activations are computed after the product."""
     assert isinstance(kernel.term, Op)
     activation, residual = str(kernel.term.attrs[0]), kernel.term.name == "FusedMatmulAdd"
     fused, shape = torch._addmm_activation, kernel.term.shape
@@ -238,7 +243,7 @@ _IMAGES: Final[dict[str, Layout]] = {
 
 
 def _convolutions(term: Op, target: Target) -> Iterator[Offer]:
-    """Images, filters and residuals in one order of axes, and the result in the same."""
+    """Convolutions whose images, filters, residuals and result all have the same order of axes."""
     if {arg.dtype for arg in term.args} != {term.dtype} or len(term.shape) != 4:
         return
     part = "conv_transpose" if term.name == "ConvTranspose2d" else "conv"
@@ -308,7 +313,7 @@ def _attention(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
     function = found.function()
 
     def run(*given: Array) -> Array:
-        # Of torch's kernels the one that computes in float32 and is CUTLASS's.
+        # Select CUTLASS's kernel, which computes in float32.
         if given[0].device.type == "cpu":
             return function(*given)
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):

@@ -1,7 +1,8 @@
-"""Measuring a GPU: bandwidth of its second cache and its memory, peak FLOPs, cost of a launch.
+"""Measure a GPU: the bandwidth of its second cache and of its memory, peak FLOPs, and the cost of a
+launch.
 
-Here: what a GPU says of itself, and which operators its libraries have. What is timed is the same
-as on a CPU (``extract/measure.py``). No GPU has been measured by this yet.
+This module has the GPU's description of itself, and the operators of its libraries. The
+measurements are those of a CPU (``extract/measure.py``). No GPU has been measured by this code yet.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ OPERATORS: Final = (
     ("cudnn", ("Conv2d", "FusedConv2d", "FusedConv2dAdd", "ConvTranspose2d")),
     ("cutlass", ("Attention",)),
 )
-"""What torch's CUDA operators compute, by the libraries that they call."""
+"""The operators that torch's CUDA operators compute, by the library that they call."""
 
 LAYOUTS: Final = ("channels_last", "contiguous")
 _DTYPES: Final = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# A product of this extent fills every GPU.
+# Extent of a product that is large enough to use a whole GPU.
 _EXTENT: Final = 4096
-# What is in no second cache.
+# More bytes than any second cache holds.
 _BEYOND_BYTES: Final = 512 << 20
 
 
 def describe_gpu() -> Device:
-    """The GPU that torch works with: its name, multiprocessors, and kind.
+    """torch's current GPU: its name, number of multiprocessors, and architecture.
 
     Raises:
-        LoweringError: there is none.
+        LoweringError: there is no GPU.
     """
     lacking = driver.missing()
     if lacking:
@@ -52,10 +53,10 @@ def describe_gpu() -> Device:
 
 
 def measure_gpu_target(profile_path: Path | None = None, again: bool = False) -> Target:
-    """The GPU that torch works with; from the profile if it is known there.
+    """Return torch's current GPU as a target, from the profile if it is stored there.
 
     Raises:
-        LoweringError: there is none.
+        LoweringError: there is no GPU.
     """
     device, numerics = describe_gpu(), precision.numerics()
 
@@ -74,11 +75,11 @@ def peaks(
     extent: int = _EXTENT,
     beyond_bytes: int = _BEYOND_BYTES,
 ) -> Target:
-    """The target that a probe finds.
+    """Return the target that a probe measures.
 
     Args:
-        extent: of the products that tell the peaks.
-        beyond_bytes: what doesn't fit in the second cache.
+        extent: extent of the products whose times give the peaks.
+        beyond_bytes: bytes that don't fit into the second cache.
     """
     flops = tuple(
         (str(dtype).removeprefix("torch."), 2 * extent**3 / probe.product_s(extent, dtype))

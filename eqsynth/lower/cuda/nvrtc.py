@@ -1,8 +1,8 @@
-"""nvrtc: CUDA's text compiled to a cubin, with or without a GPU.
+"""nvrtc: compile CUDA source text to a cubin, with or without a GPU.
 
-The library is that of the wheel ``nvidia-cuda-nvrtc`` (the extra ``cuda``), or one that the system
-has. It is called as its header says, without Python bindings: five functions. Not here: the text
-(``source.py``), what a cubin says of its kernels (``cubin.py``).
+The library is that of the wheel ``nvidia-cuda-nvrtc`` (the extra ``cuda``), or one that is
+installed in the system. Its functions are called by ctypes, without Python bindings. Not here: the
+text (``source.py``), what a cubin says about its kernels (``cubin.py``).
 
 Source: NVRTC, CUDA Runtime Compilation (NVIDIA), "User Interface".
 """
@@ -25,15 +25,15 @@ _SYSTEM: Final = (f"{_FAMILY}.13", f"{_FAMILY}.12", _FAMILY)
 
 
 def available() -> bool:
-    """Whether cubins can be made here."""
+    """Whether this machine can compile cubins."""
     return _library() is not None
 
 
 def compile_cubin(text: str, arch: str) -> bytes:
-    """The cubin of a source, without its prelude, for one kind of GPU.
+    """Compile a source, given without its prelude, to a cubin for one architecture.
 
     Args:
-        arch: such as ``sm_90``.
+        arch: the architecture, such as ``sm_90``.
 
     Raises:
         LoweringError: nvrtc isn't installed, or refuses the source.
@@ -73,7 +73,7 @@ def compile_cubin(text: str, arch: str) -> bytes:
 
 
 def version() -> str:
-    """Of nvrtc, such as ``13.5``; empty if there is none."""
+    """The version of nvrtc, such as ``13.5``; empty if it isn't installed."""
     library = _library()
     if library is None:
         return ""
@@ -95,9 +95,10 @@ def _library() -> Any:
 
 
 def _wheels() -> list[str]:
-    """Libraries of NVIDIA's wheels: ``nvidia/cu13/lib`` since CUDA 13, ``nvidia/cuda_nvrtc/lib``
-    before. First that of torch's own version, whose cubins the driver loads if it runs torch at
-    all: a driver for CUDA 12 refuses those of 13. Then the newest."""
+    """The paths of nvrtc in NVIDIA's wheels: ``nvidia/cu13/lib`` since CUDA 13,
+    ``nvidia/cuda_nvrtc/lib`` before. The version that torch was built with comes first: if the
+    driver runs torch, it loads the cubins of this version, while a driver for CUDA 12 refuses those
+    of 13. Then the newest comes first."""
     spec = importlib.util.find_spec("nvidia")
     homes = [Path(home) for home in (spec.submodule_search_locations or ())] if spec else []
     found = [path for home in homes for path in home.glob(f"*/lib/{_FAMILY}.*")]

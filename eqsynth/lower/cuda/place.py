@@ -1,7 +1,7 @@
-"""Where programs run on a GPU: events for its clock, and a graph for a program's launches.
+"""Running programs on a GPU: timing by events, and a program's launches recorded as a CUDA graph.
 
-What touches the GPU here has not run on one yet: :func:`events_s`, :func:`record` and what a broken
-context does. Not here: the kernels (``backend.py``), measuring the device (``measure.py``).
+These parts haven't run on a GPU yet: :func:`events_s`, :func:`record`, and the handling of a broken
+context. Not here: the kernels (``backend.py``), measuring the device (``measure.py``).
 
 Source: PyTorch, "CUDA semantics", CUDA Graphs; CUDA Runtime API, "Event Management".
 """
@@ -26,16 +26,17 @@ from eqsynth.lower.places import Place, Run
 
 Values = Sequence[torch.Tensor]
 Record = Callable[[Run, Values], tuple[Callable[[], None], list[torch.Tensor]]]
-"""Runs the steps once on tensors that stay, and gives what runs them again on the same tensors,
-and the tensors of the results."""
+"""A function that runs the steps once on tensors that stay in place. It returns a function that
+runs the steps again on the same tensors, and the tensors of the results."""
 
 _WARM_UP: Final = 3
-# Calls by which it is decided whether a recorded program is faster.
+# Calls that are timed to decide whether a recorded program is faster.
 _TRIES: Final = 10
 
 
 def place(target: Target) -> Place:
-    """This machine's GPU, of which a target tells the second cache."""
+    """Return this machine's GPU as a place for programs. The size of its second cache is the
+    target's."""
     device = torch.device(CUDA, torch.cuda.current_device())
     return Place(
         device=device,
@@ -50,8 +51,8 @@ def place(target: Target) -> Place:
 
 
 def events_s(call: Callable[[], object], calls: int) -> float:
-    """Seconds a call between two events of the current stream. What the host is slow to launch
-    counts, unless the GPU is still busy with what was launched before."""
+    """The seconds of one call, between two events of the current stream. The host's time for a
+    launch counts, unless the GPU is still busy with earlier launches."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):
@@ -63,15 +64,15 @@ def events_s(call: Callable[[], object], calls: int) -> float:
 
 @lru_cache(maxsize=1)
 def _others(cache_bytes: int, device: torch.device, threads: int, far: int) -> OtherSteps:
-    """Before a call that is timed the second cache is taken: so weights come from memory, and the
-    host launches the kernel while the GPU still works."""
+    """The work that runs before each timed call: it overwrites the second cache, so that weights
+    come from memory, and it keeps the GPU busy while the host launches the kernel."""
     large = torch.zeros(cache_bytes // 4, device=device)
     return OtherSteps(cache_bytes, large, torch.ones(16, 16, device=device))
 
 
 def end_if_broken() -> None:
-    """Ends this process, the measuring worker, if a kernel has broken its context: no other kernel
-    runs in it any more. The next task gets a new process."""
+    """End this process, the measuring worker, if a kernel has broken its CUDA context, in which no
+    other kernel can run. The next task gets a new process."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:
@@ -79,8 +80,8 @@ def end_if_broken() -> None:
 
 
 def record(run: Run, values: Values) -> tuple[Callable[[], None], list[torch.Tensor]]:
-    """The steps as a CUDA graph. What other threads do meanwhile, such as to allocate memory, is
-    neither recorded nor refused."""
+    """Record the steps as a CUDA graph. What other threads do at the same time, such as allocating
+    memory, is neither recorded nor refused."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -95,15 +96,16 @@ def record(run: Run, values: Values) -> tuple[Callable[[], None], list[torch.Ten
 
 @dataclass(frozen=True)
 class _Graph:
-    """A recording: the tensors that it reads, what runs it, and those that it writes."""
+    """A recording: the tensors that it reads, the function that replays it, and the tensors that it
+    writes."""
 
     inputs: Values
     replay: Callable[[], None]
     results: Values
 
     def takes(self, values: Values) -> bool:
-        """Whether these are of the types of what was recorded. Whatever else they are, the steps
-        themselves say."""
+        """Whether these tensors have the types of the recorded inputs. All other checks of inputs
+        are made by the steps themselves."""
         return len(values) == len(self.inputs) and all(
             type(x) is torch.Tensor and x.layout is torch.strided and not x.is_neg()
             and (x.shape, x.dtype, x.device) == (own.shape, own.dtype, own.device)
@@ -119,12 +121,14 @@ class _Graph:
 
 
 class Recorded:
-    """The steps of a program as one launch, where that is faster, inputs and results copied.
+    """The steps of a program as one launch, if that is faster. Inputs are copied in, and results
+    are copied out.
 
-    There is a recording for each stream, so that calls on two streams share no memory; calls on one
-    stream follow each other. What can't be recorded (an operator that waits for the GPU, or more
-    memory than there is twice) runs step by step, and so does what is called while somebody else
-    records. The program's device is that of the call, whichever is the thread's current one.
+    Each stream has a recording of its own, so that calls on two streams share no memory; calls on
+    one stream run one after another. The steps run one by one if they can't be recorded (an
+    operator waits for the GPU, or memory is too small for a second copy), and if the call itself is
+    being recorded by others. The program runs on its own device, whatever the thread's current
+    device is.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class Recorded:
         stream = current_stream()
         with self._lock:
             if stream not in self._graphs:
-                results = self._run(*values)  # raises where the inputs aren't right
+                results = self._run(*values)  # raises if the inputs aren't right
                 self._graphs[stream] = self._recorded(values)
                 return results
             graph = self._graphs[stream]
@@ -160,8 +164,9 @@ class Recorded:
             return graph(*values)
 
     def _recorded(self, values: Values) -> _Graph | None:
-        """The recording, if there is one and it is faster. Its tensors are written to by calls
-        outside of ``torch.inference_mode``, too, even if the first call was inside of it."""
+        """Return the recording, or None if the steps can't be recorded or aren't faster recorded.
+        Its tensors are made outside of ``torch.inference_mode``, even if the first call is inside
+        of it, since later calls outside of it write to them."""
         try:
             with torch.inference_mode(False), torch.no_grad():
                 inputs = [torch.empty_like(value).copy_(value) for value in values]
@@ -177,7 +182,7 @@ class Recorded:
 
 
 def recording() -> bool:
-    """Whether the current stream is being recorded by somebody."""
+    """Whether the current stream is being recorded."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 

@@ -1,7 +1,9 @@
-"""In how many digits a GPU's libraries multiply numbers of float32: all, or the 10 bits of TF32.
+"""The precision with which a GPU's libraries multiply float32: in full, or with the 10 bits of
+TF32.
 
-torch's switches are the process's: products have TF32 off until somebody asks for it, convolutions
-have it on. Each operator of ``libraries.py`` sets the switch that it goes by, and puts it back.
+torch's switches hold for the whole process. By default TF32 is off for products, and on for
+convolutions. Each operator of ``libraries.py`` sets its switch before its call, and resets it
+afterwards.
 
 Source: PyTorch, "CUDA semantics", TensorFloat-32; ``torch.backends`` since 2.9.
 """
@@ -20,13 +22,13 @@ T = TypeVar("T")
 PRODUCTS: Final[Any] = torch.backends.cuda.matmul
 CONVOLUTIONS: Final[Any] = getattr(torch.backends.cudnn, "conv")  # noqa: B009
 _REDUCED: Final = "tf32"
-# Of two threads, each sees its own setting: the switches are the same for both.
+# The lock gives each of two threads its own setting, though both share the switches.
 _switching: Final = threading.RLock()
 _thread: Final = threading.local()
 
 
 def numerics() -> str:
-    """How torch is asked to multiply now, in the words of ``Target.numerics``."""
+    """The precision that torch is set to for products, by the names of ``Target.numerics``."""
     return "high" if PRODUCTS.fp32_precision == _REDUCED else "highest"
 
 
@@ -40,18 +42,18 @@ def is_reduced(told: str) -> bool:
 
 
 def allowed(reduced: bool) -> bool:
-    """Whether an operator whose target allows TF32 may use it now: not while a program is held
-    against its original."""
+    """Whether an operator whose target allows TF32 may use it now. It may not while a program is
+    compared with its original."""
     return reduced and not in_full()
 
 
 def in_full() -> bool:
-    """Whether this thread computes in float32, whatever the target's numerics allow."""
+    """Whether this thread computes in full float32 now, whatever the target's numerics allow."""
     return getattr(_thread, "full", False)
 
 
 def called(switch: Any, reduced: bool, function: Callable[..., T], *given: Any) -> T:
-    """A call under one switch, as it has to be, and as it was afterwards."""
+    """Call a function with a switch set as ``reduced`` says, and reset the switch afterwards."""
     reduced = allowed(reduced)
     with _switching:
         before = switch.fp32_precision
@@ -66,15 +68,17 @@ def called(switch: Any, reduced: bool, function: Callable[..., T], *given: Any) 
 
 @contextmanager
 def full(told: str) -> Iterator[None]:
-    """The program and the original that it is held against compute in float32. Under TF32, which
-    torch's convolutions use unless somebody says otherwise, each element is off by 5e-4, so that
-    nothing else could be seen.
+    """Compute in full float32 in this block, in which a program is compared with its original. With
+    TF32, which torch's convolutions use by default, each element would have an error of 5e-4, which
+    would hide other differences.
 
-    The user's code runs meanwhile. So torch's older switches are set, which its newer ones follow;
-    the newer ones alone where the user has set these, since torch then refuses to read the older.
+    The user's code runs in this block. So torch's older switches are set, and torch makes its newer
+    switches follow them. If the user has set the newer switches, torch refuses to read the older
+    ones, and only the newer ones are set.
 
     Args:
-        told: the target's numerics. If they allow TF32, what was recorded under it isn't replayed.
+        told: the target's numerics. If they allow TF32, steps that were recorded with TF32 aren't
+            replayed in this block.
     """
     wanted: bool | str
     older = [(PRODUCTS, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]

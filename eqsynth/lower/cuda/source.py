@@ -1,8 +1,7 @@
-"""From TIR to CUDA: the text of kernels, and how each is launched.
+"""Translate kernels from TIR to CUDA source text, with the numbers that each is launched with.
 
-The text needs no header: nvrtc has the vector types and the functions of mathematics, and what is
-left of TVM's own beginning stands in `PRELUDE` (``code.py``). Not here: compiling the text
-(``nvrtc.py``).
+The text needs no header: nvrtc has the vector types and the mathematical functions, and the rest of
+TVM's own prelude is in `PRELUDE` (``code.py``). Not here: compiling the text (``nvrtc.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from eqsynth.lower.cuda.emitter import thread_func
 from eqsynth.lower.loop_nest import nest_of
 from eqsynth.lower.tvm_runtime import compiling
 
-# What TVM puts behind the names of functions that it has split off for the device.
+# The suffix that TVM appends to the names of functions for the device.
 _SUFFIX: Final = "_kernel"
 _GLOBAL: Final = 'extern "C" __global__'
 _DEFINITION: Final = re.compile(
@@ -29,7 +28,7 @@ _DEFINITION: Final = re.compile(
 
 
 def source_of(kernels: Mapping[Kernel, str]) -> Source:
-    """The CUDA source of kernels, whose names are given.
+    """Return the CUDA source of kernels, under the given names.
 
     Raises:
         LoweringError: a kernel has no code.
@@ -53,14 +52,15 @@ def source_of(kernels: Mapping[Kernel, str]) -> Source:
 
 
 def _argument(parameter: str) -> int:
-    """The position of ``float* __restrict__ x3_line_ptr``."""
+    """The number of the argument that a parameter stands for: 3 for ``float* __restrict__
+    x3_line_ptr``, -1 for the result."""
     name = parameter.split()[-1]
     return -1 if name.startswith("result") else int(name.removeprefix("x").partition("_")[0])
 
 
 def _text(functions: Mapping[str, Any]) -> str:
-    """Device code of TIR functions. The passes are those of the kernels for the CPU, without the
-    one that writes out loops: nvrtc does that where ``#pragma unroll`` says so."""
+    """Return the device code of TIR functions. The passes are those for the CPU, except for the one
+    that unrolls loops: nvrtc unrolls loops marked by ``#pragma unroll``."""
     import tvm
     from tvm import tirx
     from tvm.tirx import transform
@@ -78,7 +78,7 @@ def _text(functions: Mapping[str, Any]) -> str:
     }
     device = tvm.ir.transform.Sequential([transform.LowerIntrin()])(tvm.IRModule(on_device))
     code: str = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
-    # A local of one element is a register, and needs no line of the cache to itself.
+    # A local array of one element becomes a register, and needs no alignment to a cache line.
     return code[code.index(_GLOBAL) :].replace("alignas(64) ", "")
 
 

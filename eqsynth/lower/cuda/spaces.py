@@ -1,5 +1,5 @@
-"""The schedule spaces of loop nests on a GPU: which schedules of threads are right for a nest,
-which are offered without a search, and the space that a tuner searches.
+"""The schedules of loop nests on a GPU: which ones are right for a nest, which ones are offered
+without a search, and the space that a tuner searches.
 
     map          no reduction          grid, turn
     reduction    bound by memory       grid, team
@@ -30,12 +30,12 @@ WARP: Final = 32
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What bounds a block of threads.
+    """The limits of a block of threads.
 
     Attributes:
-        threads: of a block.
-        shared_bytes: of a block, without asking the driver for more.
-        registers: of a thread, of 4 bytes each.
+        threads: threads of a block.
+        shared_bytes: shared memory of a block that the driver gives without a special request.
+        registers: registers of a thread, of 4 bytes each.
     """
 
     threads: int = 1024
@@ -43,10 +43,9 @@ class Multiprocessor:
     registers: int = 255
 
 
-def refusal(
-    nest: LoopNest, schedule: Schedule, limits: Multiprocessor | None = None
-) -> str | None:
-    """Why a schedule isn't one of this nest; None if its kernel is right, and can be launched."""
+def refusal(nest: LoopNest, schedule: Schedule, limits: Multiprocessor | None = None) -> str | None:
+    """Return why a nest can't have a schedule; None if the schedule's kernel is right and can be
+    launched."""
     limits = limits or Multiprocessor()
     traversal, reduction = nest.traversal, nest.reduction
     match schedule:
@@ -101,15 +100,17 @@ def _no_tiles(nest: LoopNest, schedule: Tiles) -> str | None:
 
 
 def staged(nest: LoopNest, access: Access, loops: tuple[Loop, Loop]) -> Loop | None:
-    """The loop along which an operand of a contraction moves, if it moves along one of the two and
-    along the innermost reduction: its part of a chunk then is a matrix that is read again."""
+    """The loop along which an operand of a contraction is copied to shared memory; None if it isn't
+    copied. It is copied if it moves along exactly one of the two loops, and along the innermost
+    reduction: its part of a chunk is then a matrix whose elements are read several times."""
     moving = [loop for loop in loops if access.stride(loop.slot) != 0]
     deep = access.stride(nest.reduction[-1].slot) != 0
     return moving[0] if deep and len(moving) == 1 else None
 
 
 def _vectors(nest: LoopNest, vector: int) -> bool:
-    """Whether neighbours are ``vector`` numbers of 4 bytes that begin at a multiple of it."""
+    """Whether neighbours along the innermost loop can be read ``vector`` at a time: they are 4-byte
+    numbers, and begin at multiples of ``vector``."""
     if vector not in (2, 4) or nest.reduction or not nest.traversal:
         return False
     loop = nest.traversal[-1]
@@ -118,7 +119,7 @@ def _vectors(nest: LoopNest, vector: int) -> bool:
         return False
     for index in (nest.output, *(access.address for access in nest.accesses.values())):
         step = index.coefficient(loop.slot)
-        # One that is the same for all neighbours is read once, wherever it is.
+        # An operand that is the same for all neighbours is read once, at any address.
         rest = [c for atom, c in index.terms if atom not in _own(index, loop)]
         if step == 1 and any(value % vector for value in (index.const, *rest)):
             return False
@@ -130,7 +131,7 @@ def _own(index: Any, loop: Loop) -> list[Any]:
 
 
 def shared_bytes(nest: LoopNest, schedule: Schedule) -> int:
-    """Of a block."""
+    """The shared memory of a block in bytes."""
     size = ITEMSIZE[arithmetic(accumulation(nest.scope)[0])]
     match schedule:
         case Team(threads=threads, teams=teams):
@@ -148,7 +149,8 @@ def shared_bytes(nest: LoopNest, schedule: Schedule) -> int:
 
 
 def _registers(nest: LoopNest, schedule: Schedule) -> int:
-    """Registers that results in the making and one step's operands take, and some addresses."""
+    """The registers that a thread needs for its results, the operands of one step, and some
+    addresses."""
     words = max(1, ITEMSIZE[arithmetic(accumulation(nest.scope)[0])] // 4)
     if isinstance(schedule, Tiles):
         held = schedule.down * schedule.along + schedule.down + schedule.along
@@ -160,7 +162,7 @@ def _registers(nest: LoopNest, schedule: Schedule) -> int:
 
 
 def offered(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
-    """The schedules worth timing for a nest without a search, the safest first."""
+    """The schedules of a nest that are worth timing without a search, the safest first."""
     found: list[Schedule] = []
     if not by_memory:
         loops = block_loops(nest)
@@ -186,10 +188,10 @@ _THREADS: Final = (32, 64, 128, 256, 512, 1024)
 def space_of(
     nest: LoopNest, by_memory: bool = True, limits: Multiprocessor | None = None
 ) -> Space[Schedule]:
-    """The space of a nest.
+    """Return the space of a nest's schedules.
 
     Args:
-        by_memory: whether memory bounds the nest, and not arithmetic.
+        by_memory: whether the nest is bound by memory, and not by arithmetic.
     """
     parameters = _parameters(nest, by_memory)
 
@@ -213,7 +215,7 @@ def _parameters(nest: LoopNest, by_memory: bool) -> dict[str, Parameter]:
     if loops is not None:
         row, column = (smooth(loop.extent, 64) for loop in loops)
         return {
-            # Tiles, threads of a tile, results of a thread.
+            # The factors: number of tiles, threads of a tile, results of a thread.
             "rows": Factorization(row, 3),
             "columns": Factorization(column, 3),
             "depth": Discrete((4, 8, 16, 32)),
@@ -239,7 +241,7 @@ def _parameters(nest: LoopNest, by_memory: bool) -> dict[str, Parameter]:
 
 
 def _schedule(values: Mapping[str, Any]) -> Schedule:
-    """What the values mean."""
+    """The schedule that a point's values mean."""
     if "columns" in values:
         _, rows, down = values["rows"]
         _, columns, along = values["columns"]
@@ -254,8 +256,8 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
 
 
 def _point(schedule: Schedule, parameters: Mapping[str, Parameter]) -> Point:
-    """The point that means a schedule, if one does; parameters that it doesn't use are as they come
-    first."""
+    """Return the point that means a schedule, if there is one. Parameters that the schedule doesn't
+    use have their first values."""
     values: dict[str, Any] = {name: next(p.values()) for name, p in parameters.items()}
     values["kind"] = type(schedule)
     if isinstance(schedule, Tiles):

@@ -1,8 +1,8 @@
-"""Products of parts of tensors, as cuBLAS takes them where they lie: attributes, leading dimensions
-and offsets from the index functions of a scope.
+"""Products of parts of tensors, which cuBLAS can read in place: leading dimensions and offsets are
+computed from the index functions of a scope.
 
-    (5, 6) [i, j] = sum(k) x[i + 3, k + 1] w[k, j]   ->   a matrix from x[3, 1] on, its rows as x's
-    (5, 6) [i, j] = sum(k) x[i, 2 * k] w[k, j]       ->   none: neither rows nor columns follow
+    (5, 6) [i, j] = sum(k) x[i + 3, k + 1] w[k, j]   ->   a matrix from x[3, 1] on, with x's rows
+    (5, 6) [i, j] = sum(k) x[i, 2 * k] w[k, j]       ->   none: no elements are neighbours
 
 Not here: products of whole tensors, which are operators (``libraries.py``).
 
@@ -26,8 +26,8 @@ from eqsynth.lower.loop_nest import Access, Loop, loop_nest
 
 @dataclass(frozen=True)
 class Part:
-    """A stack of matrices in the memory of an argument: where it begins, and the strides of the
-    batch, of rows and of columns, in elements."""
+    """A stack of matrices in the memory of an argument: its offset, and the strides of the batch,
+    of rows and of columns, in elements."""
 
     argument: int
     offset: int
@@ -39,7 +39,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Product:
-    """``(batch, rows, depth) @ (batch, depth, columns)``, dense in the order of its result."""
+    """``(batch, rows, depth) @ (batch, depth, columns)``. The result is dense in this order of
+    axes."""
 
     batch: int
     rows: int
@@ -57,7 +58,8 @@ class Product:
 
 
 def layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-    """Layouts at which a scope is a product of which an operand is a part of its argument."""
+    """The layouts of arguments with which a scope is a product of which at least one operand is
+    only a part of its argument."""
     output = contiguous(len(scope.traversal))
     for inputs in itertools.product(*(matrix_layouts(len(a.shape)) for a in args_of(scope))):
         found = product_of(scope, inputs)
@@ -75,7 +77,7 @@ def _is_part(scope: Scope, found: Product) -> bool:
 
 
 def product_of(scope: Scope, inputs: Sequence[Layout]) -> Product | None:
-    """The product that a scope is, of arguments that lie so; None for other scopes."""
+    """Return a scope as a product, with its arguments in these layouts; None if it isn't one."""
     reads = factors_of(scope.body)
     kinds = {scope.dtype, *(arg.dtype for arg in args_of(scope))}
     if scope.reducer != "sum" or len(reads) != 2 or len(kinds) != 1 or 0 in scope.extents:
@@ -88,7 +90,7 @@ def product_of(scope: Scope, inputs: Sequence[Layout]) -> Product | None:
         return None
     kinds_of = [_kind(loop, left, right) for loop in nest.traversal]
     if "row" in kinds_of and kinds_of[-1] == "row" and "column" in kinds_of:
-        # The result lies by columns: it is the product of the transposed.
+        # The result is stored by columns: it is the product of the transposed operands.
         left, right = right, left
         kinds_of = [_kind(loop, left, right) for loop in nest.traversal]
     order = [kind for kind in ("batch", "row", "column") if kind in kinds_of]
@@ -103,7 +105,8 @@ def product_of(scope: Scope, inputs: Sequence[Layout]) -> Product | None:
 
 
 def _kind(loop: Loop, left: Access, right: Access) -> str:
-    """Which axis of a batched product a loop over the result is; empty if it is none."""
+    """The axis of a batched product that a loop over the result is: ``batch``, ``row`` or
+    ``column``; empty if it is none of them."""
     moves = bool(left.stride(loop.slot)), bool(right.stride(loop.slot))
     return {(True, True): "batch", (True, False): "row", (False, True): "column"}.get(moves, "")
 
@@ -113,8 +116,8 @@ def _extent(loops: dict[str, Loop], kind: str) -> int:
 
 
 def _part(access: Access, loops: dict[str, Loop], down: str, along: str) -> Part | None:
-    """The operand, if cuBLAS can step through it: rows or columns follow each other, and what
-    doesn't lies at least a whole one apart."""
+    """Return an operand as a stack of matrices, if cuBLAS can step through it: elements of a row
+    (or of a column) are neighbours, and rows (or columns) don't overlap. None otherwise."""
     steps = {kind: access.stride(loop.slot) for kind, loop in loops.items()}
     if any(step is None or step < 0 for step in steps.values()) or access.address.const < 0:
         return None
@@ -122,7 +125,7 @@ def _part(access: Access, loops: dict[str, Loop], down: str, along: str) -> Part
         return None
     rows, columns = _extent(loops, down), _extent(loops, along)
     high, wide = steps.get(down), steps.get(along)
-    if high is None:  # one row, which may as well be the columns of one element each
+    if high is None:  # a single row, which may also be seen as columns of one element
         high = columns if wide == 1 else 1
     if wide is None:
         wide = rows if high == 1 else 1
@@ -132,7 +135,7 @@ def _part(access: Access, loops: dict[str, Loop], down: str, along: str) -> Part
 
 
 def function_of(scope: Scope, inputs: Sequence[Layout]) -> Callable[..., torch.Tensor]:
-    """What computes the scope, of its arguments in the order of ``args_of``."""
+    """Return a function that computes the scope from its arguments, in the order of ``args_of``."""
     found = product_of(scope, inputs)
     assert found is not None, "what is no product isn't offered"
     assert found.batch * found.rows * found.columns == math.prod(scope.traversal)

@@ -1,6 +1,7 @@
-"""Engines: what compiles and runs a whole region of a program, beside eqsynth's own kernels.
+"""Engines: libraries that compile and run a whole region of a program, besides eqsynth's own
+kernels.
 
-``engine.py`` says what an engine is and makes a backend of it; ``inductor.py``, ``onnx_runtime.py``
-and ``open_vino.py`` are engines. An engine that isn't installed costs no import and offers nothing.
-Not here: which regions run on which engine (``extract/regions.py``).
+``engine.py`` defines an engine and makes a backend of it. ``inductor.py``, ``onnx_runtime.py`` and
+``open_vino.py`` are engines. An engine that isn't installed isn't imported, and has no kernels. Not
+here: which regions run on which engine (``extract/regions.py``).
 """

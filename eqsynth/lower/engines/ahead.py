@@ -1,15 +1,16 @@
-"""What torch does of a region before an engine computes the rest.
+"""The parts of a region that torch computes before the engine computes the rest.
 
-A position in an embedding's table or along a gathered axis has to lie within that axis, else torch
-raises. Engines do otherwise: ONNX and Inductor count a negative one from the end, and what lies
-beyond is the engine's affair. So an engine gets a region whose positions are arguments, whose
-values are compared with the extents before each call. Positions that the region computes are
-computed by torch before it:
+**Positions.** A position in an embedding's table or along a gathered axis has to lie within the
+axis, else torch raises. ONNX and Inductor count negative positions from the end instead, and leave
+positions beyond the end undefined. So in the region that an engine gets, all positions are
+arguments, and their values are compared with the extents before each call. Positions that the
+region computes are computed by torch:
 
     Embedding(w, Add(ids, 2))   ->   p = ids + 2 in torch, 0 <= p < rows, Embedding(w, p)
 
-So is what an engine refuses, and what that is computed from, where it is next to nothing of the
-region: masks, mostly. The engine begins after it.
+**Refused operators.** An operator that the engine refuses, together with the operators that its
+arguments are computed by, is computed by torch if it is a small part of the region. Most of these
+are masks:
 
     Where(Cast(mask, bool), 0, -inf)   ->   seen = mask.bool() in torch, Where(seen, 0, -inf)
     Embedding(w, sort(ids))            ->   p = sort(ids) in torch, Embedding(w, p)
@@ -33,26 +34,27 @@ from eqsynth.ir.work import flops
 from eqsynth.lower.torch_ops import Opaque, region_function
 
 _MOVING: Final = ("Reshape", "Permute", "Expand", "Split", "Merge", "Concat", "Cast")
-"""Operators whose result holds every value of their arguments, and no other: casts do so among
-integers in which every position has its place."""
+"""Operators whose result has the same values as their arguments. A cast does if it is between
+integer dtypes that hold all positions (``_CASTS``)."""
 _CASTS: Final = (("int32", "int64"), ("int64", "int32"))
 
 _POSITIONS: Final = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
 _FEW: Final = 256
 
 _LITTLE: Final = 0.01
-"""Of the region's operations, what torch may do before the engine, operator by operator."""
+"""The part of the region's operations that torch may compute before the engine."""
 
 
 @dataclass(frozen=True)
 class Apart:
-    """A region for an engine, and what torch does before it.
+    """A region for an engine, and the region that torch computes before it.
 
     Attributes:
-        region: as the engine gets it: positions are arguments, or moved by ``_MOVING``.
-        computed: what computes the last arguments of ``region``, from those of the region that was
-            taken apart; None where there are none.
-        limits: of each argument of ``region`` that holds positions, how many places there are.
+        region: the engine's region. Its positions are arguments, or computed from arguments by
+            ``_MOVING`` alone.
+        computed: computes the last arguments of ``region`` from the arguments of the original
+            region; None if there are none.
+        limits: for each argument of ``region`` that holds positions, the extent of the axis.
     """
 
     region: Region
@@ -66,10 +68,11 @@ def _nothing(_: Tensor) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def taken_apart(region: Region, refuses: Callable[[Tensor], bool] = _nothing) -> Apart:
-    """The region with its positions as arguments, and what is refused, if that is little.
+    """Split a region: positions become arguments, and refused operators are computed before if they
+    are little work.
 
     Args:
-        refuses: whether the engine doesn't compute what a term means.
+        refuses: whether the engine can't compute a term.
     """
     terms = list(topological(region.outputs))
     ahead = _ahead(region, terms, refuses)
@@ -115,7 +118,8 @@ def taken_apart(region: Region, refuses: Callable[[Tensor], bool] = _nothing) ->
 def _ahead(
     region: Region, terms: Sequence[Tensor], refuses: Callable[[Tensor], bool]
 ) -> set[Tensor]:
-    """What is refused, and what that is computed from; nothing where that is much, or a result."""
+    """The refused terms, and the terms that they are computed from. Empty if that is much work, or
+    if one of them is a result of the region."""
     found: set[Tensor] = set()
     for term in reversed(terms):
         if not isinstance(term, Input) and (term in found or refuses(term)):
@@ -134,11 +138,11 @@ def _keeps_numbers(term: Tensor) -> bool:
 def settled(
     apart: Apart, constants: Mapping[int, torch.Tensor], opaque: Opaque | None = None
 ) -> dict[int, torch.Tensor]:
-    """The constant arguments of ``apart.region``: those of the region that was taken apart, and
-    what is computed before from them alone, a slice of a table of positions for instance.
+    """The constant arguments of ``apart.region``: those of the original region, and those results
+    of ``apart.computed`` that depend on constants only, such as a slice of a table of positions.
 
     Args:
-        opaque: what runs the ``Opaque`` operators of ``apart.computed``.
+        opaque: runs the ``Opaque`` operators of ``apart.computed``, by name.
     """
     found = dict(constants)
     if apart.computed is None:
@@ -161,13 +165,13 @@ def guarded(
     constants: Mapping[int, torch.Tensor],
     opaque: Opaque | None = None,
 ) -> Runner:
-    """A runner of the region that was taken apart, from the engine's runner of ``apart.region``.
+    """Return a runner of the original region, made of the engine's runner of ``apart.region``.
 
-    The runner raises ``IndexError`` where a position isn't in its axis, as torch does.
+    It raises ``IndexError`` if a position isn't within its axis, as torch does.
 
     Args:
-        constants: the arguments of ``apart.region`` that aren't given at the call (``settled``).
-        opaque: what runs the ``Opaque`` operators of ``apart.computed``.
+        constants: the constant arguments of ``apart.region`` (see ``settled``).
+        opaque: runs the ``Opaque`` operators of ``apart.computed``, by name.
     """
     varying = [n for n in range(len(apart.region.args)) if n not in constants]
     places = [(varying.index(n), count) for n, count in apart.limits.items() if n in varying]
@@ -190,9 +194,9 @@ def guarded(
 
 
 def _bounds_of(positions: Tensor) -> Callable[[torch.Tensor], tuple[int, int]]:
-    """What gives the least and the largest of a contiguous tensor of positions. Those of a few are
-    read as Python's numbers: two operators of torch and four more steps to two numbers cost twice
-    as much where an engine has run since (90 us, and 38)."""
+    """Return a function that gives the least and the largest of a contiguous tensor of positions. A
+    few positions are read as Python's numbers, since torch's operators take twice as long after an
+    engine has run (90 us against 38)."""
     count = math.prod(positions.shape)
     kind = _POSITIONS.get(positions.dtype)
     if kind is None or not 0 < count <= _FEW:
@@ -212,14 +216,15 @@ def _bounds(given: torch.Tensor) -> tuple[int, int]:
     if not given.numel():
         return 0, -1
     low, high = torch.aminmax(given)
-    # As numbers: to compare tensors is an operator of torch each, and one more to ask.
+    # Compared as Python's numbers: comparing tensors takes two further calls of torch each.
     return int(low.item()), int(high.item())
 
 
 def _before(
     apart: Apart, constants: Mapping[int, torch.Tensor], opaque: Opaque | None
 ) -> Callable[..., list[torch.Tensor]] | None:
-    """What computes the last arguments of ``apart.region`` that vary from the others that do."""
+    """Return a function that computes those last arguments of ``apart.region`` that aren't constant
+    from the other arguments; None if there are none."""
     if apart.computed is None:
         return None
     args = apart.computed.args

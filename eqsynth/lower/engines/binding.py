@@ -1,8 +1,10 @@
-"""Calls of an engine that reads arguments where torch has them and writes results into tensors of
-torch. Where each lies has to be told to the engine, which takes 5 to 20 us a tensor, a third of
-what a small program takes; so what lies where it lay in the last call isn't told again.
+"""Calls of an engine that reads its arguments from torch's memory and writes its results into
+torch's memory.
 
-Not here: how an engine is told (``open_vino.py``, ``onnx_runtime.py``).
+The engine has to be told the address of each tensor (binding), which takes 5 to 20 us a tensor, up
+to a third of the time of a small program. So a tensor that is at the same address as in the last
+call isn't bound again. Not here: how an engine is told an address (``open_vino.py``,
+``onnx_runtime.py``).
 """
 
 from __future__ import annotations
@@ -19,39 +21,43 @@ from eqsynth.lower.results import Results
 from eqsynth.lower.torch_scalars import torch_dtype
 
 _SMALL: Final = 1 << 16
-"""Bytes of a tensor that is copied rather than bound (1 to 3 us)."""
+"""Tensors of up to this many bytes are copied rather than bound: a copy takes 1 to 3 us."""
 _NOWHERE: Final = -1
-"""Of what hasn't been bound: what has no elements lies at 0."""
+"""The address of a tensor that hasn't been bound. It isn't 0, the address of a tensor without
+elements."""
 
 
 class Request(Protocol):
-    """What an engine is called by, in one thread at a time."""
+    """An engine's compiled region. It is called by one thread at a time."""
 
     def bind_input(self, n: int, x: torch.Tensor) -> None:
-        """Tells where the n-th argument lies. The engine may hold it."""
+        """Tell the engine the address of the n-th argument. The engine may keep a reference to the
+        tensor."""
 
     def bind_output(self, n: int, x: torch.Tensor) -> None:
-        """Tells where the n-th result is written to. The engine may not hold it: what somebody
-        holds isn't written over."""
+        """Tell the engine the address that the n-th result is written to. The engine mustn't keep a
+        reference to the tensor: a tensor that is referred to isn't written to again."""
 
     def infer(self) -> None:
         """Computes the results."""
 
 
 def bound(new: Callable[[], Request], given: Sequence[int], made: Sequence[Tensor]) -> Runner:
-    """Runs an engine: a request for each thread that calls at once, which is used again.
+    """Return a runner of an engine. Each thread that calls at the same time as others gets a
+    request of its own; requests are reused.
 
     Args:
         new: makes a request.
-        given: its arguments, as positions among those of a call.
-        made: its results.
+        given: the engine's arguments, as positions among the arguments of a call.
+        made: the engine's results.
     """
     free: list[_Call] = []
 
     def run(*args: torch.Tensor) -> Any:
         try:
             call = free.pop()
-        except IndexError:  # a look whether one is there would be wrong between threads
+        # Not tested for emptiness before: another thread might take the last request in between.
+        except IndexError:
             call = _Call(new(), given, made)
         results = call(args)
         free.append(call)
@@ -61,17 +67,17 @@ def bound(new: Callable[[], Request], given: Sequence[int], made: Sequence[Tenso
 
 
 class _Call:
-    """A small tensor is copied between its place and memory of the request's own: a result always,
-    an argument from when it first stands elsewhere. A large result is written where the last one
-    lay if nobody holds that any more."""
+    """One request, and the addresses that were bound in its last call. Small tensors are copied to
+    or from memory of the request: results always, arguments as soon as their address has changed
+    once. A large result is written to the same memory as the last one if nobody refers to that any
+    more."""
 
     def __init__(self, request: Request, given: Sequence[int], made: Sequence[Tensor]) -> None:
         self._request, self._given = request, tuple(given)
         self._read, self._written = [_NOWHERE] * len(given), [_NOWHERE] * len(made)
         self._copies: dict[int, torch.Tensor] = {}
         self._results = [
-            Results(out.shape, row_major(out.shape), torch_dtype(out.dtype))
-            for out in made
+            Results(out.shape, row_major(out.shape), torch_dtype(out.dtype)) for out in made
         ]
         self._small: dict[int, torch.Tensor] = {}
         for n, results in enumerate(self._results):
@@ -90,7 +96,8 @@ class _Call:
                     arg = self._copies[n] = arg.clone()
                 self._request.bind_input(n, arg)
                 self._read[n] = arg.data_ptr()
-        # After the arguments: an engine that holds one which was a result lets go of it there.
+        # Results are bound after the arguments: if an argument was an earlier result, the engine
+        # gives up its reference to it when the new argument is bound.
         made = [
             self._small[n] if n in self._small else self._large(n, results)
             for n, results in enumerate(self._results)

@@ -1,15 +1,15 @@
-"""A deadline for what Inductor compiles in this process.
+"""A deadline for compilations by Inductor in this process.
 
-Inductor works for seconds to minutes, most of them in C++ compilers that it waits for. A worker
-that compiles is ended at its deadline (``executor.py``); the user's own process can't be. So
-Inductor looks at the clock before each operator that it lowers, and a compiler that runs at the
-deadline is killed.
+Inductor compiles for seconds to minutes, and waits for C++ compilers for most of this time. A
+worker that compiles is killed at its deadline (``executor.py``), but the user's own process can't
+be. So Inductor is made to check the clock before each operator that it lowers, and a C++ compiler
+that still runs at the deadline is killed.
 
     with until(time.monotonic() + 5):
-        ...                                     a build of kernels, somewhere below which is
-        with looking_at_the_clock():            what compiles; raises TimeoutError
+        ...                                     builds kernels, and somewhere below
+        with looking_at_the_clock():            compiles by Inductor: raises TimeoutError
 
-What came to its end before stays in Inductor's own caches. Not here: who compiles what
+Kernels that were compiled before the deadline stay in Inductor's own caches. Not here: who compiles
 (``inductor.py``, ``eqsynth/compile_backend.py``), and how much time there is.
 """
 
@@ -31,8 +31,8 @@ _end: ContextVar[float] = ContextVar("eqsynth_compiling_until", default=math.inf
 
 @contextmanager
 def until(end: float) -> Iterator[None]:
-    """Inductor's compilations in this block end when the monotonic clock says so, or when one
-    around it says."""
+    """Set the deadline of compilations in this block, by the monotonic clock. An earlier deadline
+    of a block around this one still holds."""
     token = _end.set(min(end, _end.get()))
     try:
         yield
@@ -47,8 +47,8 @@ def left_s() -> float:
 
 @contextmanager
 def looking_at_the_clock() -> Iterator[None]:
-    """What Inductor compiles in this block ends at the deadline, by an error of Inductor's that has
-    a ``TimeoutError`` for its cause."""
+    """Make Inductor's compilations in this block end at the deadline, with an error of Inductor's
+    whose cause is a ``TimeoutError``."""
     end = _end.get()
     if end == math.inf:
         yield
@@ -71,7 +71,7 @@ def looking_at_the_clock() -> Iterator[None]:
 
 
 def is_late(error: BaseException | None) -> bool:
-    """Whether an error comes of the deadline."""
+    """Whether an error was caused by the deadline."""
     while error is not None and not isinstance(error, TimeoutError):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -83,8 +83,9 @@ def _check(end: float) -> None:
 
 
 class _Compilers:
-    """The module ``subprocess`` as Inductor uses it, whose processes end at the deadline with all
-    that they have started: ``g++`` leaves the work to a process of its own."""
+    """A stand-in for the module ``subprocess`` in Inductor. Its processes are killed at the
+    deadline, with all processes that they have started, since ``g++`` starts other processes to do
+    the work."""
 
     def __init__(self, end: float) -> None:
         self._end = end
@@ -102,7 +103,8 @@ class _Compilers:
             try:
                 out, err = process.communicate(timeout=max(self._end - time.monotonic(), 0.0))
             except BaseException as error:
-                # The deadline, or Ctrl-C, which doesn't reach another session.
+                # The deadline has come, or the user has pressed Ctrl-C, which doesn't reach
+                # processes of another session.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):

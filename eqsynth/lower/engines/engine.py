@@ -1,4 +1,4 @@
-"""What an engine is, and the backend that it becomes."""
+"""The interface of an engine, and the backend that is made of an engine."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from eqsynth.lower.torch_calls import Calls, plain_calls
 
 
 class Engine(Protocol):
-    """Something that compiles regions whose positions are arguments (``ahead.py``).
+    """A library that compiles regions whose positions are arguments (``ahead.py``).
 
     Attributes:
-        slow: that takes about a second for each kernel of a region.
+        slow: whether compiling takes about a second for each kernel of a region.
     """
 
     name: str
     slow: bool
 
     def version(self) -> str | None:
-        """Of the library, found without importing it; None where it isn't installed, or lacks what
-        it needs to compile."""
+        """The version of the library, read without importing it. None if it isn't installed, or
+        lacks something that it needs to compile."""
         ...
 
     def refuses(self, term: Tensor, calls: Calls = ...) -> bool:
-        """Whether it computes something else than a term means, or nothing."""
+        """Whether the engine can't compute a term, or computes something else than the
+        term means."""
         ...
 
     def takes(self, region: Region, calls: Calls = ...) -> bool:
-        """Whether it computes what the region means; asked only where it is installed."""
+        """Whether the engine computes the region as it is meant; asked only if the engine is
+        installed."""
         ...
 
     def compiled(
         self, region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = ...
     ) -> Runner:
-        """The region as a function of the arguments that aren't constant, which are contiguous:
-        its result, or a list of several. Results are contiguous, and share no memory with
-        arguments, constants or each other.
+        """Return the region as a function of the arguments that aren't constant, which are
+        contiguous. The function returns the region's result, or a list of several. Results are
+        contiguous, and share no memory with arguments, constants or each other.
 
         Raises:
-            Exception: whatever the engine raises; it costs this candidate only.
+            Exception: any error of the engine; only this candidate is lost.
         """
         ...
 
@@ -55,23 +57,21 @@ class Engine(Protocol):
 class RegionBackend:
     """Regions on an engine. Implements ``Backend`` of ``extract/kernel.py``.
 
-    A runner of a region with several outputs returns a list of tensors. The engine's version is the
-    kernels' schedule, so that what one version takes isn't taken for the time of another.
+    A runner of a region with several outputs returns a list of tensors. The kernels' schedule is
+    the engine's version, so that a time that was measured with one version isn't used for another.
     """
 
     def __init__(
         self, engine: Engine, opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None
     ) -> None:
-        """
-        Args:
-            opaque: what runs the ``Opaque`` operators; those that aren't plain calls of torch are
-                in no region.
-        """
+        """Args:
+        opaque: functions for the ``Opaque`` operators by name. Those that aren't plain calls of
+            torch aren't part of any region."""
         self.engine, self.name, self.slow = engine, engine.name, engine.slow
         self.calls = plain_calls(opaque or {})
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """One, contiguous in and out, for a region that the engine takes."""
+        """One kernel, with contiguous arguments and results, if the engine can run the region."""
         if not isinstance(term, Region):
             return
         version = self.engine.version()
@@ -95,12 +95,12 @@ class RegionBackend:
             compiled = self.engine.compiled(apart.region, fixed, self.calls)
             run = guarded(compiled, apart, fixed, self.calls)
             return holding(run, fixed.values())
-        except Exception:  # whatever a library or a compiler raises costs this candidate only
+        except Exception:  # any error of a library or a compiler: only this candidate is lost
             return None
 
-
     def _apart(self, region: Region) -> Apart:
-        # What is taken apart is remembered by who refuses: the engine, where the calls don't count.
+        # `taken_apart` caches by the region and the function `refuses`. For a region without calls
+        # of torch, that of the engine is used, so that all backends share the result.
         return taken_apart(region, self._refuses if _opaque(region) else self.engine.refuses)
 
     def _refuses(self, term: Tensor) -> bool:
@@ -108,14 +108,14 @@ class RegionBackend:
 
 
 def _opaque(region: Region) -> list[str]:
-    """The names of the calls of torch in a region."""
+    """The names of the ``Opaque`` operators in a region."""
     parts = topological(region.outputs)
     return [str(p.attrs[0]) for p in parts if isinstance(p, Op) and p.name == "Opaque"]
 
 
 @functools.cache
 def installed_version(*packages: str) -> str | None:
-    """The versions of packages of which all are needed; None where one isn't installed."""
+    """The versions of packages that are all needed; None if one of them isn't installed."""
     if any(find_spec(package) is None for package in packages):
         return None
     try:

@@ -1,9 +1,10 @@
 """The engine Inductor: torch's own compiler, with frozen weights, for whole regions.
 
-A region's terms run as plain torch once, over fake tensors, which gives a graph of ATen operators
-with the constants in it; Inductor folds and packs these, fuses what it can, and gives a function.
+The terms of a region are run by torch once, on fake tensors. This traces a graph of ATen operators
+that contains the constants. Inductor folds and packs the constants, fuses operators, and returns a
+function.
 
-Compiling needs a C++ compiler and takes seconds. Not here: when a region is worth that
+Compiling needs a C++ compiler and takes seconds. Not here: which regions are worth that
 (``extract/regions.py``).
 """
 
@@ -35,7 +36,7 @@ class Inductor:
     slow = True
 
     def version(self) -> str | None:
-        # As plain text: kernels are kept as data.
+        # Converted to a plain string, since kernels are stored as data.
         return str(torch.__version__) if _has_compiler() else None
 
     def refuses(self, term: Tensor, calls: Calls = NO_CALLS) -> bool:
@@ -52,7 +53,7 @@ class Inductor:
 
 @functools.cache
 def _has_compiler() -> bool:
-    """Whether there is a C++ compiler, without which Inductor makes no CPU code."""
+    """Whether there is a C++ compiler, which Inductor needs for CPU code."""
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
@@ -67,18 +68,19 @@ def _compiled(region: Region, constants: Mapping[int, torch.Tensor], calls: Call
 def _fresh(
     region: Region, constants: Mapping[int, torch.Tensor], calls: Calls
 ) -> Callable[..., Any]:
-    """Compiles a region for the vector instructions that the processor has."""
+    """Compile a region for the vector instructions of the processor."""
     return instructions_taken(partial(_compiled_now, region, constants, calls))
 
 
 def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Made:
-    """What a compilation by Inductor with these settings gives, for the vector instructions that
-    the processor has.
+    """Call ``compiled`` with settings by which Inductor uses the vector instructions of the
+    processor without testing them, and return its result.
 
-    Before it writes any code Inductor compiles and loads a test for each set of instructions (up to
-    seven processes, which take longer than the kernels of a small region). What it has compiled is
-    such a test as well, so that these are only run when compiling or loading a kernel has failed:
-    an old compiler may not know what a new processor can do. Where there is no time left, none are.
+    Before Inductor generates code, it compiles and loads a test for each set of vector
+    instructions. That takes up to seven processes, and longer than compiling the kernels of a small
+    region. The compiled kernels are such a test themselves. So the tests are only run if compiling
+    or loading a kernel has failed: an old compiler may not support the instructions of a new
+    processor. They aren't run if the deadline has come.
     """
     try:
         return compiled({"cpp.vec_isa_ok": True})
@@ -90,7 +92,7 @@ def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Ma
 
 
 def _is_of_compiler(error: BaseException | None) -> bool:
-    """Whether an error comes from the C++ compiler, or from loading what it has made."""
+    """Whether an error comes from the C++ compiler, or from loading its output."""
     from torch._inductor.exc import CppCompileError
 
     while error is not None and not isinstance(error, CppCompileError | OSError | ImportError):
@@ -109,7 +111,7 @@ def _compiled_now(
 
     graph, examples = _graph(region, constants, calls)
     tape = inductor_kept.Tape(constants)
-    # One compiling thread: a pool of processes would outlive the compilation.
+    # One compiling thread, since a pool of processes would outlive the compilation.
     patched = config.patch({"freezing": True, "compile_threads": 1, **settings})
     with bounded.looking_at_the_clock():
         with torch.no_grad(), patched, tape.running():
@@ -136,10 +138,8 @@ def _single(compiled: Callable[..., Any], *args: Any) -> Any:
 def _graph(
     region: Region, constants: Mapping[int, torch.Tensor], calls: Calls
 ) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The region as ATen operators over the arguments that aren't constant, and examples of these.
-
-    Results are contiguous and share no memory with arguments, constants or each other.
-    """
+    """Return the region as a graph of ATen operators over the arguments that aren't constant, and
+    examples of these arguments."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     function = region_function(region, calls)
@@ -157,5 +157,6 @@ def _graph(
 
 
 def _example(arg: Tensor) -> torch.Tensor:
-    # Zeros, not noise: as an index zero is in range, as a divisor it only makes an infinity.
+    # Zeros and not random numbers: zero is a valid position, and a division by zero only gives an
+    # infinity.
     return torch.zeros(arg.shape, dtype=torch_dtype(arg.dtype))

@@ -1,15 +1,16 @@
-"""What Inductor has compiled, in the cache directory: what the measuring worker has compiled in
-order to time it, the program loads, in whatever process.
+"""Regions that Inductor has compiled, in the cache directory. The measuring worker compiles a
+region in order to time it; the program's process then loads it from here.
 
-Inductor's own cache leaves out graphs with frozen weights that are packed, as nearly all are. Kept
-here is the code that it has written for the whole (its kernels are in its own cache, by their
-source), and how the constants in that code are made: the operators that freezing has run on real
-tensors, one after the other (`permute`, `_reorder_linear_weight`). Replayed on other weights they
-give the constants of these: the worker times regions with random weights.
+Inductor's own cache leaves out graphs with frozen weights that are packed, as nearly all are. Two
+things are stored here: the code that Inductor has generated for the region as a whole (its kernels
+are in Inductor's own cache, by their source), and the operators that made the constants in this
+code (`permute`, `_reorder_linear_weight`). Inductor runs these operators on real tensors while it
+freezes weights; when a region is loaded, they are run again, on the weights of the program. This is
+needed since the worker times regions with random weights.
 
-Code may depend on the values of constants: of small ones (numbers that are written into it, equal
-tensors that become one). So all that are small are in the name of the file. The worker's large ones
-are random, of which no code can know anything that doesn't hold for others.
+Generated code may depend on the values of constants: small numbers are written into it, and equal
+tensors become one. So the values of all small constants are part of the file's name. Large
+constants of the worker are random, and code that is right for random values is right for others.
 """
 
 from __future__ import annotations
@@ -33,28 +34,29 @@ from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Region
 
 MAX_BYTES: Final = 64 << 20
-"""Of more, the files that weren't used for longest go."""
+"""The most bytes of all files. If there are more, the least recently used files are deleted."""
 
 SMALL_BYTES: Final = 1 << 16
-"""Constants up to this size are those of the program when a region is timed (``lowered.py``)."""
+"""Constants of up to this size have the program's values when a region is timed
+(``lowered.py``)."""
 
 Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class Unkept(Exception):
-    """What was compiled can't be kept, or what was kept can't be used: it is compiled again."""
+    """A region can't be stored, or its file can't be used. It is compiled again."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A region that was compiled.
+    """A compiled region.
 
     Attributes:
         source: the Python code that calls the kernels.
-        instructions: the vector instructions that Inductor found to work here.
-        steps: operators that make constants, as JSON: the overload, its arguments, the numbers of
-            its results. The region's constants come first, in order.
-        constants: the names that the code has for constants, with their numbers.
+        instructions: the vector instructions that Inductor has used.
+        steps: the operators that make constants, as JSON: the overload, its arguments, and the
+            numbers of its results. The first numbers are those of the region's constants, in order.
+        constants: the names of constants in the code, with their numbers.
     """
 
     source: str
@@ -64,16 +66,17 @@ class Compiled:
 
 
 def load(region: Region, constants: Mapping[int, torch.Tensor]) -> Call:
-    """
+    """Return the function of a region that was stored.
+
     Raises:
-        Unkept: there is no such region, or its constants can't be made.
+        Unkept: it wasn't stored, or its constants can't be made.
     """
     found = kept.load(_path(region, constants), kept.classes(Compiled))
     if not isinstance(found, Compiled):
         raise Unkept("nothing is kept of this region")
     try:
         return _called_with(found, constants)
-    except Exception as error:  # whatever torch raises: another version, a cache that was damaged
+    except Exception as error:  # any error of torch: another version, or a damaged file
         raise Unkept(str(error)) from error
 
 
@@ -91,8 +94,8 @@ def keep(
     examples: Sequence[torch.Tensor],
     expected: Sequence[torch.Tensor],
 ) -> None:
-    """Keeps what was compiled while the tape ran, if that can be told as data, and what is kept
-    gives what is expected of the examples."""
+    """Store the region that was compiled while the tape ran, if it can be stored as data, and if a
+    function loaded from this data gives the expected results for the examples."""
     if tape.compiled is None:
         return
     try:
@@ -101,7 +104,7 @@ def keep(
             a.stride() == b.stride() and a.dtype == b.dtype and bool(_same(a, b).all())
             for a, b in zip(got, expected, strict=True)
         )
-    except Exception:  # whatever it raises, nobody will meet it again
+    except Exception:  # any error: the region isn't stored
         alike = False
     if alike:
         kept.keep(_path(region, constants), tape.compiled, MAX_BYTES)
@@ -114,16 +117,14 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _path(region: Region, constants: Mapping[int, torch.Tensor]) -> Path:
     from torch._inductor import config
 
-    # Here, and where a region is looked up alone: who loads a saved program needs no profile.
+    # Imported here, where a region is looked up, since loading a saved program needs no profile.
     from eqsynth.extract.measure import cpu_numerics
 
     small = [
         (n, hashlib.blake2b(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
         if value.nbytes <= SMALL_BYTES
         else (n, "")
-        for n, value in sorted(
-            (n, value.detach().reshape(-1)) for n, value in constants.items()
-        )
+        for n, value in sorted((n, value.detach().reshape(-1)) for n, value in constants.items())
     ]
     made = (
         str(torch.__version__), config.get_hash().hex(), cpu_numerics(),
@@ -145,7 +146,8 @@ def _loaded(found: Compiled, constants: Mapping[str, torch.Tensor]) -> Call:
     from torch._inductor import config
     from torch._inductor.codecache import PyCodeCache
 
-    # Which instructions work was tried when it was compiled; trying takes a process for each.
+    # Vector instructions were tested when the region was compiled; testing them takes a process
+    # each.
     with config.patch({"cpp.vec_isa_ok": True, "freezing": True, "compile_threads": 1}):
         if _instructions() != found.instructions:
             raise Unkept("Inductor would take other instructions here")
@@ -161,7 +163,7 @@ def _instructions() -> str:
 
 
 def forget_instructions() -> None:
-    """Has Inductor try anew which vector instructions work here."""
+    """Make Inductor test again which vector instructions work here."""
     from torch._inductor import cpu_vec_isa
 
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
@@ -175,17 +177,18 @@ def forget_instructions() -> None:
 
 
 class Tape:
-    """Records what is computed from constants while Inductor compiles, and what it has compiled.
+    """Records the operators that Inductor runs on constants while it compiles, and the compiled
+    code.
 
     Attributes:
-        compiled: what can be kept; None if something of it can't be told as data.
+        compiled: the data to store; None if part of it can't be expressed as data.
     """
 
     def __init__(self, constants: Mapping[int, torch.Tensor]) -> None:
         self.compiled: Compiled | None = None
         self._steps: list[tuple[str, set[int], set[int]]] = []
         self._numbers: dict[int, int] = {}
-        # Held, so that no other tensor takes the place of one that is gone.
+        # Tensors are held, so that no other tensor gets the identity of one that was freed.
         self._held: list[torch.Tensor] = []
         for key in sorted(constants):
             self._number(constants[key])
@@ -199,7 +202,7 @@ class Tape:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Records the operators that Inductor's folding of constants runs."""
+        """Record the operators that Inductor's constant folding runs in this block."""
         from torch._inductor.constant_folding import ConstantFolder
 
         call = ConstantFolder.call_function
@@ -216,7 +219,7 @@ class Tape:
         outputs = [x for x in tree_flatten(result)[0] if isinstance(x, torch.Tensor)]
         if any(id(x) in self._numbers for x in outputs):
             return
-        with suppress(Unkept):  # then no constant that comes of it has a number
+        with suppress(Unkept):  # its results get no numbers, so no code that uses them is stored
             step = [_name(target), self._as_data(args), self._as_data(kwargs)]
             flat = tree_flatten((args, kwargs))[0]
             given = {self._numbers[id(x)] for x in flat if id(x) in self._numbers}
@@ -240,7 +243,7 @@ class Tape:
         raise Unkept(f"an argument of type {type(value).__name__}")
 
     def inner(self, graph: torch.fx.GraphModule, examples: Sequence[Any], **rest: Any) -> Any:
-        """Inductor's own compilation of a graph with frozen constants; takes what it has made."""
+        """Compile a graph with frozen constants by Inductor, and record the code."""
         from torch._inductor.compile_fx import compile_fx_inner
 
         result: Any = compile_fx_inner(graph, examples, **rest)
@@ -253,7 +256,7 @@ class Tape:
         return result
 
     def _leading_to(self, wanted: set[int]) -> tuple[str, ...]:
-        """The steps that make these numbers."""
+        """The steps that make the constants with these numbers."""
         found: list[str] = []
         for step, given, made in reversed(self._steps):
             if not wanted.isdisjoint(made):
@@ -268,15 +271,20 @@ _NAMED: Final = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 def _replay(step: list[Any], values: dict[int, Any]) -> None:
     name, args, kwargs, numbers = step
     operator = _operator(name)
-    _name(operator)  # refuses one that changes its arguments
+    _name(operator)  # raises if the operator changes its arguments
     result = operator(*_of_data(args, values), **_of_data(kwargs, values))
     outputs = [x for x in tree_flatten(result)[0] if isinstance(x, torch.Tensor)]
     values.update(zip(numbers, outputs, strict=True))
 
 
 def _name(target: Any) -> str:
-    """Of an operator that changes none of its arguments. An overload is named with its own name:
-    ``aten::clone`` would be all overloads, of which one writes into an argument."""
+    """The name of an operator that changes none of its arguments. The name of an overload includes
+    the overload: ``aten::clone`` would stand for all overloads, one of which writes into an
+    argument.
+
+    Raises:
+        Unkept: this is no such operator.
+    """
     if isinstance(target, OpOverload) and not target._schema.is_mutable:
         return f"{target._schema.name}.{target._overloadname}"
     if isinstance(target, OpOverloadPacket):

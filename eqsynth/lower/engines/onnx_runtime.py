@@ -1,9 +1,9 @@
-"""The engine ONNX Runtime: its CPU kernels, with every graph optimization on.
+"""The engine ONNX Runtime: its CPU kernels, with all graph optimizations.
 
-Arguments are read where torch has them, and results are written into tensors of torch: nothing is
-copied at a region's border. Refused is what it was seen to compute otherwise: it adds up int64 as
-floats, takes no maximum of int64 along some axes (of 2**63 - 1 and 1 it may be 1), and its sine of
-float64 near a multiple of pi is 0.
+Arguments are read from torch's memory, and results are written into torch's memory: nothing is
+copied at a region's border. Operators that ONNX Runtime was seen to compute wrongly are refused: it
+adds int64 as floats, its maximum of int64 along some axes is wrong (1 for 2**63 - 1 and 1), and its
+sine of float64 near a multiple of pi is 0.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class OnnxRuntime:
 
 
 class _Request:
-    """Implements ``Request``. A binding has addresses, and holds nothing.
+    """Implements ``Request``. A binding stores addresses, and refers to no tensors.
 
     Args:
-        given: the session's arguments by their names.
-        made: its results.
+        given: the session's arguments by name.
+        made: the session's results by name.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class _Request:
 
 
 def _place(name: str, x: Tensor) -> tuple[str, str, int, int, list[int]]:
-    """What a binding is told of a tensor, but for its address."""
+    """The arguments that bind a tensor, except for its address."""
     return name, "cpu", 0, element_type(x.dtype), list(x.shape)
 
 
@@ -87,7 +87,8 @@ def _session(model: bytes) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
-    # Its threads would go on spinning for the next call, beside those of the steps in between.
+    # Otherwise its threads would keep spinning until the next call, and slow down the steps in
+    # between.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -1,12 +1,13 @@
 """The engine OpenVINO: its CPU plugin, for latency, in float32.
 
-The plugin computes with int64 as int32, with float64 as float32, and with narrow integers in its
-own way; so it gets regions of float32 only, with bools that are moved, compared, combined and
-selected by, and integers that are positions. Its remainders are off by a divisor (10 // 0.001 is
-10000). It takes x != x for false, by which programs look for NaN, and the maximum of a row of -inf
-for the least finite number: equality is asked with finite numbers only.
+The plugin computes int64 as int32, float64 as float32, and narrow integers in a way of its own. So
+it only gets regions of float32, with bools that are moved, compared, combined or used in
+selections, and with integers that are positions. Refused because of wrong results: remainders,
+which may be off by a divisor (10 // 0.001 is 10000), and comparisons for equality except with
+finite numbers. Those are wrong for NaN (x != x, by which programs find NaN, is false) and for the
+maximum of a row of -inf (it is the least finite number).
 
-Arguments are read where torch has them, and results are written into tensors of torch.
+Arguments are read from torch's memory, and results are written into torch's memory.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class OpenVino:
             },
         )
         varying = [n for n in range(len(region.args)) if n not in constants]
-        # A port has the names of all values that it is seen to be equal to.
+        # A port has the names of all values that the plugin knows to be equal to it.
         place = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
-        # An argument that doesn't matter for the results may be gone.
+        # The plugin drops arguments that the results don't depend on.
         given = {n: place[f"x{n}"] for n in varying if f"x{n}" in place}
 
         def request() -> _Request:
@@ -91,8 +92,8 @@ class _Request:
     """Implements ``Request``.
 
     Args:
-        request: the plugin's.
-        ports: of the arguments.
+        request: the plugin's request.
+        ports: the ports of the arguments.
     """
 
     def __init__(self, request: Any, ports: Sequence[int]) -> None:
@@ -107,13 +108,14 @@ class _Request:
     def bind_output(self, n: int, x: torch.Tensor) -> None:
         import openvino
 
-        # The plugin's tensor holds the array, which is made so that it doesn't hold torch's tensor.
+        # The plugin's tensor refers to the array. The array is made of an address, so that it
+        # doesn't refer to torch's tensor.
         memory: Any = (ctypes.c_byte * x.nbytes).from_address(x.data_ptr())
         array = np.ndarray(x.shape, x.numpy().dtype, memory)
         self._request.set_output_tensor(n, openvino.Tensor(array, shared_memory=True))
 
     def infer(self) -> None:
-        # Without `share_outputs` all results are copied once more, for a dictionary of arrays.
+        # Without `share_outputs`, all results would be copied into a dictionary of arrays.
         self._request.infer(share_outputs=True)
 
 
@@ -125,7 +127,7 @@ def _core() -> Any:
 
 
 def _is_taken(term: Tensor) -> bool:
-    """Whether the plugin computes a term in the dtypes that it has."""
+    """Whether the plugin computes a term as it is meant, in the dtypes that the term has."""
     if isinstance(term, Input):
         return True
     if isinstance(term, Scope):
@@ -152,7 +154,8 @@ def _is_taken(term: Tensor) -> bool:
 
 
 def _is_finite_number(term: Tensor) -> bool:
-    """Whether a term is one finite number throughout, not the least one or the largest."""
+    """Whether all elements of a term are one finite number, which isn't the least or
+    the largest."""
     if not isinstance(term, Op) or term.name != "Full" or term.dtype != "float32":
         return False
     return abs(float(str(term.attrs[1]))) < torch.finfo(torch.float32).max

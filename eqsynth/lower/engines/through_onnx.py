@@ -1,4 +1,4 @@
-"""Regions for engines that take ONNX: the model of a region."""
+"""The ONNX model of a region, for engines that read ONNX."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from eqsynth.lower.torch_calls import NO_CALLS, Calls, TorchCall
 def model_of(
     region: Region, constants: Mapping[int, torch.Tensor], calls: Calls = NO_CALLS
 ) -> bytes:
-    """A region as a model: inputs ``x0``, ``x1``, … by the numbers of the arguments that aren't
-    constant, outputs ``y0``, ``y1``, …
+    """Return a region as a model. Its inputs are ``x0``, ``x1``, …, by the numbers of the arguments
+    that aren't constant, its outputs ``y0``, ``y1``, …
 
     Raises:
-        UnsupportedOperatorError: ONNX can't say it.
+        UnsupportedOperatorError: ONNX can't express the region.
     """
     graph, results = _graph(region, calls)
     for n, value in constants.items():
@@ -41,10 +41,10 @@ def _graph(region: Region, calls: Calls) -> tuple[Graph, list[Value]]:
 
 
 def can_be_said(region: Region, calls: Calls = NO_CALLS) -> bool:
-    """Whether ONNX can say the region.
+    """Whether ONNX can express the region.
 
     Args:
-        calls: what runs its ``Opaque`` operators, by their names.
+        calls: the calls of torch that its ``Opaque`` operators stand for, by name.
     """
     parts = topological(region.outputs)
     names = [str(p.attrs[0]) for p in parts if isinstance(p, Op) and p.name == "Opaque"]
@@ -52,7 +52,7 @@ def can_be_said(region: Region, calls: Calls = NO_CALLS) -> bool:
 
 
 def call_is_said(term: Tensor, calls: Calls) -> bool:
-    """Whether a term is no ``Opaque`` operator, or one that ONNX can say."""
+    """Whether a term is no ``Opaque`` operator, or one that ONNX can express."""
     if not isinstance(term, Op) or term.name != "Opaque":
         return True
     own = tuple(Input(str(n), arg.type) for n, arg in enumerate(term.args))

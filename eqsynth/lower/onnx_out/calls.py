@@ -2,9 +2,10 @@
 
     aten.cumsum.default($0, 1)   ->   CumSum(x, 1)
 
-A row is for an operator of ATen, takes its arguments in the order of its schema, and refuses what
-ONNX means otherwise, or what a runtime was seen to. A complex tensor is one of its real and
-imaginary parts, in an axis behind the others. Not here: operators of the IR (``operators.py``).
+A row of the table is a function for an operator of ATen; it takes the operator's arguments in the
+order of its schema. It returns None (the call is refused) if ONNX defines the operator differently,
+or if a runtime was seen to compute it differently. A complex tensor is represented by its real and
+imaginary parts, along an additional last axis. Not here: operators of the IR (``operators.py``).
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ Ints = Sequence[int]
 
 @dataclass(frozen=True)
 class Complex:
-    """A complex tensor: its parts along a last axis of extent 2."""
+    """A complex tensor: its real and imaginary parts along a last axis of extent 2."""
 
     parts: Value
 
 
 def emit_call(graph: Graph, term: Op, args: Sequence[Value]) -> Value:
-    """The value of an ``Opaque`` operator.
+    """Return the value of an ``Opaque`` operator.
 
     Raises:
-        UnsupportedOperatorError: ONNX has nothing that means the same.
+        UnsupportedOperatorError: ONNX has no operators that mean the same.
     """
     name = str(term.attrs[0])
     call = graph.calls.get(name)
@@ -51,7 +52,7 @@ def emit_call(graph: Graph, term: Op, args: Sequence[Value]) -> Value:
 
 @dataclass(frozen=True)
 class _Emission:
-    """Calls of calls, over the values of the outermost one's tensors."""
+    """Computes nested calls, given the values of the tensor arguments of the outermost call."""
 
     graph: Graph
     args: Sequence[Value]
@@ -104,8 +105,9 @@ def _cumsum(g: Graph, x: Value, dim: int, *, dtype: torch.dtype | None = None) -
 def _topk(
     g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[Value] | None:
-    """Of equal elements the first one comes first, as in torch's stable sort. Not of floats: where
-    NaN is among them, runtimes sort by a comparison that is no order."""
+    """The k largest or smallest integers and their positions. Of equal elements the first one comes
+    first, as in torch's stable sort. Floats are refused: if NaN is among them, runtimes sort by a
+    comparison that isn't an order."""
     if is_float(x.dtype) or x.dtype == "bool" or not x.rank:
         return None
     axis, inner = _axis(x, dim), g.cast(x, "int64")
@@ -134,7 +136,7 @@ def _convolution(
     g: Graph, x: Value, w: Value, bias: Value | None, stride: Ints, padding: Ints, dilation: Ints,
     transposed: bool, output_padding: Ints, groups: int,
 ) -> Value | None:  # fmt: skip
-    """What the IR has no operator for: those over three axes."""
+    """Convolutions that the IR has no operator for, such as those over three spatial axes."""
     if x.rank != w.rank or x.dtype not in ("float32", "float64"):
         return None
     places = [
@@ -184,14 +186,15 @@ def _fft(g: Graph, z: Any, dim: Ints, normalization: int, forward: bool) -> Comp
     for axis in dim:
         x = _along(g, x, axis % rank, forward)
     extents = math.prod(x.shape[axis % rank] for axis in dim)
-    # ONNX's inverse divides by the extents, torch's sum by nothing, their root, or them.
+    # ONNX's inverse divides by the product of the extents. torch divides by 1, by its root, or by
+    # it.
     scale = (1.0 if forward else extents) / (1.0, math.sqrt(extents), extents)[normalization]
     return Complex(x if scale == 1.0 else g.map("Mul", x, g.number(scale, x.dtype)))
 
 
 def _along(g: Graph, x: Value, axis: int, forward: bool) -> Value:
-    """Of rows, which is the same in opset 17, where the axis is an attribute that is 1 by default:
-    OpenVINO takes it for that."""
+    """The Fourier transform along one axis. The axis is moved to position 1, the default in opset
+    17, where it is an attribute: OpenVINO ignores the input that opset 20 has for it."""
     order = [*(n for n in range(x.rank - 1) if n != axis), axis, x.rank - 1]
     moved = g.transpose(x, order)
     rows = g.reshape(moved, (x.size // (2 * x.shape[axis]), x.shape[axis], 2))
@@ -203,7 +206,8 @@ def _along(g: Graph, x: Value, axis: int, forward: bool) -> Value:
 
 
 def _real_fft(g: Graph, x: Value, dim: Ints, normalization: int, onesided: bool) -> Complex | None:
-    """Of a real tensor; one-sided, the half of the last axis that the other half follows from."""
+    """The Fourier transform of a real tensor. One-sided, only that half of the last axis is
+    returned from which the other half follows."""
     complexes = [dtype for dtype, real in _PARTS.items() if real == x.dtype]
     z = _to_complex(g, x, dtype=complexes[0]) if complexes else None
     made = None if z is None else _fft(g, z, dim, normalization, True)
@@ -231,8 +235,9 @@ def _bits(operator: str) -> Callable[..., Value | None]:
 
 # ---- in files only -----------------------------------------------------------------------------
 #
-# Torch raises where an integer is divided by 0, or a position isn't in its axis. ONNX says nothing
-# of the first (0 is written here), and a runtime may write out of bounds for the second.
+# torch raises if an integer is divided by 0, or if a position isn't within its axis. ONNX doesn't
+# define the first (here the result is 0); for the second a runtime may access memory out of bounds.
+# So these rows aren't used for engines.
 
 
 def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | None]:
@@ -247,7 +252,8 @@ def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | 
         wide_x, wide_y = g.cast(x, "int64"), g.cast(divisor, "int64")
         made = apply(g, function, [wide_x, wide_y])
         if fmod:
-            # 7 mod -3 = -2, and C has 1: a rest whose sign isn't the dividend's is one divisor off.
+            # 7 mod -3 is -2, and 1 in C: a remainder whose sign isn't the dividend's is off by one
+            # divisor.
             zero = g.number(0, "int64")
             signs = [g.map("Less", part, zero, dtype="bool") for part in (made, wide_x)]
             other = g.map("And", g.map("Not", g.map("Equal", made, zero, dtype="bool")),
@@ -267,8 +273,9 @@ def _round(g: Graph, x: Value) -> Value | None:
 def _ordered(
     g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[Value] | None:
-    """Of floats, NaN is the largest. It is put aside by a second, stable order:
-    [2, nan, inf] -> [2, inf, inf] -> by what was NaN -> [2, inf, nan]."""
+    """The k largest or smallest elements and their positions. NaN counts as the largest float, as
+    in torch. A second, stable sort moves it to its place: [2, nan, inf] -> [2, inf, inf] -> [2,
+    inf, nan]."""
     if not is_float(x.dtype):
         return _topk(g, x, k, dim, largest, sorted)
     if not x.rank:
@@ -292,7 +299,7 @@ def _ordered(
 
 
 def _largest(g: Graph, x: Value, dim: int, keepdim: bool = False) -> list[Value] | None:
-    """The first of an axis, largest first: where NaN is among them, the first NaN."""
+    """The largest element of an axis, and its position: the first NaN if there is one."""
     found = _ordered(g, x, 1, dim)
     if found is None or keepdim:
         return found
@@ -335,9 +342,7 @@ def _index_put(
     if accumulate and x.dtype not in ("float32", "float64", "int32", "int64"):
         return None
     shape = broadcast_shapes("index_put", *(index.shape for index in known))
-    rows = [
-        g.reshape(g.expand(g.cast(index, "int64"), shape), (*shape, 1)) for index in known
-    ]
+    rows = [g.reshape(g.expand(g.cast(index, "int64"), shape), (*shape, 1)) for index in known]
     updates = g.expand(values, (*shape, *x.shape[len(known) :]))
     inputs = [x, g.concat(rows, len(shape)), updates]
     return g.node("ScatterND", inputs, x.shape, x.dtype,

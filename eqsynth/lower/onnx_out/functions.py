@@ -1,8 +1,10 @@
 """Scalar functions (``ir/functions.py``) as operators of ONNX.
 
-ONNX lacks some of them, and means others otherwise: its ``Div`` of integers truncates, its ``Sign``
-of NaN is NaN, ``Max`` knows no bools. Each is composed here so that it means what the IR does, with
-no more digits lost than by the function itself.
+    log1p(x)    ->    Add, Log, Sub, Div, Mul, Where
+
+ONNX lacks some functions, and defines others differently: its ``Div`` of integers truncates, its
+``Sign`` of NaN is NaN, its ``Max`` takes no bools. Such functions are composed of other operators,
+so that they mean what they mean in the IR and lose no more digits than the function itself.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ Composed = Callable[..., Value]
 
 
 def apply(graph: Graph, function: str, args: Sequence[Value], where: str = "") -> Value:
-    """A function of ``FUNCTIONS``, or Add, Mul, Sub or Neg, of broadcast arguments.
+    """Return the value of a function of ``FUNCTIONS``, or of Add, Mul, Sub or Neg, of broadcast
+    arguments.
 
-    Floats of 16 bits are taken and given as float32 by whoever rounds; integers have the dtype in
-    which they are joined. (dtypes as ``_joined`` in the IR: a comparison's result is bool.)
+    16-bit floats are computed in float32 by the caller, who rounds the result. Integers have the
+    dtype that the arguments are promoted to. A comparison's result is bool.
 
     Raises:
-        UnsupportedOperatorError: ONNX has nothing that means the same.
+        UnsupportedOperatorError: ONNX has no operators that mean the same.
     """
     first = 1 if function == "where" else 0
     joined = reduce(promote, (arg.dtype for arg in args[first:]))
@@ -66,7 +69,7 @@ def _made(graph: Graph, function: str, args: Sequence[Value], floats: bool) -> V
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a function that is made of others."""
+    """A value in the definition of a function that is composed of other functions."""
 
     graph: Graph
     value: Value
@@ -94,7 +97,7 @@ def _number(graph: Graph, like: Value, value: float) -> Value:
 
 
 def _scaled(operator: str, factor: float) -> Composed:
-    """The logarithm to another base."""
+    """A logarithm to another base: the natural logarithm times a factor."""
     return lambda g, x: g.map("Mul", g.map(operator, x), _number(g, x, factor))
 
 
@@ -103,7 +106,7 @@ def _exp2(g: Graph, x: Value) -> Value:
 
 
 def _expm1(g: Graph, x: Value) -> Value:
-    """Near zero, where exp(x) - 1 has no digits left, 2 t / (1 - t) with t = tanh(x / 2)."""
+    """exp(x) - 1. Near zero, where this loses all digits, 2 t / (1 - t) with t = tanh(x / 2)."""
     one = _number(g, x, 1.0)
     t = g.map("Tanh", g.map("Mul", x, _number(g, x, 0.5)))
     near = g.map("Div", g.map("Add", t, t), g.map("Sub", one, t))
@@ -113,7 +116,7 @@ def _expm1(g: Graph, x: Value) -> Value:
 
 
 def _log1p(g: Graph, x: Value) -> Value:
-    """log(u) x / (u - 1) with u = 1 + x, which takes back what the addition has rounded off."""
+    """log(u) x / (u - 1) with u = 1 + x: the quotient corrects the rounding of the addition."""
     one = _number(g, x, 1.0)
     u = g.map("Add", x, one)
     log = g.map("Log", u)
@@ -124,7 +127,7 @@ def _log1p(g: Graph, x: Value) -> Value:
 
 
 def _sign(g: Graph, x: Value) -> Value:
-    """0 for NaN."""
+    """The sign; 0 for NaN."""
     zero = _number(g, x, 0)
     above, below = (g.map(name, x, zero, dtype="bool") for name in ("Greater", "Less"))
     return g.map("Sub", g.cast(above, x.dtype), g.cast(below, x.dtype))
@@ -142,7 +145,8 @@ def _signs_differ(g: Graph, x: Value, y: Value) -> Value:
 
 
 def _remainder(g: Graph, x: Value, y: Value) -> Value:
-    """With the sign of the divisor, from C's, which has the dividend's."""
+    """The remainder with the sign of the divisor, computed from C's remainder, which has the sign
+    of the dividend."""
     rest = g.map("Mod", x, y, fmod=1)
     zero = g.map("Equal", rest, _number(g, x, 0.0), dtype="bool")
     other = g.map("And", g.map("Not", zero), _signs_differ(g, rest, y))
@@ -150,7 +154,8 @@ def _remainder(g: Graph, x: Value, y: Value) -> Value:
 
 
 def _floor_divide(g: Graph, x: Value, y: Value) -> Value:
-    """As torch does: from the exact remainder, since x / y may round up to the next number."""
+    """Floor division as torch computes it, from the exact remainder: x / y may be rounded up to the
+    next integer."""
     zero, one = _number(g, x, 0.0), _number(g, x, 1.0)
     rest = g.map("Mod", x, y, fmod=1)
     whole = g.map("Div", g.map("Sub", x, rest), y)
@@ -165,23 +170,23 @@ def _floor_divide(g: Graph, x: Value, y: Value) -> Value:
 
 
 def _divisor(g: Graph, y: Value) -> Value:
-    """Without 0 and -1, at which division of integers ends the process."""
+    """The divisor, with 1 in place of 0 and -1, for which a division of integers may end the
+    process."""
     one, zero, minus = (_number(g, y, n) for n in (1, 0, -1))
-    unsafe = g.map(
-        "Or", *(g.map("Equal", y, n, dtype="bool") for n in (zero, minus)), dtype="bool"
-    )
+    unsafe = g.map("Or", *(g.map("Equal", y, n, dtype="bool") for n in (zero, minus)), dtype="bool")
     return g.map("Where", unsafe, one, y)
 
 
 def _integer_remainder(g: Graph, x: Value, y: Value) -> Value:
-    """0 where the divisor is 0."""
+    """The remainder of integers; 0 if the divisor is 0."""
     zero = _number(g, x, 0)
     rest = g.map("Mod", x, _divisor(g, y), fmod=0)
     return g.map("Where", g.map("Equal", y, zero, dtype="bool"), zero, rest)
 
 
 def _integer_floor_divide(g: Graph, x: Value, y: Value) -> Value:
-    """From ONNX's quotient, which is rounded towards 0; 0 where the divisor is 0."""
+    """Floor division of integers, from ONNX's quotient, which is rounded towards 0; 0 if the
+    divisor is 0."""
     zero, one = _number(g, x, 0), _number(g, x, 1)
     safe = _divisor(g, y)
     quotient = g.map("Div", x, safe)
@@ -220,8 +225,10 @@ _COMPOSED: Final[dict[str, Composed]] = {
     "ne": lambda g, x, y: g.map("Not", g.map("Equal", x, y, dtype="bool")),
 }
 
+
 def _extreme(comparison: str) -> Composed:
-    """Of integers: ONNX Runtime's ``Max`` and ``Min`` of int64 don't look at the high bits."""
+    """The larger or smaller of two integers, by a comparison: ONNX Runtime's ``Max`` and ``Min`` of
+    int64 ignore the high bits."""
     return lambda g, x, y: g.map("Where", g.map(comparison, x, y, dtype="bool"), x, y)
 
 

@@ -1,7 +1,8 @@
-"""A graph of ONNX operators under construction: nodes, values with their types, constants.
+"""A graph of ONNX operators under construction: nodes, typed values, constants.
 
-Plain data without the ``onnx`` package, so that whether a term can be said in ONNX is known before
-that is loaded. Each value knows its shape; equal nodes over equal values are one.
+It is plain data and doesn't need the ``onnx`` package, so that whether ONNX can express a term is
+known before the package is loaded. Each value has its shape and dtype. Equal nodes over equal
+values are one node.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: its name there, and its type."""
+    """A tensor of the graph: its name, and its type."""
 
     name: str
     shape: Shape
@@ -42,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of ONNX; an optional input that isn't given is an empty name."""
+    """An operator of ONNX. An optional input that is left out has an empty name."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -51,7 +52,8 @@ class Node:
 
 
 def refuse(where: str, got: str, expected: str) -> NoReturn:
-    """Raises the error of a term that ONNX can't say, or not as the IR means it."""
+    """Raise the error for a term that ONNX can't express, or would compute differently
+    than the IR."""
     raise UnsupportedOperatorError(
         what="this can't be written as ONNX",
         where=where,
@@ -66,9 +68,9 @@ class Graph:
     """Nodes in order, and the arrays of constants by name.
 
     Attributes:
-        calls: of torch, that the ``Opaque`` operators stand for, by their names.
-        exported: the whole program goes into a file, and runs where the user runs it. A part that
-            an engine runs beside others has to raise where torch raises.
+        calls: the calls of torch that the ``Opaque`` operators stand for, by name.
+        exported: whether the graph is a whole program for a file, which the user's runtime will
+            run. An engine's region, in contrast, has to raise an error wherever torch raises one.
     """
 
     calls: Mapping[str, TorchCall] = field(default_factory=dict)
@@ -85,7 +87,8 @@ class Graph:
         dtype: str,
         **attributes: Any,
     ) -> Value:
-        """The result of an operator of ONNX."""
+        """Return the result of an operator of ONNX, and add the operator unless there is an equal
+        one."""
         names = tuple("" if value is None else value.name for value in inputs)
         plain = tuple(
             (key, tuple(part) if isinstance(part, list) else part)
@@ -105,7 +108,7 @@ class Graph:
         results: Sequence[tuple[Shape, str]],
         **attributes: Any,
     ) -> list[Value]:
-        """The results of an operator of ONNX that has several."""
+        """Return the results of an operator of ONNX that has several."""
         names = tuple("" if value is None else value.name for value in inputs)
         key = (operator, names, tuple(sorted(attributes.items())))
         places = [(key, n) for n in range(len(results))]
@@ -118,7 +121,7 @@ class Graph:
     # ---- constants ------------------------------------------------------------------------
 
     def array(self, array: Array, dtype: str) -> Value:
-        """A constant."""
+        """Return a constant."""
         held = np.ascontiguousarray(array.astype(_numpy(dtype))).reshape(array.shape)
         key = (held.tobytes(), held.shape, dtype)
         if key not in self._known:
@@ -128,16 +131,16 @@ class Graph:
         return self._known[key]
 
     def integers(self, *numbers: int) -> Value:
-        """A vector of int64: axes, extents, bounds."""
+        """Return a vector of int64: axes, extents or bounds."""
         return self.array(np.array(numbers, np.int64), "int64")
 
     def place(self, number: int) -> Value:
-        """An int64 of rank 0: an axis."""
+        """Return an int64 of rank 0: an axis."""
         return self.array(np.array(number, np.int64), "int64")
 
     def number(self, value: float, dtype: str) -> Value:
-        """A constant of rank 0; one that doesn't fit an integer dtype wraps around, an infinity is
-        its limit."""
+        """Return a constant of rank 0. For an integer dtype, a number that doesn't fit wraps
+        around, and an infinity becomes the dtype's limit."""
         fitting = number(value, torch_dtype(dtype))
         return self.array(np.array(fitting), dtype)
 
@@ -149,7 +152,8 @@ class Graph:
         return self.node("Cast", [x], x.shape, dtype, to=dtype)
 
     def map(self, operator: str, *args: Value, dtype: str = "", **attributes: Any) -> Value:
-        """An elementwise operator of broadcast arguments, of whose last one it has the dtype."""
+        """Return an elementwise operator of broadcast arguments. Its dtype is that of the last
+        argument by default."""
         shape = broadcast_shapes(operator, *(arg.shape for arg in args))
         return self.node(operator, args, shape, dtype or args[-1].dtype, **attributes)
 
@@ -170,18 +174,19 @@ class Graph:
         return self.node("Expand", [x, self.integers(*shape)], shape, x.dtype)
 
     def slice(self, x: Value, axis: int, start: int, count: int, step: int = 1) -> Value:
-        """``count`` elements of an axis from ``start`` on; a negative step goes back."""
+        """Return ``count`` elements of an axis, from ``start`` on; a negative step goes
+        backwards."""
         if start == 0 and step == 1 and count == x.shape[axis]:
             return x
         stop = start + (count - 1) * step + (1 if step > 0 else -1)
         if stop < 0:
-            stop = -x.shape[axis] - 1  # before the first: -1 would be the last element
+            stop = -x.shape[axis] - 1  # before the first element; -1 would mean the last
         bounds = [self.integers(k) for k in (start, stop, axis, step)]
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return self.node("Slice", [x, *bounds], shape, x.dtype)
 
     def pad(self, x: Value, before: Sequence[int], after: Sequence[int], fill: float) -> Value:
-        """``fill`` around a tensor."""
+        """Return the tensor with ``fill`` around it."""
         if not any((*before, *after)):
             return x
         shape = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
@@ -196,12 +201,14 @@ class Graph:
         return self.node("Concat", parts, shape, parts[0].dtype, axis=axis)
 
     def gather(self, x: Value, index: Value, axis: int) -> Value:
-        """The axis replaced by those of ``index``, whose values lie in [0, extent)."""
+        """Return the tensor with an axis replaced by the axes of ``index``, whose values lie in [0,
+        extent)."""
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
         return self.node("Gather", [x, index], shape, x.dtype, axis=axis)
 
     def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdim: bool = False) -> Value:
-        """Sum, max, min, prod or mean over axes; over none it is the tensor itself."""
+        """Return the sum, max, min, prod or mean over axes; the tensor itself if there
+        are no axes."""
         if not axes:
             return x
         gone = set(axes)
@@ -212,7 +219,7 @@ class Graph:
         )
         wide = x
         if reducer in ("max", "min") and x.dtype in ("int8", "uint8", "int16", "bool"):
-            wide = self.cast(x, "int32")  # ONNX has no such reduction of all of these
+            wide = self.cast(x, "int32")  # ONNX lacks this reduction for some of these dtypes
         operator = f"Reduce{reducer.capitalize()}"
         inputs = [wide, self.integers(*sorted(gone))]
         return self.cast(
@@ -220,22 +227,23 @@ class Graph:
         )
 
     def matmul(self, a: Value, b: Value) -> Value:
-        """Of matrices in equal batches, or batches that broadcast."""
+        """Return the product of stacks of matrices, whose batch axes are equal or broadcast."""
         batch = broadcast_shapes("MatMul", a.shape[:-2], b.shape[:-2])
         return self.node("MatMul", [a, b], (*batch, a.shape[-2], b.shape[-1]), a.dtype)
 
 
 def wide(dtype: str) -> str:
-    """The dtype in which a value is computed: as torch does, 16-bit floats in float32, rounded
-    after each operator; integers below 32 bits in int32, of which the low bits are kept."""
+    """The dtype in which values of a dtype are computed. As in torch, 16-bit floats are computed in
+    float32 and rounded after each operator. Integers below 32 bits are computed in int32, whose low
+    bits are the result."""
     if dtype in ("float16", "bfloat16"):
         return "float32"
     return "int32" if dtype in ("int8", "uint8", "int16") else dtype
 
 
 def ring(dtype: str) -> str:
-    """The dtype in which sums and products of many are computed: integers in int64, which wraps
-    around as every narrower one does."""
+    """The dtype in which sums and products of many values are computed. For integers it is int64,
+    whose wrap-around agrees with that of narrower dtypes."""
     return wide(dtype) if is_float(dtype) else "int64"
 
 

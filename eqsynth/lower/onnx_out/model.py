@@ -1,4 +1,4 @@
-"""A graph as a ``ModelProto``: the only place that needs the ``onnx`` package."""
+"""A graph as a ``ModelProto``. Only this module needs the ``onnx`` package to build a model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from eqsynth.lower.torch_scalars import as_bytes, torch_dtype
 
 OPSET: Final = 20
 IR_VERSION: Final = 9
-"""The least that opset 20 goes with, which old runtimes read too."""
+"""The least version that allows opset 20; older runtimes can read it, too."""
 
 
 def to_model(
     graph: Graph, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[str, Value]]
 ) -> Any:
-    """The model of a graph: inputs by name, and outputs under names of their own."""
+    """Return the model of a graph: its inputs by name, and its outputs under the given names."""
     from onnx import helper
 
     nodes = [_node(node) for node in graph.nodes]
-    # An output may be an input, a constant, or the same value as another output.
+    # Identity gives each output its name: an output may be an input, a constant, or equal to
+    # another one.
     nodes += [helper.make_node("Identity", [value.name], [name]) for name, value in outputs]
     made = helper.make_graph(
         nodes,
@@ -41,7 +42,7 @@ def to_model(
 
 
 def element_type(dtype: str) -> int:
-    """ONNX's number of a dtype."""
+    """ONNX's number for a dtype."""
     return NUMBERS[torch_dtype(dtype)]
 
 

@@ -1,7 +1,11 @@
 """The table of operators: each operator and view of the IR as operators of ONNX.
 
-A row takes the values of its arguments and the operator's attributes. Computing rows get floats of
-16 bits as float32, and their results are rounded once; views take every dtype as it is.
+    Conv2d(x, w)    ->    Conv
+    G2BMM(a, b)     ->    Pad, Gather, Transpose, MatMul, Reshape
+
+A row of the table is a function of the arguments' values and the operator's attributes. Rows that
+compute get 16-bit floats as float32, and their results are rounded once. Views take every dtype as
+it is.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ Row = Callable[..., Value]
 
 
 def emit(graph: Graph, terms: tuple[Tensor, ...], known: Mapping[Tensor, Value]) -> list[Value]:
-    """The values of terms, over those of the terms that are known.
+    """Return the values of terms, given the values of the terms that are known.
 
     Raises:
-        UnsupportedOperatorError: ONNX can't say a term, or not as the IR means it.
+        UnsupportedOperatorError: ONNX can't express a term, or would compute it differently.
     """
     values = dict(known)
     for term in _unknown(terms, values):
@@ -37,7 +41,7 @@ def emit(graph: Graph, terms: tuple[Tensor, ...], known: Mapping[Tensor, Value])
 
 
 def _unknown(terms: tuple[Tensor, ...], known: Mapping[Tensor, Value]) -> list[Tensor]:
-    """The subterms that have to be computed, arguments before users."""
+    """The subterms that have to be computed, each after its arguments."""
     needed, stack = set[Tensor](), [t for t in terms if t not in known]
     while stack:
         term = stack.pop()
@@ -63,7 +67,7 @@ def _emitted(graph: Graph, term: Tensor, values: Mapping[Tensor, Value]) -> Valu
 
 
 def region_values(graph: Graph, region: Region, args: list[Value]) -> list[Value]:
-    """The values of a region's outputs."""
+    """Return the values of a region's outputs."""
     own: dict[Tensor, Value] = {
         Input(str(n), arg.type): args[n] for n, arg in enumerate(region.args)
     }
@@ -145,7 +149,8 @@ def _conv_transpose2d(
 
 
 def _band(g: Graph, b: Value, width: int, dilation: int) -> Value:
-    """(n, m, k) -> (n, m, 2 * width + 1, k): for each row those of its band, 0 outside."""
+    """(n, m, k) -> (n, m, 2 * width + 1, k): for each row the rows of its band, 0 outside of the
+    tensor."""
     reach = width * dilation
     padded = g.pad(b, (0, reach, 0), (0, reach, 0), 0.0)
     at = np.arange(b.shape[1])[:, None] + dilation * np.arange(2 * width + 1)
@@ -195,17 +200,13 @@ def _softmax(g: Graph, x: Value, axis: int) -> Value:
 
 
 def _pool(operator: str, fill: float, **attributes: Any) -> Row:
-    def row(
-        g: Graph, x: Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints
-    ) -> Value:
+    def row(g: Graph, x: Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Value:
         rows = tuple(map(window, x.shape[2:], kernel, stride, padding, dilation))
         shape = (*x.shape[:2], *rows)
         if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-            # More than torch and ONNX allow: a window may lie in the padding.
+            # More padding than torch and ONNX allow: a window may lie entirely in the padding.
             x, padding = g.pad(x, (0, 0, *padding), (0, 0, *padding), fill), (0, 0)
-        places = _spatial(
-            kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=dilation
-        )
+        places = _spatial(kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=dilation)
         return g.node(operator, [x], shape, x.dtype, **places, **attributes)
 
     return row
@@ -218,7 +219,7 @@ def _layer_norm(g: Graph, x: Value, scale: Value, shift: Value, axes: int, eps: 
         return g.node(
             "LayerNormalization", [x, scale, shift], x.shape, x.dtype, axis=-axes, epsilon=eps
         )
-    # ONNX's operator computes mean and variance in float32, whatever it is given.
+    # ONNX's operator computes mean and variance in float32, whatever the dtype of x.
     over = range(x.rank - axes, x.rank)
     centred = g.map("Sub", x, g.reduce("mean", x, over, True))
     variance = g.reduce("mean", g.map("Mul", centred, centred), over, True)
@@ -228,7 +229,8 @@ def _layer_norm(g: Graph, x: Value, scale: Value, shift: Value, axes: int, eps: 
 
 
 def _upsample(g: Graph, x: Value, size: Ints, align_corners: int) -> Value:
-    # The part outside of [0, extent) that half_pixel asks for is the border's, as torch clamps it.
+    # half_pixel gives coordinates outside of [0, extent); ONNX takes the border there, and torch
+    # clamps the coordinate, which is the same.
     mode = "align_corners" if align_corners else "half_pixel"
     shape = (*x.shape[:2], *size)
     return g.node(

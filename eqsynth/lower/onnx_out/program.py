@@ -21,15 +21,16 @@ from eqsynth.written import written
 if TYPE_CHECKING:
     from eqsynth.lower.program import CompiledProgram
 
-# Above this, weights go to a file of their own: a message of protobuf has at most 2 GiB.
+# If weights take more bytes, they go to a separate file: a protobuf message has at most 2 GiB.
 _LARGE: Final = 1 << 30
 
 
 def write(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
-    """Writes a program to a file that passes ``onnx.checker``, whole or not at all.
+    """Write a program to a file that passes ``onnx.checker``. The file is written as a whole or not
+    at all.
 
     Raises:
-        UnsupportedOperatorError: ONNX can't say a step; ``where`` names its place.
+        UnsupportedOperatorError: ONNX can't express a step; ``where`` names the step's place.
         LoweringError: the program changes buffers.
         EqsynthError: the ``onnx`` package isn't installed.
         FileError: the file can't be written.
@@ -54,8 +55,9 @@ def write(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
 
 
 def program_model(program: CompiledProgram) -> Any:
-    """The program as a ``ModelProto``: inputs under their names, in the order in which a call gives
-    them; outputs ``output0``, ``output1``, …, the tensors of a call's result from left to right.
+    """Return the program as a ``ModelProto``. Its inputs have their own names, in the order of a
+    call's arguments. Its outputs are ``output0``, ``output1``, …, the tensors in the result of a
+    call from left to right.
 
     Raises:
         UnsupportedOperatorError, LoweringError: as :func:`write`.
@@ -102,13 +104,13 @@ def program_model(program: CompiledProgram) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for a tensor in a call's result."""
+    """A placeholder for a tensor in the result of a call."""
 
     name: str
 
 
 def _results(program: CompiledProgram) -> Sequence[str]:
-    """The names of the values that a call returns, as the user gets them."""
+    """The names of the values that a call returns, in the order in which the user gets them."""
     outputs: Any = [_Place(name) for name in program.outputs]
     inputs: Any = [_Place(parameter.input.name) for parameter in program.inputs]
     whole = program.calling.unflatten(outputs, inputs)

@@ -1,9 +1,12 @@
 """Scopes as operators of ONNX.
 
-A read becomes a tensor with an axis for each iterator of the scope, of extent 1 where it doesn't
-matter: by slices, padding and permutation where each axis is indexed by one iterator, else by
-gathering at constant positions. Bodies are elementwise over these; a sum of products of two is a
-product of matrices, of more an ``Einsum``, everything else is reduced after it was computed.
+    L[i<4, j<8] sum[k<3] . x[i, k] * w[k, j]    ->    MatMul(x, w)
+
+A read becomes a tensor with one axis for each iterator of the scope, of extent 1 if the read
+doesn't depend on it. If each axis of the read tensor is indexed by one iterator, slices, padding
+and a permutation do this; otherwise elements are gathered at constant positions. The body is
+computed elementwise from these tensors. A sum of products of two factors becomes a ``MatMul``, of
+more factors an ``Einsum``; any other body is computed first and reduced afterwards.
 """
 
 from __future__ import annotations
@@ -37,19 +40,19 @@ from eqsynth.ir.types import broadcast_shapes, is_float, promote
 from eqsynth.lower.onnx_out import functions
 from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, ring, wide
 
-# Elements of the largest tensor that a scope may make on the way: engines hold them whole.
+# The most elements of an intermediate tensor: engines store intermediate tensors completely.
 LARGEST: Final = 1 << 25
-# Positions of a gather, which are held as constants.
+# The most positions of a gather, which are stored as a constant.
 POSITIONS: Final = 1 << 20
 
 Part = Value | float
 
 
 def emit_scope(graph: Graph, scope: Scope, values: Mapping[Tensor, Value]) -> Value:
-    """The value of a scope, given those of the tensors that it reads.
+    """Return the value of a scope, given the values of the tensors that it reads.
 
     Raises:
-        UnsupportedOperatorError: ONNX can't say it, or only by tensors that are too large.
+        UnsupportedOperatorError: ONNX can't express the scope, or only with too large tensors.
     """
     if 0 in scope.extents:
         refuse("Scope", "an empty iterator", "extents of 1 or more")
@@ -85,8 +88,8 @@ def _refuse(got: str, expected: str) -> NoReturn:
 
 
 def _contracted(graph: Graph, factors: list[Value], extents: Sequence[int], kept: int) -> Value:
-    """The sum over the iterators from ``kept`` on of a product of broadcast tensors, with an axis
-    for each of the others."""
+    """Return the sum, over the iterators from number ``kept`` on, of a product of broadcast
+    tensors. The result has an axis for each of the other iterators."""
     axes = range(len(extents))
     used = {axis for factor in factors for axis in axes if factor.shape[axis] > 1}
     repeats = math.prod(extents[axis] for axis in axes if axis >= kept and axis not in used)
@@ -111,7 +114,7 @@ def _contracted(graph: Graph, factors: list[Value], extents: Sequence[int], kept
 
 
 def _summed(graph: Graph, factor: Value, others: Sequence[Value], kept: int) -> Value:
-    """A factor summed over what it alone depends on."""
+    """Return a factor summed over the iterators that no other factor depends on."""
     alone = [
         axis
         for axis in range(kept, factor.rank)
@@ -121,8 +124,9 @@ def _summed(graph: Graph, factor: Value, others: Sequence[Value], kept: int) -> 
 
 
 def _product_of_two(graph: Graph, a: Value, b: Value, kept: int) -> Value:
-    """As a product of matrices: batches are the kept axes of both, rows and columns those of one,
-    and what is summed over are the others."""
+    """Return the product as a product of matrices. The batch axes are the kept axes of both
+    factors, rows and columns the kept axes of one factor, and the inner axes those that are summed
+    over."""
     axes = range(a.rank)
     both = [axis for axis in axes if a.shape[axis] > 1 and b.shape[axis] > 1]
     batch = [axis for axis in both if axis < kept]
@@ -143,10 +147,8 @@ def _product_of_two(graph: Graph, a: Value, b: Value, kept: int) -> Value:
     return graph.reshape(placed, shape)
 
 
-def _matrix(
-    graph: Graph, x: Value, batch: list[int], rows: list[int], columns: list[int]
-) -> Value:
-    """The axes as ``(*batch, rows, columns)``."""
+def _matrix(graph: Graph, x: Value, batch: list[int], rows: list[int], columns: list[int]) -> Value:
+    """Return a tensor with the axes ``(*batch, rows, columns)``."""
     order = [*batch, *rows, *columns]
     rest = [axis for axis in range(x.rank) if axis not in order]
     moved = graph.transpose(x, [*rest, *order])
@@ -156,7 +158,7 @@ def _matrix(
 
 
 def _einsum(graph: Graph, factors: Sequence[Value], kept: int) -> Value:
-    """A product of three or more."""
+    """Return the sum of a product of three or more factors."""
     letters, operands, terms = "abcdefghijklmnopqrstuvwxyz", [], []
     if factors[0].rank > len(letters):
         _refuse(f"{factors[0].rank} iterators", f"at most {len(letters)}")
@@ -176,15 +178,15 @@ def _einsum(graph: Graph, factors: Sequence[Value], kept: int) -> Value:
 
 
 class _Body(Evaluation[Part]):
-    """Values over the iteration space, in the dtype in which they are computed; numbers, which
-    take the dtype of what they meet, as they are."""
+    """Computes a body over the iteration space, in the dtype in which its values are computed.
+    Numbers stay Python's floats until they meet a tensor, and then take its dtype."""
 
     def __init__(self, graph: Graph, scope: Scope, values: Mapping[Tensor, Value]) -> None:
         super().__init__(scope.body)
         self._graph, self._values, self._rank = graph, values, len(scope.extents)
 
     def array(self, part: Part, dtype: str) -> Value:
-        """In a dtype, with an axis for each iterator."""
+        """Return a value in a dtype, with an axis for each iterator."""
         if isinstance(part, Value):
             return self._graph.cast(part, dtype)
         return self._graph.reshape(self._graph.number(part, dtype), (1,) * self._rank)
@@ -212,19 +214,22 @@ class _Body(Evaluation[Part]):
         if not isinstance(part, Value):
             return float(rounded(np.asarray(part), dtype))
         narrow = self._graph.cast(part, dtype)
-        return narrow if dtype in ("int8", "uint8", "int16") else self._graph.cast(
-            narrow, wide(dtype) if is_float(dtype) else dtype
+        return (
+            narrow
+            if dtype in ("int8", "uint8", "int16")
+            else self._graph.cast(narrow, wide(dtype) if is_float(dtype) else dtype)
         )
 
     def _called(self, fn: str, parts: list[Part], dtype: str | None) -> Part:
-        """A function of ``FUNCTIONS``, or Add or Mul."""
+        """Return a function of ``FUNCTIONS``, or Add or Mul."""
         if not any(isinstance(part, Value) for part in parts):
             return _of_numbers(fn, [part for part in parts if not isinstance(part, Value)])
         result = FUNCTIONS[fn].result if fn in FUNCTIONS else "same"
         if result == "bool":
             joined = _compared_in(parts)
         else:
-            # Of numbers that a bool selects, as where(seen, 0, -inf): rounded by what they meet.
+            # No dtype is known if a bool selects between numbers, as in where(seen, 0, -inf). They
+            # are rounded when they meet a tensor.
             dtype = dtype or "float64"
             joined = wide(dtype) if is_float(dtype) else dtype
         first = 1 if fn == "where" else 0
@@ -251,8 +256,8 @@ def _of_numbers(fn: str, numbers: Sequence[float]) -> float:
 
 
 def _compared_in(parts: Sequence[Part]) -> str:
-    """The dtype that holds what is compared: ``x < 0.5`` of integers is no comparison of integers,
-    nor is ``x < -1`` one of bytes."""
+    """The dtype in which values are compared. ``x < 0.5`` isn't compared in x's integer dtype, nor
+    ``x < -1`` in uint8."""
     dtypes = [part.dtype for part in parts if isinstance(part, Value)]
     joined = dtypes[0]
     for dtype in dtypes[1:]:
@@ -268,7 +273,7 @@ def _compared_in(parts: Sequence[Part]) -> str:
 
 
 def _positions(index: Index) -> tuple[list[It], np.ndarray]:
-    """The iterators of an index by slot, and its values over them."""
+    """Return the iterators of an index by slot, and the values of the index over them."""
     its = sorted(set(index.iterators()))
     if math.prod(it.extent for it in its) > POSITIONS:
         _refuse(f"an index of {math.prod(it.extent for it in its)} values", f"at most {POSITIONS}")
@@ -281,8 +286,8 @@ def _positions(index: Index) -> tuple[list[It], np.ndarray]:
 
 
 def _read(graph: Graph, read: Read, x: Value, rank: int) -> Value:
-    """The tensor over the iterators: an axis each, of extent 1 where the read doesn't depend on
-    it."""
+    """Return the tensor that a read gives, with an axis for each iterator, of extent 1 if the read
+    doesn't depend on it."""
     if x.dtype in ("float16", "bfloat16"):
         x = graph.cast(x, "float32")
     own = [set(index.iterators()) for index in read.index]
@@ -298,7 +303,8 @@ def _read(graph: Graph, read: Read, x: Value, rank: int) -> Value:
 
 
 def _by_axis(graph: Graph, read: Read, x: Value) -> tuple[Value, list[It]]:
-    """Axis by axis, from the last to the first; its axes are those of the iterators."""
+    """Read axis by axis, from the last to the first. The axes of the result are those of the
+    iterators."""
     found: list[It] = []
     shape = list(x.shape)
     for axis in reversed(range(x.rank)):
@@ -323,7 +329,7 @@ def _by_axis(graph: Graph, read: Read, x: Value) -> tuple[Value, list[It]]:
 
 
 def _sliced(graph: Graph, x: Value, axis: int, index: Index, fill: float) -> Value:
-    """An axis at ``start + step * iterator``, padded where that leaves it."""
+    """Return an axis at ``start + step * iterator``, padded if this leaves the axis."""
     low, high = index.range()
     extent = x.shape[axis]
     before, after = [0] * x.rank, [0] * x.rank
@@ -338,8 +344,8 @@ def _sliced(graph: Graph, x: Value, axis: int, index: Index, fill: float) -> Val
 
 
 def _by_number(graph: Graph, read: Read, x: Value) -> tuple[Value, list[It]]:
-    """The tensor's elements in a row, each place at the number of what it reads: an iterator that
-    indexes two axes, as of a diagonal, can't be treated axis by axis."""
+    """Read from the flattened tensor, by the number of the element at each point. This is needed
+    for an iterator that indexes two axes, as in a diagonal, which can't be read axis by axis."""
     its = sorted(set().union(*(index.iterators() for index in read.index)))
     size = math.prod(it.extent for it in its)
     if size > POSITIONS:
