@@ -1,140 +1,56 @@
-"""Greedy DAG extraction: the choices below each state, shared work counted once.
+"""Greedy DAG extraction, part by part (``parts.py``): the plan of the choices that cost least one
+by one.
 
-A state is (e-class, layout), here a number. Each state keeps the set of choices below it, and a
-choice is priced over the union of its arguments' sets. Classes are taken in the order in which
-values are computed, and again when one below them has got cheaper.
+What a part's classes need of the border below is in all sets of choices above it, whatever is
+chosen there. Only where these differ, by the border's states, does it matter:
 
-    best(x) = {x: 1}, best(y) = {x: 1, y: 2}   ->   best(x + y) = {x: 1, y: 2, +: 1}, 4 and not 5
+    {a, b, x: 1}, {a, b, y: 2} below a border's two states   ->   {0: 1}, {1: 2}
 
-Not here: what is tried beyond single choices (``select.py``).
+With that as its border a part is chosen for in the same way wherever it stands, so that equal
+parts at equal borders are chosen for once. Not here: choices within a part (``one_part.py``), what
+is tried beyond single choices (``select.py``).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placeholder
-from eqsynth.extract.kernel import Kernel, Layout, contiguous
-from eqsynth.extract.layout import normalized, view_kernel
-from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.prices import Choice, Prices, Way, Ways
+from eqsynth.extract.kernel import contiguous
+from eqsynth.extract.one_part import Best, OnePart, OutOfTime
+from eqsynth.extract.parts import Part, parts_of
+from eqsynth.extract.plan import Plan, State
+from eqsynth.extract.prices import Choice, Prices, Ways
+from eqsynth.extract.states import Members, States
 from eqsynth.ir.printing import render_alone
-from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
-# Classes that are looked at between two looks at the clock.
+# Classes that are looked at in further parts between two looks at the clock.
 _TURNS = 256
-# A choice replaces another if it is cheaper by more than this part: sums are rounded.
-_LESS = 1 - 1e-9
-
-
-class OutOfTime(Exception):
-    """The deadline came in the middle of a selection."""
-
-
-class _Best(NamedTuple):
-    total_s: float
-    choices: dict[int, Choice]
-
-
-Members = Mapping[ClassRef, Sequence[Tensor]]
-
-
-class Viewing(NamedTuple):
-    """A member that reads one other class, which it may be a view of.
-
-    Attributes:
-        source: the place of that class.
-        views: by its states, what ``Greedy.view`` has said.
-    """
-
-    member: Tensor
-    source: int
-    views: dict[int, tuple[int, Choice] | None]
 
 
 class Greedy:
-    """The states and views of one e-graph, and the choices of least cost for given prices.
+    """Selections from some members of an e-graph, by choices of least cost one by one.
 
     Attributes:
-        states: by their numbers.
-        places: of the states' classes, by the states' numbers.
-        kernels: those of all ways; one that many classes have candidates of is there once.
-        readers: of each class, by its place, the classes that may read it and aren't constant.
+        parts: of the classes, those that others read first.
+        views: of each class.
     """
 
-    def __init__(self, graph: EGraph) -> None:
-        self.graph = graph
-        self.states: list[State] = []
-        self.places: list[int] = []
-        self.kernels: list[Kernel] = []
-        self._kernel_numbers: dict[Kernel, int] = {}
-        self._copies: dict[tuple[int, int], Candidate] = {}
-        self._numbers: dict[State, int] = {}
-        self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
-        # By identity; the members are held, so that no other takes their place.
-        self._viewed: dict[int, tuple[Members, list[list[Viewing]]]] = {}
-        self.order = _in_order(graph)
-        self.rank = {ref: n for n, ref in enumerate(self.order)}
-        self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
-        for n, ref in enumerate(self.order):
-            for arg in dict.fromkeys(a for m in graph.classes[ref] for a in _below(m)):
-                self.users[self.rank[arg]].append(n)
-        self.readers = [
-            sum(not self.order[user].constant for user in users) for users in self.users.values()
-        ]
+    def __init__(self, table: States, ways: Ways, members: Members) -> None:
+        self.table, self.ways, self.views = table, ways, table.viewed(members)
+        self.parts = parts_of(table, ways, self.views)
+        self.part_of = {place: n for n, part in enumerate(self.parts) for place in part.places}
+        # The runs of which the last plans were made, shared and not.
+        self._known: dict[bool, dict[Hashable, OnePart]] = {False: {}, True: {}}
 
-    def number(self, ref: ClassRef, layout: Layout) -> int:
-        state = (ref, layout)
-        found = self._numbers.get(state)
-        if found is None:
-            found = self._numbers[state] = len(self.states)
-            self.states.append(state)
-            self.places.append(self.rank.get(ref, -1))
-        return found
-
-    def ways(self, ref: ClassRef, options: Iterable[Candidate]) -> list[Way]:
-        """The candidates of a class by what they give and need."""
-        found: dict[tuple[int, tuple[int, ...]], list[Candidate]] = {}
-        for option in options:
-            kernel = option.kernel
-            needs = tuple(
-                self.number(arg, normalized(layout, arg.shape))
-                for arg, layout in zip(option.args, kernel.inputs, strict=True)
-                if not arg.constant
-            )
-            state = self.number(ref, normalized(kernel.output, ref.shape))
-            found.setdefault((state, needs), []).append(option)
-        return [
-            Way(state, needs, tuple(own), tuple(self._kernel_number(c.kernel) for c in own))
-            for (state, needs), own in found.items()
-        ]
-
-    def _kernel_number(self, kernel: Kernel) -> int:
-        number = self._kernel_numbers.setdefault(kernel, len(self.kernels))
-        if number == len(self.kernels):
-            self.kernels.append(kernel)
-        return number
-
-    def plan(
-        self,
-        ways: Ways,
-        members: Members,
-        prices: Prices,
-        until: float = math.inf,
-        shared: bool = False,
-    ) -> Plan:
+    def plan(self, prices: Prices, until: float = math.inf, shared: bool = False) -> Plan:
         """The plan of the choices that cost least one by one.
 
         Args:
-            members: where views are looked for.
-            prices: of this table's kernels.
+            prices: of the table's kernels.
             shared: choices are made as if what a class costs were divided among all classes that
                 may read it, so that a product of all steps is chosen where each step takes its
                 slice. The plan's steps cost what they do.
@@ -144,92 +60,103 @@ class Greedy:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        return _Run(self, ways, members, prices, shared).plan(until)
+        chain = _Chain(self, prices, shared, self._known[shared])
+        chain.run(until)
+        self._known[shared] = chain.runs
+        return chain.plan()
 
-    def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
-        """The state that a member of a class gives if it is a view of a state, and its choice."""
-        key = (ref, member, source)
-        if key not in self._views:
-            self._views[key] = self._view(*key)
-        return self._views[key]
 
-    def viewed(self, members: Members) -> list[list[Viewing]]:
-        """Members of each class that read one other class, which it may be a view of."""
-        if id(members) not in self._viewed:
-            self._viewed[id(members)] = members, [self._reads(members, ref) for ref in self.order]
-        return self._viewed[id(members)][1]
+@dataclass(frozen=True)
+class _Border:
+    """What a part finds below it, its states and choices those of the part below as it was run.
 
-    def _reads(self, members: Members, ref: ClassRef) -> list[Viewing]:
-        return [
-            Viewing(member, self.rank[args[0]], {})
-            for member in members.get(ref, ())
-            if len(args := args_of(member)) == 1
-            and isinstance(args[0], ClassRef)
-            and not args[0].constant
-        ]
+    Attributes:
+        common: choices below all states that are made.
+        others: all further ones, and those of the border's states themselves: the part above may
+            copy one of these to another.
+        states: of the part above as it was run, each with marks of the others below it. The
+            border's states have their own numbers there, other states numbers below zero. A mark
+            has no candidate, and ``needs`` is the place among the others. One of a common choice
+            costs nothing.
+    """
 
-    def copy(self, source: int, state: int, prices: Prices) -> Choice:
-        """The choice of making a state from another of its class."""
-        known = prices.copies.get((source, state))
-        if known is not None:
-            return known
-        candidate = self._copies.get((source, state))
-        if candidate is None:
-            (ref, before), (_, after) = self.states[source], self.states[state]
-            candidate = Candidate(ref, copy_kernel(ref.type, before, after), (ref,))
-            self._copies[source, state] = candidate
-        choice = Choice(candidate, (source,), prices.costs(candidate.kernel))
-        prices.copies[source, state] = choice
-        return choice
+    common: Mapping[int, Choice]
+    others: Sequence[tuple[int, Choice]]
+    states: tuple[tuple[int, Best], ...]
 
-    def steps(
-        self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
-    ) -> tuple[PlanStep, ...] | None:
-        """The steps that make the wanted states, arguments first; None if choices form a circle."""
-        order = _ordered(wanted, choice_of)
-        if order is None:
-            return None
-        return tuple(self.step(s, c, c.candidate) for s, c in order if c.candidate is not None)
-
-    def step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
-        return PlanStep(
-            candidate.kernel,
-            candidate.member,
-            tuple(self.states[need] for need in choice.needs),
-            {n: arg for n, arg in enumerate(candidate.args) if arg.constant},
-            self.states[state],
-            choice.cost_s,
+    def key(self) -> tuple[object, ...]:
+        """Equal for borders with which a part's choices are the same."""
+        return tuple(
+            (state, tuple((n, c.needs, c.cost_s) for n, c in best.choices.items()))
+            for state, best in self.states
         )
 
-    def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
-        arg, layout = self.states[source]
-        kernel = view_kernel(placeholder(member, {})[0], layout)
-        if kernel is None:
-            return None
-        choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)
-        return self.number(ref, normalized(kernel.output, member.shape)), choice
+
+def _is_mark(choice: Choice) -> bool:
+    return choice.candidate is None and bool(choice.needs)
 
 
-class _Run:
-    """One selection. A class is its place in ``Greedy.order``."""
+_NOTHING = _Border({}, (), ())
+_Priced = Mapping[int, list[tuple[int, Choice]]]
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A part of the program, and the run of the part that it is like."""
+
+    part: Part
+    run: OnePart
+    border: _Border
+
+
+class _Chain:
+    """One selection: the parts from the first to the last, then the plan from the last back.
+
+    Attributes:
+        runs: by what was run: the part, its prices and its border.
+    """
 
     def __init__(
-        self,
-        table: Greedy,
-        ways: Ways,
-        members: Members,
-        prices: Prices,
-        shared: bool,
+        self, greedy: Greedy, prices: Prices, shared: bool, known: Mapping[Hashable, OnePart]
     ) -> None:
-        self._table, self._prices, self._shared = table, prices, shared
-        self._ways = prices.priced(ways, table.order)
-        if shared:
-            self._ways = [list(map(self._per_reader, own)) for own in self._ways]
-        self._views = table.viewed(members)
-        self._best: dict[int, _Best] = {}
-        # States that are made, by class, and those that are reached in whatever way.
-        self._made: list[list[int]] = [[] for _ in table.order]
-        self._reached: list[dict[int, _Best | None]] = [{} for _ in table.order]
+        self._greedy, self._table, self._prices = greedy, greedy.table, prices
+        self._shared, self._known = shared, known
+        self._priced: dict[int, tuple[_Priced, Hashable]] = {}
+        self._links: list[_Link] = []
+        self.runs: dict[Hashable, OnePart] = {}
+
+    def run(self, until: float) -> None:
+        turns = 0
+        for n, part in enumerate(self._greedy.parts):
+            like = self._greedy.parts[part.like]
+            border = self._border(self._links[-1], part, like) if n else _NOTHING
+            ways, price = self._ways_of(part.like)
+            key = (part.like, price, border.key())
+            run = self.runs.get(key) or self._as_before(key)
+            if run is None:
+                run = OnePart(
+                    self._table, like, ways, self._greedy.views, self._prices, border.states
+                )
+                run.choose(until)
+                turns += run.turns
+                if turns >= _TURNS:
+                    turns = 0
+                    if time.monotonic() >= until:
+                        raise OutOfTime
+            self.runs[key] = run
+            self._links.append(_Link(part, run, border))
+
+    def _ways_of(self, number: int) -> tuple[_Priced, Hashable]:
+        """The cheapest choices of a part's ways, and what tells whether they are the same ones."""
+        if number not in self._priced:
+            table, every = self._table, self._greedy.ways
+            part = self._greedy.parts[number]
+            ways = {p: self._prices.priced(every[table.order[p]]) for p in part.places}
+            price = tuple((c.cost_s, id(c.candidate)) for own in ways.values() for _, c in own)
+            if self._shared:
+                ways = {p: list(map(self._per_reader, own)) for p, own in ways.items()}
+            self._priced[number] = ways, price
+        return self._priced[number]
 
     def _per_reader(self, way: tuple[int, Choice]) -> tuple[int, Choice]:
         """A way with the part of its cost that falls to each class that may read what it gives."""
@@ -239,189 +166,142 @@ class _Run:
             return way
         return state, choice._replace(cost_s=choice.cost_s / readers)
 
-    def plan(self, until: float) -> Plan:
-        table, inputs = self._table, dict[str, State]()
-        for place, ref in enumerate(table.order):
-            for member in table.graph.classes[ref]:
-                if isinstance(member, Input):
-                    inputs[member.name] = (ref, contiguous(len(ref.shape)))
-                    state = table.number(*inputs[member.name])
-                    self._best[state] = _Best(0.0, {state: Choice(None, (), 0.0)})
-                    self._made[place].append(state)
-        # Numbers in order are a heap.
-        work = [n for n, ref in enumerate(table.order) if not ref.constant]
-        queued, turns = set(work), 0
-        while work:
-            turns += 1
-            if turns % _TURNS == 0 and time.monotonic() >= until:
-                raise OutOfTime
-            place = heapq.heappop(work)
-            queued.discard(place)
-            if not self._improve(place):
-                continue
-            for user in table.users[place]:
-                if user not in queued and not table.order[user].constant:
-                    queued.add(user)
-                    heapq.heappush(work, user)
-        return self._result(inputs)
+    def _as_before(self, key: Hashable) -> OnePart | None:
+        """A run of the last selection, if copies, too, cost what they did."""
+        run = self._known.get(key)
+        if run is None or any(
+            self._table.copy(*states, self._prices).cost_s != cost_s
+            for states, cost_s in run.copied_s.items()
+        ):
+            return None
+        run.prices = self._prices
+        return run
 
-    # ---- one class ---------------------------------------------------------
+    def _border(self, below: _Link, part: Part, like: Part) -> _Border:
+        """What a part finds below it, in terms of the part that is run for it."""
+        assert part.border is not None
+        run, place = below.run, below.part.place_in(below.run.part, part.border)
+        sets = {state: run.best[state].choices for state in run.made[place]}
+        if not sets:
+            return _NOTHING
+        common = {
+            state: choice
+            for state, choice in next(iter(sets.values())).items()
+            if all(choices.get(state) is choice for choices in sets.values())
+        }
+        others: list[tuple[int, Choice]] = []
+        named: dict[int, int] = {}
+        marks: dict[tuple[int, int], Choice] = {}
+        states = []
+        for made, choices in sets.items():
+            further: dict[int, Choice] = {}
+            for state, choice in choices.items():
+                own = state >= 0 and self._table.places[state] == place
+                if state in common and not own:
+                    continue
+                if state not in named:
+                    number = self._state_in(below.part, run.part, state) if own else -1 - len(named)
+                    named[state] = self._state_in(like, part, number) if own else number
+                mark = marks.get((state, id(choice)))
+                if mark is None:
+                    cost_s = 0.0 if state in common else choice.cost_s
+                    mark = marks[state, id(choice)] = Choice(None, (len(others),), cost_s)
+                    others.append((state, choice))
+                further[named[state]] = mark
+            total_s = sum(choice.cost_s for choice in further.values())
+            states.append((named[made], Best(total_s, further)))
+        return _Border(common, others, tuple(states))
 
-    def _improve(self, place: int) -> bool:
-        """Tries every way to a class; True if some layout got cheaper."""
-        better = False
-        for state, choice in self._ways[place]:
-            below = self._below(choice)
-            if below is not None:
-                better |= self._offer(place, state, choice, below)
-        for member, source, views in self._views[place]:
-            for known in tuple(self._made[source]):
-                if known not in views:
-                    views[known] = self._table.view(self._table.order[place], member, known)
-                found = views[known]
-                if found is not None:
-                    below = self._below(found[1])
-                    if below is not None:
-                        better |= self._offer(place, found[0], found[1], below)
-        return better
+    def _state_in(self, part: Part, other: Part, state: int) -> int:
+        """A state of one part, given that of a part that is like it."""
+        if part is other:
+            return state
+        table = self._table
+        ref = table.order[other.place_in(part, table.places[state])]
+        return table.number(ref, table.states[state][1])
 
-    def _below(self, choice: Choice) -> list[_Best] | None:
-        """What a choice needs, in the best way; None if some of it isn't reached yet."""
-        found = []
-        for state in choice.needs:
-            best = self._state(state)
-            if best is None:
-                return None
-            found.append(best)
-        return found
+    # ---- the plan ------------------------------------------------------------
 
-    def _offer(self, place: int, state: int, choice: Choice, below: list[_Best]) -> bool:
-        known = self._best.get(state)
-        limit = math.inf
-        if known is not None:
-            limit = known.total_s * _LESS
-            # What is below costs at least as much together as its dearest part.
-            if choice.cost_s + max((best.total_s for best in below), default=0.0) >= limit:
-                return False
-        if any(state in best.choices for best in below):
-            return False
-        total, choices = choice.cost_s, dict[int, Choice]()
-        if len(below) == 1:
-            total, choices = total + below[0].total_s, below[0].choices
-        elif below:
-            largest = max(below, key=lambda best: len(best.choices))
-            total, choices = total + largest.total_s, dict(largest.choices)
-            for best in below:
-                if best is not largest:
-                    for other, needed in best.choices.items():
-                        if other not in choices:
-                            choices[other] = needed
-                            total += needed.cost_s
-        if known is None:
-            self._made[place].append(state)
-        elif total >= limit:
-            return False
-        self._best[state] = _Best(total, {**choices, state: choice})
-        self._reached[place].clear()
-        return True
-
-    def _state(self, state: int) -> _Best | None:
-        """The best way to a state: made so, or copied from another layout of the class."""
-        place = self._table.places[state]
-        reached = self._reached[place]
-        if state not in reached:
-            reached[state] = self._made_or_copied(place, state)
-        return reached[state]
-
-    def _made_or_copied(self, place: int, state: int) -> _Best | None:
-        best = self._best.get(state)
-        for other in self._made[place]:
-            source = self._best[other]
-            if other == state or (best is not None and source.total_s >= best.total_s):
-                continue
-            choice = self._table.copy(other, state, self._prices)
-            total = source.total_s + choice.cost_s
-            if (best is None or total < best.total_s) and state not in source.choices:
-                best = _Best(total, {**source.choices, state: choice})
-        return best
-
-    # ---- the result ----------------------------------------------------------
-
-    def _result(self, inputs: Mapping[str, State]) -> Plan:
-        choices: dict[int, Choice] = {}
+    def plan(self) -> Plan:
+        table, choices = self._table, dict[int, Choice]()
         outputs: list[State] = []
         wanted: list[int] = []
-        for position, root in enumerate(self._table.graph.roots):
+        for position, root in enumerate(table.graph.roots):
             outputs.append((root, contiguous(len(root.shape))))
             if root.constant:
                 continue
-            wanted.append(self._table.number(*outputs[-1]))
-            best = self._state(wanted[-1])
-            if best is None:
+            wanted.append(table.number(*outputs[-1]))
+            found = self._below(wanted[-1])
+            if found is None:
                 raise ExtractionError(
                     what="no backend can run an output of the program",
                     where=f"output {position}",
-                    got="; ".join(map(render_alone, self._table.graph.classes[root])),
+                    got="; ".join(map(render_alone, table.graph.classes[root])),
                     expected="a member that some backend has a kernel for",
                     hint="add a backend, or load fewer rules",
                 )
-            for state, choice in best.choices.items():
-                choices.setdefault(state, choice)
+            choices = {**found, **choices}
         # Sets that were made at different times may need each other's states in a circle. The last
         # choice of each state is cheaper than all that need it, so that these have none.
-        steps = self._table.steps(wanted, choices.__getitem__)
+        steps = table.steps(wanted, choices.__getitem__)
         if steps is None:
-            steps = self._table.steps(wanted, self._last)
+            steps = table.steps(wanted, self._last)
         assert steps is not None
         if self._shared:
             steps = tuple(replace(step, cost_s=self._prices.costs(step.kernel)) for step in steps)
-        return Plan(steps, inputs, tuple(outputs), sum(s.cost_s for s in steps))
+        return Plan(steps, table.inputs(), tuple(outputs), sum(s.cost_s for s in steps))
+
+    def _below(self, state: int) -> dict[int, Choice] | None:
+        """The choices below a state, in all parts; None where it isn't reached."""
+        number, best = self._best(state)
+        if best is None:
+            return None
+        found: dict[int, Choice] = {}
+        chosen: Mapping[int, Choice] = best.choices
+        while True:
+            link = self._links[number]
+            below = dict(link.border.common)
+            for of_run, choice in chosen.items():
+                if _is_mark(choice):
+                    other, further = link.border.others[choice.needs[0]]
+                    below[other] = further
+                else:
+                    found.update([self._own(link, of_run, choice)])
+            if not number:
+                return found
+            number, chosen = number - 1, below
 
     def _last(self, state: int) -> Choice:
-        best = self._state(state)
+        number, best = self._best(state)
         assert best is not None
-        return best.choices[state]
+        link = self._links[number]
+        of_run = self._state_in(link.run.part, link.part, state)
+        return self._own(link, of_run, best.choices[of_run])[1]
 
+    def _best(self, state: int) -> tuple[int, Best | None]:
+        """The number of the part that a state is in, and the best way to it there."""
+        number = self._greedy.part_of[self._table.places[state]]
+        link = self._links[number]
+        return number, link.run.state(self._state_in(link.run.part, link.part, state))
 
-def _ordered(
-    wanted: Sequence[int], choice_of: Callable[[int], Choice]
-) -> list[tuple[int, Choice]] | None:
-    """The states that are needed, with their choices, arguments first; None for a circle."""
-    order: dict[int, Choice] = {}
-    entered: set[int] = set()
-    stack = [(state, False) for state in reversed(wanted)]
-    while stack:
-        state, ready = stack.pop()
-        if state in order:
-            continue
-        choice = choice_of(state)
-        if ready:
-            order[state] = choice
-        elif state in entered:
-            return None
-        else:
-            entered.add(state)
-            stack.append((state, True))
-            stack.extend((arg, False) for arg in reversed(choice.needs) if arg not in order)
-    return list(order.items())
-
-
-def _below(member: Tensor) -> list[ClassRef]:
-    return [arg for arg in args_of(member) if isinstance(arg, ClassRef)]
-
-
-def _in_order(graph: EGraph) -> list[ClassRef]:
-    """The classes that the roots need, arguments before users but where they need each other."""
-    order: list[ClassRef] = []
-    seen: set[ClassRef] = set()
-    stack = [(root, False) for root in reversed(graph.roots)]
-    while stack:
-        ref, ready = stack.pop()
-        if ready:
-            order.append(ref)
-        elif ref not in seen:
-            seen.add(ref)
-            stack.append((ref, True))
-            args = (arg for member in graph.classes[ref] for arg in _below(member))
-            stack.extend((arg, False) for arg in args if arg not in seen)
-    return order
+    def _own(self, link: _Link, of_run: int, choice: Choice) -> tuple[int, Choice]:
+        """A state of a run and its choice, as they are in the part itself."""
+        table, own, run = self._table, link.part, link.run
+        if run.part is own:
+            return of_run, choice
+        state = self._state_in(own, run.part, of_run)
+        if choice.candidate is None:
+            return state, choice
+        needs = [self._state_in(own, run.part, need) for need in choice.needs]
+        place, here = table.places[of_run], table.places[state]
+        for n, (_, way) in enumerate(run.ways.get(place, ())):
+            if way is choice:
+                return self._prices.cheapest(self._greedy.ways[table.order[here]][n])
+        for n, viewing in enumerate(self._greedy.views[place]):
+            viewed = viewing.views.get(choice.needs[0])
+            if viewed is not None and viewed[1] is choice:
+                member = self._greedy.views[here][n].member
+                found = table.view(table.order[here], member, needs[0])
+                assert found is not None
+                return found
+        return state, table.copy(needs[0], state, self._prices)

@@ -69,18 +69,10 @@ class Prices:
         self._known: dict[int, float] = {}
         self._cheapest: dict[tuple[int, ...], int] = {}
         self._choices: dict[Way, tuple[int, Choice]] = {}
-        # By the identity of the ways. The ways are stored, too, so that no other object gets their
-        # identity.
-        self._priced: dict[int, tuple[Ways, list[list[tuple[int, Choice]]]]] = {}
 
-    def priced(self, ways: Ways, order: Sequence[ClassRef]) -> list[list[tuple[int, Choice]]]:
-        """The cheapest candidates of all ways, class by class; none for constant classes. A second
-        call with the same ways returns the same list, which plans that are selected at one time
-        share."""
-        if id(ways) not in self._priced:
-            found = [[] if ref.constant else list(map(self.cheapest, ways[ref])) for ref in order]
-            self._priced[id(ways)] = ways, found
-        return self._priced[id(ways)][1]
+    def priced(self, ways: Sequence[Way]) -> list[tuple[int, Choice]]:
+        """The cheapest candidates of ways."""
+        return list(map(self.cheapest, ways))
 
     def cheapest(self, way: Way) -> tuple[int, Choice]:
         """The state that a way computes, and its cheapest candidate."""

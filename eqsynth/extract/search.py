@@ -19,10 +19,10 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.cost import CostModel
-from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound, within
+from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.prices import Costs, Worth
 from eqsynth.extract.select import Selection, priced

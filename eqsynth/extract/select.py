@@ -22,7 +22,8 @@ from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
-from eqsynth.extract.prices import Choice, Costs, Prices, Ways, Worth
+from eqsynth.extract.prices import Choice, Costs, Prices, Worth
+from eqsynth.extract.states import States
 from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
 # Seconds that stating the choice of all classes at once may take; with less it isn't begun.
@@ -44,9 +45,9 @@ class Selection:
         until: float = math.inf,
     ) -> None:
         self.graph, self.until, self._found = graph, until, found
-        self._greedy = Greedy(graph)
+        self._states = States(graph)
         self._solved: dict[float, Solved] = defaultdict(Solved)  # by the share of the work
-        self._ways = {ref: self._greedy.ways(ref, options) for ref, options in found.items()}
+        self._ways = {ref: self._states.ways(ref, options) for ref, options in found.items()}
 
     def best(
         self,
@@ -66,7 +67,7 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        prices = Prices(self._greedy.kernels, costs, worth)
+        prices = Prices(self._states.kernels, costs, worth)
         plan = self._one_by_one(prices)
         if known is not None:
             known = priced(known, costs)
@@ -91,19 +92,16 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        return self._one_by_one(Prices(self._greedy.kernels, costs, worth))
+        return self._one_by_one(Prices(self._states.kernels, costs, worth))
 
     def _one_by_one(self, prices: Prices) -> Plan:
-        plans = [
-            self._greedy.plan(self._ways, self.graph.classes, prices, self.until, shared)
-            for shared in (False, True)
-        ]
+        plans = [self._greedy.plan(prices, self.until, shared) for shared in (False, True)]
         return min(plans, key=lambda plan: plan.cost_s)
 
     def same_ways(self, plan: Plan, costs: Costs, worth: Worth | None = None) -> Plan:
         """The plan with what is the cheapest kernel of each of its ways now, as another schedule of
         the same member: the same states from the same states."""
-        table = self._greedy
+        table = self._states
         prices, steps = Prices(table.kernels, costs, worth), []
         for step in plan.steps:
             state, needs = table.number(*step.result), tuple(table.number(*a) for a in step.args)
@@ -121,24 +119,29 @@ class Selection:
         Raises:
             ExtractionError: a root has no such member that any backend can run.
         """
-        return self._plain(Prices(self._greedy.kernels, costs), math.inf)
-
-    def _plain(self, prices: Prices, until: float) -> Plan:
-        return self._greedy.plan(self._plain_ways, self.graph.original, prices, until)
+        return self._plain(Prices(self._states.kernels, costs), math.inf)
 
     @cached_property
-    def _plain_ways(self) -> Ways:
+    def _greedy(self) -> Greedy:
+        return Greedy(self._states, self._ways, self.graph.classes)
+
+    def _plain(self, prices: Prices, until: float) -> Plan:
+        return self._plainly.plan(prices, until)
+
+    @cached_property
+    def _plainly(self) -> Greedy:
         original = self.graph.original
-        return {
-            ref: self._greedy.ways(ref, (c for c in options if c.member in original.get(ref, ())))
+        ways = {
+            ref: self._states.ways(ref, (c for c in options if c.member in original.get(ref, ())))
             for ref, options in self._found.items()
         }
+        return Greedy(self._states, ways, original)
 
     def _jointly(self, plan: Plan, prices: Prices, share: float) -> Plan:
         """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
         if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
             return plan
-        table, choices = self._greedy, self._choices(prices)
+        table, choices = self._states, self._choices(prices)
         steps_of = {table.rank[step.result[0]]: step for step in reversed(plan.steps)}
         hint = {
             place: _place(choices[place], *self._as_choice(step))
@@ -166,12 +169,12 @@ class Selection:
     def least_s(self, plan: Plan, costs: Costs, until: float = math.inf) -> float:
         """What no plan of the e-graph costs less than, as far as that is known by the deadline; the
         cost of ``plan`` if it is the best."""
-        prices = Prices(self._greedy.kernels, costs)
+        prices = Prices(self._states.kernels, costs)
         problem = self._problem(self._choices(prices), prices)
         return least_s(problem, plan.cost_s, until, self._solved[1.0])
 
     def _problem(self, choices: Mapping[int, list[tuple[int, Choice]]], prices: Prices) -> Problem:
-        table = self._greedy
+        table = self._states
         roots = [root for root in dict.fromkeys(self.graph.roots) if not root.constant]
         return Problem(
             {
@@ -185,7 +188,7 @@ class Selection:
         )
 
     def _as_choice(self, step: PlanStep) -> tuple[int, Choice]:
-        table, args = self._greedy, args_of(step.member)
+        table, args = self._states, args_of(step.member)
         candidate = Candidate(
             step.member, step.kernel, tuple(a for a in args if isinstance(a, ClassRef))
         )
@@ -195,13 +198,13 @@ class Selection:
     def _choices(self, prices: Prices) -> dict[int, list[tuple[int, Choice]]]:
         """Every state that each class may be computed in, with its choice; views of every state
         that their arguments may have. Of an input first that it is given."""
-        table = self._greedy
+        table = self._states
         found: dict[int, list[tuple[int, Choice]]] = {}
         states: dict[int, set[int]] = {place: set() for place in range(len(table.order))}
         for place, ref in enumerate(table.order):
             if ref.constant:
                 continue
-            own = prices.priced(self._ways, table.order)[place]
+            own = prices.priced(self._ways[ref])
             found[place] = [(s, choice) for s, choice in own if math.isfinite(choice.cost_s)]
             if any(isinstance(member, Input) for member in self.graph.classes[ref]):
                 given = table.number(ref, contiguous(len(ref.shape)))
@@ -233,7 +236,7 @@ class Selection:
         self, place: int, states: Mapping[int, Collection[int]]
     ) -> Iterator[tuple[int, Tensor, int]]:
         """Members of a class that read one other class, with each state of what they read."""
-        table = self._greedy
+        table = self._states
         for member in self.graph.classes[table.order[place]]:
             args = args_of(member)
             if len(args) == 1 and isinstance(args[0], ClassRef) and not args[0].constant:

@@ -14,8 +14,8 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
 from eqsynth.extract.cost import MANY, MIN_RATIOS, SIBLING, CostModel, measurement_key
-from eqsynth.extract.greedy import OutOfTime
 from eqsynth.extract.kernel import Kernel, contiguous
+from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Rows

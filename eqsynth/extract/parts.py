@@ -1,0 +1,174 @@
+"""Parts: classes that are chosen for together, equal ones once.
+
+A large program is a chain of layers between which few values pass. Where a single class passes from
+the classes before a place of the order to those after it, the order is cut:
+
+    h = f(x), y = f(h)   ->   two parts, {.., h} and {.., y}; the second reads h alone
+
+What is chosen in a part depends on the rest of the program through its border only: what the states
+of that class cost, and what the choices below them have in common (``greedy.py`` passes it on). So
+choices by parts are those of the whole. Parts that are equal up to the names of their classes are
+chosen for once, where their borders are equal too.
+
+Every plan that computes a class of a part has to need the border, or none: what lies below the
+border is then no reason to prefer one of the class's ways, and is left out of what they cost.
+
+Not here: blocks (``blocks.py``), which are solved beside the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from eqsynth.extract.candidates import placeholder
+from eqsynth.extract.prices import Ways
+from eqsynth.extract.states import States, Viewing
+from eqsynth.ir.tensor import Input
+
+
+@dataclass(frozen=True)
+class Part:
+    """Classes that are chosen for together.
+
+    Attributes:
+        places: of the classes that aren't constant, arguments first.
+        border: the place of the class through which alone they read what other parts compute.
+        like: the number of the first part that is equal to it up to names, or its own.
+    """
+
+    places: tuple[int, ...]
+    border: int | None
+    like: int
+
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        every = self.places if self.border is None else (self.border, *self.places)
+        return {place: n for n, place in enumerate(every)}
+
+    @cached_property
+    def _every(self) -> tuple[int, ...]:
+        return tuple(self._numbers)
+
+    def place_in(self, other: Part, place: int) -> int:
+        """The place of a class of this part, or of its border, in an equal part."""
+        return place if other is self else other._every[self._numbers[place]]
+
+
+Views = Sequence[Sequence[Viewing]]
+
+
+def parts_of(table: States, ways: Ways, views: Views) -> list[Part]:
+    """The classes that aren't constant, in parts; those that others read first.
+
+    Args:
+        views: the views of each class.
+    """
+    below = _below(table, ways, views)
+    inputs = {p for p in below if any(isinstance(m, Input) for m in _members(table, p))}
+    cut: list[_Piece] = []
+    for piece in _pieces(below):
+        cut.append(piece)
+        while cut[-1][0] is not None and not _is_whole(*cut[-1], below, inputs):
+            _, more = cut.pop()
+            cut[-1][1].extend(more)
+    found: list[Part] = []
+    first: dict[Hashable, int] = {}
+    for number, (border, places) in enumerate(cut):
+        key = _up_to_names(table, ways, views, border, places)
+        found.append(Part(tuple(places), border, first.setdefault(key, number)))
+    return found
+
+
+_Needs = list[set[int]]
+_Piece = tuple[int | None, list[int]]
+
+
+def _below(table: States, ways: Ways, views: Views) -> dict[int, _Needs]:
+    """Of each class that isn't constant, the classes that each of its ways and views reads."""
+    return {
+        place: [{table.places[need] for need in way.needs} for way in ways[ref]]
+        + [{viewing.source} for viewing in views[place]]
+        for place, ref in enumerate(table.order)
+        if not ref.constant
+    }
+
+
+def _members(table: States, place: int) -> Iterable[object]:
+    return table.graph.classes[table.order[place]]
+
+
+def _pieces(below: dict[int, _Needs]) -> list[_Piece]:
+    """The classes, cut where one class alone is read by those after the cut."""
+    last = {place: place for place in below}  # that reads it
+    open_until = -1  # a class up to here is read by one before it
+    for place, needs in below.items():
+        for need in set[int]().union(*needs):
+            last[need] = max(last[need], place)
+    ends: dict[int, list[int]] = {}
+    for place, end in last.items():
+        ends.setdefault(end, []).append(place)
+    found: list[_Piece] = [(None, [])]
+    live: set[int] = set()
+    for place, needs in below.items():
+        if len(live) == 1 and place > open_until and found[-1][1]:
+            found.append((min(live), []))
+        found[-1][1].append(place)
+        live.add(place)
+        live.difference_update(ends.get(place, ()))
+        open_until = max(open_until, *(need for needed in needs for need in needed), -1)
+    return found
+
+
+def _is_whole(
+    border: int | None, places: Sequence[int], below: dict[int, _Needs], inputs: set[int]
+) -> bool:
+    """Whether each class of a part needs the border in all of its ways, or in none."""
+    users: dict[int | None, list[int]] = {}
+    for place in places:
+        for need in set[int]().union(*below[place]):
+            users.setdefault(need, []).append(place)
+    above, work = {border}, [border]
+    while work:
+        for user in users.get(work.pop(), ()):
+            if user not in above:
+                above.add(user)
+                work.append(user)
+    above.discard(border)
+    return not above & inputs and all(
+        needs & above or border in needs
+        for place in above
+        if place is not None
+        for needs in below[place]
+    )
+
+
+def _up_to_names(
+    table: States,
+    ways: Ways,
+    views: Views,
+    border: int | None,
+    places: Sequence[int],
+) -> Hashable:
+    """What is chosen from in a part, with classes by their numbers in it: equal for equal parts."""
+    number: dict[int | None, int] = {place: n for n, place in enumerate(places)}
+    number[border] = -1
+    states, at = table.states, table.places
+
+    def of(place: int) -> Hashable:
+        ref = table.order[place]
+        given = any(isinstance(member, Input) for member in _members(table, place))
+        made = tuple(
+            (
+                states[way.state][1],
+                tuple((number[at[need]], states[need][1]) for need in way.needs),
+                way.kernels,
+            )
+            for way in ways[ref]
+        )
+        viewed = tuple((placeholder(v.member, {})[0], number[v.source]) for v in views[place])
+        return ref.type, given, table.readers[place], made, viewed
+
+    below = None if border is None else (table.order[border].type, table.readers[border])
+    return below, tuple(map(of, places))

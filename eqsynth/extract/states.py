@@ -1,0 +1,211 @@
+"""States and what makes them: one table for all selections from an e-graph.
+
+A state is (e-class, layout), here a number, and a class is its place in ``States.order``. What
+makes a state is a way (a kernel of a member), a view of another state, or a copy.
+
+Not here: what is chosen (``greedy.py``, ``select.py``), what it costs (``prices.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placeholder
+from eqsynth.extract.kernel import Kernel, Layout, contiguous
+from eqsynth.extract.layout import normalized, view_kernel
+from eqsynth.extract.plan import PlanStep, State
+from eqsynth.extract.prices import Choice, Prices, Way
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
+
+Members = Mapping[ClassRef, Sequence[Tensor]]
+
+
+class Viewing(NamedTuple):
+    """A member that reads one other class, which it may be a view of.
+
+    Attributes:
+        source: the place of that class.
+        views: by its states, what ``States.view`` has said.
+    """
+
+    member: Tensor
+    source: int
+    views: dict[int, tuple[int, Choice] | None]
+
+
+class States:
+    """The states, ways and views of one e-graph.
+
+    Attributes:
+        states: by their numbers.
+        places: of the states' classes, by the states' numbers.
+        kernels: those of all ways; one that many classes have candidates of is there once.
+        readers: of each class, by its place, the classes that may read it and aren't constant.
+    """
+
+    def __init__(self, graph: EGraph) -> None:
+        self.graph = graph
+        self.states: list[State] = []
+        self.places: list[int] = []
+        self.kernels: list[Kernel] = []
+        self._kernel_numbers: dict[Kernel, int] = {}
+        self._copies: dict[tuple[int, int], Candidate] = {}
+        self._numbers: dict[State, int] = {}
+        self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
+        self.order = _in_order(graph)
+        self.rank = {ref: n for n, ref in enumerate(self.order)}
+        self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
+        for n, ref in enumerate(self.order):
+            for arg in dict.fromkeys(a for m in graph.classes[ref] for a in _below(m)):
+                self.users[self.rank[arg]].append(n)
+        self.readers = [
+            sum(not self.order[user].constant for user in users) for users in self.users.values()
+        ]
+
+    def number(self, ref: ClassRef, layout: Layout) -> int:
+        state = (ref, layout)
+        found = self._numbers.get(state)
+        if found is None:
+            found = self._numbers[state] = len(self.states)
+            self.states.append(state)
+            self.places.append(self.rank.get(ref, -1))
+        return found
+
+    def ways(self, ref: ClassRef, options: Iterable[Candidate]) -> list[Way]:
+        """The candidates of a class by what they give and need."""
+        found: dict[tuple[int, tuple[int, ...]], list[Candidate]] = {}
+        for option in options:
+            kernel = option.kernel
+            needs = tuple(
+                self.number(arg, normalized(layout, arg.shape))
+                for arg, layout in zip(option.args, kernel.inputs, strict=True)
+                if not arg.constant
+            )
+            state = self.number(ref, normalized(kernel.output, ref.shape))
+            found.setdefault((state, needs), []).append(option)
+        return [
+            Way(state, needs, tuple(own), tuple(self._kernel_number(c.kernel) for c in own))
+            for (state, needs), own in found.items()
+        ]
+
+    def _kernel_number(self, kernel: Kernel) -> int:
+        number = self._kernel_numbers.setdefault(kernel, len(self.kernels))
+        if number == len(self.kernels):
+            self.kernels.append(kernel)
+        return number
+
+    def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+        """The state that a member of a class gives if it is a view of a state, and its choice."""
+        key = (ref, member, source)
+        if key not in self._views:
+            self._views[key] = self._view(*key)
+        return self._views[key]
+
+    def viewed(self, members: Members) -> list[list[Viewing]]:
+        """Members of each class that read one other class, which it may be a view of."""
+        return [self._reads(members, ref) for ref in self.order]
+
+    def _reads(self, members: Members, ref: ClassRef) -> list[Viewing]:
+        return [
+            Viewing(member, self.rank[args[0]], {})
+            for member in members.get(ref, ())
+            if len(args := args_of(member)) == 1
+            and isinstance(args[0], ClassRef)
+            and not args[0].constant
+        ]
+
+    def copy(self, source: int, state: int, prices: Prices) -> Choice:
+        """The choice of making a state from another of its class."""
+        known = prices.copies.get((source, state))
+        if known is not None:
+            return known
+        candidate = self._copies.get((source, state))
+        if candidate is None:
+            (ref, before), (_, after) = self.states[source], self.states[state]
+            candidate = Candidate(ref, copy_kernel(ref.type, before, after), (ref,))
+            self._copies[source, state] = candidate
+        choice = Choice(candidate, (source,), prices.costs(candidate.kernel))
+        prices.copies[source, state] = choice
+        return choice
+
+    def inputs(self) -> dict[str, State]:
+        """The states in which the program's inputs are given, by name."""
+        return {
+            member.name: (ref, contiguous(len(ref.shape)))
+            for ref in self.order
+            for member in self.graph.classes[ref]
+            if isinstance(member, Input)
+        }
+
+    def steps(
+        self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
+    ) -> tuple[PlanStep, ...] | None:
+        """The steps that make the wanted states, arguments first; None if choices form a circle."""
+        order = _ordered(wanted, choice_of)
+        if order is None:
+            return None
+        return tuple(self.step(s, c, c.candidate) for s, c in order if c.candidate is not None)
+
+    def step(self, state: int, choice: Choice, candidate: Candidate) -> PlanStep:
+        return PlanStep(
+            candidate.kernel,
+            candidate.member,
+            tuple(self.states[need] for need in choice.needs),
+            {n: arg for n, arg in enumerate(candidate.args) if arg.constant},
+            self.states[state],
+            choice.cost_s,
+        )
+
+    def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+        arg, layout = self.states[source]
+        kernel = view_kernel(placeholder(member, {})[0], layout)
+        if kernel is None:
+            return None
+        choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)
+        return self.number(ref, normalized(kernel.output, member.shape)), choice
+
+
+def _ordered(
+    wanted: Sequence[int], choice_of: Callable[[int], Choice]
+) -> list[tuple[int, Choice]] | None:
+    """The states that are needed, with their choices, arguments first; None for a circle."""
+    order: dict[int, Choice] = {}
+    entered: set[int] = set()
+    stack = [(state, False) for state in reversed(wanted)]
+    while stack:
+        state, ready = stack.pop()
+        if state in order:
+            continue
+        choice = choice_of(state)
+        if ready:
+            order[state] = choice
+        elif state in entered:
+            return None
+        else:
+            entered.add(state)
+            stack.append((state, True))
+            stack.extend((arg, False) for arg in reversed(choice.needs) if arg not in order)
+    return list(order.items())
+
+
+def _below(member: Tensor) -> list[ClassRef]:
+    return [arg for arg in args_of(member) if isinstance(arg, ClassRef)]
+
+
+def _in_order(graph: EGraph) -> list[ClassRef]:
+    """The classes that the roots need, arguments before users but where they need each other."""
+    order: list[ClassRef] = []
+    seen: set[ClassRef] = set()
+    stack = [(root, False) for root in reversed(graph.roots)]
+    while stack:
+        ref, ready = stack.pop()
+        if ready:
+            order.append(ref)
+        elif ref not in seen:
+            seen.add(ref)
+            stack.append((ref, True))
+            args = (arg for member in graph.classes[ref] for arg in _below(member))
+            stack.extend((arg, False) for arg in args if arg not in seen)
+    return order
