@@ -3,8 +3,8 @@
     program = eqsynth.optimize(model.eval(), (x,))
     y = program(x)
 
-The names below are the public face. Heavy libraries are imported when a name that needs them is
-used, so that ``import eqsynth`` stays cheap for tools and worker processes.
+The names below are the public interface. Most of them are imported at their first use, since they
+need heavy libraries: ``import eqsynth`` itself stays cheap for tools and worker processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from eqsynth.garbage import collecting_seldom
 
 __version__ = "0.1.0"
 
-# What happens is logged under this name; nothing is printed unless a user asks for it.
+# Everything is logged under this name. The handler keeps Python from printing warnings of users who
+# haven't set up logging.
 logging.getLogger("eqsynth").addHandler(logging.NullHandler())
 
 _LAZY = {

@@ -31,7 +31,7 @@ from eqsynth.extract.route import Route
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.pipeline import optimize
 
-_JOIN_S: Final = 30.0  # for a race or a compilation that was begun before the exit
+_JOIN_S: Final = 30.0  # time for a race or a compilation to end that was begun before the exit
 
 
 class ClosingError(Exception):
@@ -110,6 +110,7 @@ class _Jobs:
                 self._thread.start()
 
     def _run(self) -> None:
+        """Run jobs until the queue is empty. This is the function of the thread."""
         while True:
             with self._lock:
                 if not self._waiting:

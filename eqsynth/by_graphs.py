@@ -140,7 +140,7 @@ def _optimized(found: CompiledProgram, given: Mapping[str, Any], began: float) -
         if given["strict"]:
             raise
         why = str(error)
-    except Exception as error:  # whatever torch, a compiler, or the search raises
+    except Exception as error:  # any error of torch, of a compiler, or of the search
         why = f"{type(error).__name__}: {error}"
     finally:
         capture.closed = True

@@ -133,7 +133,7 @@ class Stage:
             place = program.place
             opaque = ported(self.captured.opaque, place)
             found = faulty_step(program, place.to(error.inputs), opaque)
-        except Exception as wrong:  # the program failed altogether: so does the step
+        except Exception as wrong:  # the program raises an error, and so does one of its steps
             error.got += f" ({type(wrong).__name__} in a step)"
         if found is not None:
             step, wrong_element = found

@@ -196,6 +196,7 @@ class _Inductor:
         return self.compiled
 
     def _compile(self) -> Compiled:
+        """Compile the graph by Inductor; return the graph itself if Inductor fails."""
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
 
@@ -406,6 +407,7 @@ class Program:
         self._seen = [(n, w, version_of(w), w.data_ptr()) for n, w in held.items()]
 
     def _changed(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether a weight was replaced, moved or written to since the last call."""
         for n, weight, version, pointer in self._seen:
             now = inputs[n]
             if now is not weight or version_of(now) != version or now.data_ptr() != pointer:

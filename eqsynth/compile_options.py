@@ -79,6 +79,8 @@ class Asked:
 
 
 def _check_values(values: Mapping[str, Any]) -> None:
+    """Check the values of options in the way that ``optimize`` does, before a graph is there to
+    optimize."""
     rules, asked = values["rules"], values["engines"]
     for name, value in (("rules", rules), ("engines", asked)):
         listed = value if isinstance(value, list | tuple) else () if value is None else (value,)
@@ -106,6 +108,7 @@ def _check_mode(mode: str | None) -> None:
 
 
 def _one_of(kind: str, names: Any, allowed: list[str], hint: str) -> None:
+    """Raise an error for the first of ``names`` that isn't among the allowed ones."""
     for name in names:
         if name not in allowed:
             raise EqsynthError(

@@ -90,6 +90,8 @@ def _samples(terms: Sequence[Tensor]) -> Iterator[dict[str, Array]]:
 def _difference(
     lefts: Sequence[Tensor], rights: Sequence[Tensor], env: Mapping[str, Any]
 ) -> Counterexample | None:
+    """The element at which the programs differ most on this data; None if all elements are nearly
+    equal."""
     with np.errstate(all="ignore"):
         values = evaluate_all([*lefts, *rights], env)
     for output, (left, right) in enumerate(zip(lefts, rights, strict=True)):

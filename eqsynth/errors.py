@@ -113,9 +113,9 @@ class SeveralGraphsError(CaptureError):
 
 
 class SaturationError(EqsynthError):
-    """The e-graph engine failed: a worker died, the engine panicked, or a class got two values
-    of an analysis, which means that a rule is unsound. `rules` names the suspects.
-    """
+    """The e-graph engine failed: a worker died, the engine raised an error, or a class got two
+    values of an analysis (two shapes), which means that a rule is unsound. `rules` names the rules
+    that may be unsound."""
 
     def __init__(
         self,

@@ -1,5 +1,10 @@
 """The rules that a search uses: eqsynth's own and the user's, as far as the setting of ``numerics``
-allows their effect on rounding."""
+allows their effect on rounding.
+
+    numerics="real"    ->    rules of the classes "bitwise" and "real"
+
+Not here: what the classes promise (``rules/README.md``), loading rules (``eqsynth/rules``).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The original program. The compiled program is timed and checked against it, and it is used if
 nothing faster is found.
 
-The original of a module is the module itself; the original of an expression is a program that runs
-each of its operators through torch.
+    module ->  the module itself
+    expression a @ b + c  ->  a program that runs torch.matmul and torch.add one after another
+
+Not here: the check (``checking.py``), the race (``race.py``).
 """
 
 from __future__ import annotations

@@ -128,6 +128,7 @@ def _captured(
     example_inputs: Sequence[Any],
     example_kwargs: Mapping[str, Any],
 ) -> Captured:
+    """Capture the program on the host, wherever its tensors are."""
     if isinstance(program, torch.nn.Module):
         args, kwargs = moved((tuple(example_inputs), dict(example_kwargs)), HOST)
         return capture(program, args, kwargs)

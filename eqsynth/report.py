@@ -155,8 +155,9 @@ class Report:
         operator_times: seconds of the original's operators and of the program's steps, measured
             while the whole program runs. Measured if time is the objective and a faster program was
             found.
-        stages_s: seconds of each stage. ``capture`` comes before the time limit begins. ``measure``
-            is the time that extraction has waited for measurements of kernels.
+        stages_s: seconds of each stage. ``capture`` counts against the time limit, but for at most
+            half of it. ``measure`` is the time that extraction has waited for measurements of
+            kernels.
         tuned: the results of tuning, by kernel, with the points around the best one.
         reason: why the original was kept; empty if it wasn't.
         several_graphs: the module can't be captured as one graph, but perhaps as several; if these
@@ -385,6 +386,8 @@ class Report:
         self.error_rel, self.digits_lost = 0.0, {}
 
     def _search_rows(self) -> list[tuple[str, str]]:
+        """The rows about the e-graph, the kernels and the rules. The user's rules come before
+        eqsynth's."""
         mine = set(self.own_rules)
         fired = sorted(self.rules_fired.items(), key=lambda item: (item[0] not in mine, -item[1]))
         kernels = f"{self.kernels_considered} considered, {self.kernels_timed} timed"

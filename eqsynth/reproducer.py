@@ -97,6 +97,7 @@ def write(
 
 
 def _written(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], text: str) -> Path:
+    """Write the script and its tensors to the cache directory."""
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     left = _MOST_BYTES
     tensors: dict[str, Any] = {"weights": {}, "inputs": []}
@@ -121,6 +122,11 @@ class _UntoldError(Exception):
 
 
 def _script(module: torch.fx.GraphModule, options: Mapping[str, Any], error: BaseException) -> str:
+    """The text of the script.
+
+    Raises:
+        _UntoldError: the graph can't be written as text.
+    """
     imports: dict[str, str] = {}
     classes = _classes("Graph", module, imports)
     told = f"{type(error).__name__}: {error}".replace("\\", "/").replace('"""', "'''")

@@ -103,7 +103,7 @@ class Run:
                 own, found, self.report.tuned = tuned_plans(
                     own, found, self.original.target, far, self.settings.tune, self.bar.told
                 )
-            self.begin += self.report.stages_s["tune"]  # it comes on top of the limit
+            self.begin += self.report.stages_s["tune"]  # tuning is on top of the limit
         settle, used = searched.settle, found
         try:
             compiled = self._built(graph, found)
@@ -156,6 +156,7 @@ class Run:
         return min(quarter_s, race_s + check_s)
 
     def _searched(self, measurer: Measurer) -> Searched:
+        """Search, or follow the route of a plan for other sizes if that is possible."""
         search = Search(
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
             measurer, self._end - self._closing_s(), self._in_place, self._needs,

@@ -130,6 +130,8 @@ class Search:
         return self._saturated(self.rules, prepare)
 
     def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], None]) -> EGraph:
+        """Saturate the program's segments within half of the time that is left, and record the
+        figures."""
         # Saturation gets half of the time at most; extraction needs the rest for measuring.
         now = time.monotonic()
         end = now + max(0.0, self.end - now) / 2
@@ -217,6 +219,7 @@ class Search:
         return Searched(graph, own, found, route, settle)
 
     def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:
+        """Record the figures of the extraction in the report, and log the plan."""
         report = self.report
         report.remembered_plan = remembered
         report.rounds, report.kernels_timed = found.rounds, found.timed

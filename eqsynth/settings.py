@@ -1,4 +1,10 @@
-"""The arguments of ``optimize`` that control the search, checked."""
+"""The arguments of ``optimize`` that control the search, checked.
+
+    Settings(..., time_limit_s=0)    ->    EqsynthError: time_limit_s isn't a positive number
+
+Not here: the arguments of ``torch.compile`` (``compile_options.py``), their meaning
+(``pipeline.py``).
+"""
 
 from __future__ import annotations
 

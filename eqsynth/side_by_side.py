@@ -124,6 +124,7 @@ class _Run:
                 return None
 
     def prepare(self, engine: Engine, build: Build) -> None:
+        """Let an engine prepare the model in a new process."""
         self._bar.stage(f"{self._title}: {engine.name} prepares")
         worker = self._stack.enter_context(Worker(threads=self._threads))
         self._workers[engine.name] = worker
@@ -137,6 +138,7 @@ class _Run:
             self.facts = answer.facts
 
     def time(self, rounds: int) -> None:
+        """Let the engines take turns."""
         self._bar.stage(f"{self._title}: turns")
         self._bar.total(rounds)
         names = tuple(self._workers)

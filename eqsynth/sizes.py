@@ -57,6 +57,7 @@ class BySize:
         return tuple(v.shape if isinstance(v, torch.Tensor) else int(v) for v in values)
 
     def _looked_for(self, sizes: Sizes, inputs: Sequence[Any]) -> Compiled:
+        """Count a call with these sizes, and search for a program at the second one."""
         if len(self.programs) >= self.limit or not self._lock.acquire(blocking=False):
             return self.other  # another thread is searching
         try:

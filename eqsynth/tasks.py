@@ -163,6 +163,7 @@ def _in_a_worker(
     memory_limit: int | None,
     timeout_s: float | None,
 ) -> Any:
+    """Run a task in a worker of this machine."""
     with borrowed(memory_limit=memory_limit, threads=1) as worker:
         return worker.run(task, *args, timeout_s=timeout_s)
 

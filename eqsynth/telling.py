@@ -29,6 +29,7 @@ log = logging.getLogger("eqsynth.optimize")
 
 
 def captured(found: Captured, report: Report) -> None:
+    """Log the captured program: its operators, inputs, weights and FLOPs."""
     if not log.isEnabledFor(logging.INFO):
         return
     program = found.program
@@ -44,6 +45,7 @@ def captured(found: Captured, report: Report) -> None:
 
 
 def found(graph: EGraph, report: Report) -> None:
+    """Log the e-graph and the rules that fired."""
     log.info(
         "found %d e-nodes in %d e-classes of %d segments (%d distinct, %d remembered); stopped: %s",
         graph.enodes, graph.eclasses, report.segments, report.distinct_segments,
@@ -56,6 +58,7 @@ def found(graph: EGraph, report: Report) -> None:
 
 
 def chosen(extraction: Extraction, report: Report) -> None:
+    """Log the plan and its steps."""
     log.info(
         "chose %d steps of %d kernels in %d rounds, %d timed%s: %.3f ms expected",
         len(extraction.plan.steps), extraction.considered, extraction.rounds, extraction.timed,

@@ -156,6 +156,8 @@ def _told(
     operators: Mapping[ClassRef, Op] | None,
     before: Mapping[ClassRef, float],
 ) -> StepTime:
+    """The row of the report for a step. The time of the replaced operators is missing if one of
+    them wasn't timed."""
     known = operators is not None and all(ref in before for ref in operators)
     return StepTime(
         what=_name(step.member),

@@ -139,6 +139,8 @@ def _least_s(
     until: float,
     known: dict[Hashable, float],
 ) -> float:
+    """Return a lower bound of the cost of the ``needed`` classes of one block, from ``known`` if an
+    equal block was solved before."""
     class_of = problem.class_of
     read = {need for ways in own.values() for way in ways for need in way.needs}
     given: dict[int, list[Way]] = {}

@@ -143,7 +143,8 @@ class CostModel:
         self._measured: dict[Kernel, float | None] = {}
         self.overdue: set[Kernel] = set()
         self._facts: dict[Kernel, _Facts] = {}
-        # By family.
+        # Estimates and ratios by family, so that those of a family can be dropped when one of its
+        # kernels was measured; then the least measured time of each group of siblings.
         self._estimates: dict[str, dict[Kernel, float]] = {}
         self._ratios: dict[str, list[Ratio]] = {}
         self._siblings: dict[_Siblings, float] = {}

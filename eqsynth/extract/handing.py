@@ -98,6 +98,7 @@ def _number(graph: EGraph, ref: ClassRef) -> Tensor | None:
 
 
 def _step(region: Region, kernel: Kernel, roots: Sequence[ClassRef]) -> PlanStep:
+    """Return the step that runs a region by a kernel. All arguments and results are contiguous."""
     args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
     results = [(root, contiguous(len(root.shape))) for root in roots]
     return PlanStep(

@@ -109,6 +109,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def _cpu_told() -> dict[str, str]:
+    """The fields of the first CPU in ``/proc/cpuinfo``; empty if there is no such file."""
     found: dict[str, str] = {}
     with suppress(OSError):
         first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
@@ -207,6 +208,7 @@ class Probe:
         return 12 * elements / max(spent_s - call_s, 0.1 * spent_s)
 
     def _triad_s(self, elements: int) -> float:
+        """Seconds of ``c = a + 2 * b`` on float32 tensors."""
         import torch
 
         a, b, c = (torch.ones(elements, device=self.device) for _ in range(3))
@@ -242,6 +244,7 @@ def _measure_levels(threads: int) -> tuple[MemoryLevel, ...]:
 
 
 def _measure_flops() -> tuple[tuple[str, float], ...]:
+    """The peak FLOPs per second by dtype."""
     import torch
 
     dtypes = {

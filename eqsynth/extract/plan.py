@@ -1,4 +1,9 @@
-"""A plan: which kernels run, in which order, on which values. Extraction hands it to lowering."""
+"""A plan: which kernels run, in which order, on which values. Extraction hands it to lowering.
+
+    onednn.linear(x, W) -> c1  |  tvm rows(c1) -> c2  |  output c2
+
+Not here: choosing a plan (``search.py``), running one (``lower/``).
+"""
 
 from __future__ import annotations
 

@@ -48,6 +48,8 @@ class Worth:
 
 
 class Choice(NamedTuple):
+    """A candidate, the states that it reads, and its cost."""
+
     candidate: Candidate | None
     needs: tuple[int, ...]
     cost_s: float
@@ -93,6 +95,8 @@ class Prices:
         return known
 
     def _place(self, kernels: tuple[int, ...]) -> int:
+        """The position of the candidate that stands for all: the cheapest, or a measured one that
+        costs little more (see :class:`Worth`)."""
         priced = [(self._cost_s(kernel), n) for n, kernel in enumerate(kernels)]
         least_s, place = min(priced)
         worth = self._worth

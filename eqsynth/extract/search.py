@@ -176,6 +176,7 @@ def _extract(
     run: Run | None,
     bound: Bound | None,
 ) -> Extraction:
+    """See :func:`extract`, which explains the errors of this function to the user."""
     end = time.monotonic() + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}

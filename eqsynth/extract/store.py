@@ -95,6 +95,7 @@ class Store:
             self._connection = None
 
     def _leave_to_parent(self) -> None:
+        """In a forked child, give up the connection that belongs to the parent."""
         if self._owner != os.getpid():
             if self._connection is not None and not self.in_memory:
                 _OF_THE_PARENT.append(self._connection)
@@ -102,6 +103,8 @@ class Store:
             self._owner = os.getpid()
 
     def _retry_while_busy(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` in a transaction; try again for up to `BUSY_S` seconds while the file is
+        locked."""
         # SQLite's own timeout doesn't cover everything: switching to WAL fails at once if another
         # process is switching, too.
         give_up = time.monotonic() + BUSY_S
@@ -117,6 +120,7 @@ class Store:
                 time.sleep(random.uniform(0.005, 0.05))
 
     def _open(self) -> sqlite3.Connection:
+        """Return the connection, and open it first if necessary."""
         self._leave_to_parent()
         if self._connection is None:
             if not self.in_memory:
@@ -165,6 +169,8 @@ class Store:
         return True
 
     def _fall_back_to_memory(self, error: Exception) -> None:
+        """Go on with a database in memory, which begins with a copy of the rows that
+        can be read."""
         self.close()
         self.in_memory = True
         self._warn(

@@ -1,4 +1,5 @@
-"""The neighbours of a point, and how much slower they are."""
+"""The neighbours of a point in a space, and how much slower they are. Reports show them, so that a
+user sees whether a small change of the schedule matters."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Search(Generic[Made]):
         return time.monotonic() - self._begin
 
     def fresh(self, point: Point) -> bool:
-        """Whether a point means something that wasn't tried."""
+        """Whether a point has a meaning, and one that wasn't tried."""
         made = self.space.made(point)
         return not isinstance(made, Refused) and made not in self.scores
 
@@ -184,6 +184,7 @@ class Search(Generic[Made]):
         return [0.0 if isinstance(m, Refused) else self.scores[m] for m in made]
 
     def _tried(self, made: Sequence[Made]) -> None:
+        """Measure things, and record their times and scores."""
         begin = time.monotonic()
         times = self.measure(made)
         self.measuring_s += time.monotonic() - begin

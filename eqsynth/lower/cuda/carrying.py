@@ -97,6 +97,12 @@ def _number(arch: str) -> int:
 
 
 def _module(code: Code) -> driver.Module:
+    """Load the kernels of a file on this machine's GPU: a fitting cubin, or the source text
+    compiled here.
+
+    Raises:
+        LoweringError: there is no fitting cubin, and the user hasn't asked to compile.
+    """
     members, here = unpacked(code.library), backend.architecture()
     if code.recompile:
         return driver.Module(nvrtc.compile_cubin(members[_TEXT].decode(), here))

@@ -70,6 +70,7 @@ def resources(cubin: bytes) -> dict[str, Resources]:
 
 
 def _sections(cubin: bytes) -> Iterator[_Section]:
+    """The sections of an ELF file, with their names."""
     if cubin[:5] != b"\x7fELF\x02" or struct.unpack_from("<H", cubin, 18) != (_CUDA_MACHINE,):
         raise ValueError("no cubin: another kind of file")
     (start,) = struct.unpack_from("<Q", cubin, 40)

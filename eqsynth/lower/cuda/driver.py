@@ -68,6 +68,7 @@ class Module:
         _check(found, found.cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
     def function(self, symbol: str) -> ctypes.c_void_p:
+        """The handle of a kernel."""
         function = ctypes.c_void_p()
         status = self._library.cuModuleGetFunction(
             ctypes.byref(function), self._module, symbol.encode()
@@ -122,6 +123,7 @@ def _bind(library: Any) -> None:
 
 
 def _check(library: Any, status: int, where: str) -> None:
+    """Raise an error if a function of the driver has returned one."""
     if status:
         message = ctypes.c_char_p()
         library.cuGetErrorString(status, ctypes.byref(message))

@@ -72,6 +72,8 @@ class _Threads(Emitter):
         self.thread = self._thread.astype(self.index_dtype)
 
     def function(self, schedule: Schedule) -> tuple[Any, Launch]:
+        """Return the whole function: parameters, the thread and block indices, and the schedule's
+        statements."""
         launch, statements = self._statements(schedule)
         body = sequence(statements)
         bound = (
@@ -121,6 +123,7 @@ class _Threads(Emitter):
     # ---- schedules ------------------------------------------------------
 
     def _grid(self, schedule: Grid) -> tuple[Launch, list[Any]]:
+        """Each thread computes ``each`` results, or vectors of results."""
         loops, vector = list(self.nest.traversal), schedule.vector
         if vector > 1:
             loops[-1] = Loop(loops[-1].slot, loops[-1].extent // vector)
@@ -145,6 +148,8 @@ class _Threads(Emitter):
         return [*allocated, *statements]
 
     def _team(self, schedule: Team) -> tuple[Launch, list[Any]]:
+        """Teams of threads reduce: each thread accumulates its steps in a register, and the team
+        combines the registers of its threads in shared memory by halves."""
         threads, teams = schedule.threads, schedule.teams
         points, steps = self.nest.points, math.prod(loop.extent for loop in self.nest.reduction)
         blocks = ceil_div(points, teams)
@@ -182,6 +187,8 @@ class _Threads(Emitter):
         return Launch(blocks, threads * teams), [*statements, *self._inside(first, stored)]
 
     def _turn(self, schedule: Turn) -> tuple[Launch, list[Any]]:
+        """Each block turns a tile: it computes the tile along the argument's memory into shared
+        memory, and writes it along the result's memory."""
         side, rows = schedule.side, schedule.rows
         loops = list(self.nest.traversal)
         position = tile_loop(self.nest)
@@ -295,6 +302,8 @@ class _TileCode:
         return row, tirx.floormod(self.e.thread, across) + j * across
 
     def _chunk(self, r: dict[int, Expr]) -> list[Any]:
+        """One chunk of the reduction: copy its operands into shared memory, and accumulate its
+        steps."""
         start = r.pop(-4, self._int(0)) * self._int(self.s.depth)
         steps = self.e._rest(self.inner.extent, self.s.depth, start)
         kind = ForKind.UNROLLED if self.s.unrolled and isinstance(steps, int) else ForKind.SERIAL

@@ -105,6 +105,7 @@ class Library:
                 yield Kernel(term, constants, name, tuple(at[arg] for arg in distinct), output)
 
     def _takes(self, term: Op | Scope) -> bool:
+        """Whether the library computes this operator, for tensors with elements."""
         known = self.target.operators_of(self.name)
         sizes = (term.type.size, *(arg.type.size for arg in args_of(term)))
         kind = "Scope" if isinstance(term, Scope) else term.name
@@ -255,6 +256,8 @@ def _convolutions(term: Op, target: Target) -> Iterator[Offer]:
 
 
 def _conv(kernel: Kernel, reduced: bool) -> Callable[..., Array]:
+    """A convolution by cuDNN. ReLU is computed together with the bias and the residual; other
+    activations are computed after the convolution."""
     assert isinstance(kernel.term, Op)
     attrs: tuple[Any, ...] = kernel.term.attrs
     stride, padding, dilation, groups, *post = attrs

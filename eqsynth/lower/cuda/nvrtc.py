@@ -84,6 +84,7 @@ def version() -> str:
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
+    """nvrtc, from a wheel or from the system; None if it isn't installed."""
     for name in (*_wheels(), *_SYSTEM):
         try:
             library = ctypes.CDLL(name)

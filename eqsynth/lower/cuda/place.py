@@ -150,6 +150,8 @@ class Recorded:
             return self._called(values)
 
     def _called(self, values: Values) -> list[torch.Tensor]:
+        """Replay the recording of the current stream, make it at the first call, or run the steps
+        one by one."""
         if recording() or precision.in_full():
             return self._run(*values)
         stream = current_stream()

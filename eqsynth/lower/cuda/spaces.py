@@ -211,6 +211,8 @@ def space_of(
 
 
 def _parameters(nest: LoopNest, by_memory: bool) -> dict[str, Parameter]:
+    """The parameters of a nest's space: of tiles for a contraction, else of the other kinds of
+    schedules."""
     loops = None if by_memory else block_loops(nest)
     if loops is not None:
         row, column = (smooth(loop.extent, 64) for loop in loops)

@@ -68,6 +68,7 @@ def layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
 
 
 def _is_part(scope: Scope, found: Product) -> bool:
+    """Whether at least one operand is only a part of its argument."""
     args = args_of(scope)
     sizes = (
         (found.left, found.batch * found.rows * found.depth),

@@ -39,7 +39,7 @@ class Request(Protocol):
         reference to the tensor: a tensor that is referred to isn't written to again."""
 
     def infer(self) -> None:
-        """Computes the results."""
+        """Compute the results."""
 
 
 def bound(new: Callable[[], Request], given: Sequence[int], made: Sequence[Tensor]) -> Runner:

@@ -96,6 +96,7 @@ class _Compilers:
     def run(
         self, command: Sequence[str], *, check: bool = False, **options: Any
     ) -> subprocess.CompletedProcess[Any]:
+        """``subprocess.run`` with the deadline as its timeout."""
         _check(self._end)
         if options.pop("capture_output", False):
             options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

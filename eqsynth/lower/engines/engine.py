@@ -1,4 +1,10 @@
-"""The interface of an engine, and the backend that is made of an engine."""
+"""The interface of an engine, and the backend that is made of an engine.
+
+    RegionBackend(OnnxRuntime()).kernels(region, constants)    ->    one kernel, or none
+
+Not here: the engines (``table.py`` lists them), the parts of a region that torch computes
+(``ahead.py``).
+"""
 
 from __future__ import annotations
 
@@ -88,6 +94,7 @@ class RegionBackend:
         return [self._runner(kernel, constants) for kernel, constants in kernels]
 
     def _runner(self, kernel: Kernel, constants: Mapping[int, torch.Tensor]) -> Runner | None:
+        """Compile a region and return its runner; None if that fails."""
         assert isinstance(kernel.term, Region)
         apart = self._apart(kernel.term)
         try:

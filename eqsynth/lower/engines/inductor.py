@@ -106,6 +106,7 @@ def _compiled_now(
     calls: Calls,
     settings: Mapping[str, object],
 ) -> Callable[..., Any]:
+    """Compile a region by Inductor, and store what it has compiled in the cache directory."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 

@@ -115,6 +115,8 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _path(region: Region, constants: Mapping[int, torch.Tensor]) -> Path:
+    """The file of a region. Its name is a digest of the region, the small constants, and all else
+    that the code depends on: versions, settings, the number of threads, the processor."""
     from torch._inductor import config
 
     # Imported here, where a region is looked up, since loading a saved program needs no profile.
@@ -143,6 +145,11 @@ def _processor() -> str:
 
 
 def _loaded(found: Compiled, constants: Mapping[str, torch.Tensor]) -> Call:
+    """Load the code of a region with these constants, by Inductor's own cache of code.
+
+    Raises:
+        Unkept: Inductor would use other vector instructions on this machine.
+    """
     from torch._inductor import config
     from torch._inductor.codecache import PyCodeCache
 
@@ -216,6 +223,7 @@ class Tape:
             yield
 
     def _record(self, target: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Record an operator that Inductor has run, unless its results have numbers already."""
         outputs = [x for x in tree_flatten(result)[0] if isinstance(x, torch.Tensor)]
         if any(id(x) in self._numbers for x in outputs):
             return
@@ -227,6 +235,12 @@ class Tape:
             self._steps.append((json.dumps([*step, made]), given, set(made)))
 
     def _as_data(self, value: Any) -> Any:
+        """An argument of an operator as JSON: tensors by their numbers, dtypes and the like by
+        their names.
+
+        Raises:
+            Unkept: the argument is a tensor that isn't made of constants, or of another type.
+        """
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, torch.Tensor):
@@ -269,6 +283,7 @@ _NAMED: Final = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 def _replay(step: list[Any], values: dict[int, Any]) -> None:
+    """Run a recorded operator on the values with these numbers, and add its results."""
     name, args, kwargs, numbers = step
     operator = _operator(name)
     _name(operator)  # raises if the operator changes its arguments
@@ -306,6 +321,7 @@ def _operator(name: str) -> Any:
 
 
 def _of_data(value: Any, values: Mapping[int, Any]) -> Any:
+    """The inverse of :meth:`Tape._as_data`."""
     if isinstance(value, list):
         return [_of_data(part, values) for part in value]
     if not isinstance(value, dict):

@@ -81,6 +81,7 @@ def _place(name: str, x: Tensor) -> tuple[str, str, int, int, list[int]]:
 
 
 def _session(model: bytes) -> Any:
+    """Return a session for a model, with torch's number of threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -94,6 +95,7 @@ def _session(model: bytes) -> Any:
 
 
 def _is_taken(term: Tensor) -> bool:
+    """Whether ONNX Runtime computes a term as it is meant (see the module's docstring)."""
     if isinstance(term, Op):
         wave = term.name in ("Sin", "Cos") and term.dtype == "float64"
         reduced = term.row.kind == "reduction" and term.args[0].dtype == "int64"

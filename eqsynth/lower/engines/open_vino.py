@@ -166,6 +166,8 @@ def _parts(body: Scalar) -> list[Scalar]:
 
 
 def _is_float_or_bool(part: Scalar) -> bool:
+    """Whether a part of a body is computed in float32 or bool, and by a function that isn't
+    refused."""
     if isinstance(part, Value):
         return False
     if isinstance(part, Sum | Prod) and dtype_of(part) == "bool":

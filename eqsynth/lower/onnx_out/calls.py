@@ -92,6 +92,7 @@ def _axis(x: Value, dim: int) -> int:
 
 
 def _cumsum(g: Graph, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    """A cumulative sum. Sums of integers are int64 by default, as in torch."""
     wanted = str(dtype).removeprefix("torch.") if dtype is not None else x.dtype
     if dtype is None and not is_float(x.dtype):
         wanted = "int64"
@@ -168,6 +169,7 @@ def _convolution(
 
 
 def _to_complex(g: Graph, x: Any, *, dtype: torch.dtype | None = None) -> Complex | None:
+    """A real tensor as a complex one, with zeros for imaginary parts."""
     if not isinstance(x, Value) or _PARTS.get(dtype) != x.dtype:
         return None
     zero = g.expand(g.number(0.0, x.dtype), (*x.shape, 1))
@@ -180,6 +182,7 @@ _PARTS: Final[dict[torch.dtype | None, str]] = {
 
 
 def _fft(g: Graph, z: Any, dim: Ints, normalization: int, forward: bool) -> Complex | None:
+    """The Fourier transform of a complex tensor along several axes, one after another."""
     if not isinstance(z, Complex):
         return None
     x, rank = z.parts, z.parts.rank - 1
@@ -225,6 +228,8 @@ def _as_real(g: Graph, z: Any) -> Value | None:
 
 
 def _bits(operator: str) -> Callable[..., Value | None]:
+    """A row for a bitwise operator of integers or bools of one dtype."""
+
     def row(g: Graph, *args: Any) -> Value | None:
         if any(not isinstance(a, Value) or a.dtype != args[0].dtype for a in args):
             return None
@@ -241,6 +246,8 @@ def _bits(operator: str) -> Callable[..., Value | None]:
 
 
 def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | None]:
+    """A row for a division of integers. ``fmod`` gives the remainder the sign of the dividend."""
+
     def row(g: Graph, x: Any, y: Any, *, rounding_mode: str = "floor") -> Value | None:
         if not isinstance(x, Value) or is_float(x.dtype) or rounding_mode != "floor":
             return None
@@ -328,6 +335,7 @@ def _all_ordered(
 def _index_put(
     g: Graph, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value | None:
+    """A tensor with values written at positions, or where a mask is true."""
     known = [index for index in indices if index is not None]
     if len(known) < len(indices) or not known or values.dtype != x.dtype:
         return None

@@ -50,6 +50,7 @@ def apply(graph: Graph, function: str, args: Sequence[Value], where: str = "") -
 
 
 def _made(graph: Graph, function: str, args: Sequence[Value], floats: bool) -> Value:
+    """Return the value of a function of arguments that have the dtype in which it is computed."""
     if not floats and function in _OF_INTEGERS:
         return _OF_INTEGERS[function](graph, *args)
     if function in _DIRECT:

@@ -52,6 +52,7 @@ def _unknown(terms: tuple[Tensor, ...], known: Mapping[Tensor, Value]) -> list[T
 
 
 def _emitted(graph: Graph, term: Tensor, values: Mapping[Tensor, Value]) -> Value:
+    """Return the value of a term, given the values of its arguments."""
     if 0 in term.shape or any(0 in arg.shape for arg in args_of(term)):
         refuse(term.label, str(term.type), "tensors with elements")
     if isinstance(term, Scope):
@@ -75,6 +76,8 @@ def region_values(graph: Graph, region: Region, args: list[Value]) -> list[Value
 
 
 def _operator(graph: Graph, term: Op, args: list[Value]) -> Value:
+    """Return the value of an operator: by its row of the tables below, by its definition, or by a
+    scalar function."""
     row = term.row
     if row.expand is not None:
         own = tuple(Input(str(n), arg.type) for n, arg in enumerate(term.args))
@@ -200,6 +203,8 @@ def _softmax(g: Graph, x: Value, axis: int) -> Value:
 
 
 def _pool(operator: str, fill: float, **attributes: Any) -> Row:
+    """A row for a pooling operator; ``fill`` is the value of the padding."""
+
     def row(g: Graph, x: Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Value:
         rows = tuple(map(window, x.shape[2:], kernel, stride, padding, dilation))
         shape = (*x.shape[:2], *rows)
@@ -213,6 +218,7 @@ def _pool(operator: str, fill: float, **attributes: Any) -> Row:
 
 
 def _layer_norm(g: Graph, x: Value, scale: Value, shift: Value, axes: int, eps: float) -> Value:
+    """A layer norm over the last axes, by ONNX's operator for float32, else composed."""
     if not axes:
         refuse("LayerNorm", "no axes", "an axis to normalize")
     if x.dtype == "float32":
