@@ -1,14 +1,13 @@
-"""The calculus: what is equal to a scope. The trusted part of the optimizer.
+"""The calculus: laws that turn a scope into an equal term. The trusted part of the optimizer.
 
-A law is a function ``law(scope, arguments) -> scope``: a pure function of terms that gives a term
-equal to the one it was given. Its arguments say what is done (which read is replaced, which factors
-are taken together); they are a frozen dataclass of the law's name. A law checks every condition
-that its equality has and raises a ``LawError`` where one fails, naming it; it decides nothing, and
-so has no limit of sizes, no order of preference and no flag. Given any arguments at all it gives an
-equal term or none. ``tests/calculus`` proposes arguments at random, and holds what isn't refused
-against the interpreter.
+A law is a pure function ``law(scope, arguments)`` that returns a term equal to ``scope``. The
+arguments, a frozen dataclass with the law's name, say which rewrite is meant: which read to inline,
+which factors to group. A law checks every condition of its equality and raises a ``LawError`` with
+the name of a condition that fails; it never judges whether a rewrite pays. ``tests/calculus`` draws
+arguments at random and compares each result with the interpreter's. In the table, ``L_x`` runs over
+the iterators x of the result, ``R_y`` is a reduction over y, ``{s}[p]`` reads the scope s at p.
 
-    inline     L_x f({L_z g(z)}[p(x)])  =  L_x f(g(p(x)))            what is read is written out
+    inline     L_x f({L_z g(z)}[p(x)])  =  L_x f(g(p(x)))            a read becomes the scope's body
     close      L_x sum_{y,z} a * b  =  L_x sum_y a * {L sum_z b}     operands become a scope
     same       L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   any sums of one set of products
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
@@ -19,17 +18,15 @@ against the interpreter.
     define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
     match      L_{i,j} sum_k a[i, k] * b[k, j]  =  matmul(a, b)      what opens to the scope
 
-What is worth doing stands in ``egraph/tactics``: a tactic looks at the e-graph and proposes
-arguments, which whoever unites applies. It can't be unsound, whatever it proposes.
+``egraph/tactics`` decides which rewrites are worth doing: a tactic reads the e-graph and proposes
+arguments. A tactic can't be unsound, because only a law turns its arguments into an equal term.
 
-An argument may state a hypothesis: that a tensor equals a scope, as a class of the e-graph equals
-its members, or that an operator is what a rule file defines it as. The law holds under it; who
-proposes it says where it is from (``hypotheses``).
+An argument may state a hypothesis: that a tensor equals a scope (both are members of one e-class),
+or that an operator is what a rule file defines it as. The law's equality then holds if the
+hypothesis does; ``deriving.hypotheses`` lists the hypotheses, for the caller to justify.
 
-``notation.py`` reads comprehensions, the text of definitions; ``views.py`` says what views,
-reductions and fused operators are.
-``deriving.py`` applies laws in a row; ``scopes.py`` makes scopes of parts,
-``conditions.py`` is what laws ask of scopes, ``checking.py`` how they refuse. Nothing is imported
-but ``ir`` and ``errors``. Not here: canonical forms, which are one name for one thing
-(``ir/normal.py``).
+``notation.py`` parses comprehensions, the text of definitions; ``views.py`` gives views, reductions
+and fused operators as scopes; ``deriving.py`` applies a sequence of laws; ``scopes.py`` builds
+scopes; ``conditions.py`` holds the conditions that laws share, ``checking.py`` how a law refuses.
+The room imports only ``ir`` and ``errors``. Not here: canonical forms (``ir/normal.py``).
 """

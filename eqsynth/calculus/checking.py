@@ -6,10 +6,10 @@ from eqsynth.errors import LawError
 
 
 def require(holds: bool, law: str, condition: str, what: str) -> None:
-    """Refuses the arguments of a law, if a condition of its equality doesn't hold.
+    """Refuse the arguments of ``law`` if ``holds`` is false; ``what`` is the error's message.
 
     Raises:
-        LawError: it doesn't hold.
+        LawError: ``condition`` doesn't hold.
     """
     if not holds:
         raise LawError(what, law=law, condition=condition)

@@ -1,10 +1,10 @@
-"""Closing: operands of a body become a scope of their own, which the body reads.
+"""Closing: some operands of a body become a new scope, and the body reads that scope.
 
     L_x R_{y,z} f          =  L_x R_y {L_{x,y} R_z f}[x, y]            any reduction, in two parts
     L_x sum_{y,z} a * b    =  L_x sum_y a * {L_{x,y} sum_z b}[x, y]    z in b alone
     L_x R_y f(a + b + c)   =  L_x R_y a + {L_{x,y} b + c}[x, y]        nothing reduced
 
-The new scope runs over the iterators that its operands use and that aren't reduced inside of it.
+The new scope is traversed over the iterators that its operands use and that it doesn't reduce.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _require = partial(checking.require, law="close")
 
 @dataclass(frozen=True)
 class Part:
-    """Operands by their positions in a product or sum (the body itself is operand 0 elsewhere), and
-    the iterators that are reduced inside of their scope."""
+    """Operands by position in the body's product or sum (any other body is its own operand 0), and
+    the iterators that the operands' new scope reduces."""
 
     operands: frozenset[int]
     reduced: frozenset[It] = frozenset()
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Close:
-    """The parts that are closed, each into a scope of its own; other operands stay."""
+    """The parts to close, each into its own scope; the other operands stay in the body."""
 
     parts: tuple[Part, ...]
 
@@ -47,10 +47,10 @@ def close(scope: Scope, given: Close) -> Scope:
     """``L_x R_{y,z} a * b = L_x R_y a * {L R_z b}``.
 
     Raises:
-        LawError: ``operands``, ``iterators``: the arguments don't fit; ``linear``: a reduction of
-            what isn't a sum of products of finite factors can be taken in as a whole only;
-            ``shared``: what is reduced inside is used outside; ``dtype``: the part by itself would
-            be computed in another dtype.
+        LawError: ``operands``, ``iterators``: the arguments don't fit the scope; ``linear``: only
+            in a sum of products of finite factors may an iterator be reduced over some operands and
+            not over the others; ``shared``: an operand that stays uses an iterator that the new
+            scope reduces; ``dtype``: the part by itself would be computed in another dtype.
     """
     operands = operands_of(scope.body)
     taken = [n for part in given.parts for n in part.operands]
@@ -70,7 +70,7 @@ def close(scope: Scope, given: Close) -> Scope:
 
 
 def _closed(scope: Scope, operands: tuple[Scalar, ...], part: Part) -> Read:
-    """A read of the scope that computes a part."""
+    """Return a read of the new scope that computes ``part``."""
     rest = [operand for n, operand in enumerate(operands) if n not in part.operands]
     if part.reduced and rest:
         _require(is_product(scope), condition="linear", what="a reduction beside other operands")
@@ -81,7 +81,7 @@ def _closed(scope: Scope, operands: tuple[Scalar, ...], part: Part) -> Read:
     reducer = scope.reducer if part.reduced else "sum"
     reduced = sorted(part.reduced, key=lambda it: it.slot)
     read = closed(body, iterators(body) - part.reduced, reducer, reduced)
-    # An operand by itself has its own dtype; several, or a sum, are computed in that of the whole.
+    # One operand keeps its own dtype; several operands, or a sum, have the dtype of the whole body.
     alone = len(chosen) == 1 and not part.reduced and dtype_of(body) == read.tensor.dtype
     _require(alone or read.tensor.dtype == scope.dtype, condition="dtype",
              what="the part by itself would be computed in another dtype")  # fmt: skip

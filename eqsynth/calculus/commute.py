@@ -1,11 +1,11 @@
-"""Commuting: a maximum or minimum goes past what keeps the order of its arguments.
+"""Commuting: a maximum or minimum moves inside of a function that is monotone in its arguments.
 
     L_x max_y f(g(x, y))           =  L_x f({max_y g})                   f never decreases
     L_x max_{y,z} (g(y) + h(z))    =  L_x {max_y g} + {max_z h}          no iterator in both
     L_x max_y -2 * g(x, y)         =  L_x -2 * {min_y g}
 
-One step: a function of a function takes two. Exact where f rounds as functions should: f of the
-largest is the largest f.
+A step passes one function; ``f(g(x))`` takes two steps. The result is exact if the rounded f is
+monotone too: f of the largest argument is then the largest value of f.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _OPPOSITE = {"max": "min", "min": "max"}
 
 @dataclass(frozen=True)
 class Commute:
-    """Operands of the body, by position, that are reduced together; others aren't reduced."""
+    """Groups of operands of the body, by position. Each group is reduced as one; an operand of no
+    group doesn't use the reduced iterators."""
 
     groups: tuple[frozenset[int], ...]
 
@@ -53,11 +54,11 @@ def commute(scope: Scope, given: Commute) -> Scope:
     """``L_x max_y f(g, h) = L_x f({max_y g}, {max_y h})``, and for min.
 
     Raises:
-        LawError: ``extremum``: neither a maximum nor a minimum, or one of nothing; ``operands``:
-            the groups aren't operands of the body, or others use what is reduced; ``dtype``:
-            integers come round again; ``monotone``: the body isn't known to keep or turn the order;
-            ``apart``: two groups use one iterator, and need the same value of it; ``finite``: a sum
-            with infinite fills or logarithms in two places: ``inf - inf`` is met on one side only.
+        LawError: ``extremum``: neither a maximum nor a minimum, or one of no values; ``operands``:
+            the groups aren't operands of the body, or another operand uses a reduced iterator;
+            ``dtype``: integer arithmetic wraps around; ``monotone``: the body isn't known to be
+            monotone; ``apart``: two groups use one iterator, and need the same value of it;
+            ``finite``: infinite values in two terms of a sum: one side alone meets ``inf - inf``.
     """
     body, reducer = scope.body, scope.reducer
     _require(reducer in _OPPOSITE and 0 not in scope.reduction, condition="extremum",
@@ -94,7 +95,7 @@ def commute(scope: Scope, given: Commute) -> Scope:
 def _reducer_inside(
     body: Scalar, reducer: str, groups: Sequence[Sequence[Scalar]], rest: Sequence[Scalar]
 ) -> str | None:
-    """What the groups are reduced by; None if the body doesn't let a reduction through."""
+    """Return the reducer of the groups, ``"max"`` or ``"min"``; None if no law moves it inside."""
     if isinstance(body, Sum):
         return reducer
     if isinstance(body, Prod):
@@ -107,7 +108,7 @@ def _reducer_inside(
 
 
 def _stays_finite(operands: Sequence[Scalar]) -> bool:
-    """No fill and no function of finite numbers is infinite: ``log(0)`` is."""
+    """Whether the operands are finite for finite tensors: no infinite fill, and no ``log(0)``."""
     parts = [p for operand in operands for p in (*leaves(operand), *composites(operand))]
     calls = [FUNCTIONS[p.fn] for p in parts if isinstance(p, Call) and p.fn != "where"]
     finite = all(call.finite or call.result == "bool" for call in calls)

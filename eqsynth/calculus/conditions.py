@@ -1,6 +1,6 @@
-"""What laws ask of scopes: whether a body is a product of finite factors, where it is zero.
+"""Conditions that laws check: is a body a product of finite factors, where is it zero, and so on.
 
-Each function is a sufficient condition: what it affirms is so, what it denies may be so too.
+Each condition is sufficient, not necessary: True is a proof, False only means "not proved here".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from eqsynth.ir.types import is_float
 def is_product(scope: Scope) -> bool:
     """True for ``L sum . read * read * … * number`` with at least one read.
 
-    Numbers and fills are finite, so that one zero makes the whole product zero (a read alone may
-    have any fill), and something is summed if there is a sum.
+    All numbers and fills are finite, so that a factor of zero makes the product zero; a body that
+    is one read alone may have any fill. No reduction extent is 0.
     """
     factors = factors_of(scope.body)
     return (
@@ -32,7 +32,7 @@ def is_product(scope: Scope) -> bool:
 
 
 def is_finite(factor: Scalar) -> bool:
-    """A number that is finite, or a read that can't give an infinite fill."""
+    """Whether the factor is a finite number, or a read that never returns an infinite fill."""
     if isinstance(factor, Read):
         return math.isfinite(factor.fill) or factor.in_range()
     return isinstance(factor, Num) and math.isfinite(factor.value)
@@ -44,9 +44,10 @@ def is_view(scope: Scope) -> bool:
 
 
 def neutral_outside(scope: Scope) -> float | None:
-    """What is read outside if that changes nothing: zero in a sum of products, and in a reduction
-    of a read alone the reducer's identity. Of other bodies (a bias, a scaled maximum) nothing is
-    known there: their box is as it is."""
+    """Return the value that an element outside of the scope may have without changing the result.
+
+    It is zero in a sum of products and the reducer's identity in a reduction of one read, such as
+    -inf in a maximum. None for other bodies (a bias, a scaled maximum)."""
     if is_product(scope):
         return 0.0
     body, identity = scope.body, REDUCERS[scope.reducer]
@@ -55,18 +56,18 @@ def neutral_outside(scope: Scope) -> float | None:
 
 
 BOTH: Final = (True, True)
-"""An iterator may leave its extent on either side, below 0 and at its end."""
+"""Both sides on which an iterator may leave its extent: below 0, and at its end or beyond."""
 
 
 def vanishes_outside(
     scope: Scope, axis: int, fill: float, sides: tuple[bool, bool] = BOTH
 ) -> bool:
-    """True if the scope is ``fill`` wherever traversal iterator ``axis`` leaves its extent, on the
-    sides that are asked about.
+    """Whether the scope is ``fill`` wherever traversal iterator ``axis`` leaves its extent on
+    one of ``sides``.
 
-    A read whose index along some axis is ``a*z + rest``, a of either sign, leaves its tensor as
-    soon as ``z`` leaves [0, extent); in a product one such factor with fill 0 is enough. In another
-    reduction the read stands alone, and its fill is what changes nothing there.
+    One factor of a product with fill 0 is enough, if its index along some axis, ``a*z + rest``,
+    leaves its tensor whenever ``z`` leaves [0, extent). In another reduction the body is one read,
+    whose fill is the reducer's identity.
     """
     if not is_view(scope) and fill != neutral_outside(scope):
         return False
@@ -76,7 +77,7 @@ def vanishes_outside(
 
 
 def leaves_with(read: Read, it: It, sides: tuple[bool, bool] = BOTH) -> bool:
-    """The read is outside of its tensor wherever iterator ``it`` is outside of its extent."""
+    """Whether the read leaves its tensor wherever ``it`` leaves its extent on ``sides``."""
     return any(
         _leaves(index, it.slot, it.extent, size, sides)
         for index, size in zip(read.index, read.tensor.shape, strict=True)
@@ -84,9 +85,9 @@ def leaves_with(read: Read, it: It, sides: tuple[bool, bool] = BOTH) -> bool:
 
 
 def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, bool]) -> bool:
-    """``index`` is outside [0, size) for every value of iterator ``axis`` outside [0, extent).
+    """Whether ``index`` is outside [0, size) wherever iterator ``axis`` is outside [0, extent).
 
-    ``x // d`` is outside where x is outside of [0, d * size), and ``size - 1 - x`` where x is.
+    ``x // d`` is outside [0, size) where x is outside [0, d*size), ``size - 1 - x`` where x is.
     """
     while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv):
         (atom, c), *_ = index.terms
@@ -104,7 +105,7 @@ def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, 
 
 
 def independent(inner: Scope, outside: list[int]) -> bool:
-    """No index mixes two iterators that may both be outside: then each is judged alone."""
+    """Whether no index uses two iterators of ``outside``; each may then be checked by itself."""
     return not any(
         len({it.slot for it in index.iterators()} & set(outside)) > 1
         for factor in factors_of(inner.body)
@@ -114,8 +115,8 @@ def independent(inner: Scope, outside: list[int]) -> bool:
 
 
 def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
-    """The range of an iterator outside of which some factor reads ``outside``: by default zero,
-    and with it the product."""
+    """Return ``(low, high)``: for each value of ``it`` outside [low, high) some factor of the body
+    has the value ``outside`` (by default zero, so that the product is zero)."""
     low, high = 0, it.extent
     for factor in factors_of(body):
         if not isinstance(factor, Read) or factor.fill != outside:
@@ -127,17 +128,17 @@ def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
             index, step = (index, step) if step > 0 else (-index + (size - 1), -step)
             rest = index - Index.iterator(it.slot, it.extent) * step
             rest_low, rest_high = rest.range()
-            # step*it + rest in [0, size) for some value of the rest.
+            # The values of `it` for which step*it + rest is in [0, size) for some value of rest.
             low = max(low, -(rest_high // step))
             high = min(high, (size - 1 - rest_low) // step + 1)
     return low, high
 
 
 def keeps_one_dtype(scalar: Scalar, dtype: str | None) -> bool:
-    """All that is read and computed has this dtype; numbers take that of what they meet.
+    """Whether all reads and operations have this dtype (a number has no dtype of its own).
 
-    So an operand of it may change places: uint8 arithmetic wraps modulo 256 wherever it stops, and
-    taken into a sum of floats it wouldn't.
+    An operand may then be moved within the body. Beside other dtypes it may not: a sum of uint8
+    wraps modulo 256, and its terms, moved into a sum of floats, don't.
     """
     parts = (*composites(scalar), *leaves(scalar))
     return all(dtype_of(part) in (None, dtype) for part in parts)

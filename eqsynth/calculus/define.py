@@ -1,10 +1,10 @@
-"""Defining: an operator is its scope. Read back, a scope is the operator that opens to it.
+"""Defining: an operator equals its scope, and a scope equals the operator that opens to it.
 
     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]
 
-What views and reductions are stands in ``views.py``. What another operator is, its definition says:
-a comprehension over tensors and integers (``notation.py``), which a rule file states. Whoever
-derives has to know that one does (``deriving.hypotheses``).
+``views.py`` gives the scopes of views and reductions. Any other operator is defined by a rule file,
+with a comprehension (``notation.py``); that the rule file has this definition is a hypothesis,
+which the caller of the law must justify (``deriving.hypotheses``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="define")
 
-# A term with more operators, or a body with more leaves, isn't opened.
+# Opening a term gives up beyond this many operators in it, or leaves in the scope's body.
 MAX_OPENED = 64
 
 
 @dataclass(frozen=True)
 class Comprehension:
-    """A definition written out for the arguments of one operator."""
+    """The text of a definition, and the arguments of the operator that it is applied to."""
 
     text: str
     tensors: tuple[Tensor, ...]
@@ -43,21 +43,21 @@ class Comprehension:
 
 @dataclass(frozen=True)
 class Define:
-    """What a tensor is: an operator whose meaning is known here, or a definition (hypotheses)."""
+    """What the tensor equals: a view or reduction, or a definition (either is a hypothesis)."""
 
     by: Op | Comprehension
 
 
 Meanings = tuple[tuple[Tensor, Tensor | Comprehension], ...]
-"""What tensors are: operators what rule files define them as, others another term."""
+"""Hypotheses, tensor by tensor: an operator equals its definition, any other tensor a term."""
 
 
 def define(tensor: Tensor, given: Define) -> Scope:
-    """``e = {L_x R_y f}``, as the operator that it is or a definition says.
+    """``e = {L_x R_y f}``: return the scope of the operator or of the definition in ``given``.
 
     Raises:
-        LawError: ``operator``: it is neither a view nor a reduction; ``type``: what it is defined
-            as is of another type.
+        LawError: ``operator``: the operator is neither a view nor a reduction; ``type``: the scope
+            is of another type than the tensor.
         RuleError: the text isn't a comprehension over its tensors and numbers.
     """
     by = given.by
@@ -69,13 +69,13 @@ def define(tensor: Tensor, given: Define) -> Scope:
 
 
 def opened(term: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> Scope:
-    """The scope that a term of operators is, opened down to the tensors that mean nothing here.
+    """Return the scope that equals ``term``, with every operator inlined that has a scope:
+    ``relu(matmul(a, b))`` becomes a scope over ``a`` and ``b``.
 
     Raises:
-        LawError: ``operator``: the term means nothing here itself; ``large``: it has too many
-            parts, or no end, since a tensor is said to be one that is made of it; what ``inline``
-            says of an operator that can't be taken into the one around it.
-    """
+        LawError: ``operator``: the term itself has no scope; ``large``: it has too many parts, or
+            ``meanings`` define a tensor by itself; what ``inline`` raises for an operator that
+            can't be inlined."""
     scope = meaning(term, meanings)
     _require(scope is not None, condition="operator", what="the operator has no definition here")
     assert scope is not None
@@ -92,11 +92,11 @@ def opened(term: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> S
 
 @remembered(maxsize=1 << 14)
 def sides(term: Tensor, tensor: Tensor, meanings: Meanings) -> tuple[Scope, Scope]:
-    """What a term and a tensor open to. What the tensor itself is said to be counts for it alone:
-    ``e = e @ 1`` is read elsewhere as ``e``.
+    """Return the scopes that ``term`` and ``tensor`` open to. A hypothesis about ``tensor`` itself
+    applies to it as a whole, not where it is read: with ``e = e @ 1``, a read of ``e`` stays.
 
     Raises:
-        LawError: what ``opened`` says.
+        LawError: what ``opened`` raises.
     """
     rest = dict(meanings)
     itself = rest.pop(tensor) if isinstance(rest.get(tensor), Tensor) else tensor
@@ -107,7 +107,7 @@ def sides(term: Tensor, tensor: Tensor, meanings: Meanings) -> tuple[Scope, Scop
 def meaning(
     tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]
 ) -> Scope | None:
-    """The scope that a tensor is; None of what means nothing here."""
+    """Return the scope that ``tensor`` equals, by ``meanings`` or by itself; None if unknown."""
     by = meanings.get(tensor)
     if isinstance(by, Comprehension):
         return instantiate(by.text, by.tensors, by.numbers, tensor.shape)
@@ -120,8 +120,8 @@ def meaning(
 
 
 def with_numbers(scope: Scope) -> Scope:
-    """The scope with the number of the fill for what is read outside of its tensor, always; and
-    with the number of a tensor that is full of one."""
+    """Replace reads by numbers: a read that is always outside of its tensor by its fill, and a read
+    of ``full(v)`` by ``v``."""
 
     def leaf(part: Scalar) -> Scalar:
         if not isinstance(part, Read) or not is_float(scope.dtype):

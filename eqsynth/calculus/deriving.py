@@ -1,16 +1,16 @@
-"""Deriving: laws in a row. What anybody says of a term goes through here.
+"""Deriving: a sequence of laws. Every equality that a tactic proposes goes through here.
 
-A step is the arguments of one law; their class says which law. A tactic gives steps, and never a
-term: ``derive`` applies the laws, each of which checks its conditions, and gives the term that they
-lead to. So what a tactic says is either an equality or refused.
+A step is the arguments of one law; the class of the arguments names the law. A tactic proposes
+steps, never a term: ``derive`` applies the laws, each of which checks its conditions, and returns
+the term that they lead to. So each proposal is either a proved equality or refused.
 
     L_x sum_y a * {b + c}[p]
       -> Inline     L_x sum_y a * (b + c)
       -> Rearrange  L_x sum_y a * b + a * c
       -> Same       L_x {L_x sum_y a * b}[x] + {L_x sum_y a * c}[x]
 
-Steps may state hypotheses, that a tensor equals a term (or a number everywhere). Whoever derives
-has to know that they hold (:func:`hypotheses`).
+A step may state the hypothesis that a tensor equals a term (or one number in all its elements). The
+caller of ``derive`` must know that the hypotheses hold (:func:`hypotheses`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 
 @dataclass(frozen=True)
 class Inside:
-    """A scope that is read is derived further, where it stands."""
+    """Apply ``steps`` to the scope ``inner``, which the body of the outer scope reads."""
 
     inner: Scope
     steps: tuple[Step, ...]
@@ -56,13 +56,13 @@ class Inside:
 
 @dataclass(frozen=True)
 class Match:
-    """A term that is the scope, opened.
+    """A term that opens to the scope, such as ``matmul(a, b)``.
 
     Attributes:
-        term: of operators and scopes.
-        meanings: what operators in it are defined as, and what tensors that the scope reads are
-            besides (hypotheses).
-        steps: from the scope that the term opens to.
+        term: a term of operators and scopes.
+        meanings: hypotheses: the definitions of operators in the term, and terms that tensors read
+            by the scope equal.
+        steps: lead from the scope that the term opens to, to the wanted scope.
     """
 
     term: Tensor
@@ -72,12 +72,12 @@ class Match:
 
 @dataclass(frozen=True)
 class Least:
-    """Indices get their least form."""
+    """Bring the indices to their least form."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A scope that reads one tensor as it is, is that tensor."""
+    """Replace a scope that copies one tensor by that tensor: ``L_x t[x] = t``."""
 
 
 Step = (
@@ -101,7 +101,7 @@ def inside(scope: Scope, given: Inside) -> Scope:
     """``L_x f({g}[p]) = L_x f({h}[p])`` where the steps lead from g to h.
 
     Raises:
-        LawError: ``reads``: nothing reads g; what the steps' laws say.
+        LawError: ``reads``: the body doesn't read g; what the laws of the steps raise.
     """
     read = any(isinstance(leaf, Read) and leaf.tensor == given.inner for leaf in leaves(scope.body))
     checking.require(read, "inside", condition="reads", what="the scope isn't read")
@@ -116,11 +116,11 @@ def inside(scope: Scope, given: Inside) -> Scope:
 
 
 def match(tensor: Tensor, given: Match) -> Tensor:
-    """``L_x sum_k a[x, k] * b[k] = matmul(a, b)``: whatever term opens to the scope.
+    """``L_x sum_k a[x, k] * b[k] = matmul(a, b)``: the term in ``given``, if it opens to the scope.
 
     Raises:
-        LawError: ``match``: it opens to another scope; ``operator``, or what ``inline`` says, if it
-            can't be opened; what the steps' laws say.
+        LawError: ``match``: the term opens to another scope; ``operator``, or what ``inline``
+            raises: the term can't be opened; what the laws of the steps raise.
     """
     found, wanted = sides(given.term, tensor, given.meanings)
     end = derive(found, given.steps)
@@ -133,7 +133,7 @@ def whole(scope: Scope, given: Whole) -> Tensor:
     """``L_x t[x] = t``.
 
     Raises:
-        LawError: ``reads``: it is another read, or none.
+        LawError: ``reads``: the body isn't a read of a whole tensor at the iterators themselves.
     """
     body = scope.body
     own = tuple(map(bare, traversal_iterators(scope)))
@@ -150,15 +150,15 @@ LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
     Rearrange: rearrange, Recount: recount, Restrict: restrict, Same: same, Uncount: uncount,
     Ungather: ungather, Whole: whole,
 }  # fmt: skip
-"""The law of each class of arguments."""
+"""Each class of arguments, and the law that takes it."""
 
 
 @remembered(maxsize=1 << 15)
 def apply(term: Tensor, step: Step) -> Tensor:
-    """The term that the law of the step's arguments gives.
+    """Apply one law to ``term``; the class of ``step`` names the law.
 
     Raises:
-        LawError: it refuses them, or is no law of such a term.
+        LawError: the law refuses the arguments, or takes no such term.
     """
     of_any, of_op = isinstance(step, Define | Match), isinstance(step, Gather | Place)
     fits = of_any or isinstance(term, Op if of_op else Scope)
@@ -170,14 +170,14 @@ def apply(term: Tensor, step: Step) -> Tensor:
 
 
 def derive(term: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Where the steps lead from a term, in canonical form.
+    """Apply the steps to ``term`` in order, and return the last term in canonical form.
 
     Raises:
-        LawError: one of the laws refuses its arguments; ``first``: what is said of an operator or a
-            class is said of another than the one given.
+        LawError: a law refuses its arguments; ``first``: a Define, Gather or Place isn't the first
+            step.
     """
     for n, step in enumerate(steps):
-        # What an operator or a class is said to be is known of the one that was asked about.
+        # The hypotheses of these three laws are about `term` as given, not about a later result.
         checking.require(n == 0 or not isinstance(step, Define | Gather | Place),
                          type(step).__name__.lower(), "first", "no first step")  # fmt: skip
         term = apply(term, step)
@@ -188,8 +188,8 @@ Equal = Tensor | float | Comprehension
 
 
 def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Equal]]:
-    """What the steps rest on: tensors, and what each of them equals. What equals itself is left
-    out. Of an operator or a class only the first step can be about it: it gives a scope."""
+    """The hypotheses of the steps: pairs of a tensor and what the steps take it to equal, without
+    pairs of equal terms. Only the first step can have a hypothesis about ``term`` itself."""
     found: list[tuple[Tensor, Equal]] = []
     for step in steps:
         match step:

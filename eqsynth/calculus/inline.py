@@ -1,11 +1,11 @@
-"""Inlining: a read of a scope becomes the scope's body (EinNet §4.1, §4.2 fusion).
+"""Inlining: the body of a scope replaces a read of the scope (EinNet §4.1, §4.2 fusion).
 
     L_x f({L_z g(z)}[phi(x)])  =  L_x f(g(phi(x)))
     L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
     L_x reduce_y {L_z reduce_s g(z, s)}[phi(x, y)]  =  L_x reduce_{y,s} g(phi(x, y), s)
 
-valid where phi stays inside of the inner traversal, or the inner body gives the read's fill outside
-of it by itself (``vanishes_outside``). A bias or a maximum in the body breaks that.
+This is valid if phi stays inside of the inner traversal, or if the inner body has the value of the
+read's fill outside of it (``vanishes_outside``), which a body with a bias doesn't.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ _require = partial(checking.require, law="inline")
 
 @dataclass(frozen=True)
 class Inline:
-    """Which read becomes what.
+    """Which read is replaced, and the scope whose body replaces it.
 
     Attributes:
-        read: of the body. Of a product that has it several times the first is replaced, of other
-            bodies each.
-        inner: the scope that the tensor which is read equals (a hypothesis).
-    """
+        read: a read in the outer body. If a product has it several times as a factor, only the
+            first is replaced; in another body each occurrence is.
+        inner: the scope that the tensor of the read equals (a hypothesis)."""
 
     read: Read
     inner: Scope
@@ -59,8 +58,8 @@ def inline(scope: Scope, given: Inline) -> Scope:
 
     Raises:
         LawError: ``reads``, ``type``: the arguments don't fit; ``outside``: the inner body isn't
-            the fill where the read leaves it; ``reduces``: the inner reduction can't be taken out
-            of what is around the read; ``wraps``: integers would be computed in another dtype.
+            the fill where the read leaves the inner traversal; ``reduces``: the inner reduction
+            can't move out of the outer body; ``wraps``: integers would change their dtype.
     """
     read, inner = given.read, given.inner
     _require(read in leaves(scope.body), condition="reads", what="what is replaced isn't read")
@@ -96,7 +95,7 @@ def inline(scope: Scope, given: Inline) -> Scope:
 
 
 def _is_linear(scope: Scope, read: Read, inner: Scope) -> bool:
-    """``sum_y c * read``, c finite: the sum inside may come out, once."""
+    """Whether the scope is ``sum_y c * read`` with finite c, so that an inner sum may move out."""
     others = list(factors_of(scope.body))
     if inner.reducer != "sum" or (scope.reduction and scope.reducer != "sum"):
         return False
@@ -107,10 +106,10 @@ def _is_linear(scope: Scope, read: Read, inner: Scope) -> bool:
 
 
 def _computes_its_dtype(scope: Scope, inner: Scope) -> bool:
-    """The inner body means the same among the operands around the read as it does by itself.
+    """Whether the inner body, among the operands of the outer body, is computed in its own dtype.
 
-    uint8 arithmetic is modulo 256 wherever it stops; taken into a product of floats it isn't. A
-    number has no dtype of its own, so it takes that of what it meets.
+    uint8 arithmetic, modulo 256, would change its values inside of a product of floats. A number
+    has no dtype of its own: it takes the dtype of its neighbours.
     """
     dtype = dtype_of(inner.body)
     if dtype is None:
@@ -125,7 +124,7 @@ def _computes_its_dtype(scope: Scope, inner: Scope) -> bool:
 
 def _replace(scalar: Scalar, read: Read, body: Scalar) -> Scalar:
     if isinstance(scalar, Prod) and read in scalar.factors:
-        # Only the first occurrence: the square of a sum isn't the sum of squares.
+        # Only the first occurrence: (sum_k f)^2 isn't sum_k f^2.
         at = scalar.factors.index(read)
         return product([*scalar.factors[:at], body, *scalar.factors[at + 1 :]])
     return rewrite_leaves(scalar, lambda leaf: body if leaf == read else leaf)

@@ -1,16 +1,15 @@
-"""Tensor comprehensions: the text in which rule files define operators, made concrete.
+"""Tensor comprehensions: parse the text of an operator's definition into a scope.
 
     (a, b) [*n, i, j] = sum(k) a[*n, i, k] * b[*n, k, j]
     (x, w; s, t) [n, f, h, w] = sum(c, r) x[n, c, s*h + r - t] * w[f, c, r]
 
-Tensors and integer attributes are named in parentheses. ``*n`` stands for any number of axes;
-``^n`` in a read is ``*n`` aligned at the right, with index 0 where the tensor's extent is 1
-(broadcasting), ``*n:r`` in the head for exactly ``r`` axes. The extents of the head are those of
-the operator's result, extents of reduction iterators those of the axis that they index bare. The
-right side is scalar arithmetic: ``+ - * /``, functions by name, ``x[…]`` or ``x[… else v]`` with a
-fill, ``(i)`` an index as a number. Python's own parser reads the right side, after the stars are
-expanded. After ``where`` stand tensors of its own, each a comprehension over axes of the head that
-may read those before it:
+The parentheses name the tensors and, after ``;``, the integer attributes. The head ``[…]`` names
+the result's axes: ``*n`` any number of axes, ``*n:r`` exactly ``r``. In a read, ``^n`` is ``*n``
+aligned at the right, with index 0 where the tensor's extent is 1 (broadcasting). A reduction
+iterator has the extent of an axis that it indexes by itself (``k`` above). The right side is scalar
+arithmetic: ``+ - * /``, functions by name, reads ``x[…]`` or ``x[… else v]`` with a fill, and
+``(i)``, an index as a number; Python's parser reads it after the stars are expanded. ``where``
+introduces local tensors over axes of the head, each of which may read the ones before it:
 
     (x; a) [*n, *m:a] = x[*n, *m] - c[*n] where c[*n] = mean(*m) x[*n, *m]
 """
@@ -44,7 +43,7 @@ _READ = re.compile(r"(\w+)\[([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Parts:
-    """A comprehension taken apart, nothing of it computed yet.
+    """The parts of a comprehension's text, before any tensor is known.
 
     >>> parts_of("(x, w; s) [*n, j] = sum(k) x[*n, s*k] * w[j, k else 1]").reads
     (('x', ('*n', 's*k')), ('w', ('j', 'k')))
@@ -60,7 +59,7 @@ class Parts:
 
     @property
     def reads(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Each read of a tensor that is given: its name, and what it is indexed by."""
+        """Each read of an argument: the tensor's name, and the texts of its indices."""
         found = [
             (name, tuple(split(inside.partition(" else ")[0])))
             for text in (self.body, *self.local)
@@ -70,7 +69,7 @@ class Parts:
 
 
 def parts_of(text: str) -> Parts | None:
-    """The parts of a comprehension; None of a text that is none."""
+    """Split a comprehension into its parts; None if the text isn't a comprehension."""
     whole, *local = _WHERE.split(text)
     form = _FORM.match(whole)
     if form is None:
@@ -85,7 +84,7 @@ def parts_of(text: str) -> Parts | None:
 
 @dataclass
 class _Scope:
-    """What the names of one comprehension mean."""
+    """The values of the names in one comprehension."""
 
     text: str
     tensors: dict[str, Tensor]
@@ -99,7 +98,7 @@ class _Scope:
 
 
 def wrong(text: str, what: str) -> RuleError:
-    """Why a text is no comprehension."""
+    """Return the error that says why ``text`` isn't a comprehension."""
     return RuleError(
         f"a definition can't be read: {what}",
         got=text,
@@ -111,13 +110,13 @@ def wrong(text: str, what: str) -> RuleError:
 def instantiate(
     text: str, tensors: Sequence[Tensor], numbers: Sequence[int], shape: Shape
 ) -> Scope:
-    """The scope that ``text`` defines for these arguments and this result shape.
+    """Return the scope that ``text`` defines for these arguments and this result shape.
 
     Raises:
         RuleError: the text isn't a comprehension over these arguments.
     """
     parts = parts_of(text)
-    if parts is None or parts.local:  # whose axes have the order that goes by the tensors
+    if parts is None or parts.local:  # the axis order of a local tensor depends on the arguments
         return canonical(_written(text, tuple(tensors), tuple(numbers), shape))
     names = tuple(Input(f"#{n}", tensor.type) for n, tensor in enumerate(tensors))
     images = dict[Tensor, Tensor](zip(names, tensors, strict=True))
@@ -129,7 +128,7 @@ def instantiate(
 def _written(
     text: str, tensors: tuple[Tensor, ...], numbers: tuple[int, ...], shape: Shape
 ) -> Scope:
-    """The scope as it is read, in no form."""
+    """Return the scope as the text gives it, not in canonical form."""
     scope, parts = _Scope(text, {}, {}, {}, {}, {}), parts_of(text)
     if parts is None:
         raise wrong(text, "no (names) [head] = body")
@@ -153,14 +152,14 @@ def _written(
     return Scope(shape, tuple(extents), value, reducer)
 
 
-# Over names of its tensors: a definition is read once for tensors of the same types.
+# The definition over placeholder inputs `#0`, `#1`, …: parsed once for all tensors of equal types.
 _over_names = lru_cache(maxsize=1 << 12)(_written)
 
 
 def _reduced(
     scope: _Scope, reducer: str, body: str, extents: Sequence[int]
 ) -> tuple[Scalar, str]:
-    """The right side as a scalar, and by which of a scope's reducers it is reduced."""
+    """Parse the right side; return its scalar, and the scope's reducer (``mean`` becomes sum)."""
     try:
         tree = ast.parse(" ".join(body.split()), mode="eval").body
     except SyntaxError as error:
@@ -172,7 +171,7 @@ def _reduced(
 
 
 def _define(scope: _Scope, definition: str) -> None:
-    """A tensor of the comprehension's own, ``name[axes of the head] = right side``."""
+    """Add a local tensor of a ``where``: ``name[axes of the head] = right side``."""
     name, _, rest = definition.partition("[")
     form = _FORM.match("()[" + rest)
     if form is None or name in scope.tensors:
@@ -200,7 +199,7 @@ def split(text: str) -> list[str]:
 
 
 def _head(scope: _Scope, items: list[str], rank: int) -> list[str]:
-    """Names of the result's axes, stars expanded to ``n_0, n_1, …``."""
+    """Return the names of the result's axes, with ``*n`` expanded to ``n_0, n_1, …``."""
     fixed = sum(not item.startswith("*") for item in items)
     known = [item.partition(":") for item in items if item.startswith("*")]
     exact = {name[1:]: scope.numbers[count] for name, _, count in known if count}
@@ -222,7 +221,7 @@ def _head(scope: _Scope, items: list[str], rank: int) -> list[str]:
 
 
 def _expand(scope: _Scope, tensor: str, inside: str) -> str:
-    """One read with its stars expanded."""
+    """Expand the stars of one read: ``x[*n, i]`` -> ``x[n_0, n_1, i]``."""
     index, _, fill = inside.partition(" else ")
     items = split(index)
     shape = scope.tensors[tensor].shape if tensor in scope.tensors else ()
@@ -242,13 +241,13 @@ def _expand(scope: _Scope, tensor: str, inside: str) -> str:
 
 
 def _new_star(scope: _Scope, name: str, items: list[str], shape: Shape) -> list[str]:
-    """Axes that occur in a read only: they are reduced."""
+    """Name the axes of a star that isn't in the head; these axes are reduced."""
     others = sum(len(scope.stars.get(i[1:], [i])) for i in items if i[1:] != name)
     return [f"{name}_{n}" for n in range(len(shape) - others)]
 
 
 def _extent(scope: _Scope, name: str, body: str) -> int:
-    """The extent of the axis that a reduction iterator indexes by itself."""
+    """Return the extent of the axis that reduction iterator ``name`` indexes by itself."""
     for tensor, inside in _READ.findall(body):
         items = [item for item in split(inside) if not item.startswith("_fill")]
         if tensor in scope.tensors and name in items:
@@ -259,10 +258,10 @@ def _extent(scope: _Scope, name: str, body: str) -> int:
 
 
 def index_of(text: str, iterators: Mapping[str, Index], numbers: Mapping[str, int]) -> Index:
-    """An index of a read, as ``s*i + k``, over iterators and integers.
+    """Parse an index such as ``s*i + k`` over named iterators and integers.
 
     Raises:
-        RuleError: the text is no index over these.
+        RuleError: the text isn't an index over these names.
     """
     scope = _Scope(text, {}, dict(numbers), dict(iterators), {}, {})
     try:
@@ -311,7 +310,7 @@ def _scalar(scope: _Scope, node: ast.expr) -> Scalar:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return product([Num(-1), _scalar(scope, operand)])
         case ast.Call(func=ast.Name(id=fn), args=args) if fn.rstrip("_") in FUNCTIONS:
-            # `and_`, `or_` and `not_`, since Python keeps the plain words for itself.
+            # `and_`, `or_` and `not_`: without the underscore they are keywords of Python.
             return Call(fn.rstrip("_"), tuple(_scalar(scope, arg) for arg in args))
         case ast.BinOp(left=left, op=op, right=right):
             a, b = _scalar(scope, left), _scalar(scope, right)
@@ -338,7 +337,7 @@ def _read(scope: _Scope, name: str, inside: ast.expr) -> Read:
     items = list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
     fill = 0.0
     if items and isinstance(items[-1], ast.Call):
-        # A fill is a number or ±inf, which Python's literals lack.
+        # float() parses a number or ±inf; Python has no literal for infinity.
         fill = float(ast.unparse(items[-1].args[0]).replace(" ", ""))
         items = items[:-1]
     return Read(scope.tensors[name], tuple(_index(scope, item) for item in items), fill)

@@ -1,9 +1,9 @@
-"""Picking: numbers that sum up to a delta pick one value of an iterator.
+"""Picking: constant matrices whose product is a selection replace an iterator by one value.
 
     L_x sum_{p,u} A[x, p] * B[p, u] * f(x, u)  =  L_x f(x, m(x))        sum_p A * B = [u = m(x)]
 
-All factors with p are literals, so that their sum is computed, over the rationals: a matrix and its
-inverse go, and so do the three matrices of a correlation by tiles (Winograd).
+All factors that use p are literal tensors, so their sum is computed exactly, over the rationals.
+The law removes a matrix beside its inverse, and the three matrices of a Winograd convolution.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from eqsynth.ir.types import is_float
 _require = partial(checking.require, law="pick")
 
 LARGEST: Final = 1 << 22
-"""Products of numbers that are looked at."""
+"""The most products of numbers that a check computes."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """p, over which numbers are summed; u, and the value that they pick."""
+    """The iterator p (``summed``), the iterator u (``picked``), and the value m(x) that u gets."""
 
     summed: It
     picked: It
@@ -44,10 +44,10 @@ def pick(scope: Scope, given: Pick) -> Scope:
     """``L_x sum_{p,u} A[x, p] * B[p, u] * f(x, u) = L_x f(x, m(x))``.
 
     Raises:
-        LawError: ``product``: the body isn't one of finite factors under a sum; ``iterators``: the
-            arguments aren't iterators of the scope, or the value isn't one of u; ``literals``: a
-            factor with p isn't a read of numbers, in range; ``dtype``: they are no floats, or the
-            rest is of another dtype; ``large``: too many numbers; ``delta``: they sum up to others.
+        LawError: ``product``: the scope isn't a sum of products of finite factors; ``iterators``:
+            p or u isn't the scope's, or the value may leave u's extent; ``literals``: a factor with
+            p isn't an in-range read of a literal; ``dtype``: a literal isn't float, or the result
+            has another dtype; ``large``: too many numbers; ``delta``: the sum isn't that delta.
     """
     factors, reduced = factors_of(scope.body), reduction_iterators(scope)
     _require(is_product(scope) and all(map(is_finite, factors)), condition="product",
@@ -73,7 +73,7 @@ def pick(scope: Scope, given: Pick) -> Scope:
 
 
 def _is_delta(tables: Sequence[Read], its: Sequence[It], given: Pick) -> bool:
-    """Whether ``sum_p A[x, p] * B[p, u] = [u = m(x)]``; p is the last of the iterators."""
+    """Whether ``sum_p A[x, p] * B[p, u] = [u = m(x)]``; p is the last iterator of ``its``."""
     grid = np.meshgrid(*(np.arange(it.extent) for it in its), indexing="ij", sparse=True)
     values = {it.slot: array for it, array in zip(its, grid, strict=True)}
     found: Any = 1

@@ -1,9 +1,9 @@
-"""Rearranging a body: any identity of a commutative ring, in its reads and functions.
+"""Rearranging: a body becomes any body that is the same polynomial in its reads and functions.
 
     L_x R_y f  =  L_x R_y g        f and g the same polynomial
 
-So distributing, collecting, multiplying out, common factors, like terms, ``x - x``, ``0 * x`` and
-``-(x - y)`` are one law, decided and not listed. ``f / g`` is ``f * (1 / g)``.
+This one law covers distributing, factoring, collecting like terms, ``x - x``, ``0 * x`` and
+``-(x - y)``: equality of polynomials is decided, not listed. ``f / g`` counts as ``f * (1 / g)``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="rearrange")
 
-# The procedure that decides equality is given up beyond so many monomials; it would take too long.
+# Beyond this many monomials the comparison would take too long, and the law refuses.
 MAX_MONOMIALS = 4096
-# What float64 may have lost of a coefficient, relative to what it was summed up of.
+# The largest rounding error of a coefficient, relative to the absolute sum of its parts.
 _TOLERANCE = 2.0**-44
 
 Monomial = tuple[Scalar, ...]
 Polynomial = dict[Monomial, tuple[float, float]]
-"""Coefficients by a monomial's factors, in the order of their digests; beside each what its parts
-sum up to in absolute value."""
+"""Monomial (its factors, sorted by digest) -> its coefficient, and the sum of the absolute values
+of the numbers that were added up to the coefficient: ``x - 3*x`` is ``{(x,): (-2, 4)}``."""
 
 
 @dataclass(frozen=True)
 class Rearrange:
-    """The body in the place of the scope's."""
+    """The new body of the scope."""
 
     body: Scalar
 
@@ -44,15 +44,15 @@ class Rearrange:
 def rearrange(scope: Scope, given: Rearrange) -> Scope:
     """``L_x R_y f = L_x R_y g``, f and g the same polynomial.
 
-    What may be infinite (a function, a read with such a fill) obeys fewer laws: ``inf - inf`` is no
-    number. Terms with it are compared as they stand, up to the order of factors, and are added up
-    only if their coefficients have one sign.
+    Factors that may be infinite (a function, a read with an infinite fill) obey fewer identities,
+    since ``inf - inf`` is NaN. Terms with such factors aren't multiplied out, and are added up only
+    if their coefficients have one sign.
 
     Raises:
-        LawError: ``iterators``: the body isn't one of the scope; ``dtype``: bools, or the new body
-            is of another dtype; ``integers``: a coefficient of integers is none; ``polynomial``:
-            the bodies differ; ``finite``: they agree only where all is finite, which may not be so;
-            ``large``: too many monomials to decide.
+        LawError: ``iterators``: the body uses iterators that the scope doesn't have; ``dtype``:
+            bools, or the result has another dtype; ``polynomial``: the bodies are different
+            polynomials; ``finite``: they are equal only if all factors are finite, which isn't
+            known; ``large``: too many monomials to decide.
     """
     own = {it.slot: it.extent for it in iterators(scope.body)}
     own |= dict(enumerate(scope.extents))
@@ -78,7 +78,7 @@ Key = TypeVar("Key")
 def agree(
     left: Mapping[Key, tuple[float, float]], right: Mapping[Key, tuple[float, float]]
 ) -> bool:
-    """The same coefficients, up to rounding."""
+    """Whether two polynomials have the same coefficients, up to rounding."""
     for monomial in left.keys() | right.keys():
         (a, size), (b, other) = (side.get(monomial, (0.0, 0.0)) for side in (left, right))
         if not abs(a - b) <= _TOLERANCE * max(size, other):
@@ -91,14 +91,14 @@ def _has_one_sign(terms: Polynomial) -> bool:
 
 
 class Terms:
-    """A scalar as a sum of monomials.
+    """Scalars as sums of monomials.
 
     Args:
-        dtype: in which all is computed.
-        deep: multiply sums out, and powers; else a sum among factors is a factor of its own.
+        dtype: the dtype of all computed parts.
+        deep: multiply out products of sums and powers; otherwise a sum that is a factor is an atom.
 
     Attributes:
-        finite: nothing that was met can be infinite.
+        finite: no atom met so far can be infinite.
     """
 
     def __init__(self, dtype: str, deep: bool) -> None:
@@ -135,7 +135,7 @@ class Terms:
                 return {(): (1 / value, abs(1 / value))}
             case Call(fn="pow", args=(base, Num(value=2 | 3 | 4 as n))) if floats and self._deep:
                 return self.of(Prod((base,) * int(n)))
-        # A function or a read; or a sum in a dtype of its own, which wraps or rounds by itself.
+        # An atom: a function, a read, or arithmetic in another dtype, which wraps or rounds there.
         if not (isinstance(scalar, Value) or is_finite(scalar)):
             self.finite = False
         return {(scalar,): (1.0, 1.0)}

@@ -1,11 +1,11 @@
-"""Recounting: a reduction counts through the same values by other iterators.
+"""Recounting: a reduction runs through the same values with other iterators.
 
     R_k f(k)  =  R_{q,r} f(d*q + r)        d*q + r takes each value of k, and each once
     sum_k f(x, k)  =  sum_q f(x, s*q + x % s)        f(x, k) = 0 unless s divides x - k
 
-A maximum or minimum may meet a value twice. A sum of products may leave out values of k at which
-one factor is zero, and run further than k where one is. Where it isn't plain that the values are
-digits of a number, all of them are looked at.
+A maximum or minimum may take a value twice. A sum of products may omit the values of k at which a
+factor is zero, and may take values beyond k's extent at which a factor is zero. If the value isn't
+evidently a number written in digits (``d*q + r``, r < d), the law enumerates all values.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from eqsynth.ir.tensor import Scope
 _require = partial(checking.require, law="recount")
 
 LARGEST: Final = 1 << 22
-"""Values that are looked at."""
+"""The most values that the law enumerates."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """An iterator of a reduction, its value, and the new iterators that the value is of, besides
-    iterators of the traversal."""
+    """A reduction iterator ``old`` and the index that replaces it, ``value``, over iterators of the
+    traversal and the reduction iterators ``new``: ``Count(k, 4*q + r, (q, r))``."""
 
     old: It
     value: Index
@@ -46,14 +46,14 @@ class Count:
 
 @dataclass(frozen=True)
 class Recount:
-    """The iterators that go; new ones have slots beyond those of the scope."""
+    """The iterators to replace; the slots of new iterators lie beyond the slots of the scope."""
 
     counts: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
 class Uncount:
-    """The scope with fewer iterators, and how it is recounted into the one that is given."""
+    """The scope ``other`` whose recount with ``counts`` is the given scope."""
 
     other: Scope
     counts: tuple[Count, ...]
@@ -63,9 +63,9 @@ def recount(scope: Scope, given: Recount) -> Scope:
     """``R_k f(k) = R_{q,r} f(d*q + r)``.
 
     Raises:
-        LawError: ``iterators``: the arguments don't fit; ``values``: a value is left out or counted
-            twice, and the body may be more than zero there; ``beyond``: they count further, and
-            nothing says that it is zero there; ``large``: there are too many values to look at.
+        LawError: ``iterators``: the arguments don't fit; ``values``: a value is omitted or taken
+            twice, where the body isn't known to be zero; ``beyond``: a value outside of the old
+            extent is taken, where the body isn't known to be zero; ``large``: too many values.
     """
     old = [count.old for count in given.counts]
     new = [it for count in given.counts for it in count.new]
@@ -77,7 +77,7 @@ def recount(scope: Scope, given: Recount) -> Scope:
              condition="iterators", what="no new iterators for some of the reduction")  # fmt: skip
     zero_in_part, body = is_product(scope), scope.body
     for count in given.counts:
-        # One after the other: what is zero beyond one may not be so beyond two.
+        # One at a time: the zero beyond one iterator's extent may depend on the other's range.
         if not _are_digits(count):
             _check(count, body if zero_in_part else None, scope.reducer in ("max", "min"))
         body = substituted(body, {count.old: count.value})
@@ -85,10 +85,10 @@ def recount(scope: Scope, given: Recount) -> Scope:
 
 
 def uncount(scope: Scope, given: Uncount) -> Scope:
-    """``R_{q,r} f(d*q + r) = R_k f(k)``: the scope whose recount is the one that is given.
+    """``R_{q,r} f(d*q + r) = R_k f(k)``: the scope in ``given`` whose recount is ``scope``.
 
     Raises:
-        LawError: ``inverse``: it isn't; or what ``recount`` says.
+        LawError: ``inverse``: its recount is another scope; what ``recount`` raises.
     """
     back = recount(given.other, Recount(given.counts))
     _require(back.type == scope.type and least_form(back) == least_form(scope),
@@ -97,7 +97,8 @@ def uncount(scope: Scope, given: Uncount) -> Scope:
 
 
 def _are_digits(count: Count) -> bool:
-    """Whether the value is ``d*q + r``, r < d and so on, from 0 to the old iterator's last."""
+    """Whether the value is a number in digits, ``d*q + r`` with r < d, that takes each value of the
+    old iterator once."""
     span = 1
     for atom, step in sorted(count.value.terms, key=lambda term: abs(term[1])):
         if abs(step) != span or atom not in count.new:
@@ -108,11 +109,11 @@ def _are_digits(count: Count) -> bool:
 
 
 def _check(count: Count, product: Scalar | None, twice: bool) -> None:
-    """Looks at each value, for each place of the traversal that the values depend on.
+    """Enumerate the values, for each value of the traversal iterators that they depend on.
 
     Args:
-        product: the body, if it is zero where one of its factors is.
-        twice: a value may be met twice.
+        product: the body, if it is zero where one of its factors is zero; otherwise None.
+        twice: whether the reduction may take a value twice (a maximum or minimum).
     """
     its = sorted({*count.value.iterators()} - {*count.new}, key=lambda it: it.slot)
     if any(it.extent == 0 for it in its):
@@ -136,8 +137,8 @@ def _check(count: Count, product: Scalar | None, twice: bool) -> None:
 
 
 def _zero(body: Scalar, its: Sequence[It], it: It, values: tuple[int, int]) -> npt.NDArray[Any]:
-    """Where one factor reads zero outside of its tensor, whatever all other iterators are: at each
-    place of ``its`` and value of ``it``."""
+    """Return bools with axes for ``its`` and ``it``: True where a factor reads the
+    zero outside of its tensor for all values of the other iterators."""
     own = [*its, it]
     found = np.zeros([*(it.extent for it in its), values[1] - values[0]], dtype=bool)
     for factor in factors_of(body):
@@ -158,7 +159,7 @@ def _zero(body: Scalar, its: Sequence[It], it: It, values: tuple[int, int]) -> n
 def _grid(
     its: Sequence[It], ranges: Mapping[It, tuple[int, int]] | None = None
 ) -> dict[int, npt.NDArray[np.int64]]:
-    """The values of iterators, an axis each; of some in another range than their own."""
+    """Map each slot to its iterator's values, broadcastable; ``ranges`` replaces some ranges."""
     spans = [(ranges or {}).get(it, (0, it.extent)) for it in its]
     arrays = np.meshgrid(*(np.arange(*span) for span in spans), indexing="ij", sparse=True)
     return {it.slot: array for it, array in zip(its, arrays, strict=True)}

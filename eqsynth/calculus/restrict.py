@@ -1,16 +1,15 @@
-"""Restricting: what is computed under a mask is computed in the places that it lets through.
+"""Restricting: attention under a known mask is computed only at the places that the mask shows.
 
     L_x sum_j softmax(s)[x, j] * g(x, j)
       =  L_x sum_w softmax({L_{x,w} s[x, m(x) + d*w]})[x, w] * g(x, m(x) + d*w)
 
-where s[x, j] is -inf at each j that is no m(x) + d*w, and at each m(x) + d*w that is no j: by a
-mask that reads nothing, so that its value is known. Attention in a window of 129 of 2,048 places is
-then computed in these places. A row in which nothing is let through is NaN on both sides.
+if a mask makes s[x, j] -inf at each j that isn't m(x) + d*w for some w. The mask reads no tensor,
+so its values are known. Where m(x) + d*w is no value of j, the new scores are -inf too. Attention
+in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides.
 
     L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
 
-where the mask lets something through for each x: the guard is against rows of NaN, and there are
-none.
+if the mask shows at least one j for each x, so that the guarded case, a row of NaN, can't occur.
 """
 
 from __future__ import annotations
@@ -62,17 +61,17 @@ from eqsynth.ir.types import is_float
 _require = partial(checking.require, law="restrict")
 
 LARGEST: Final = 1 << 24
-"""Elements of a mask that are looked at: 4,096 queries by as many keys take half a second."""
+"""The most elements of a mask to evaluate: 4,096 queries by 4,096 keys take half a second."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A read that makes a scope -inf where it gives one value.
+    """A read in a scope that makes the scope -inf where the read has one certain value.
 
     Attributes:
-        read: of the scope's body.
-        holds: the scope that its tensor equals (a hypothesis), which reads nothing.
-        hides: the value.
+        read: a read of the scope's body.
+        holds: the scope that the mask's tensor equals (a hypothesis); it reads no tensor.
+        hides: the mask's value at hidden places.
     """
 
     read: Read
@@ -82,15 +81,15 @@ class Mask:
 
 @dataclass(frozen=True)
 class Restrict:
-    """Which weights, what their scores are, and which places count.
+    """The attention weights, their scores, and the places ``start + step * w``, w < ``count``.
 
     Attributes:
-        weights: a factor of the body.
-        softmax: the operator that its tensor equals (a hypothesis).
-        scores: the scope that the operator's argument equals (a hypothesis).
+        weights: the factor of the body that reads the weights.
+        softmax: the operator that the tensor of the weights equals (a hypothesis).
+        scores: the scope that the softmax's argument equals (a hypothesis).
         start: m(x), over the iterators of the scores.
-        step: d.
-        count: how many places w there are.
+        step: d, the distance of two places.
+        count: the number of places w.
     """
 
     weights: Read
@@ -104,12 +103,12 @@ class Restrict:
 
 @dataclass(frozen=True)
 class Reach:
-    """A function that asks whether a maximum is -inf, and why it isn't.
+    """A test of a maximum for -inf, and the mask that shows that the maximum isn't -inf.
 
     Attributes:
         guard: ``where(m[x] = -inf, a, b)``.
-        peak: the scope that m equals (a hypothesis), the maximum of what is under the mask.
-        mask: in the peak's body. Its other elements are all one number.
+        peak: the scope that m equals (a hypothesis), the maximum of the masked scores.
+        mask: the mask in the peak's body. All its elements that show a place have one value.
     """
 
     guard: Call
@@ -121,12 +120,12 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     """``L_x sum_j softmax(s)[x, j] g(j) = L_x sum_w softmax({L s[x, m(x) + d w]})[x, w] g(...)``.
 
     Raises:
-        LawError: ``product``: the body isn't one of finite factors under a sum; ``softmax``: the
-            weights are no factor, or aren't a softmax of these scores along an axis that the
-            scope sums over; ``mask``: the mask isn't read in range at the scores' place along an
-            axis of its own, or reads something itself; ``hides``: where the mask has the value the
-            scores aren't known to be -inf; ``places``: a place that the mask lets through isn't
-            among those that count, or the places have no order.
+        LawError: ``product``: the scope isn't a sum of products of finite factors; ``softmax``: the
+            weights aren't a factor, or aren't a softmax of these scores along an axis that the
+            scope sums over; ``mask``: the mask isn't read in range with the place as the whole
+            index of one axis, or it reads a tensor itself; ``hides``: the scores aren't known to be
+            -inf at the places that the mask hides; ``places``: the mask shows a place that isn't
+            ``start + step * w``, or ``step`` or ``count`` isn't positive.
     """
     read, softmax, scores = given.weights, given.softmax, given.scores
     factors = list(factors_of(scope.body))
@@ -169,7 +168,7 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
 
 
 def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
-    """The scores at the places that count, over the number of the place."""
+    """Return the scores at ``start + step * nth``, traversed over ``nth`` in place of ``place``."""
     own = [nth if it == place else it for it in traversal_iterators(scores)]
     at = given.start + bare(nth) * given.step
     mask = given.mask.read
@@ -178,7 +177,7 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
         there = substitute(leaf, lambda it: at if it == place else bare(it))
         if leaf != mask:
             return there
-        # Beyond the last place the mask hides; by itself it is a constant of the places' size.
+        # Outside of the mask the read gives `hides`; as a scope of its own it is a small constant.
         assert isinstance(there, Read)
         hidden = Read(there.tensor, there.index, given.mask.hides)
         return closed(hidden, iterators(hidden), "sum", ())
@@ -187,7 +186,7 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
 
 
 def _hides(scores: Scope, mask: Mask, place: It) -> None:
-    """Checks that the scores are -inf where the mask has its value, and beyond its end."""
+    """Check that the scores are -inf where the mask has the value ``hides``, or is out of range."""
     _is_known(scores, mask)
     read = mask.read
     at = [n for n, index in enumerate(read.index) if place in index.iterators()]
@@ -200,7 +199,7 @@ def _hides(scores: Scope, mask: Mask, place: It) -> None:
 
 
 def _is_known(scope: Scope, mask: Mask) -> None:
-    """Checks that a mask of the scope's can be looked at place by place."""
+    """Check that the mask is a read of the scope's body whose values can be computed."""
     read, holds = mask.read, mask.holds
     fits = read in leaves(scope.body) and holds.type == read.tensor.type and read.in_range()
     fits = fits and not any(True for _ in reads(holds.body)) and 0 not in holds.extents
@@ -211,8 +210,8 @@ def _is_known(scope: Scope, mask: Mask) -> None:
 
 
 def known_where(body: Scalar, read: Read, value: float) -> float | None:
-    """What a body is if one of its reads gives a value; None if that isn't known. What else is read
-    is finite. Numbers on the way are such as every dtype holds: small integers, and infinities.
+    """Return the body's value where ``read`` has ``value`` and all other reads are finite; None if
+    it isn't known. All numbers must be small integers or infinities, which every dtype holds.
 
     >>> from eqsynth.ir.tensor import Input
     >>> from eqsynth.ir.types import TensorType
@@ -250,7 +249,7 @@ def _known(body: Scalar, read: Read, value: float) -> float | None:
 
 
 def stays_finite(body: Scalar, read: Read, value: float) -> bool:
-    """Whether a body is finite where one of its reads gives a value, and all else is finite."""
+    """Whether the body is finite where ``read`` has ``value`` and all other reads are finite."""
     match body:
         case Num(value=number):
             return math.isfinite(number)
@@ -269,18 +268,18 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
 
 
 _BOUNDED: Final = ("abs", "relu", "tanh", "sigmoid", "max", "min")
-"""Functions that are finite where their arguments are."""
+"""Functions that are finite for finite arguments."""
 
 
 @lru_cache(maxsize=16)
 def value_of(holds: Scope) -> Array:
-    """The elements of a scope that reads nothing."""
+    """Evaluate a scope that reads no tensor."""
     return evaluate(holds, {})
 
 
 def visible(mask: Mask, its: Sequence[It]) -> tuple[list[Array], Array]:
-    """The values of iterators, those of the mask's read among them, as arrays that broadcast; and
-    where the mask lets through."""
+    """Return the values of the iterators ``its``, as arrays that broadcast, and an array of bools:
+    True where the mask shows the place. ``its`` holds at least the iterators of the mask's read."""
     grid = np.meshgrid(*(np.arange(it.extent) for it in its), indexing="ij", sparse=True)
     values = {it.slot: array for it, array in zip(its, grid, strict=True)}
     places = tuple(index.evaluate(values) for index in mask.read.index)
@@ -288,7 +287,7 @@ def visible(mask: Mask, its: Sequence[It]) -> tuple[list[Array], Array]:
 
 
 def _counts_all(given: Restrict, place: It) -> bool:
-    """Whether each place that the mask lets through is one of those that count."""
+    """Whether each place that the mask shows is ``start + step * w`` for some w < ``count``."""
     its = sorted({*iterators(given.mask.read), *given.start.iterators()}, key=lambda it: it.slot)
     if math.prod(it.extent for it in its) > LARGEST:
         return False
@@ -303,9 +302,9 @@ def reach(scope: Scope, given: Reach) -> Scope:
     """``L_x f(where({max_j s[x, j]}[x] = -inf, a, b)) = L_x f(b)``.
 
     Raises:
-        LawError: ``guard``: the body has no such function of that maximum; ``mask``: the mask reads
-            something itself, or isn't read in range; ``finite``: what the mask lets through isn't
-            known to be finite; ``rows``: it lets nothing through in some row.
+        LawError: ``guard``: the body doesn't test that maximum for -inf; ``mask``: the mask reads a
+            tensor itself, or isn't read in range; ``finite``: the scores that the mask shows aren't
+            known to be finite; ``rows``: the mask hides every place of some row.
     """
     guard, peak, read = given.guard, given.peak, given.mask.read
     asked = guarded(guard)
@@ -331,7 +330,7 @@ def reach(scope: Scope, given: Reach) -> Scope:
 
 
 def guarded(guard: Scalar) -> Read | None:
-    """What ``where(m[x] = -inf, a, b)`` asks about: ``m[x]``."""
+    """Return the read ``m[x]`` of ``where(m[x] = -inf, a, b)``; None of another function."""
     match guard:
         case Call(fn="where", args=(Call(fn="eq", args=parts), _, _)):
             found = [part for part in parts if isinstance(part, Read)]

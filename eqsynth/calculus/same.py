@@ -1,12 +1,12 @@
-"""The same sum: two scopes are equal if they are sums of the same products.
+"""Same: two scopes are equal if they are sums of the same products.
 
     L_x {sum_k a b}[x] + {sum_k a c}[x]   =  L_x sum_k a * {b + c}
     L_x sum_y a * {b + c}[p]              =  L_x {L_x' sum_y a * b}[x - lo] + {L_x'' sum_y a * c}[x]
     L_x {sum_y f(0, y)}[x] + {sum_y f(1, y)}[x]  =  L_x sum_{t,y} f(t, y)
 
-A scope is opened into its products: what is read is written out where ``inline`` does, a sum is
-taken term by term, and each product on the smallest box outside of which it is zero. Products are
-compared in canonical form. What can't be opened is a factor as it stands.
+Each scope is opened into products: reads of scopes are inlined where ``inline`` allows it, sums are
+split into their terms, and each product is narrowed to the smallest box outside of which it is
+zero. The products are compared in canonical form. A read that can't be inlined stays a factor.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ from eqsynth.ir.types import is_float
 _require = partial(checking.require, law="same")
 
 MAX_NUMBER: Final = 1 << 40
-"""Of integers, which are compared exactly."""
+"""Coefficients of integer products must be smaller: float64 then holds them exactly."""
 
 
 @dataclass(frozen=True)
 class Same:
-    """A sum of the same products.
+    """The scope that is a sum of the same products.
 
     Attributes:
-        other: the scope.
-        meanings: what tensors are that one of the two reads (hypotheses).
-        apart: iterators of the other's reduction, each with the values at which it is cut.
-    """
+        other: the equal scope.
+        meanings: scopes that tensors read by one of the two equal (hypotheses).
+        apart: reduction iterators of ``other``, each with the values at which to split its range:
+            ``(k, (2,))`` splits k < 5 into k < 2 and 2 <= k < 5."""
 
     other: Scope
     meanings: tuple[tuple[Tensor, Scope], ...] = ()
@@ -79,19 +79,19 @@ class Same:
 
 
 _Box = tuple[float | None, tuple[int, ...]]
-"""What is outside of a box (None: it is everything), and where the box begins."""
+"""The value outside of a box (None: the box is the whole traversal), and the box's first place."""
 _Products = dict[tuple[Scope, _Box], tuple[float, float]]
-"""The numbers of products on boxes; beside each what its parts sum up to in absolute value."""
+"""(product, box) -> coefficient, and the absolute sum of the numbers added up to it."""
 
 
 def same(scope: Scope, given: Same) -> Scope:
     """``L_x R_y f = L_x R_z g``, sums of the same products.
 
     Raises:
-        LawError: ``type``: they aren't of one type, or have no elements; ``iterators``:
-            what is taken apart isn't summed over; ``large``: there are too many products, no end,
-            or too large numbers; ``products``: they differ; ``finite``: they agree only where all
-            is finite, which may not be so.
+        LawError: ``type``: the scopes have different types, or no elements; ``iterators``: an
+            iterator of ``apart`` isn't summed over; ``large``: too many products (perhaps without
+            end) or too large coefficients; ``products``: the products differ; ``finite``: they
+            agree only if all factors are finite, which isn't known.
     """
     other = given.other
     fits = other.type == scope.type and 0 not in (*scope.extents, *other.extents)
@@ -113,26 +113,26 @@ def same(scope: Scope, given: Same) -> Scope:
 
 
 class _Opening:
-    """The products of scopes, ``found``."""
+    """Collects in ``found`` the products that scopes are sums of."""
 
     def __init__(self, meanings: Mapping[Tensor, Scope]) -> None:
         self._meanings, self._opened = meanings, 0
         self.found: _Products = {}
 
     def add(self, scope: Scope, number: float = 1.0, box: _Box | None = None) -> None:
-        """Adds the products of so many times a scope on a box."""
+        """Add the products of ``number`` times ``scope``, placed on ``box``."""
         self._opened += 1
         _require(self._opened <= MAX_OPENED, condition="large", what="too many products")
         box = box or (None, (0,) * len(scope.traversal))
         for factors, (one, _) in _terms(scope, deep=False).items():
-            # An iterator that is idle here makes a number.
+            # `same_scope` replaces an iterator that this term doesn't use by its extent, a number.
             part = same_scope(scope, product(factors), reduction_iterators(scope))
             narrow = _narrowed(part, box)
             if narrow is not None and not self._open(*narrow, number * one):
                 self._multiply_out(*narrow, number * one)
 
     def _multiply_out(self, scope: Scope, box: _Box, number: float) -> None:
-        """Adds the products of a scope in which nothing can be written out."""
+        """Add the products of a scope in which no read can be inlined."""
         terms = _terms(scope, deep=True)
         if terms == _terms(scope, deep=False):
             self._count(scope, box, number)
@@ -155,7 +155,7 @@ class _Opening:
             _require(is_float(scope.dtype) or whole, condition="large", what="too large a number")
 
     def _open(self, scope: Scope, box: _Box, number: float) -> bool:
-        """Adds the products of a scope with one of its reads written out, if one can be."""
+        """Inline one read and add the products of the result; False if no read can be inlined."""
         for read in dict.fromkeys(reads(scope.body)):
             inner = self._meanings.get(read.tensor) or meaning(read.tensor, {})
             for inners in _ways(scope, read, inner) if inner else ():
@@ -170,7 +170,7 @@ class _Opening:
 
 
 def _terms(scope: Scope, deep: bool) -> Polynomial:
-    """The terms of a sum of products; ``deep``: multiplied out, if all in them is finite."""
+    """The terms of a summed body; with ``deep`` multiplied out, if all factors are finite."""
     ring = scope.dtype != "bool" and keeps_one_dtype(scope.body, scope.dtype)
     if scope.reducer != "sum" or not ring:
         return {(scope.body,): (1.0, 1.0)}
@@ -182,7 +182,7 @@ def _terms(scope: Scope, deep: bool) -> Polynomial:
 
 
 def _keeps(number: float, size: float, factors: Iterable[Scalar]) -> None:
-    """Checks that numbers may be added up: ``0 * inf`` and ``inf - inf`` are no numbers."""
+    """Check that the product's coefficients may be added: ``0 * inf`` and ``inf - inf`` are NaN."""
     body = product([*factors])
     plain = all(isinstance(part, Sum | Prod) for part in composites(body))
     plain = plain and all(isinstance(leaf, Value) or is_finite(leaf) for leaf in leaves(body))
@@ -190,8 +190,8 @@ def _keeps(number: float, size: float, factors: Iterable[Scalar]) -> None:
 
 
 def _ways(scope: Scope, read: Read, inner: Scope) -> Iterator[list[Scope]]:
-    """The scope that is read; or the terms of a sum that is a factor, each by itself: it may be
-    zero outside where the sum isn't known to be."""
+    """Ways to inline a read: the whole scope that is read; or each term of its sum by itself, since
+    a term may be known to be zero outside of its traversal where the sum isn't."""
     yield [inner]
     terms = terms_of(inner.body)
     apart = not inner.reduction and len(terms) > 1 and read.fill == 0
@@ -201,19 +201,19 @@ def _ways(scope: Scope, read: Read, inner: Scope) -> Iterator[list[Scope]]:
 
 
 def _written_out(scope: Scope, read: Read, inner: Scope) -> Scope:
-    """The scope with a part of what is read in its place, or all of it."""
-    if isinstance(inner.body, Read) and inner.body.in_range():  # its fill may be any
+    """Return the scope with ``inner``, the scope that is read or one term of it, inlined."""
+    if isinstance(inner.body, Read) and inner.body.in_range():  # the fill of the body is never read
         inner = replace(inner, body=replace(inner.body, fill=read.fill))
     part = Read(inner, read.index, read.fill)
-    # In canonical form it may be another read: which of two alike iterators is first depends on it.
+    # No canonical form here: it could change the order of two like iterators, and so the read.
     body = rewrite_leaves(scope.body, lambda leaf: part if leaf == read else leaf)
     return inline(replace(scope, body=body), Inline(part, inner))
 
 
 def _narrowed(scope: Scope, box: _Box) -> tuple[Scope, _Box] | None:
-    """A scope on the smallest box outside of which it is neutral, and that box; None of what is
-    zero everywhere. An iterator of one value only is that: ``sum_k x[k] d[k - i] = x[i]``, d of one
-    element."""
+    """Return the scope on the smallest box outside of which it is neutral, and the box; None if the
+    scope is zero everywhere. A reduction iterator with one value that isn't zero is replaced by the
+    value: ``sum_k x[k] d[k - i] = x[i]``, for d of one element."""
     while True:
         scope = least_form(with_numbers(scope))
         its = [*traversal_iterators(scope), *reduction_iterators(scope)]
@@ -240,8 +240,8 @@ def _narrowed(scope: Scope, box: _Box) -> tuple[Scope, _Box] | None:
 
 
 def _selected(scope: Scope) -> Iterator[tuple[It, Index]]:
-    """Iterators of the reduction that a factor of the product pins to one value each, which they
-    always have: by an axis of one element, outside of which it is zero."""
+    """Reduction iterators for which some factor is zero at all values but one, and that value: the
+    factor has an axis of one element, indexed by ``±k + rest``."""
     for factor in factors_of(scope.body) if is_product(scope) else ():
         for index, size in (
             zip(factor.index, factor.tensor.shape, strict=True)

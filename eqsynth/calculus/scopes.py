@@ -1,7 +1,7 @@
-"""Scopes made of parts: over other iterators, with another body, in canonical form.
+"""Builders of scopes in canonical form: from iterators and a body, or from a scope and a new body.
 
-Iterators are named by the slots of the scope around; here they are split into kept ones (they
-become the inner traversal, in canonical order) and reduced ones.
+A new scope's iterators are given by their slots in the scope around it: ``kept`` ones become the
+new traversal, ``reduced`` ones the new reduction; the builders renumber them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from eqsynth.ir.tensor import Scope, Tensor
 
 
 def bare(it: It) -> Index:
-    """The iterator as an index."""
+    """Return the index that is this iterator alone."""
     return Index.iterator(it.slot, it.extent)
 
 
 def renumber(scalar: Scalar, place: Mapping[int, int]) -> Scalar:
-    """The body with iterators moved to other slots."""
+    """Return the body with its iterators moved to other slots."""
     return substitute(scalar, lambda it: Index.iterator(place[it.slot], it.extent))
 
 
 def scope_over(
     kept: Sequence[It], reduced: Iterable[It], body: Scalar, reducer: str = "sum"
 ) -> Scope:
-    """``L kept . reducer reduced . body``, canonical; the traversal in the order given."""
+    """Return ``L kept . reducer reduced . body``, canonical; the traversal keeps its order."""
     inner = tuple(reduced)
     place = {it.slot: slot for slot, it in enumerate((*kept, *inner))}
     extents = tuple(it.extent for it in kept), tuple(it.extent for it in inner)
@@ -37,10 +37,10 @@ def scope_over(
 def closed(
     body: Scalar, outside: set[It], reducer: str = "sum", reduced: Sequence[It] | None = None
 ) -> Read:
-    """A read of the scope that computes ``body``, reducing every iterator not in ``outside``.
+    """Return a read of the scope that computes ``body``, reducing each iterator not in ``outside``.
 
-    Where ``reduced`` is given it says what is reduced, whether or not the body uses it. The inner
-    scope's traversal is the iterators of the body that are in ``outside``, in canonical order, so
+    ``reduced``, if given, lists the reduced iterators instead, used in the body or not. The scope's
+    traversal is the iterators of the body that are in ``outside``, in canonical order, so that
     equal parts of different programs become equal terms.
     """
     used = iterators(body)
@@ -56,10 +56,10 @@ def same_scope(
     reduced: Iterable[It] | None = None,
     reducer: str | None = None,
 ) -> Scope:
-    """The scope with another body, canonical; by default over the iterators still in use, and those
-    that were idle before (canonical forms keep one where a factor would change the dtype), and
-    reduced as before.
-    """
+    """Return the scope with another body, canonical, and by default with the same reducer.
+
+    By default it reduces the reduction iterators that the new body uses or the old body doesn't
+    (a canonical form keeps an unused iterator if its extent as a factor would change the dtype)."""
     width = len(scope.traversal)
     kept = [It(slot, extent) for slot, extent in enumerate(scope.traversal)]
     if reduced is None:
@@ -79,5 +79,5 @@ def traversal_iterators(scope: Scope) -> list[It]:
 
 
 def read_all(tensor: Tensor, traversal: Sequence[It]) -> Read:
-    """``tensor[i, j, …]`` at the iterators themselves."""
+    """Return ``tensor[i, j, …]``, the read at the iterators themselves."""
     return Read(tensor, tuple(bare(it) for it in traversal))

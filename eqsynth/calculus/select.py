@@ -1,11 +1,11 @@
-"""Selecting: rows of a tensor by data or by place, and what a constant tensor holds.
+"""Selecting: rows of a tensor, picked by data or by position, and elements of a constant tensor.
 
     embedding({L_{r,j} R_k f(r, j, k)}, ids)  =  L_{i,j} R_k f(ids[i], j, k)     ``gather``, back
     embedding(t, {L_i m(i)})                  =  L_{i,j} t[m(i), j]              ``place``
     L_x R_y f(t[p])                           =  L_x R_y f(c)                    ``number``, t all c
 
-``f(ids[i])`` reads ``embedding(a, ids)`` where f reads a at r. Rows that ids name outside of their
-table are an error of the embedding's, before and after.
+``f(ids[i], …)`` reads ``embedding(a, ids)`` where f reads ``a[r, …]``. An id outside of the table
+is an error of the embedding on both sides.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Gather:
 
 @dataclass(frozen=True)
 class Ungather:
-    """A scope that is looked up, in the place of a read of rows.
+    """An embedding of a computed table, which replaces a scope that reads embedded rows.
 
     Attributes:
-        read: one read of the scope's.
-        rows: the embedding that its tensor equals (a hypothesis).
-        table: the scope that is looked up by the same data.
-        at: where its rows are read.
+        read: the read of embedded rows in the scope's body.
+        rows: the embedding that the read's tensor equals (a hypothesis).
+        table: the scope that computes the new table; the same ids select its rows.
+        at: the indices at which the new embedding is read.
     """
 
     read: Read
@@ -71,13 +71,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Tensors, and the number that all elements of each are (a hypothesis)."""
+    """Tensors of which all elements are one number, and the number (a hypothesis)."""
 
     numbers: tuple[tuple[Tensor, float], ...]
 
 
 def rows(table: Tensor, ids: Tensor) -> Tensor:
-    """``table[ids[i], k]`` for a table of any rank; an embedding has a table of two axes."""
+    """Return ``table[ids[i], k]`` for a table of any rank, reshaped to an embedding's two axes."""
     row, *rest = table.shape
     if len(rest) == 1:
         return Op("Embedding", (table, ids))
@@ -89,8 +89,8 @@ def gather(whole: Op, given: Gather) -> Scope:
     """``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``.
 
     Raises:
-        LawError: ``embedding``: it is none, or the table is of another type; ``rows``: a leaf uses
-            the row otherwise than bare along one axis as long as the table, or nothing does.
+        LawError: ``embedding``: the operator isn't one, or the table is of another type; ``rows``:
+            a read uses the row not as the index of one axis as long as the table, or none uses it.
     """
     fits = whole.name == "Embedding" and given.table.type == whole.args[0].type
     _require(fits, condition="embedding", what="no embedding of that table")
@@ -103,8 +103,8 @@ def ungather(scope: Scope, given: Ungather) -> Scope:
     """``L_{i,j} R_k t[ids[i], k] f(k, j) = L_{i,j} {rows of {L_{v,j} R_k t[v, k] f(k, j)}}[i, j]``.
 
     Raises:
-        LawError: ``embedding``: the read is no read of rows; ``inverse``: gathered, the table isn't
-            the scope; what ``gather`` says of the table and ``inline`` of its rows.
+        LawError: ``embedding``: the read isn't of embedded rows; ``inverse``: the embedding of the
+            new table, as a scope, isn't ``scope``; what ``gather`` and ``inline`` raise for it.
     """
     read, found = given.read, given.rows
     fits = found.name == "Embedding" and found.type == read.tensor.type
@@ -148,13 +148,13 @@ def place(whole: Op, given: Place) -> Scope:
 
 
 def number(scope: Scope, given: Numbers) -> Scope:
-    """``L_x R_y f(t[p]) = L_x R_y f(c)``, p always in t.
+    """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c and p is always in range.
 
-    A function of two takes a number in the place of a tensor of any dtype if its other argument is
-    of that dtype and the dtype has the number exactly: ``i % t[] -> i % 2``.
+    Beyond floats, an argument of a function of two arguments becomes a number if the other one has
+    the same dtype and the dtype holds the number exactly: ``i % t[] -> i % 2``.
 
     Raises:
-        LawError: ``reads``: nothing is read in range that may become a number; ``dtype``: the
+        LawError: ``reads``: the body has no in-range read that may become a number; ``dtype``: the
             result is of another dtype.
     """
     numbers = dict(given.numbers)
@@ -186,7 +186,7 @@ def number(scope: Scope, given: Numbers) -> Scope:
 
 
 def _has(dtype: str | None, value: float) -> bool:
-    """Whether a dtype has this number exactly. Bools have none: a number beside them is no bool."""
+    """Whether the dtype holds this number exactly; bool holds none, as a number isn't a bool."""
     if math.isinf(value) or not value.is_integer():
         return math.isinf(value) and dtype in _WHOLE and is_float(dtype)
     return dtype in _WHOLE and _WHOLE[dtype][0] <= value <= _WHOLE[dtype][1]
@@ -197,11 +197,11 @@ _WHOLE: Final = {
     "int32": (-(2**31), 2**31 - 1), "int64": (-(2**53), 2**53), "float16": (-(2**11), 2**11),
     "bfloat16": (-(2**8), 2**8), "float32": (-(2**24), 2**24), "float64": (-(2**53), 2**53),
 }  # fmt: skip
-"""Whole numbers that a dtype and a float of Python both have."""
+"""dtype -> the range of integers that both the dtype and a Python float hold exactly."""
 
 
 def _gathered(table: Scope, ids: Tensor) -> Scope:
-    """``L_{i,j} R_k f(ids[i], j, k)`` for a table ``L_{r,j} R_k f(r, j, k)``."""
+    """Return ``L_{i,j} R_k f(ids[i], j, k)`` for a table ``L_{r,j} R_k f(r, j, k)``."""
     _require(bool(table.traversal), condition="rows", what="a table without rows")
     row, width = It(0, table.traversal[0]), len(ids.shape)
     using = {leaf for leaf in leaves(table.body) if row in iterators(leaf)}
@@ -229,7 +229,7 @@ def _gathered(table: Scope, ids: Tensor) -> Scope:
 
 
 def _row_axis(leaf: Scalar, row: It) -> int | None:
-    """The only axis that is indexed by the row, if that is as long as the row's range."""
+    """Return the only axis that the row indexes, if by itself and as long as the table; or None."""
     if not isinstance(leaf, Read):
         return None
     axes = [n for n, index in enumerate(leaf.index) if row in index.iterators()]

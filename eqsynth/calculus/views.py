@@ -1,8 +1,8 @@
 """Views, reductions and fused operators as scopes.
 
-A view is ``L_x . t[map(x)]``, with the index map of each (Syno Table 1, and Permute, Pad, Slice);
-concatenation is a sum of shifted reads that are zero outside. A fused operator is a map over the
-product that it is fused with: ``L_x post(product[x] + bias[channel] + residual[x])``.
+A view is ``L_x . t[map(x)]``; ``index_map`` holds the map of each view (Syno Table 1, and Permute,
+Pad, Slice). A concatenation is a sum of shifted reads that are zero outside of their tensors. A
+fused operator is a map over its product: ``L_x post(product[x] + bias[channel] + residual[x])``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from eqsynth.ir.types import Shape
 
 
 def defining_scope(op: Op) -> Scope | None:
-    """The scope that a view, a conversion, a reduction or a fused operator is equal to; None of
-    other operators, whose definitions are comprehensions (``notation.py``)."""
+    """Return the scope that equals a view, cast, concatenation, reduction or fused operator; None
+    for other operators, which are defined by comprehensions (``notation.py``)."""
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(op.shape)]
     match op.name, op.attrs:
         case "Cast", _:
@@ -70,7 +70,7 @@ def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Sc
     extents = tuple(x.shape[axis] for axis in axes)
     body: Scalar = Read(x, tuple(index))
     if x.dtype != op.dtype and not (x.dtype == "bool" and extents):
-        # Integers are summed in int64; a scope that sums bools counts them by itself.
+        # Integers are summed in int64; a scope that sums bools counts them without a cast.
         body = Cast(op.dtype, body)
     if reducer == "mean":
         count = max(1, x.type.size // max(op.type.size, 1))
@@ -82,7 +82,8 @@ def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Sc
 def index_map(
     name: str, attrs: tuple[Attr, ...], at: list[Index], source: Shape
 ) -> tuple[list[Index], float]:
-    """Where element ``at`` of the view's result stands in its argument, and the fill outside."""
+    """Return the index in a view's argument of element ``at`` of its result, and the fill outside
+    of the argument: for a slice from 3, ``[i] -> [i + 3]``."""
     match name, attrs:
         case "Permute", (tuple() as order,):
             place = {axis: n for n, axis in enumerate(order)}
@@ -116,11 +117,13 @@ def index_map(
 
 
 def reshaped(at: list[Index], shape: Shape, source: Shape) -> list[Index]:
-    """Row-major re-indexing, one group of axes at a time where products of extents agree.
+    """Return the index in ``source`` of element ``at`` of its row-major reshape to ``shape``.
+
+    Axes are grouped where the products of their extents agree, so that indices stay small.
 
     >>> i, j = Index.iterator(0, 6), Index.iterator(1, 4)
     >>> [str(x) for x in reshaped([i, j], (6, 4), (2, 3, 4))]
-    ['((i0) // 3)', '((i0) % 3)', 'i1']
+    ['i0 // 3', 'i0 % 3', 'i1']
     """
     result: list[Index] = []
     left = right = 0
