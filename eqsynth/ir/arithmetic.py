@@ -1,9 +1,9 @@
-"""The numbers in which the interpreter computes floats.
+"""The arithmetic in which the interpreter computes floats.
 
-Float64 unless a check asks for others: float32 to see what rounding does, float16 to see what
-overflows, objects (of high precision, or of a finite field) to judge an equality without rounding.
-Integers and bools are computed in their own dtype everywhere. Not here: arithmetics of objects
-(``eqsynth.testing``).
+It is float64 unless a check asks for another one: float32 to see the effect of rounding, float16 to
+see overflow, Python objects (numbers of high precision, or of a finite field) to compare two terms
+without rounding. Integers and bools are always computed in their own dtype. Not here: the
+arithmetics of objects (``eqsynth.testing``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How floats are kept, and what an arithmetic of objects must say besides.
+    """The storage of floats, and, if the elements are Python objects, how to compute with them.
 
     Attributes:
-        dtype: of the arrays that hold floats; ``object`` for elements that are Python objects.
-        convert: an array of numbers as an array of elements (elements stay).
-        apply: a scalar function by its name on arrays of elements.
-        cast: elements converted to a dtype; floats are rounded, and are elements again.
+        dtype: the dtype of arrays that hold floats; ``object`` if the elements are Python objects.
+        convert: turns an array of numbers into an array of elements; elements stay as they are.
+        apply: applies the scalar function of the given name to arrays of elements.
+        cast: converts elements to a dtype; for a float dtype it rounds, and the result holds
+            elements again.
     """
 
     name: str
@@ -46,13 +47,13 @@ _current: ContextVar[Arithmetic] = ContextVar("arithmetic", default=FLOAT64)
 
 
 def arithmetic() -> Arithmetic:
-    """The arithmetic in use."""
+    """Return the arithmetic that the interpreter uses now."""
     return _current.get()
 
 
 @contextmanager
 def computing_in(other: Arithmetic) -> Iterator[None]:
-    """Lets the interpreter compute in another arithmetic.
+    """Let the interpreter compute in the arithmetic ``other`` inside of the ``with`` block.
 
     >>> from eqsynth.ir.reference import storage
     >>> with computing_in(FLOAT32):

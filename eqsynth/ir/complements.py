@@ -1,4 +1,4 @@
-"""Sums of functions of one argument: what adds up to 1, and the cases of a logarithm.
+"""Identities of polynomials in functions: pairs that add up to 1, and logarithms split by cases.
 
     sigmoid(x) + exp(-x) * sigmoid(x)    ->  1
     sin(x) * sin(x) + cos(x) * cos(x)    ->  1
@@ -26,23 +26,24 @@ from eqsynth.ir.ring import (
 from eqsynth.ir.scalar import Call, Scalar
 
 Opened = Callable[[Scalar], Polynomial]
-"""The polynomial that an argument of a function is."""
+"""Returns a function's argument as a polynomial."""
 
 
 def exponential(argument: Polynomial, power: Fraction) -> Monomial:
-    """``exp(x + 2*y)`` to a power: ``exp(x) * exp(y) * exp(y)``."""
+    """Return ``exp(argument) ** power``: ``exp(x + 2*y)`` -> ``exp(x) * exp(y)**2``."""
     atoms = [(Call("exp", (collect({m: Fraction(1)}),)), c * power) for m, c in argument.items()]
     return tuple(sorted(atoms, key=lambda one: one[0].digest))
 
 
 def exponent(exponentials: Monomial, of: Opened) -> dict[Monomial, Fraction]:
-    """What a product of exponentials is the exponential of."""
+    """Return the argument of a product of exponentials: ``exp(x) * exp(y)**2`` -> ``x + 2*y``."""
     found = ((of(atom.args[0]), n) for atom, n in exponentials if isinstance(atom, Call))
     return plus(scaled(argument, power) for argument, power in found)
 
 
 def two_exponentials(x: Polynomial, of: Opened) -> tuple[Monomial, Polynomial] | None:
-    """``exp(x)`` and ``x - y`` of ``exp(x) + exp(y)``, which is ``exp(x) / sigmoid(x - y)``."""
+    """Return ``exp(x)`` and ``x - y`` for ``exp(x) + exp(y)``, which equals
+    ``exp(x) / sigmoid(x - y)``; None for another polynomial."""
     known = all(is_exponential(part) for monomial in x for part in monomial)
     if len(x) != 2 or not known or len({*x.values()}) > 1:
         return None
@@ -53,10 +54,13 @@ def two_exponentials(x: Polynomial, of: Opened) -> tuple[Monomial, Polynomial] |
 def complemented(
     polynomial: Polynomial, of: Opened, cancels: bool = False
 ) -> dict[Monomial, Fraction]:
-    """``x * sin(y)**2 + x * cos(y)**2`` as x, and so with a sigmoid and its mirror image.
+    """Replace pairs that add up to 1: ``x * sin(y)**2 + x * cos(y)**2`` -> ``x``, and
+    ``x * sigmoid(y) + x * sigmoid(-y)`` -> ``x``.
 
     Args:
-        cancels: exponentials and sigmoids of one argument are taken apart.
+        cancels: also split products of an exponential and a sigmoid of one argument
+            (``exp(x) * sigmoid(x)`` -> ``exp(x) - sigmoid(x)``), which loses digits of small
+            values.
     """
     if cancels:
         polynomial = _separated(polynomial, of)
@@ -78,8 +82,9 @@ def complemented(
 
 
 def _separated(polynomial: Polynomial, of: Opened) -> dict[Monomial, Fraction]:
-    """``exp(x) * sigmoid(x)`` as ``exp(x) - sigmoid(x)``, and ``exp(-x) * sigmoid(x)`` as
-    ``1 - sigmoid(x)``, which lose the digits of small values."""
+    """Split products of an exponential and a sigmoid: ``exp(x) * sigmoid(x)`` ->
+    ``exp(x) - sigmoid(x)``, ``exp(-x) * sigmoid(x)`` -> ``1 - sigmoid(x)``. The differences lose
+    digits of small values."""
     for monomial in sorted(polynomial, key=order):
         powers = dict(monomial)
         for atom in powers:
@@ -99,7 +104,8 @@ def _separated(polynomial: Polynomial, of: Opened) -> dict[Monomial, Fraction]:
 
 
 def _pair(atom: Scalar, power: Fraction, of: Opened) -> tuple[Monomial, Monomial] | None:
-    """Two monomials that add up to 1, of which the first divides an atom to a power."""
+    """Return two monomials that add up to 1, the first of which divides ``atom ** power``:
+    ``sin(x)**2`` and ``cos(x)**2`` for ``sin(x)**3``; None if there are none."""
     match atom:
         case Call(fn="sigmoid", args=(x,)) if power >= 1:
             one = ((atom, Fraction(1)),)
@@ -110,8 +116,11 @@ def _pair(atom: Scalar, power: Fraction, of: Opened) -> tuple[Monomial, Monomial
 
 
 def cases(polynomial: Polynomial, of: Opened) -> tuple[Scalar, Polynomial, Polynomial] | None:
-    """``exp(x - 2*relu(x)) + 1`` as ``exp(-x) + 1`` where x > 0, and ``exp(x) + 1`` elsewhere: x
-    and the two; None of what isn't a sum of exponentials, or of such of one ReLU at least."""
+    """Split a sum of exponentials by the sign of a ReLU's argument.
+
+    ``exp(x - 2*relu(x)) + 1`` is ``exp(-x) + 1`` if x > 0, else ``exp(x) + 1``: return x and the
+    two polynomials. None if the polynomial isn't a sum of exponentials with positive coefficients,
+    or has no exponential of a ReLU."""
     positive = all(c > 0 and all(map(is_exponential, m)) for m, c in polynomial.items())
     relus = [
         atom
@@ -128,7 +137,7 @@ def cases(polynomial: Polynomial, of: Opened) -> tuple[Scalar, Polynomial, Polyn
 
 
 def _placed(polynomial: Polynomial, atom: Scalar, argument: Polynomial) -> dict[Monomial, Fraction]:
-    """The polynomial with ``exp(argument)`` in the place of an exponential."""
+    """Return the polynomial with ``exp(argument)`` in place of the exponential ``atom``."""
     found: dict[Monomial, Fraction] = {}
     for monomial, coefficient in polynomial.items():
         power = dict(monomial).get(atom, Fraction(0))

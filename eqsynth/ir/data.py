@@ -1,8 +1,8 @@
-"""Data that finds faults: zeros, ties, offsets, limits of integers, besides normal numbers.
+"""Random test data of several kinds: normal numbers, zeros, ties, offsets, limits of integers.
 
-What a rule overlooks shows on such data and hides on normal numbers: a sum that cancels loses its
-digits on data around 100, a maximum has several arguments where values tie, a factor that was
-dropped is seen unless everything is zero. Not here: hypothesis (``strategies/``).
+Some faults of a rule show only on special data: a sum that cancels loses its digits on data around
+100, and a wrong choice among equal maxima shows only where values tie. Not here: hypothesis
+strategies (``strategies/``).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FLOATS: Final[Mapping[str, Draw]] = {
     "near-equal": lambda rng, shape: 1 + 1e-3 * rng.normal(size=shape),
     "sparse": lambda rng, shape: np.where(rng.random(size=shape) < 0.5, rng.normal(size=shape), 0),
 }
-"""Kinds of floats, the simplest first."""
+"""Kind of data -> how to draw floats of it, the simplest kind first."""
 
 INTEGERS: Final[tuple[str, ...]] = ("zeros", "ties", "small", "limits")
-"""Kinds of integers: zeros, -1 to 1 (0 and 1 without a sign), -9 to 9, anything up to the limits
-of the dtype."""
+"""Kinds of integers: zeros; -1 to 1 (0 and 1 if unsigned); -9 to 9; all values of the dtype."""
 
 
 def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
-    """An array of a kind of ``FLOATS`` or ``INTEGERS``; bools are drawn evenly, except zeros.
+    """Draw an array of a kind of ``FLOATS`` or ``INTEGERS``; of bools, one half is True on average
+    unless the kind is ``zeros``.
 
-    Floats are what the dtype can hold, so that a float32 run of them starts from the same data.
+    Floats are rounded to the dtype, so that a run in float32 starts from the same data.
 
     >>> sample("zeros", TensorType((2,), "float32"), np.random.default_rng(0))
     array([0., 0.])
@@ -62,7 +62,7 @@ def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
 
 
 def leaves(terms: Iterable[Tensor]) -> dict[str, Input | Weight]:
-    """The inputs and weights of terms, by name."""
+    """The inputs and weights that occur in ``terms``, by name."""
     return {
         term.name: term for term in topological(list(terms)) if isinstance(term, Input | Weight)
     }
@@ -71,7 +71,8 @@ def leaves(terms: Iterable[Tensor]) -> dict[str, Input | Weight]:
 def sample_all(
     *terms: Tensor, kind: str = "normal", integers: str = "small", seed: int = 0
 ) -> dict[str, Any]:
-    """Arrays for the inputs and weights of terms, by name; one name and type, one array."""
+    """Draw arrays for the inputs and weights of terms, by name. The same name, type and seed always
+    give the same array."""
     return draw(leaves(terms), positions(topological(terms)), kind, integers, seed)
 
 
@@ -79,7 +80,8 @@ def draw(
     inputs: Mapping[str, Input | Weight], bounds: Mapping[Tensor, int], kind: str, integers: str,
     seed: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Arrays for inputs and weights by name, as ``leaves`` and ``positions`` tell them."""
+    """Draw arrays by name. ``inputs`` comes from ``leaves``; ``bounds``, from ``positions``, holds
+    the number of valid values of each input that is a table of row numbers."""
     env: dict[str, Any] = {}
     for name, leaf in inputs.items():
         rng = np.random.default_rng([seed, crc32(f"{name}{leaf.type}".encode())])
@@ -91,7 +93,8 @@ def draw(
 
 
 def agree(value: Array, expected: Array, rtol: float) -> bool:
-    """One shape, and no difference above ``rtol`` of the largest value; NaN agrees with NaN."""
+    """Whether two arrays have one shape and differ by at most ``rtol`` times the largest expected
+    value; NaN agrees with NaN. With ``rtol`` 0 they must be equal."""
     if value.shape != expected.shape:
         return False
     if not rtol:

@@ -1,6 +1,6 @@
-"""Extents that are monomials of named variables, for shape distance and synthesis.
+"""Extents that are monomials of named variables, such as ``H/s``, for shape distance and synthesis.
 
-The e-graph works on integers; a program over named extents is instantiated before it is encoded.
+The e-graph works on integer extents only; named extents get numbers before a program is encoded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Monomial:
     """A positive integer times a product of powers of named variables: ``3*C*k**-1``.
 
-    Powers may be negative, as in Syno's ``H/s``; :meth:`evaluate` insists on an exact division.
+    Powers may be negative, as in Syno's ``H/s``; :meth:`evaluate` raises if a division isn't exact.
 
     >>> h, s = Monomial.variable("H"), Monomial.variable("s")
     >>> str(h * s / s), (h / s).evaluate({"H": 12, "s": 4})
@@ -55,7 +55,7 @@ class Monomial:
         Raises:
             ValueError: the quotient is not exact.
         """
-        # int: mypy takes a power of integers for Any.
+        # int(): mypy infers Any for a power of integers.
         top = self.coefficient * math.prod(int(values[n] ** p) for n, p in self.powers if p > 0)
         below = math.prod(int(values[n] ** -p) for n, p in self.powers if p < 0)
         quotient, rest = divmod(top, below)

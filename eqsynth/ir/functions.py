@@ -1,10 +1,11 @@
-"""Scalar functions by name: the vocabulary of a scope's body besides sums and products.
+"""The table of scalar functions: what a scope's body may compute besides sums and products.
 
-One table: name -> arity, value in NumPy, what its result's dtype is, its name in torch, and what
-kernels and proofs need to know of it. Elementwise operators are these functions mapped over tensors
-(``operators.py``). A function that is made of others says so in one line, ``silu`` is
-``x * sigmoid(x)``: its value in every arithmetic, its code, its operators of ONNX and its expanded
-form follow, and with its name in torch its entry, its plain lowering and its test.
+A row holds the function's name, arity, value in NumPy, result dtype, name in torch, and the facts
+that kernels and proofs need. Elementwise operators map these functions over tensors
+(``operators.py``). A function composed of others is defined in one line, as ``silu`` by
+``x * sigmoid(x)``. From this line follow its value in every arithmetic, its generated code, its
+ONNX operators and its expanded form; from its name in torch follow its capture, its lowering to
+torch and its test.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Result = Literal["float", "same", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A function of ``x`` that is made of others: of functions of the table of one argument, sums,
-    products and numbers.
+    """The text of a function of ``x`` composed of sums, products, numbers and one-argument
+    functions of the table.
 
     >>> Made("x * sigmoid(x)").of(3, lambda name, part: 10 * part, float)
     90
@@ -36,11 +37,11 @@ class Made:
     def of(
         self, x: Any, call: Callable[[str, Any], Any], number: Callable[[float], Any]
     ) -> Any:
-        """The function of ``x``, of whatever ``+`` and ``*`` are defined for.
+        """Evaluate the text for ``x``, any object that defines ``+`` and ``*``.
 
         Args:
-            call: a function of the table, by its name, of a part.
-            number: a number as a part.
+            call: applies the function of a name to an object.
+            number: turns a number into such an object.
         """
 
         def made(part: ast.expr) -> Any:
@@ -65,13 +66,13 @@ class Function:
     """A scalar function.
 
     Attributes:
-        result: ``float`` (an integer argument becomes float32), ``same`` (promotion of the
-            arguments) or ``bool``.
-        keeps_zero: f(0, …, 0) = 0 for every argument at zero; then padding stays padding.
-        increasing: defined everywhere, and never smaller for a larger argument.
-        finite: of all finite numbers, as a real number.
-        torch: its name below ``torch``, where torch has the same function; ``nn.functional`` takes
-            floats only.
+        result: the dtype of the result: ``float`` (integer arguments give float32), ``same`` (the
+            promotion of the arguments' dtypes) or ``bool``.
+        keeps_zero: f(0, …, 0) = 0, so that zero padding may be applied before or after f.
+        increasing: f is defined everywhere and never decreases.
+        finite: f is defined and finite for all finite real arguments.
+        torch: the same function's name in the module ``torch``, or empty; functions of
+            ``nn.functional`` take floats only.
     """
 
     name: str
@@ -85,16 +86,19 @@ class Function:
 
     @property
     def aten(self) -> str:
-        """The name of torch's operator: ``silu``; empty where torch has none by this name."""
+        """The name of torch's operator, as in ``silu``; empty if torch has no such function."""
         return self.torch.rpartition(".")[2]
 
     @property
     def made(self) -> Made | None:
-        """What it is made of; None of a function that is one by itself."""
+        """The definition of a composed function; None for a basic function."""
         return self.evaluate if isinstance(self.evaluate, Made) else None
 
     def value(self, *args: Any) -> Any:
-        """The value; what makes floats of integers makes float64, not NumPy's narrowest."""
+        """Return the value in the current arithmetic.
+
+        A function with ``float`` results computes integers in float64, where NumPy would take the
+        narrowest float dtype (float16 for uint8)."""
         apply = arithmetic().apply
         if apply is not None and (
             self.result == "float" or any(np.asarray(arg).dtype == object for arg in args)
@@ -103,7 +107,7 @@ class Function:
         if self.result == "float":
             args = tuple(np.asarray(arg, dtype=np.float64) for arg in args)
         elif self.result == "same" and all(np.asarray(arg).dtype == bool for arg in args):
-            # NumPy has no arithmetic of bools: 0 and 1 stand for them.
+            # NumPy doesn't do arithmetic on bools: compute with 0 and 1.
             args = tuple(np.asarray(arg, dtype=np.uint8) for arg in args)
         if isinstance(self.evaluate, Made):
             return self.evaluate.of(args[0], _called, lambda number: number)
@@ -115,7 +119,7 @@ def _called(name: str, x: Any) -> Any:
 
 
 def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    """A function of Python's floats on arrays."""
+    """Map a function of Python floats over arrays."""
     vectorized = np.vectorize(function, otypes=[np.float64])
     return lambda x: vectorized(x) if np.size(x) else np.asarray(x)
 
@@ -125,7 +129,8 @@ _erfc = _elementwise(math.erfc)
 
 
 def _power(x: Any, y: Any) -> Any:
-    """Of integers exact, modulo the size of the dtype; below one it is 0, but for 1 and -1."""
+    """A power; of integers exact, modulo the range of the dtype. With a negative exponent an
+    integer power is 0, except of the bases 1 and -1."""
     base, exponent = np.asarray(x), np.asarray(y)
     if "f" in (base.dtype.kind, exponent.dtype.kind):
         return np.power(np.asarray(base, np.float64), exponent)
@@ -138,7 +143,7 @@ def _sigmoid(x: Any) -> Any:
     return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e))
 
 
-# 1 + erf(y) and 1 + tanh(y) lose their digits where y is negative: erfc and sigmoid keep them.
+# gelu is computed by erfc and sigmoid: 1 + erf(y) and 1 + tanh(y) lose digits for negative y.
 
 
 def _gelu(x: Any) -> Any:
@@ -150,7 +155,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _sign(x: Any) -> Any:
-    """0 for NaN, as in torch."""
+    """The sign; 0 for NaN, as in torch."""
     return np.where(np.isnan(x), 0, np.sign(x))
 
 
@@ -203,7 +208,7 @@ FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in
 
 COMMUTATIVE: Final = frozenset({"max", "min", "eq", "ne", "and", "or"})
 
-# The identity of each reducer: what an empty reduction gives, and the fill that changes nothing.
+# Reducer -> its identity: the value of an empty reduction, and the fill that leaves a result alone.
 REDUCERS: Final[dict[str, float]] = {
     "sum": 0.0,
     "prod": 1.0,

@@ -1,9 +1,9 @@
-"""Index expressions of a scope: an affine value over iterators, ``//``, ``%``, min and max.
+"""Index expressions of scopes: affine in iterators, with ``//``, ``%``, min and max by numbers.
 
-An :class:`Index` is kept in canonical affine form: a constant and a sum of integer multiples of
-atoms, sorted. ``//`` and ``%`` by a number, which floor, and min and max with a number are atoms;
-what is known about them from ranges is stated in ``rules/index.egg``, not here. An iterator
-carries its extent and runs over [0, extent).
+An :class:`Index` is kept in canonical form: a constant plus a sorted sum of integer multiples of
+atoms. An atom is an iterator, which carries its extent and runs over [0, extent), or an operation
+``a // n``, ``a % n`` (both floor), ``min(a, n)``, ``max(a, n)`` of an index and a number. Not here:
+simplification by ranges, as ``i // 4 = 0`` for i < 4 (``rules/index.egg``, ``indices.py``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 
 class It(NamedTuple):
-    """Iterator number ``slot`` of the scope around, over [0, ``extent``).
+    """Iterator number ``slot`` of the surrounding scope, over [0, ``extent``).
 
-    A tuple, as :class:`Index` is: the search compares and hashes millions of them.
+    It is a named tuple, like :class:`Index`, because the search compares and hashes millions.
     """
 
     slot: int
@@ -60,18 +60,18 @@ class Max:
     bound: int
 
 
-# An operation on an index and a number.
+# The operations on an index and a number.
 Operation = FloorDiv | Mod | Min | Max
 Atom = It | Operation
 
 
 def number_of(atom: Operation) -> int:
-    """The number that an operation has beside its index."""
+    """Return the number operand of an operation: 4 for ``i // 4``."""
     return atom.divisor if isinstance(atom, FloorDiv | Mod) else atom.bound
 
 
 def applied(atom: Operation, value: Index) -> Index:
-    """The operation on another index."""
+    """Apply the operation of ``atom``, with its number, to another index."""
     match atom:
         case FloorDiv(divisor=n):
             return value // n
@@ -112,7 +112,7 @@ class Index(NamedTuple):
     @staticmethod
     @lru_cache(maxsize=1 << 14)
     def iterator(slot: int, extent: int) -> Index:
-        """The iterator itself; an extent of 1 has one value, 0."""
+        """Return the index that is one iterator; for extent 1 it is the constant 0."""
         return Index(0) if extent == 1 else Index(0, ((It(slot, extent), 1),))
 
     @staticmethod
@@ -167,22 +167,19 @@ class Index(NamedTuple):
         return Index(0) if divisor == 1 else Index(0, ((Mod(self, divisor), 1),))
 
     def minimum(self, bound: int) -> Index:
-        """The smaller of the index and a number.
-
-        Of two indices it is ``b + (a - b).minimum(0)``.
-        """
+        """Return ``min(index, bound)``. ``b + (a - b).minimum(0)`` is ``min(a, b)``."""
         if not self.terms:
             return Index(min(self.const, bound))
         return Index(0, ((Min(self, bound), 1),))
 
     def maximum(self, bound: int) -> Index:
-        """The larger of the index and a number."""
+        """Return ``max(index, bound)``."""
         if not self.terms:
             return Index(max(self.const, bound))
         return Index(0, ((Max(self, bound), 1),))
 
     def range(self) -> tuple[int, int]:
-        """Smallest and largest value, both included; exact for affine indices, else a bound."""
+        """Return the smallest and largest value; exact for affine indices, otherwise bounds."""
         low = high = self.const
         for atom, c in self.terms:
             a, b = _atom_range(atom)
@@ -191,7 +188,7 @@ class Index(NamedTuple):
         return low, high
 
     def iterators(self) -> Iterator[It]:
-        """Every iterator that occurs, also within operations (with repetitions)."""
+        """Yield the iterators that occur, also inside of operations, with repetitions."""
         for atom, _ in self.terms:
             if isinstance(atom, It):
                 yield atom
@@ -203,7 +200,7 @@ class Index(NamedTuple):
         return all(isinstance(atom, It) for atom, _ in self.terms)
 
     def bare(self) -> It | None:
-        """The iterator, if the index is one and nothing else."""
+        """Return the iterator if the index is just one iterator; otherwise None."""
         if self.const == 0 and len(self.terms) == 1 and self.terms[0][1] == 1:
             atom = self.terms[0][0]
             return atom if isinstance(atom, It) else None
@@ -213,7 +210,7 @@ class Index(NamedTuple):
         return sum(c for atom, c in self.terms if isinstance(atom, It) and atom.slot == slot)
 
     def substitute(self, image: Callable[[It], Index]) -> Index:
-        """The index with every iterator replaced by its image."""
+        """Return the index with every iterator replaced by its image."""
         const, terms = self.const, dict[Atom, int]()
         for atom, c in self.terms:
             part = image(atom) if isinstance(atom, It) else None
@@ -226,7 +223,7 @@ class Index(NamedTuple):
         return Index._from(const, terms)
 
     def evaluate(self, values: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-        """The values at given values of the iterators (slot -> broadcastable array)."""
+        """Evaluate the index for given values of the iterators (slot -> broadcastable array)."""
         total: npt.NDArray[np.int64] = np.asarray(self.const, dtype=np.int64)
         for atom, c in self.terms:
             if isinstance(atom, It):
@@ -240,7 +237,7 @@ class Index(NamedTuple):
         return self.render(lambda it: f"i{it.slot}")
 
     def render(self, name: Callable[[It], str]) -> str:
-        """The index as text, with iterators named by ``name``."""
+        """Return the index as text, with iterators named by ``name``."""
         parts: list[str] = []
         for atom, c in self.terms:
             if isinstance(atom, It):
@@ -287,7 +284,7 @@ def _atom_range(atom: Atom) -> tuple[int, int]:
 
 
 def row_major(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous tensor.
+    """Return the strides, in elements, of a contiguous tensor.
 
     >>> row_major((2, 3, 4))
     (12, 4, 1)

@@ -1,4 +1,5 @@
-"""Indices in least form, and bodies with other indices."""
+"""The least form of indices, ``i // 4 * 4 + i % 4`` -> ``i``, and replacing the indices of a body.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from eqsynth.ir.tensor import Scope
 
 
 def expressions(index: Index) -> Iterator[Index]:
-    """The affine part of an index, and of what it takes ``//`` and ``%`` of, from the outside in.
+    """Yield the affine part of an index, then the affine parts inside of its operations.
 
     >>> i, k = Index.iterator(0, 4), Index.iterator(1, 3)
     >>> [str(e) for e in expressions((i - k + 1) // 2 + 3 * i)]
@@ -24,10 +25,10 @@ def expressions(index: Index) -> Iterator[Index]:
 
 
 def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
-    """The index with each of its :func:`expressions` replaced.
+    """Return the index with each of its :func:`expressions` replaced by ``affine`` of it.
 
-    What is a multiple of a divisor is taken out, so that no law sees more of ``//`` and ``%`` than
-    is there: ``(d*q + r) // d = q + r // d``.
+    Multiples of a divisor move out of ``//`` and ``%``, ``(d*q + r) // d = q + r // d``, and
+    operations that their range decides are removed.
     """
     result = affine(next(expressions(index)))
     for atom, c in index.terms:
@@ -51,10 +52,10 @@ def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
 
 
 def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
-    """``value + d * taken`` and ``taken``, without remainders by d that other terms meet.
+    """Return ``value + d * taken``, in which no term is a remainder by d, and ``taken``.
 
-    ``x % d = x - d * (x // d)``: so (i - i % d) // d is i // d, and (i % d + 1) // d is
-    (i + 1) // d - i // d.
+    It replaces ``x % d`` by ``x - d * (x // d)``: so (i - i % d) // d becomes i // d, and
+    (i % d + 1) // d becomes (i + 1) // d - i // d. A value already in [0, d) stays.
     """
     taken = Index(0)
     low, high = value.range()
@@ -66,8 +67,8 @@ def _unwrapped(value: Index, d: int) -> tuple[Index, Index]:
 
 
 def _folded(index: Index) -> Index:
-    """The index with ``x - d * (x // d)`` as ``x % d``, and ``x % d + d * (x // d % n)`` as
-    ``x % (d * n)``, where that is shorter."""
+    """Fold ``x - d * (x // d)`` into ``x % d``, and ``x % d + d * (x // d % n)`` into
+    ``x % (d * n)``, where the result has fewer terms."""
     for atom, c in index.terms:
         if isinstance(atom, FloorDiv) and c % atom.divisor == 0:
             x, m = atom.value, -(c // atom.divisor)
@@ -84,7 +85,7 @@ def _folded(index: Index) -> Index:
 
 
 def _digit(value: Index) -> FloorDiv | None:
-    """``x // d``, if the index is that."""
+    """Return the atom ``x // d`` if the index is just this atom; otherwise None."""
     match value:
         case Index(const=0, terms=((FloorDiv() as atom, 1),)):
             return atom
@@ -92,7 +93,7 @@ def _digit(value: Index) -> FloorDiv | None:
 
 
 def least(index: Index) -> Index:
-    """The index in the least form that :func:`rebuilt` finds.
+    """Return the index in its least form, as :func:`rebuilt` finds it.
 
     >>> i = Index.iterator(0, 12)
     >>> str(least(i // 4 * 4 + i % 4))
@@ -102,7 +103,7 @@ def least(index: Index) -> Index:
 
 
 def with_indices(body: Scalar, image: Callable[[Index], Index]) -> Scalar:
-    """The body with each of its indices replaced."""
+    """Return the body with each of its indices replaced by its image."""
 
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read):
@@ -113,7 +114,7 @@ def with_indices(body: Scalar, image: Callable[[Index], Index]) -> Scalar:
 
 
 def substituted(body: Scalar, image: Mapping[It, Index]) -> Scalar:
-    """The body with iterators replaced by their images, its indices in least form."""
+    """Return the body with iterators replaced by their images, and its indices in least form."""
 
     def affine(expression: Index) -> Index:
         return expression.substitute(lambda it: image.get(it, Index.iterator(it.slot, it.extent)))
@@ -122,12 +123,12 @@ def substituted(body: Scalar, image: Mapping[It, Index]) -> Scalar:
 
 
 def least_form(scope: Scope) -> Scope:
-    """The canonical form, with indices in least form."""
+    """Return the scope in canonical form, with its indices in least form."""
     body = with_indices(scope.body, least)
     return canonical_form(Scope(scope.traversal, scope.reduction, body, scope.reducer))
 
 
 def is_whole(read: Read, scope: Scope) -> bool:
-    """Whether the read is at the scope's own traversal iterators, over the whole tensor."""
+    """Whether the read is ``t[i, j, …]`` at the scope's traversal iterators, over all of ``t``."""
     own = tuple(Index.iterator(slot, extent) for slot, extent in enumerate(scope.traversal))
     return read.index == own and read.tensor.shape == scope.traversal

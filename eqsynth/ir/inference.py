@@ -1,7 +1,9 @@
-"""Shape and dtype inference of the operators; views have theirs in ``view_inference.py``.
+"""Shape and dtype inference of operators, one function each. Not here: views
+(``view_inference.py``).
 
-One function an operator: types of the arguments and attributes in, type of the result out, or an
-error that names the operator, its place in the user's model, and what was expected.
+A function takes the types of the arguments and the attributes, and returns the result's type:
+``matmul`` of ``float32[2, 3]`` and ``float32[3, 4]`` is ``float32[2, 4]``. It raises an error that
+names the operator and what was expected; ``Operator.infer`` adds the place in the user's model.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def _same_dtype(operator: str, types: Types) -> str:
 
 
 def _factors_dtype(operator: str, types: Types) -> str:
-    """The one dtype of two factors; as in torch, bools aren't multiplied and summed up."""
+    """Return the common dtype of two factors; as in torch, products of bool tensors are errors."""
     dtype = _same_dtype(operator, types)
     if dtype == "bool":
         raise DtypeError(
@@ -64,12 +66,12 @@ def axis_in(operator: str, axis: int, rank: int) -> int:
     return axis
 
 
-# What torch refuses to do with bools alone, besides minus.
+# Functions that torch refuses if all arguments are bools; minus it refuses if any is.
 _OF_NUMBERS = ("relu", "abs", "floor", "ceil", "floordiv", "mod", "pow")
 
 
 def elementwise(fn: str) -> Callable[..., TensorType]:
-    """Inference of a scalar function mapped over broadcast tensors."""
+    """Return the inference function of a scalar function mapped over broadcast tensors."""
 
     def infer(types: Types) -> TensorType:
         shape = broadcast_shapes(fn, *(t.shape for t in types))
@@ -118,7 +120,7 @@ def matmul(types: Types) -> TensorType:
 
 
 def window(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Positions of a sliding window; 0 or less if the window doesn't fit."""
+    """Return the number of positions of a sliding window; 0 or less if the window doesn't fit."""
     return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -208,7 +210,7 @@ def conv_transpose2d(
 
 
 def g2bmm(types: Types, width: int, dilation: int) -> TensorType:
-    """``(b, m, k), (b, m, k) -> (b, m, 2*width + 1)``: a band of a product of matrices."""
+    """``(b, m, k), (b, m, k) -> (b, m, 2*width + 1)``: a band of the product ``a @ bᵀ``."""
     a, b = types
     _require_rank("g2bmm", "the first matrix", a, 3)
     if a.shape != b.shape:
@@ -246,13 +248,13 @@ def _require_band(operator: str, width: int, dilation: int) -> None:
 def fused_conv2d(
     types: Types, stride: Ints, padding: Ints, dilation: Ints, groups: int, post: str
 ) -> TensorType:
-    """A convolution, a bias over its channels, perhaps a residual, then ``post``."""
+    """``post(conv2d(x, w) + bias[channel] + residual)``; the residual is optional."""
     out = conv2d(types[:2], stride, padding, dilation, groups)
     return _fused("fused_conv2d", out, 1, types)
 
 
 def fused_matmul(types: Types, post: str) -> TensorType:
-    """``(*b, m, k) @ (k, n)``, a bias over n, perhaps a residual, then ``post``."""
+    """``post((*b, m, k) @ (*b, k, n) + bias[n] + residual)``; the residual is optional."""
     return _fused("fused_matmul", matmul(types[:2]), -1, types)
 
 
@@ -274,7 +276,7 @@ def pool2d(types: Types, kernel: Ints, stride: Ints, padding: Ints, dilation: In
 
 
 def avg_pool2d(types: Types, *window: Ints) -> TensorType:
-    """As :func:`pool2d`, of floats: a mean of integers has no dtype of theirs."""
+    """Like :func:`pool2d`, for floats only, since a mean of integers isn't an integer."""
     _of_floats("avg_pool2d", types[0])
     return pool2d(types, *window)
 
@@ -300,14 +302,14 @@ def reduction(reducer: str) -> Callable[..., TensorType]:
 
 
 def along_axis(types: Types, axis: int) -> TensorType:
-    """Softmax: the shape stays; integers aren't allowed."""
+    """Softmax: the result has the argument's type, which must be float."""
     axis_in("softmax", axis, max(types[0].rank, 1))
     _of_floats("softmax", types[0])
     return types[0]
 
 
 def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
-    """Normalizes the last axes of floats; scale and shift have their shape."""
+    """``axes`` counts the last axes, which are normalized; scale and shift have their shape."""
     x = types[0]
     if not 0 <= axes <= x.rank:
         shape_error("layer_norm: not so many axes", axes, f"0 to {x.rank}", "normalize fewer axes")

@@ -1,8 +1,9 @@
-"""The NumPy interpreter: the one oracle for what a term means.
+"""The NumPy interpreter, which defines the value of every term.
 
-Floats are computed in float64, whatever their dtype, so that an equality is judged without
-rounding (checks may ask for another arithmetic, ``arithmetic.py``); integers and bools in their
-own dtype. Scopes are evaluated point by point (vectorized), whole or at sampled output points.
+Floats are computed in float64, whatever their dtype, so that rounding hardly matters when two terms
+are compared (a check may ask for another arithmetic, ``arithmetic.py``); integers and bools in
+their own dtype. A scope's body is evaluated at all points of the iteration space, vectorized, or
+only for sampled elements of the result. Not here: operators (``reference.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.tensor import ClassRef, Input, Op, Region, Scope, Tensor, Weight, topological
 from eqsynth.ir.types import is_float
 
-# Points of an iteration space that are evaluated at a time: bounds memory, not results.
+# The most points of an iteration space to evaluate at once; it bounds memory, not results.
 _CHUNK = 1 << 21
 
 _COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -44,7 +45,8 @@ Points = Sequence[npt.NDArray[np.int64]]
 
 
 def evaluate(term: Tensor, env: Mapping[str, Array]) -> Array:
-    """The value of ``term``; ``env`` gives inputs and weights by name, ``%n`` for e-classes.
+    """Evaluate ``term``; ``env`` holds the arrays of inputs and weights by name, of e-classes by
+    ``%n``.
 
     >>> from eqsynth.ir.types import TensorType
     >>> x = Input("x", TensorType((2,), "float32"))
@@ -55,7 +57,7 @@ def evaluate(term: Tensor, env: Mapping[str, Array]) -> Array:
 
 
 def evaluate_all(terms: Sequence[Tensor], env: Mapping[str, Array]) -> dict[Tensor, Array]:
-    """The values of all terms and of their subterms; what they share is computed once."""
+    """Evaluate all terms and their subterms; a shared subterm is computed once."""
     values: dict[Tensor, Array] = {}
     for term in topological(terms):
         values[term] = evaluate_one(term, values, env)
@@ -63,7 +65,7 @@ def evaluate_all(terms: Sequence[Tensor], env: Mapping[str, Array]) -> dict[Tens
 
 
 def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str, Array]) -> Array:
-    """The value of a term whose arguments' values are known."""
+    """Evaluate one term from the values of its arguments."""
     if isinstance(term, Op):
         args = [values[arg] for arg in term.args]
         if term.row.expand is not None:
@@ -91,10 +93,10 @@ def evaluate_one(term: Tensor, values: Mapping[Tensor, Array], env: Mapping[str,
 def evaluate_scope(
     scope: Scope, values: Mapping[Tensor, Array], points: Points | None = None
 ) -> Array:
-    """The value of a scope, whole, or a vector of its values at ``points``.
+    """Evaluate a scope: the whole result, or the vector of its elements at ``points``.
 
     Args:
-        points: one vector of coordinates a traversal iterator, all of the same length.
+        points: for each traversal iterator a vector of coordinates, all of one length.
     """
     if points is not None:
         return _block(scope, values, list(points), len(scope.traversal) > 0)
@@ -112,8 +114,8 @@ def evaluate_scope(
 
 
 def is_contraction(scope: Scope) -> bool:
-    """A sum of products of three or more reads of floats: evaluated a pair at a time, since all of
-    its points at once are too many."""
+    """Whether the scope is a sum of products of three or more float reads. Such a scope is
+    evaluated two factors at a time: its iteration space may have too many points."""
     factors = factors_of(scope.body)
     return (
         scope.reducer == "sum"
@@ -125,7 +127,7 @@ def is_contraction(scope: Scope) -> bool:
 
 
 def _contracted(scope: Scope, values: Mapping[Tensor, Array]) -> Array:
-    """Each factor over its own iterators, then their product summed in NumPy's order."""
+    """Evaluate a contraction: each factor over its own iterators, then their product by einsum."""
     number, operands = 1.0, list[Any]()
     for factor in factors_of(scope.body):
         if isinstance(factor, Num):
@@ -150,7 +152,7 @@ def _contracted(scope: Scope, values: Mapping[Tensor, Array]) -> Array:
 
 
 def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: bool) -> Array:
-    """Values on a box of the traversal (or along a list of points), reduced fully."""
+    """Evaluate the scope on a box of its traversal, or at a list of points if ``flat``."""
     front = 1 if flat else len(axes)
     rank = front + len(scope.reduction)
 
@@ -170,8 +172,8 @@ def _block(scope: Scope, values: Mapping[Tensor, Array], axes: list[Any], flat: 
             elements = stored(full, scope.dtype)
             full = combine.reduce(elements, axis=over, initial=_identity(scope))
             if elements.dtype == object and scope.reducer in ("max", "min"):
-                # max(nan, 2) is nan, as in floats: NumPy's maximum of objects is 2, and
-                # max(2, nan) is nan.
+                # A maximum with a NaN must be NaN, as for floats. NumPy's maximum of objects is 2
+                # for (nan, 2) and nan for (2, nan).
                 full = np.where((elements != elements).any(axis=over), np.nan, full)
     return np.array(stored(full, scope.dtype))
 
@@ -187,7 +189,7 @@ def _identity(scope: Scope) -> Any:
 
 
 class _Body(Evaluation[Array]):
-    """The values of a body's subterms on a grid."""
+    """Evaluates a body's subterms on a grid (slot -> broadcastable values of the iterator)."""
 
     def __init__(
         self, body: Scalar, grid: Mapping[int, Array], values: Mapping[Tensor, Array]
@@ -206,13 +208,13 @@ class _Body(Evaluation[Array]):
             case Call(fn=fn, args=args):
                 parts = [self.value(arg) for arg in args]
                 if FUNCTIONS[fn].result == "same":
-                    # A number takes the dtype of what it meets: max(uint8, -1) is max(uint8, 255).
+                    # A number takes the dtype of its neighbours: in max(uint8, -1), -1 is 255.
                     first = 1 if fn == "where" else 0
                     parts[first:] = [_stored(part, scalar) for part in parts[first:]]
                 return _stored(FUNCTIONS[fn].value(*parts), scalar)
             case Prod(factors=parts) | Sum(terms=parts):
                 combine = np.multiply if isinstance(scalar, Prod) else np.add
-                # All in the dtype of the result: two bools beside a float are two numbers.
+                # All operands get the result's dtype first: two bools beside a float are numbers.
                 result = _stored(self.value(parts[0]), scalar)
                 for part in parts[1:]:
                     result = combine(result, _stored(self.value(part), scalar))
@@ -222,7 +224,7 @@ class _Body(Evaluation[Array]):
 
 
 def _stored(value: Any, scalar: Scalar) -> Array:
-    """A value in the dtype of an expression: integers wrap wherever they are computed."""
+    """Convert a value to the dtype of ``scalar``, so that integers wrap around in every step."""
     dtype = dtype_of(scalar)
     return np.asarray(value) if dtype is None else stored(value, dtype)
 

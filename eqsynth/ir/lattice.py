@@ -1,13 +1,13 @@
-"""Maxima and minima of polynomials as one form: the largest of some least values.
+"""A normal form of maxima and minima of polynomials: a maximum of minima.
 
     min(max(x, 0), 3)            ->  max(min(x, 3), 0)
     max(x, min(x, y))            ->  x
     min(max(x, y), max(x, z))    ->  max(x, min(y, z))
 
-A form is a set of sets of polynomials: the maximum, over the sets, of the minimum of each. Of two
-polynomials whose difference is known not to be negative (``x`` and ``x + 1``) the larger is left
-out of a minimum, and a set whose minimum is no more than another's is left out of the maximum. What
-is left is unique: these are the free distributive lattice over the polynomials in this order.
+A form is a set of sets of polynomials: the maximum, over the sets, of each set's minimum. If one
+polynomial is known to be at most another (``x`` and ``x + 1``), a minimum omits the larger one; the
+maximum omits a set whose minimum is known to be at most another set's. The remaining form is
+unique, because maxima and minima form the free distributive lattice over the ordered polynomials.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Least = tuple[Polynomial, ...]
 """The minimum of polynomials."""
 
 Form = tuple[Least, ...]
-"""The maximum of minima, in no order."""
+"""The maximum of minima; the order has no meaning."""
 
-# A form of more polynomials, or of more minima while it is made, is given up.
+# A form isn't computed if it has more polynomials, or more minima on the way.
 MAX_SIZE: Final = 12
 MAX_MINIMA: Final = 64
 _FUNCTIONS: Final = frozenset({"relu", "max", "min"})
 _MINUS: Final = Fraction(-1)
 
 Opened = Callable[[Scalar], Polynomial]
-"""The polynomial that an argument of a function is."""
+"""Returns a function's argument as a polynomial."""
 
 
 class TooLarge(Exception):
@@ -50,8 +50,10 @@ class TooLarge(Exception):
 
 
 def form_of(polynomial: Polynomial, opened: Opened) -> Form:
-    """The polynomial as a maximum of minima: itself, or, if one of its terms is a maximum times a
-    number, that maximum with everything else taken in: ``3 - relu(x)`` is ``min(3, 3 - x)``."""
+    """Return the polynomial as a maximum of minima.
+
+    If exactly one term is a maximum, minimum or ReLU times a number, the other terms are added
+    inside: ``3 - relu(x)`` is ``min(3, 3 - x)``. Otherwise the form is the polynomial alone."""
     found = [
         (monomial, coefficient)
         for monomial, coefficient in polynomial.items()
@@ -78,7 +80,7 @@ def form_of(polynomial: Polynomial, opened: Opened) -> Form:
 
 
 def largest(forms: Iterable[Form]) -> Form:
-    """``max(f, g)``, without what is never the largest."""
+    """Return ``max(f, g, …)``, without minima that are never the largest."""
     sets = [_smallest(parts) for form in forms for parts in form]
     kept: list[Least] = []
     for at, one in enumerate(sets):
@@ -91,7 +93,7 @@ def largest(forms: Iterable[Form]) -> Form:
 
 
 def least(forms: Sequence[Form]) -> Form:
-    """``min(f, g)``: min distributes over max."""
+    """Return ``min(f, g, …)``, as a maximum of minima: min distributes over max."""
     if math.prod(map(len, forms)) > MAX_MINIMA:
         raise TooLarge
     ways = choices(*forms)
@@ -99,24 +101,25 @@ def least(forms: Sequence[Form]) -> Form:
 
 
 def negative(form: Form) -> Form:
-    """``-max(f, g) = min(-f, -g)``."""
+    """Return the negative of a form: ``-max(f, g) = min(-f, -g)``."""
     return least([tuple((scaled(part, _MINUS),) for part in parts) for parts in form])
 
 
 def moved(form: Form, by: Polynomial) -> Form:
-    """Each polynomial with another one added."""
+    """Return the form plus a polynomial, added to each of its polynomials."""
     return tuple(tuple(plus([part, by]) for part in parts) for parts in form)
 
 
 def common(form: Form) -> Polynomial:
-    """The terms that all polynomials have."""
+    """Return the terms that all polynomials of the form have: ``y`` for ``max(x + y, y)``."""
     first, *rest = (part for parts in form for part in parts)
     return {m: c for m, c in first.items() if all(other.get(m) == c for other in rest)}
 
 
 def as_atom(form: Form) -> Polynomial:
-    """A form of several polynomials as a function of them times a number, the same function for
-    all its multiples: ``max(2*x, 2*y)`` is ``2 * max(x, y)`` and ``min(-x, -y)`` ``-max(x, y)``."""
+    """Return a form of several polynomials as a number times one function, such that all multiples
+    of a form have one function: ``max(2*x, 2*y)`` is ``2 * max(x, y)``, ``min(-x, -y)`` is
+    ``-max(x, y)``."""
     parts = [part for parts in form for part in parts]
     first = min((monomial for part in parts for monomial in part), key=order)
     unit = max(abs(part.get(first, Fraction(0))) for part in parts)
@@ -135,7 +138,7 @@ def _written(form: Form) -> Scalar:
 
 
 def _call(fn: str, parts: Iterable[Scalar]) -> Scalar:
-    """Numbers last: they are what something is compared with."""
+    """Return ``fn`` of the parts, numbers last, as in ``max(x, 3)``; a maximum with 0 is a ReLU."""
     ordered = {part.digest: part for part in parts}
     first, *rest = sorted(
         ordered.values(), key=lambda part: (isinstance(part, Num), part.digest)
@@ -147,7 +150,7 @@ def _call(fn: str, parts: Iterable[Scalar]) -> Scalar:
 
 
 def _smallest(parts: Least) -> Least:
-    """A minimum without what is never the smallest."""
+    """Return the minimum without polynomials that are never the smallest."""
     kept: list[Polynomial] = []
     for at, one in enumerate(parts):
         others = [*kept, *parts[at + 1 :]]
@@ -157,11 +160,11 @@ def _smallest(parts: Least) -> Least:
 
 
 def _is_below(one: Least, other: Least) -> bool:
-    """Whether the minimum of ``one`` is known to be no more than that of ``other``."""
+    """Whether the minimum of ``one`` is known to be at most the minimum of ``other``."""
     return all(any(is_known_below(low, high) for low in one) for high in other)
 
 
 def is_known_below(low: Polynomial, high: Polynomial) -> bool:
-    """Whether ``high - low`` is a sum of what isn't negative."""
+    """Whether ``low <= high`` is known: ``high - low`` is a sum of nonnegative terms."""
     rest = plus([high, scaled(low, _MINUS)])
     return all(c > 0 and all(map(is_not_negative, monomial)) for monomial, c in rest.items())

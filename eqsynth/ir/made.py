@@ -1,4 +1,4 @@
-"""Functions that are made of others, written out: ``silu(x)`` -> ``x * sigmoid(x)``."""
+"""Expands functions composed of others: ``silu(x)`` -> ``x * sigmoid(x)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class _Part:
 
 
 def written_out(call: Call) -> Scalar | None:
-    """What a function is made of, of the argument that it has here; None of one by itself."""
+    """Return the definition of a composed function, for the call's argument; None for a basic
+    function."""
     made = FUNCTIONS[call.fn].made
     if made is None:
         return None

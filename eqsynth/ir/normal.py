@@ -1,13 +1,13 @@
-"""The canonical form of a scope: equal up to names, equal term.
+"""The canonical form of a scope: scopes that differ in names and orders only become one term.
 
-Canonical are the names of iterators (slots), the order of the reduction, the order of operands of
-sums, products and commutative functions; iterators of extent 1 and reductions that the body
-doesn't use are gone; a read that is always in range has fill 0, and none leaves its tensor along an
-axis of extent 1 if there is a longer one. The traversal's order is the order of the result's axes
-and stays. Ties are broken by structure: by the digests of what is read.
+``L[i] sum[k0, k1] . b[k1] * a[i, k0, k1]`` and ``L[i] sum[k0, k1] . a[i, k1, k0] * b[k0]`` have one
+canonical form. It fixes the slots of reduction iterators and the order of operands of sums,
+products and commutative functions. It removes iterators of extent 1 and reductions over iterators
+that the body doesn't use. A read that is always in range gets fill 0, and no read leaves its tensor
+along an axis of extent 1 if the tensor has a longer axis. The order of the traversal stays, because
+it is the order of the result's axes. Ties are broken by the digests of the tensors that are read.
 
-Nothing here is a law of algebra that a rule could state (``rules/``); this is one name for one
-thing.
+Not here: algebra, as ``a * (b + c) = a * b + a * c``, which rules and laws state.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor, over, topological
 
-# More orders than this of iterators that nothing distinguishes are not all tried: the form is
-# then still correct, only perhaps not unique.
+# If like iterators have more orders than this, not all orders are tried. The form is then an equal
+# scope, but perhaps not unique.
 _MAX_ORDERS = 720
 
 Args = TypeVarTuple("Args")
@@ -50,15 +50,15 @@ R = TypeVar("R")
 
 Colour = Callable[[It], object]
 
-# Off, scopes keep the names and orders that they were made with: what one name for one thing
-# saves is measured so (EinNet's fingerprints, Fig. 19).
+# If False, scopes keep the slots and orders that they were built with. A benchmark switches it off
+# to measure what canonical forms save (EinNet's fingerprints, Fig. 19).
 CANONICAL: Final = ContextVar("canonical", default=True)
 
 
 def remembered(maxsize: int) -> Callable[[Callable[[*Args], R]], Callable[[*Args], R]]:
-    """A cache for functions whose results hold scopes in canonical form, of so many results.
+    """A decorator: cache up to ``maxsize`` results of a function that returns canonical scopes.
 
-    Whether forms are made is part of what a result is kept under: without them it is another.
+    The value of ``CANONICAL`` is part of the cache's key, because it changes the results.
     """
 
     def decorate(function: Callable[[*Args], R]) -> Callable[[*Args], R]:
@@ -80,7 +80,7 @@ _CACHES: Final[list[Callable[[], None]]] = []
 
 
 def forget() -> None:
-    """Clears the canonical forms and all that is remembered over them."""
+    """Clear the cache of canonical forms and the caches of all ``remembered`` functions."""
     _FORMS.clear()
     _plain_key.cache_clear()
     for clear in _CACHES:
@@ -88,7 +88,7 @@ def forget() -> None:
 
 
 def canonical(scope: Scope) -> Scope:
-    """The canonical form of a scope (over the tensors that it reads, as they are).
+    """Return the canonical form of a scope; the tensors that it reads stay as they are.
 
     >>> from eqsynth.ir.types import TensorType
     >>> from eqsynth.ir.tensor import Input
@@ -103,19 +103,19 @@ def canonical(scope: Scope) -> Scope:
 
 
 def canonical_form(scope: Scope) -> Scope:
-    """The canonical form by which two scopes are compared: also where programs keep the names and
-    orders that they were made with (``CANONICAL``), two scopes that differ in these are equal."""
+    """Return the canonical form for comparing two scopes, even if ``CANONICAL`` is off."""
     known = _FORMS.get(scope)
     if known is None:
         if len(_FORMS) >= _MAX_FORMS:
             _FORMS.clear()
         known = _FORMS[scope] = _canonical(scope)
-        # Most forms are asked for theirs next: laws answer in canonical form, and wait for it.
+        # A canonical form is its own form. Most scopes asked about next are results of laws, which
+        # are canonical already.
         _FORMS[known] = known
     return known
 
 
-# Scopes and their forms, so many at most.
+# Scope -> its canonical form; cleared when it has _MAX_FORMS entries.
 _FORMS: Final[dict[Scope, Scope]] = {}
 _MAX_FORMS = 1 << 16
 
@@ -148,7 +148,7 @@ def _canonical(scope: Scope) -> Scope:
 
 
 def canonical_term(root: Tensor) -> Tensor:
-    """The term with every scope in canonical form, from the inside out."""
+    """Return the term with all its scopes in canonical form, innermost first."""
     done: dict[Tensor, Tensor] = {}
     for term in topological([root]):
         image = over(term, done)
@@ -157,7 +157,8 @@ def canonical_term(root: Tensor) -> Tensor:
 
 
 def sort_operands(scalar: Scalar) -> Scalar:
-    """Operands of commutative nodes in the order of their structure; sums and products flat."""
+    """Sort the operands of commutative operations by their structure, and flatten nested sums and
+    products."""
     done: dict[Scalar, Scalar] = {}
 
     def ordered(part: Scalar) -> Scalar:
@@ -180,7 +181,8 @@ def _commutes(scalar: Scalar) -> bool:
 
 
 def _without_idle(scope: Scope) -> Scope:
-    """Iterators of extent 1 are 0; a reduction that the body doesn't use is carried out."""
+    """Replace iterators of extent 1 by 0, and carry out reductions over iterators that the body
+    doesn't use: ``sum[k<5] . x[i]`` -> ``5 * x[i]``."""
     width = len(scope.traversal)
     body = substitute(scope.body, lambda it: Index.iterator(it.slot, it.extent))
     body = rewrite_leaves(body, lambda leaf: _without_units(_without_fill(leaf)))
@@ -205,18 +207,19 @@ def _without_idle(scope: Scope) -> Scope:
 
 
 def _without_fill(leaf: Scalar) -> Scalar:
-    """The leaf; a read that is always in range has fill 0."""
+    """Return the leaf; a read that is always in range gets fill 0."""
     if isinstance(leaf, Read) and leaf.fill and leaf.in_range():
         return Read(leaf.tensor, leaf.index)
     return leaf
 
 
 def _without_units(leaf: Scalar) -> Scalar:
-    """The leaf; a read that leaves its tensor along an axis of extent 1 leaves it along another.
+    """Return the leaf; a read that may leave its tensor along an axis of extent 1 is changed to
+    leave it along a longer axis instead.
 
-    ``t[i, q]`` with q in [0, 1) or outside is ``t'[i + n*q]``, t' without the axis and n so large
-    that i + n*q is outside for every q but 0. So what is read says where it is zero (an iterator
-    of extent 1 couldn't), and scopes can be merged into such reads.
+    ``t[i, q]``, whose second axis has extent 1, becomes ``t'[i + n*q]``: t' is t without that axis,
+    and n is so large that i + n*q is out of range for every q but 0. Other scopes can then be
+    inlined into the read, which an axis without an iterator (extent 1) would prevent.
     """
     if not isinstance(leaf, Read):
         return leaf
@@ -259,7 +262,7 @@ def _numbered(order: list[int], width: int) -> Colour:
 
 @lru_cache(maxsize=1 << 15)
 def _plain_key(scalar: Scalar) -> bytes:
-    """The digest that operands are ordered by: it sees iterators by their slots."""
+    """Return the digest by which operands are sorted; iterators count by slot and extent."""
     if not children(scalar):
         return _key(scalar, _plain)
     return _combined(scalar, [_plain_key(part) for part in children(scalar)])
@@ -275,10 +278,8 @@ def _combined(scalar: Scalar, parts: list[bytes]) -> bytes:
 
 
 def _key(scalar: Scalar, colour: Colour, done: dict[Scalar, bytes] | None = None) -> bytes:
-    """A digest of the expression that sees iterators by colour and not the order of operands.
-
-    ``done`` holds what is known for this colour.
-    """
+    """Return a digest of the expression in which iterators count by their colour and the order of
+    commutative operands doesn't count. ``done`` caches digests for this ``colour``."""
     match scalar:
         case Num(value=value):
             return digest_of("0num", value)
@@ -303,10 +304,10 @@ def _atom(atom: Atom, colour: Colour) -> object:
 
 
 def canonical_order(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]:
-    """The kept iterators in an order that depends on the structure of the body only.
+    """Return the kept iterators in an order that depends only on the structure of the body.
 
-    For scopes that a derivation makes: the order of their axes is free, so it is chosen once and
-    layouts are left to extraction.
+    A derivation may choose the axis order of a scope that it builds. This function chooses it, so
+    that equal scopes get one order; extraction chooses layouts.
     """
     colours: dict[int, object] = {it.slot: ("k", it.extent) for it in kept}
     colours |= {it.slot: ("r", it.extent) for it in reduced}
@@ -317,5 +318,5 @@ def canonical_order(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]
             for it in its
         }
     uses = {it: sum(it in iterators(leaf) for leaf in leaves(body)) for it in kept}
-    # What all factors share comes first, as the batch does in a library's product.
+    # Iterators that most factors use come first, as the batch axis does in a library's matmul.
     return sorted(kept, key=lambda it: (-uses[it], repr(colours[it.slot]), it.slot))

@@ -1,10 +1,9 @@
-"""The operator table: every operator and view that eqsynth knows, once.
+"""The operator table: one row for each operator and view that eqsynth knows.
 
-A row says the operator's attributes, how its type is inferred, and its class. The e-graph's
-constructors are made of the rows (``(operators)`` in ``rules/schema.egg``), and so are those of the
-operators that map a function of ``functions.py``; ``reference.py`` evaluates the others, ``lower/``
-runs them. An operator that isn't here stays in a program as ``Opaque``, unless a rule file defines
-it.
+A row holds the operator's name, arity, attributes, type inference and kind. The rows of elementwise
+operators are generated from ``functions.py``, and the e-graph's constructors from the rows
+(``(operators)`` in ``rules/schema.egg``). ``reference.py`` evaluates operators, ``lower/`` runs
+them. An operator without a row is captured as ``Opaque``, unless a rule file defines it.
 """
 
 from __future__ import annotations
@@ -34,10 +33,12 @@ class Operator:
         attrs: (name, kind) of each attribute, in order.
         kind: ``elementwise`` maps a scalar function over broadcast arguments; ``view`` only
             moves elements; ``data`` reads at indices that are data.
-        vendor: made by matching, for the libraries' fused entry points; never captured.
-        expand: of an operator that a rule file defines, the term that it is equal to, from its
-            arguments and attributes. Such a row isn't in the table: its terms carry it.
-        digest: of that definition.
+        function: the scalar function that an elementwise operator maps, by name.
+        vendor: a library's fused kernel, as ``FusedMatmul``: the optimizer introduces it, capture
+            never does.
+        expand: for an operator that a rule file defines: returns the term that it equals, from its
+            arguments and attributes. Such a row isn't in the table; its terms hold it.
+        digest: the digest of that definition.
     """
 
     name: str
@@ -53,10 +54,10 @@ class Operator:
     def infer(
         self, types: Sequence[TensorType], attrs: Sequence[Attr], origin: str = ""
     ) -> TensorType:
-        """The type of the result.
+        """Return the type of the result.
 
         Raises:
-            ShapeError, DtypeError: the arguments don't fit; ``where`` names ``origin``.
+            ShapeError, DtypeError: the arguments don't fit; the error's ``where`` is ``origin``.
         """
         try:
             if self.arity is not None and len(types) != self.arity:
@@ -90,7 +91,7 @@ def _named(function: str) -> str:
     return {"gelu_tanh": "GeluTanh", "floordiv": "FloorDivide"}.get(function, function.capitalize())
 
 
-# Scalar functions whose operator goes by another name than the function's.
+# Scalar function -> its operator's name, where it isn't the capitalized name of the function.
 _ELEMENTWISE_NAMES: Final = {
     "max": "Maximum", "min": "Minimum", "eq": "Equal", "ne": "NotEqual", "lt": "Less",
     "le": "LessEqual", "gt": "Greater", "ge": "GreaterEqual", "and": "LogicalAnd",
@@ -220,15 +221,15 @@ _OTHERS: Final = (
 
 OPERATORS: Final[dict[str, Operator]] = {row.name: row for row in (*_elementwise(), *_OTHERS)}
 
-# Activations that the libraries apply while the result is still in registers.
+# Activations that a library's fused kernel can apply to its result before storing it.
 POST_FUNCTIONS: Final = ("none", "relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")
 
 
 def operator(name: str) -> Operator:
-    """The row of an operator.
+    """Return the row of an operator.
 
     Raises:
-        UnsupportedOperatorError: no such row.
+        UnsupportedOperatorError: the table has no such row.
     """
     row = OPERATORS.get(name)
     if row is None:

@@ -1,8 +1,8 @@
-"""The outline of a product: what is left of it without the constant places that it reads.
+"""The outline of a product: the product with all its constant indices set to 0.
 
     L_j sum_k x[3, k] W[k, j]   ->   L_j sum_k x[0, k] W[k, j]   and the places (3,)
 
-Products of one outline compute the same of different parts of their tensors.
+Products with the same outline do the same computation on different parts of their tensors.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Outline:
-    """A product of reads and numbers with each place at 0, its factors in an order of their own.
+    """A product of reads and numbers with each place set to 0, and its factors sorted by digest.
 
-    A place is an index without iterators.
+    A place is an index without iterators, such as the 3 of ``x[3, k]``.
     """
 
     traversal: tuple[int, ...]
@@ -30,7 +30,7 @@ class Outline:
     factors: tuple[Scalar, ...]
 
     def body(self, places: Sequence[Index]) -> Scalar:
-        """The product with these indices at its places."""
+        """Return the product with these indices at its places."""
         left = iter(places)
         return product(
             [
@@ -43,10 +43,10 @@ class Outline:
 
 
 def outline(scope: Scope) -> tuple[Outline, Places]:
-    """The outline of a product, and its places in the order of the outline's factors.
+    """Return the outline of a product, and its places in the order of the outline's factors.
 
-    The order of the factors in the scope doesn't matter: a canonical form may order them by what
-    they read, and so by the places.
+    The order of the factors in the scope doesn't matter, since a canonical form may have sorted
+    them by their places.
     """
     parts = map(_at_zero, factors_of(scope.body))
     found = sorted(parts, key=lambda part: (part[0].digest, part[1]))
