@@ -59,9 +59,7 @@ BOTH: Final = (True, True)
 """Both sides on which an iterator may leave its extent: below 0, and at its end or beyond."""
 
 
-def vanishes_outside(
-    scope: Scope, axis: int, fill: float, sides: tuple[bool, bool] = BOTH
-) -> bool:
+def vanishes_outside(scope: Scope, axis: int, fill: float, sides: tuple[bool, bool] = BOTH) -> bool:
     """Whether the scope is ``fill`` wherever traversal iterator ``axis`` leaves its extent on
     one of ``sides``.
 

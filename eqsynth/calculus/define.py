@@ -104,9 +104,7 @@ def sides(term: Tensor, tensor: Tensor, meanings: Meanings) -> tuple[Scope, Scop
     return opened(term, rest), opened(itself, rest)
 
 
-def meaning(
-    tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]
-) -> Scope | None:
+def meaning(tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> Scope | None:
     """Return the scope that ``tensor`` equals, by ``meanings`` or by itself; None if unknown."""
     by = meanings.get(tensor)
     if isinstance(by, Comprehension):

@@ -108,9 +108,11 @@ def inside(scope: Scope, given: Inside) -> Scope:
     other = derive(given.inner, given.steps)
     body = rewrite_leaves(
         scope.body,
-        lambda leaf: Read(other, leaf.index, leaf.fill)
-        if isinstance(leaf, Read) and leaf.tensor == given.inner
-        else leaf,
+        lambda leaf: (
+            Read(other, leaf.index, leaf.fill)
+            if isinstance(leaf, Read) and leaf.tensor == given.inner
+            else leaf
+        ),
     )
     return same_scope(scope, body, reduction_iterators(scope))
 

@@ -156,9 +156,7 @@ def _written(
 _over_names = lru_cache(maxsize=1 << 12)(_written)
 
 
-def _reduced(
-    scope: _Scope, reducer: str, body: str, extents: Sequence[int]
-) -> tuple[Scalar, str]:
+def _reduced(scope: _Scope, reducer: str, body: str, extents: Sequence[int]) -> tuple[Scalar, str]:
     """Parse the right side; return its scalar, and the scope's reducer (``mean`` becomes sum)."""
     try:
         tree = ast.parse(" ".join(body.split()), mode="eval").body

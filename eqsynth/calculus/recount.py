@@ -146,8 +146,10 @@ def _zero(body: Scalar, its: Sequence[It], it: It, values: tuple[int, int]) -> n
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):
             others = [other for other in dict.fromkeys(index.iterators()) if other not in own]
-            if it not in index.iterators() \
-                    or found.size * math.prod(it.extent for it in others) > LARGEST:
+            if (
+                it not in index.iterators()
+                or found.size * math.prod(it.extent for it in others) > LARGEST
+            ):
                 continue
             at = index.evaluate(_grid([*own, *others], {it: values}))
             outside = np.broadcast_to((at < 0) | (at >= size),

@@ -3,6 +3,8 @@
     sigmoid(x) + exp(-x) * sigmoid(x)    ->  1
     sin(x) * sin(x) + cos(x) * cos(x)    ->  1
     log(1 + exp(x - 2*relu(x)))          ->  log(1 + exp(x)) - relu(x)
+
+Not here: the expanded form that uses these identities (``polynomial.py``).
 """
 
 from __future__ import annotations

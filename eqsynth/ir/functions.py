@@ -34,9 +34,7 @@ class Made:
 
     text: str
 
-    def of(
-        self, x: Any, call: Callable[[str, Any], Any], number: Callable[[float], Any]
-    ) -> Any:
+    def of(self, x: Any, call: Callable[[str, Any], Any], number: Callable[[float], Any]) -> Any:
         """Evaluate the text for ``x``, any object that defines ``+`` and ``*``.
 
         Args:

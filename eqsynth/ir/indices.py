@@ -1,5 +1,4 @@
-"""The least form of indices, ``i // 4 * 4 + i % 4`` -> ``i``, and replacing the indices of a body.
-"""
+"""The least form of indices: ``i // 4 * 4 + i % 4`` -> ``i``; bodies with other indices."""
 
 from __future__ import annotations
 

@@ -140,9 +140,7 @@ def _written(form: Form) -> Scalar:
 def _call(fn: str, parts: Iterable[Scalar]) -> Scalar:
     """Return ``fn`` of the parts, numbers last, as in ``max(x, 3)``; a maximum with 0 is a ReLU."""
     ordered = {part.digest: part for part in parts}
-    first, *rest = sorted(
-        ordered.values(), key=lambda part: (isinstance(part, Num), part.digest)
-    )
+    first, *rest = sorted(ordered.values(), key=lambda part: (isinstance(part, Num), part.digest))
     for part in rest:
         zero = fn == "max" and part == Num(0.0)
         first = Call("relu", (first,)) if zero else Call(fn, (first, part))

@@ -175,9 +175,7 @@ def sort_operands(scalar: Scalar) -> Scalar:
 
 
 def _commutes(scalar: Scalar) -> bool:
-    return isinstance(scalar, Prod | Sum) or (
-        isinstance(scalar, Call) and scalar.fn in COMMUTATIVE
-    )
+    return isinstance(scalar, Prod | Sum) or (isinstance(scalar, Call) and scalar.fn in COMMUTATIVE)
 
 
 def _without_idle(scope: Scope) -> Scope:
@@ -197,9 +195,7 @@ def _without_idle(scope: Scope) -> Scope:
     if len(kept) == len(scope.reduction) and body == scope.body:
         return scope
     place = {slot: width + k for k, slot in enumerate(kept)}
-    body = substitute(
-        body, lambda it: Index(0, ((It(place.get(it.slot, it.slot), it.extent), 1),))
-    )
+    body = substitute(body, lambda it: Index(0, ((It(place.get(it.slot, it.slot), it.extent), 1),)))
     if factor != 1:
         body = product([Num(factor), body])
     result = Scope(scope.traversal, tuple(scope.extents[s] for s in kept), body, scope.reducer)

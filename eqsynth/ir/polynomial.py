@@ -1,19 +1,20 @@
-"""The body of a scope as a polynomial: two bodies that are equal as polynomials are one term.
+"""The expanded form of a scope's body: a polynomial, the same for bodies equal by real algebra.
 
     -(x - y)           ->  y - x
     (x + y) * (x + y)  ->  x*x + 2*x*y + y*y
     exp(x) / exp(y)    ->  exp(x - y)
 
-Indeterminates ("atoms") are reads, and functions of polynomials; they have powers, also negative
-ones. A few functions are taken apart by what they are: an exponential of a sum is a product, a
-maximum lets a common term out, a ReLU a positive factor. A condition is an atom, too, which is 1 or
-0: ``where(c, x, y)`` is ``[c] * x + (1 - [c]) * y`` where x and y are finite. Everything holds over
-the real numbers, wherever all parts of both sides are defined (``x / x`` is 1 but at 0); rounding
-and range (``exp(500) / exp(499)``) are another matter, and so the form serves proofs.
+The polynomial's indeterminates ("atoms") are reads, and functions of polynomials; their powers may
+be negative. Some functions are rewritten by their identities: an exponential of a sum is a product,
+a term common to all arguments moves out of a maximum, a positive factor moves out of a ReLU. A
+condition ``[c]`` is an atom too, with the value 1 or 0: ``where(c, x, y)`` is
+``[c] * x + (1 - [c]) * y`` if x and y are finite. All identities hold over the real numbers,
+wherever all parts of both sides are defined (``x / x`` is 1 except at 0). They ignore rounding and
+overflow (``exp(500) / exp(499)``), so the form serves to prove equalities, not to compute.
 
-What is in no way equal over the floats stands behind ``cancels``: a product of two differences, as
-``(x - y)**2``, loses digits when it is multiplied out. A product of one difference and of sums of
-positive terms doesn't: it is no less exact than its operands.
+The identities that lose digits in floats are used with ``cancels`` only: multiplying out a product
+of two differences, as ``(x - y)**2``. A product of one difference and of sums of positive terms is
+always multiplied out: the result is as exact as the operands.
 
 Not here: the order of iterators (``normal.py``), reads that leave their tensor, and reductions
 (``egraph/tactics/expansion.py``).
@@ -72,7 +73,8 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.truths import Truths, decided
 from eqsynth.ir.types import is_float
 
-# More terms aren't multiplied out, powers not written as products, signs of factors not looked at.
+# The most terms of a product that is multiplied out, the largest power that is written as a
+# product, and the most factors of a ReLU's argument that are split by their signs.
 MAX_TERMS: Final = 64
 MAX_POWER: Final = 16
 MAX_SIGNS: Final = 3
@@ -85,13 +87,13 @@ _EVEN: Final = frozenset({"cos"})
 
 
 def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Polynomial:
-    """The polynomial that the body is.
+    """Return the polynomial that equals the body.
 
     Args:
-        body: of one floating-point dtype; a part of another dtype (a condition) is an atom.
-        cancels: products of differences are multiplied out, and functions are replaced by others
-            whose values lose digits near 0 (``1 - sigmoid(x)``).
-        dtype: the body's, where it is made of numbers alone.
+        body: computed in one dtype; a part of another dtype (a condition) is an atom.
+        cancels: also use identities that lose digits: multiply out products of differences, and
+            write functions as differences (``sigmoid(-x)`` as ``1 - sigmoid(x)``).
+        dtype: the dtype of a body that consists of numbers only.
 
     Raises:
         NotReal: a number in the body is infinite or NaN.
@@ -100,28 +102,45 @@ def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Pol
 
 
 class _Expansion:
-    """The polynomials of a body's parts, each computed once."""
+    """Computes the polynomials of a body's parts, each once."""
 
     def __init__(self, dtype: str | None, cancels: bool) -> None:
         self._dtype = dtype
         self._cancels = cancels
-        # Integers come round: they form a ring, in an order that sums don't keep.
+        # Integer arithmetic wraps around: the laws of a ring hold, but x < y doesn't give
+        # x + z < y + z.
         self._real = dtype is None or is_float(dtype)
-        # Conditions among numbers alone have the dtype of what is computed, which isn't known.
+        # Where no dtype is known (the body consists of numbers), conditions compare float32.
         self._truths = Truths(dtype or "float32", self._real, self.polynomial, self._inside)
         self._joined = partial(complemented, of=self.polynomial, cancels=cancels)
         self._known: dict[Scalar, dict[Monomial, Fraction]] = {}
-        # The functions that are taken apart, by their names in ``functions.py``.
-        self._taken_apart: dict[str, Callable[..., dict[Monomial, Fraction]]] = {
-            "reciprocal": self._reciprocal, "div": self._div, "pow": self._pow,
-            "sqrt": self._sqrt, "rsqrt": self._rsqrt, "exp": self._exp, "log": self._log,
-            "relu": self._relu, "abs": self._abs, "max": self._max, "min": self._min,
-            "sigmoid": self._sigmoid, "tanh": self._tanh, "gelu": self._gelu,
-            "log1p": self._log1p, "expm1": self._expm1, "sign": self._sign,
-            "exp2": lambda x: self._exp({m: near(c * _LN2) for m, c in x.items()}),
-            "log2": lambda x: scaled(self._log(x), 1 / _LN2),
-            "log10": lambda x: scaled(self._log(x), 1 / _LN10),
-        } if self._real else {"pow": self._pow, **whole.functions(dtype, self.polynomial)}
+        # Function (its name in ``functions.py``) -> the method that rewrites it by its identities.
+        self._taken_apart: dict[str, Callable[..., dict[Monomial, Fraction]]] = (
+            {
+                "reciprocal": self._reciprocal,
+                "div": self._div,
+                "pow": self._pow,
+                "sqrt": self._sqrt,
+                "rsqrt": self._rsqrt,
+                "exp": self._exp,
+                "log": self._log,
+                "relu": self._relu,
+                "abs": self._abs,
+                "max": self._max,
+                "min": self._min,
+                "sigmoid": self._sigmoid,
+                "tanh": self._tanh,
+                "gelu": self._gelu,
+                "log1p": self._log1p,
+                "expm1": self._expm1,
+                "sign": self._sign,
+                "exp2": lambda x: self._exp({m: near(c * _LN2) for m, c in x.items()}),
+                "log2": lambda x: scaled(self._log(x), 1 / _LN2),
+                "log10": lambda x: scaled(self._log(x), 1 / _LN10),
+            }
+            if self._real
+            else {"pow": self._pow, **whole.functions(dtype, self.polynomial)}
+        )
 
     def polynomial(self, scalar: Scalar) -> dict[Monomial, Fraction]:
         if scalar not in self._known:
@@ -157,7 +176,7 @@ class _Expansion:
         return of_atom(scalar)
 
     def _inside(self, arg: Scalar) -> Scalar:
-        """An argument of a function that isn't taken apart, or of a comparison, in its form."""
+        """Return the expanded form of an argument of an atom's function, or of a comparison."""
         if isinstance(arg, Num):
             return arg
         if dtype_of(arg) in (None, self._dtype):
@@ -167,7 +186,8 @@ class _Expansion:
     # ---- products --------------------------------------------------------------------------
 
     def _product(self, factors: Sequence[Polynomial]) -> dict[Monomial, Fraction]:
-        """Multiplied out where no digits are lost and the terms are few; else sums are atoms."""
+        """Return the product, multiplied out if no digits are lost and the result has few terms;
+        otherwise a sum that is a factor becomes an atom."""
         if not all(factors):
             return {}
         sums = [factor for factor in factors if len(factor) > 1]
@@ -186,8 +206,10 @@ class _Expansion:
         return self._without_roots(self._joined(found))
 
     def _closed(self, polynomial: Polynomial) -> dict[Monomial, Fraction]:
-        """A sum as a number, exponentials, and an atom whose leading coefficient is 1, and of whose
-        exponentials none is in every term: ``1 + exp(-x)`` is ``exp(x)**-1 * (exp(x) + 1)``."""
+        """Return a sum as a number times exponentials times one atom.
+
+        The atom's leading coefficient is 1, and no exponential occurs in all of its terms:
+        ``2 + 2*exp(-x)`` is ``2 * exp(x)**-1 * (exp(x) + 1)``."""
         common = common_exponentials(polynomial)
         rest = times(polynomial, {tuple((atom, -power) for atom, power in common): Fraction(1)})
         leading = leading_coefficient(rest)
@@ -195,7 +217,7 @@ class _Expansion:
         return {joined(common, ((inner, Fraction(1)),)): leading}
 
     def _without_roots(self, polynomial: dict[Monomial, Fraction]) -> dict[Monomial, Fraction]:
-        """``sqrt(x) * sqrt(x)`` as x."""
+        """Replace even powers of square roots: ``sqrt(x) * sqrt(x)`` -> ``x``."""
         for monomial, coefficient in polynomial.items():
             for atom, power in monomial:
                 if isinstance(atom, Call) and atom.fn == "sqrt" and abs(power) >= 2:
@@ -241,8 +263,8 @@ class _Expansion:
         return of_atom(Call("pow", (collect(x), collect(y))))
 
     def _sqrt(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``sqrt(4*x*x)`` is ``2*abs(x)``, ``sqrt(exp(x) * y)`` is ``exp(x/2) * sqrt(y)``: what is
-        known to be a square stands outside."""
+        """Move squares out of a root: ``sqrt(4*x*x)`` is ``2*abs(x)``, ``sqrt(exp(x) * y)`` is
+        ``exp(x/2) * sqrt(y)``."""
         if not x:
             return {}
         common = x if len(x) == 1 else {common_exponentials(x): Fraction(1)}
@@ -281,8 +303,8 @@ class _Expansion:
         return self._product([found, *others]) if others else found
 
     def _log(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``log(exp(x) / s)`` is ``x - log(s)``: an exponential is positive, so s is where the
-        whole is."""
+        """``log(exp(x) / s)`` is ``x - log(s)``: an exponential is positive, so s is positive
+        wherever the quotient is."""
         if (split := cases(x, self.polynomial)) is not None:
             condition, above, below = split
             held = self._truths.of(Call("gt", (condition, Num(0.0))))
@@ -342,9 +364,11 @@ class _Expansion:
             return of_atom(Call(fn, (collect(x), collect(y))))
 
     def _chosen(self, form: lattice.Form) -> dict[Monomial, Fraction]:
-        """``max(x + s, y + s)`` is ``max(x, y) + s``, ``max(x, 0)`` is ``relu(x)``, and
-        ``max(x, x/2)`` is ``x/2 + relu(x)/2``; ``max(x, y)`` is ``y + relu(x - y)``, which loses
-        the digits of the smaller of two."""
+        """Return the polynomial of a maximum of minima.
+
+        ``max(x + s, y + s)`` is ``max(x, y) + s``, ``max(x, 0)`` is ``relu(x)``, ``max(x, x/2)`` is
+        ``x/2 + relu(x)/2``. With ``cancels``, ``max(x, y)`` is ``y + relu(x - y)``, which loses
+        digits of the smaller argument."""
         outside: Polynomial = lattice.common(form)
         form = lattice.moved(form, scaled(outside, Fraction(-1)))
         parts = [part for least in form for part in least]
@@ -362,8 +386,8 @@ class _Expansion:
         return plus([outside, scaled(self._rectified(scaled(part, sign)), sign)])
 
     def _rectified(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is ``relu(x) - x``, and what isn't negative
-        stands outside."""
+        """Move factors out of a ReLU: ``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is
+        ``relu(x) - x``, ``relu(exp(x) * y)`` is ``exp(x) * relu(y)``."""
         if len(x) == 1:
             ((monomial, coefficient),) = x.items()
             outside, rest = by_sign(monomial)
@@ -384,19 +408,19 @@ class _Expansion:
         return self._product([scaled(x, Fraction(1, 2)), plus([{ONE: Fraction(1)}, erf])])
 
     def _log1p(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``log1p(x)`` is ``log(1 + x)``, which loses the digits of small values."""
+        """With ``cancels``, ``log1p(x)`` is ``log(1 + x)``, which loses digits of small x."""
         one = plus([{ONE: _ONE}, x])
         return self._log(one) if self._cancels else of_atom(Call("log1p", (collect(x),)))
 
     def _expm1(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``expm1(x)`` is ``exp(x) - 1``, which loses the digits of small values."""
+        """With ``cancels``, ``expm1(x)`` is ``exp(x) - 1``, which loses digits of small x."""
         if self._cancels:
             return plus([self._exp(x), {ONE: Fraction(-1)}])
         return of_atom(Call("expm1", (collect(x),)))
 
     def _sigmoid(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``sigmoid(-x)`` is ``exp(x)**-1 * sigmoid(x)``, and ``1 - sigmoid(x)``, which loses the
-        digits of small values."""
+        """``sigmoid(-x)`` is ``exp(x)**-1 * sigmoid(x)``; with ``cancels`` it is
+        ``1 - sigmoid(x)``, which loses digits of small values."""
         if not x or leading_coefficient(x) > 0:
             return of_atom(Call("sigmoid", (collect(x),))) if x else {ONE: Fraction(1, 2)}
         turned = self._sigmoid(scaled(x, Fraction(-1)))
@@ -424,14 +448,15 @@ class _Expansion:
         return of_atom(Call("where", parts))
 
     def _tanh(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        """``tanh(x)`` is ``2*sigmoid(2*x) - 1``, which loses the digits of small values."""
+        """With ``cancels``, ``tanh(x)`` is ``2*sigmoid(2*x) - 1``, losing digits of small x."""
         if self._cancels:
             two = Fraction(2)
             return plus([scaled(self._sigmoid(scaled(x, two)), two), {ONE: -_ONE}])
         return self._function("tanh", [collect(x)])
 
     def _function(self, fn: str, args: list[Scalar]) -> dict[Monomial, Fraction]:
-        """A function as an atom; of an odd one the sign stands outside."""
+        """Return a function as an atom; a sign moves out of an odd function and vanishes in an even
+        one: ``sin(-x)`` is ``-sin(x)``, ``cos(-x)`` is ``cos(x)``."""
         if self._real and fn in _ODD | _EVEN:
             x = self.polynomial(args[0])
             if x and leading_coefficient(x) < 0:
@@ -440,4 +465,3 @@ class _Expansion:
             if not x and fn in _ODD:
                 return {}
         return of_atom(Call(fn, tuple(args)))
-

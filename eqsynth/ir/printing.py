@@ -1,6 +1,8 @@
-"""Terms as text, for people: a line a term, shared terms named once.
+"""Terms as text for people, one line a term; a shared term is named and printed once.
 
-    t0 = L[i0<4, i1<8] sum[k0<16] . x[i0, k0] * w[k0, i1]
+    t0 = L[i<4, j<8] sum[k0<16] . x[i, k0] * w[k0, j]  # float32[4, 8]
+
+Not here: shorter formulas, as ``x @ w`` (``formulas/``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _TRAVERSAL = "ijlmnopqtuvwxyz"
 
 
 def iterator_name(scope: Scope, it: It) -> str:
-    """Letters for traversal iterators (``i j l …``), ``k0 k1 …`` for reduction iterators."""
+    """Return a letter for a traversal iterator (``i j l …``), ``k0 k1 …`` for a reduction's."""
     if it.slot >= len(scope.traversal):
         return f"k{it.slot - len(scope.traversal)}"
     if it.slot < len(_TRAVERSAL):
@@ -35,8 +37,8 @@ def iterator_name(scope: Scope, it: It) -> str:
 
 
 def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str:
-    """A scope's body as text, tensors by their names; what is computed once and used again gets a
-    name: ``let v0 = relu(x[i]) in v0 * v0 + v0``."""
+    """Return a scope's body as text, with tensors by their names. A part that is used more than
+    once gets a name: ``let v0 = relu(x[i]) in v0 * v0 + v0``."""
     repeated = {part for part, count in uses(scalar).items() if count > 1 and children(part)}
     known: dict[Scalar, str] = {}
     lets: list[str] = []
@@ -75,7 +77,7 @@ def render_scalar(scalar: Scalar, scope: Scope, names: dict[Tensor, str]) -> str
 
 
 def render_term(term: Tensor, names: dict[Tensor, str]) -> str:
-    """One term over the names of its arguments."""
+    """Return one term as text, with its arguments by their names."""
     if isinstance(term, Op):
         parts = [names.get(arg, arg.label) for arg in term.args]
         parts += [str(attr) for attr in term.attrs]
@@ -96,12 +98,12 @@ def render_term(term: Tensor, names: dict[Tensor, str]) -> str:
 
 
 def render(root: Tensor) -> str:
-    """A term with its subterms, a line each."""
+    """Return a term and its subterms as text, one line each."""
     return "\n".join(_lines((root,)))
 
 
 def render_alone(term: Tensor) -> str:
-    """One term over letters, for whoever doesn't know what its arguments are called.
+    """Return one term as text, with letters for its arguments, and their types.
 
     >>> from eqsynth.ir.types import TensorType
     >>> render_alone(Op("Relu", (Input("x17", TensorType((2, 3), "float32")),)))
@@ -115,7 +117,7 @@ def render_alone(term: Tensor) -> str:
 
 
 def render_program(program: Program) -> str:
-    """A program: its inputs, a line a term, its outputs."""
+    """Return a program as text: one line a term, then the outputs."""
     names: dict[Tensor, str] = {}
     lines = _lines(program.outputs, names)
     outputs = ", ".join(names[term] for term in program.outputs)

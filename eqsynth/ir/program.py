@@ -1,6 +1,7 @@
 """A program: named inputs, and the output terms that are computed from them.
 
-Arrays of weights stay outside (by name), so a program is small, picklable and hashable.
+The arrays of weights are kept elsewhere, by name, so that a program is small, picklable and
+hashable.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ class Program:
 
 
 def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
-    """Arguments that are positions (in an embedding's table, in a gather's tensor), and how many
-    there are to choose from. Other values would be errors, as they are in torch."""
+    """The arguments of ``members`` that select rows of an embedding's table or elements of a
+    gather's tensor, and how many rows or elements they can select from.
+
+    ``embedding(table, ids)`` with 10 rows gives ``{ids: 10}``. An id outside of [0, 10) is an
+    error, as in torch, so test data must stay in this range."""
     bounds: dict[Tensor, int] = {}
     for term in members:
         if isinstance(term, Region):

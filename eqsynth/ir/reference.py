@@ -1,8 +1,8 @@
-"""What each operator means, in NumPy: one function an operator, floats in float64 (or in another
-arithmetic, see ``arithmetic.py``).
+"""The value of each operator, computed by NumPy: one function an operator.
 
-Written for clarity, not speed; nothing here is shared with the code that lowers operators, so the
-two check each other.
+Floats are computed in float64, or in another arithmetic (``arithmetic.py``). The functions are
+written for clarity, not speed, and share no code with the lowering of operators, so that each of
+the two checks the other. Not here: scopes (``interpret.py``).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from eqsynth.ir.types import TensorType, is_float, numpy_dtype
 
 
 def storage(dtype: str) -> np.dtype:
-    """The dtype in which the oracle keeps values: that of its arithmetic for every float."""
+    """Return the NumPy dtype that holds values of ``dtype`` here: for floats, the arithmetic's."""
     return arithmetic().dtype if is_float(dtype) else np.dtype(dtype)
 
 
 def stored(value: Any, dtype: str) -> Array:
-    """A value in the oracle's storage for ``dtype``."""
+    """Convert a value to the storage of ``dtype``."""
     array = np.asarray(value).astype(storage(dtype))
     convert = arithmetic().convert
     return array if convert is None or not is_float(dtype) else convert(array)
 
 
 def rounded(array: Array, dtype: str) -> Array:
-    """The array rounded to ``dtype`` and kept in the oracle's storage for it."""
+    """Round an array to ``dtype``, and convert the result to the storage of ``dtype``."""
     array, cast = np.asarray(array), arithmetic().cast
     if cast is not None and array.dtype == object:
         return cast(array, dtype)
@@ -42,7 +42,7 @@ def rounded(array: Array, dtype: str) -> Array:
 
 
 def _function(name: str, x: Any) -> Array:
-    # Arithmetic of arrays of rank 0 gives bare elements.
+    # NumPy returns a bare element, not an array, for arithmetic on arrays of rank 0.
     x = np.asarray(x)
     return np.asarray(FUNCTIONS[name].value(x)).astype(x.dtype)
 
@@ -52,7 +52,7 @@ def _least(dtype: np.dtype) -> int:
 
 
 def _patches(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Array:
-    """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside."""
+    """Return the windows of x, ``(n, c, h, w) -> (n, c, h', w', r, s)``, with ``fill`` outside."""
     n, c, h, w = x.shape
     (kr, ks), (sh, sw), (ph, pw), (dr, ds) = kernel, stride, padding, dilation
     least = fill if x.dtype.kind in "fO" or np.isfinite(fill) else _least(x.dtype)
@@ -82,7 +82,7 @@ def conv_transpose2d(
     dilation: Any,
     groups: int,
 ) -> Array:
-    """Scatters each input element times the kernel, then crops the padding."""
+    """Add each input element times the kernel to the output, then crop the padding."""
     (n, c, h, width), (_, f, kr, ks) = x.shape, w.shape
     (sh, sw), (ph, pw), (oh, ow), (dr, ds) = stride, padding, output_padding, dilation
     rows, columns = (h - 1) * sh + dr * (kr - 1) + 1 + oh, (width - 1) * sw + ds * (ks - 1) + 1 + ow
@@ -102,7 +102,8 @@ def conv_transpose2d(
 
 
 def _banded(b: Array, width: int, dilation: int) -> Array:
-    """(n, m, k) -> (n, m, 2*width + 1, k): rows ``m + dilation * (w - width)``, 0 outside."""
+    """Return for each row m the rows ``m + dilation * (w - width)``, or 0 outside:
+    ``(n, m, k) -> (n, m, 2*width + 1, k)``."""
     rows = b.shape[1]
     at = np.arange(rows)[:, None] + dilation * (np.arange(2 * width + 1) - width)
     inside = (at >= 0) & (at < rows)
@@ -164,7 +165,7 @@ def _layer_norm(x: Array, scale: Array, shift: Array, axes: int, eps: float) -> 
 
 
 def _split(x: Array, axis: int, block: int) -> Array:
-    """The blocks of an axis, stacked along a new one."""
+    """Split an axis into blocks: ``(…, g*b, …) -> (…, g, b, …)``."""
     starts = range(0, x.shape[axis], block)
     blocks = [x.take(range(start, start + block), axis) for start in starts]
     empty = x.reshape(*x.shape[:axis], 0, block, *x.shape[axis + 1 :]) if not blocks else x
@@ -176,7 +177,7 @@ def _slice(x: Array, axis: int, start: int, stop: int, step: int) -> Array:
 
 
 def _pad(x: Array, before: Any, after: Any, value: float) -> Array:
-    # An integer has no -inf: its least value is what a maximum ignores, as in a scope's read.
+    # Integers have no -inf; their least value serves, which a maximum ignores as well.
     fill = _least(x.dtype) if value == -np.inf and x.dtype.kind in "iub" else x.dtype.type(value)
     return np.pad(x, list(zip(before, after, strict=True)), constant_values=fill)
 
@@ -192,7 +193,7 @@ def _unfold(x: Array, axis: int, size: int) -> Array:
 
 
 def interpolation(extents: Any, align_corners: int, dtype: str) -> Array:
-    """The (out, in) matrix of torch's linear interpolation."""
+    """Return the ``(out, in)`` matrix of torch's linear interpolation."""
     out, size = extents
     at = np.arange(out, dtype=np.float64)
     if align_corners:
@@ -220,12 +221,12 @@ def _iota(shape: Any, axis: int, dtype: str) -> Array:
 
 
 def _literal(shape: Any, above: Any, below: Any, dtype: str) -> Array:
-    # Divided in the arithmetic at hand: a third is a third in a finite field.
+    # The division is done in the current arithmetic, so that 1/3 is exact in a finite field.
     return np.asarray(stored(above, dtype) / stored(below, dtype)).reshape(shape)
 
 
 def _from_the_front(positions: Array) -> Array:
-    """Positions of which none counts from the end, as NumPy's may."""
+    """Check that no position is negative: NumPy would count it from the end of the axis."""
     if positions.size and positions.min() < 0:
         raise IndexError(f"position {positions.min()} is out of range")
     return positions
@@ -284,10 +285,10 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
 def evaluate_operator(
     name: str, args: Sequence[Array], attrs: Sequence[Attr], result: TensorType
 ) -> Array:
-    """The value of one operator.
+    """Evaluate one operator of the table.
 
     Raises:
-        UnsupportedOperatorError: the operator is opaque, so its meaning isn't known here.
+        UnsupportedOperatorError: the operator is opaque, so that eqsynth can't evaluate it.
     """
     row = operator(name)
     with np.errstate(all="ignore"):

@@ -1,7 +1,8 @@
-"""Polynomials: sums of products of atoms with numbers, and the body that each of them is.
+"""Polynomials with rational coefficients over atoms, and turning a polynomial into a scope's body.
 
-Atoms are scalars that the ring knows nothing of; they have powers, also negative ones. What a body
-is as a polynomial stands in ``polynomial.py``.
+An atom is a scalar, as a read or a function, whose powers may be negative or fractions:
+``3 * x**2 * exp(y)**-1`` is ``{((x, 2), (exp(y), -1)): 3}``. Not here: turning a body into a
+polynomial (``polynomial.py``).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from eqsynth.ir.scalar import (
 )
 
 Monomial = tuple[tuple[Scalar, Fraction], ...]
-"""Atoms with their powers, in the order of the atoms' digests."""
+"""Atoms with their powers, sorted by the atoms' digests."""
 
 Polynomial = Mapping[Monomial, Fraction]
-"""Monomials with their coefficients, none of which is 0."""
+"""Monomial -> its coefficient, which isn't 0."""
 
 ONE: Final[Monomial] = ()
 ONCE: Final = Fraction(1)
@@ -42,13 +43,14 @@ _NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
 
 class NotReal(ValueError):
-    """A number in the body is infinite or NaN: the laws of a ring don't hold."""
+    """A number in the body is infinite or NaN, so that the laws of a ring don't hold."""
 
 
 def number(value: float) -> Fraction:
-    """The simplest fraction that the float is nearest to: 1/49 for 0.020408163265306121.
+    """Return the simple fraction whose nearest float is ``value``: 1/49 for 0.020408163265306121.
 
-    A mean multiplies by the float next to 1/n; what is meant is 1/n, and n of them are 1.
+    A mean multiplies by the float nearest to 1/n. Taken as exactly 1/n, n of them add up to 1. A
+    float that is nearest to no fraction with a denominator up to 1,000,000 stays as it is.
 
     Raises:
         NotReal: the number is infinite or NaN.
@@ -60,15 +62,17 @@ def number(value: float) -> Fraction:
 
 
 def near(value: Fraction) -> Fraction:
-    """The simple fraction that a product of two rounded numbers was meant to be: 1 for
-    ``log(2) * log2(e)``."""
+    """Return the simple fraction within the rounding error of a product of two rounded numbers: 1
+    for ``log(2) * log2(e)``; the value itself if there is none."""
     simple = value.limit_denominator(1_000_000)
     return simple if abs(simple - value) <= abs(value) * _ROUNDED else value
 
 
 def square_part(value: Fraction) -> Fraction:
-    """The largest square that divides a positive fraction, of whole numbers without large prime
-    factors: 9/4 of 27/4, and 1/16 of 3/16; for ``p/q`` that of ``p*q``, over ``q*q``."""
+    """Return a square that divides a positive fraction: 9/4 for 27/4, 1/16 for 3/16.
+
+    For ``p/q`` it is the largest square found that divides ``p*q``, over ``q*q``; prime factors
+    above 1000 are found only if the rest is a square."""
     whole, square, factor = value.numerator * value.denominator, 1, 2
     while factor <= _LARGEST_FACTOR and factor * factor <= whole:
         while whole % (factor * factor) == 0:
@@ -81,20 +85,20 @@ def square_part(value: Fraction) -> Fraction:
 
 
 def root_of(square: Fraction) -> Fraction:
-    """The root of a fraction that is a square."""
+    """Return the square root of a fraction that is a square."""
     return Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
 
 
 def collect(polynomial: Polynomial) -> Scalar:
-    """The body that a polynomial is: a sum of products, of which some are divided.
+    """Return the polynomial as a body: a sum of products and quotients of products.
 
     >>> from eqsynth.ir.scalar import Value
     >>> collect({}) == Num(0.0)
     True
     """
-    return total([
-        _term(monomial, polynomial[monomial]) for monomial in sorted(polynomial, key=order)
-    ])
+    return total(
+        [_term(monomial, polynomial[monomial]) for monomial in sorted(polynomial, key=order)]
+    )
 
 
 def order(monomial: Monomial) -> tuple[object, ...]:
@@ -102,7 +106,8 @@ def order(monomial: Monomial) -> tuple[object, ...]:
 
 
 def _term(monomial: Monomial, coefficient: Fraction) -> Scalar:
-    """``c * a * a / b``; the exponentials of a term are one, of a sum."""
+    """Return one term as a scalar, ``c * a * a / b``, with one exponential of the sum of the
+    exponentials' arguments."""
     above: list[Scalar] = [Num(float(coefficient))]
     below: list[Scalar] = []
     exponent: list[Scalar] = []
@@ -110,7 +115,7 @@ def _term(monomial: Monomial, coefficient: Fraction) -> Scalar:
         if isinstance(atom, Call) and atom.fn == "exp":
             exponent.append(product([Num(float(power)), atom.args[0]]))
         else:
-            # Only exponentials have powers that are no whole numbers.
+            # Only powers of exponentials can be fractions.
             (above if power > 0 else below).extend([atom] * abs(int(power)))
     if exponent:
         above.append(Call("exp", (total(exponent),)))
@@ -120,7 +125,7 @@ def _term(monomial: Monomial, coefficient: Fraction) -> Scalar:
 
 
 def times(left: Polynomial, right: Polynomial) -> dict[Monomial, Fraction]:
-    """The product, multiplied out."""
+    """Return the product, multiplied out."""
     found: dict[Monomial, Fraction] = {}
     for (m, c), (n, d) in pairs(left.items(), right.items()):
         add(found, joined(m, n), c * d)
@@ -128,12 +133,13 @@ def times(left: Polynomial, right: Polynomial) -> dict[Monomial, Fraction]:
 
 
 def is_condition(scalar: Scalar) -> bool:
-    """Whether it is ``[c]``: 1 where a condition holds, and 0 elsewhere."""
+    """Whether the scalar is ``[c]``: 1 where a condition holds, 0 elsewhere (a cast of a bool)."""
     return isinstance(scalar, Cast) and dtype_of(scalar.arg) == "bool"
 
 
 def as_index(scalar: Scalar) -> Index | None:
-    """The index that a sum of indices is, or None: ``(j) + -1 * (i)`` is ``(j - i)``."""
+    """Return a sum of index values as one index, ``(j) + -1 * (i)`` as ``j - i``; None for other
+    scalars."""
     match scalar:
         case Value(index=index):
             return index
@@ -154,15 +160,15 @@ def as_index(scalar: Scalar) -> Index | None:
 
 
 def is_not_negative(factor: tuple[Scalar, Fraction]) -> bool:
-    """Whether an atom to this power is 0 or more wherever it is defined."""
+    """Whether the power of an atom is known to be 0 or more wherever it is defined."""
     atom, power = factor
     known = isinstance(atom, Call) and atom.fn in _NOT_NEGATIVE
     return known or is_condition(atom) or power % 2 == 0
 
 
 def by_sign(monomial: Monomial) -> tuple[Monomial, Monomial]:
-    """What of a monomial is 0 or more wherever it is defined, and the rest: ``x**2`` of ``x**3``,
-    and x."""
+    """Split a monomial into factors that are 0 or more wherever they are defined, and the rest:
+    ``x**3`` -> ``x**2`` and ``x``."""
     taken: dict[Scalar, Fraction] = {}
     for atom, power in monomial:
         if is_not_negative((atom, power)):
@@ -182,7 +188,7 @@ def add(into: dict[Monomial, Fraction], monomial: Monomial, coefficient: Fractio
 
 
 def joined(left: Monomial, right: Monomial) -> Monomial:
-    """The product of two monomials; a condition as a number (1 or 0) is its own square."""
+    """Return the product of two monomials; a condition, which is 1 or 0, equals its square."""
     powers = dict(left)
     for atom, power in right:
         powers[atom] = powers.get(atom, Fraction(0)) + power
@@ -209,7 +215,7 @@ def of_atom(scalar: Scalar, power: int = 1) -> dict[Monomial, Fraction]:
 
 
 def leading_coefficient(polynomial: Polynomial) -> Fraction:
-    """The coefficient of the first monomial in the order of their atoms."""
+    """Return the coefficient of the monomial that is first in the order of monomials."""
     return polynomial[min(polynomial, key=order)]
 
 
@@ -222,7 +228,7 @@ def is_exponential(part: tuple[Scalar, Fraction]) -> bool:
 
 
 def common_exponentials(polynomial: Polynomial) -> Monomial:
-    """The exponentials with the least power that each has in any of the terms."""
+    """Return the exponentials common to all terms, each with its least power in any term."""
     powers = [dict(filter(is_exponential, monomial)) for monomial in polynomial]
     atoms = {atom for power in powers for atom in power}
     least = {atom: min(power.get(atom, Fraction(0)) for power in powers) for atom in atoms}
@@ -233,11 +239,13 @@ def common_exponentials(polynomial: Polynomial) -> Monomial:
 def rectified(
     polynomial: Polynomial, of: Callable[[Scalar], Polynomial]
 ) -> dict[Monomial, Fraction]:
-    """``[x > 0] * x`` is ``relu(x)``, ``[-x > 0] * x`` is ``x - relu(x)``, ``[x > 0] * relu(x)``
-    and ``relu(x) * x`` are ``relu(x)`` and ``relu(x) * relu(x)``, and ``[-x > 0] * relu(x)`` is 0.
+    """Replace products of x with its sign or its ReLU.
+
+    ``[x > 0] * x`` -> ``relu(x)``, ``[-x > 0] * x`` -> ``x - relu(x)``, ``[x > 0] * relu(x)`` ->
+    ``relu(x)``, ``relu(x) * x`` -> ``relu(x) * relu(x)``, ``[-x > 0] * relu(x)`` -> 0.
 
     Args:
-        of: the polynomial of what is compared with 0.
+        of: returns the polynomial of a scalar that is compared with 0.
     """
     found: list[Polynomial] = []
     for monomial, coefficient in polynomial.items():
@@ -266,10 +274,8 @@ def rectified(
     return plus(found)
 
 
-def _positive(
-    condition: Scalar, of: Callable[[Scalar], Polynomial]
-) -> tuple[Scalar | None, bool]:
-    """x of ``[x > 0]`` and True, of ``[-x > 0]`` and False."""
+def _positive(condition: Scalar, of: Callable[[Scalar], Polynomial]) -> tuple[Scalar | None, bool]:
+    """Return x and True for ``[x > 0]``, x and False for ``[-x > 0]``, None and False otherwise."""
     match condition:
         case Cast(arg=Call(fn="gt", args=(above, Num(value=0.0)))):
             x = of(above)
@@ -279,7 +285,8 @@ def _positive(
 
 
 def is_exact(polynomial: Polynomial) -> bool:
-    """Whether it is exact in floats, as ``1 - [c]`` and ``2*relu(x) - x``, which is abs(x)."""
+    """Whether the polynomial loses no digits in floats, like ``1 - [c]`` and ``2*relu(x) - x``,
+    which is ``abs(x)``."""
     atoms = {atom for monomial in polynomial for atom, _ in monomial}
     relus = [atom for atom in atoms if isinstance(atom, Call) and atom.fn == "relu"]
     one = len(relus) == 1 and atoms == {relus[0], relus[0].args[0]}
@@ -288,7 +295,8 @@ def is_exact(polynomial: Polynomial) -> bool:
 
 
 def is_total(monomial: Monomial) -> bool:
-    """Whether it is a finite number wherever the elements are: ``0 * log(x)`` isn't 0."""
+    """Whether the monomial is finite for all finite elements. ``log(x)`` isn't: ``0 * log(0)`` is
+    NaN, not 0."""
     return all(
         power > 0
         and (

@@ -1,10 +1,9 @@
-"""The body of a scope: a scalar expression that reads closed tensors.
+"""The body of a scope: a scalar expression over reads of tensors, ``x[i, k] * w[k, j] + 1``.
 
-Sums and products are n-ary. A :class:`Read` outside its tensor gives its ``fill``. Terms are
-immutable and know their digest, so equality and hashing cost the same for a large term as for a
-small one; what is asked of a node again and again it knows too, so a shared subterm is never walked
-twice. Not here: the order of operands and of iterators (``normal.py``), values
-(``interpret.py``).
+Sums and products are n-ary. A :class:`Read` outside of its tensor has the value ``fill``. Scalars
+are immutable, and each stores its digest, iterators, tensors, size and dtype when it is built. So
+equality and hashing take constant time, and no walk visits a shared subterm twice. Not here: the
+order of operands and of iterators (``normal.py``), values (``interpret.py``).
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ V = TypeVar("V")
 
 
 def digest_of(*parts: object) -> bytes:
-    """A structural hash; parts are digests or have a faithful ``repr``."""
+    """Return a hash of the parts; a part is a digest, or an object whose ``repr`` identifies it."""
     return hashlib.blake2b(b"".join(map(_part, parts)), digest_size=16).digest()
 
 
 def _part(part: object) -> bytes:
-    """A part of what is hashed, behind its length."""
+    """Encode a part for hashing, with its length in front, so that parts can't run together."""
     data = part if isinstance(part, bytes) else repr(part).encode()
     return len(data).to_bytes(4, "little") + data
 
 
-# Indices and names are few and are hashed by the thousand, as part of the terms they stand in.
+# There are few different indices and names, and each is hashed thousands of times.
 _known_part = lru_cache(maxsize=1 << 15)(_part)
 
 
@@ -50,7 +49,7 @@ def _iterators_in(index: tuple[Index, ...]) -> frozenset[It]:
 
 
 class Scalar:
-    """Base of scalar expressions: compares and hashes by digest."""
+    """The base class of scalar expressions, which compare and hash by digest."""
 
     __slots__ = ()
     digest: bytes
@@ -68,8 +67,10 @@ class Scalar:
 
 
 def _seal(term: Scalar, *parts: bytes) -> None:
-    """Gives a node its digest, and what is asked of it again and again: bodies share subterms, and
-    a walk over the tree of them would take time exponential in its depth."""
+    """Store the digest, iterators, tensors, size and dtype of a new scalar in it.
+
+    They are combined from the children's. Bodies share subterms, so a walk over the expression as a
+    tree could take time exponential in its depth."""
     own = children(term)
     its: frozenset[It] = frozenset()
     tensors: tuple[Tensor, ...] = ()
@@ -80,7 +81,7 @@ def _seal(term: Scalar, *parts: bytes) -> None:
     elif own:
         its = its.union(*(part._iterators for part in own))
         tensors = tuple(dict.fromkeys(t for part in own for t in part._tensors))
-    # Into the dictionary of the instance, which is frozen for everybody else.
+    # Written to the instance's dictionary, since the dataclass is frozen.
     known = term.__dict__
     data = b"".join((_known_part(type(term).__name__), *parts))
     known["digest"] = hashlib.blake2b(data, digest_size=16).digest()
@@ -91,8 +92,8 @@ def _seal(term: Scalar, *parts: bytes) -> None:
 
 
 def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
-    """Whether :func:`rebuild` changes neither it nor what is below: no product stands in a product,
-    no sum in a sum, and of numbers there is one at most, in the first place."""
+    """Whether :func:`rebuild` would change neither the term nor its subterms: no product is a
+    factor of a product, no sum a term of a sum, and only the first operand may be a number."""
     below = all([part._flat for part in own])
     if not below or not isinstance(term, Prod | Sum):
         return below
@@ -106,7 +107,7 @@ def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Num(Scalar):
-    """A number. It takes the dtype of what it meets, as a Python number does in torch."""
+    """A number. It takes the dtype of its neighbours, as a Python number does in torch."""
 
     value: float
     digest: bytes = field(init=False, repr=False)
@@ -118,7 +119,7 @@ class Num(Scalar):
 
 @dataclass(frozen=True, eq=False)
 class Read(Scalar):
-    """``tensor[index]``, or ``fill`` where the index lies outside."""
+    """``tensor[index]``, or ``fill`` where the index is outside of the tensor."""
 
     tensor: Tensor
     index: tuple[Index, ...]
@@ -138,7 +139,8 @@ class Read(Scalar):
         _seal(self, _part(self.tensor.digest), _known_part(self.index), _part(self.fill))
 
     def in_range(self) -> bool:
-        """True if no value of the iterators lies outside the tensor (sound, not complete)."""
+        """Whether the index is known to be inside of the tensor for all values of the iterators.
+        False may mean "not known"."""
         return all(
             low >= 0 and high < extent
             for (low, high), extent in zip(
@@ -171,7 +173,7 @@ class Sum(Scalar):
 
 @dataclass(frozen=True, eq=False)
 class Call(Scalar):
-    """A scalar function of ``functions.py`` by name.
+    """A call of a scalar function of ``functions.py``, by name.
 
     Raises:
         DtypeError: an unknown function.
@@ -209,13 +211,16 @@ class Cast(Scalar):
 
 
 def product(factors: Sequence[Scalar]) -> Scalar:
-    """The product, flat, with its numbers in one. A product in a dtype of its own stays a factor:
-    200 * 2 is 144 in uint8, and 400 as a part of a product of floats."""
+    """Return the product, with nested products flattened and all numbers multiplied into one.
+
+    A nested product of another dtype stays a factor: 200 * 2 is 144 in uint8, but would be 400 as a
+    part of a product of floats."""
     return _joined(factors, Prod, 1.0, operator.mul)
 
 
 def total(terms: Sequence[Scalar]) -> Scalar:
-    """The sum, flat, with its numbers in one; one in a dtype of its own stays a term."""
+    """Return the sum, with nested sums flattened and all numbers added into one; a nested sum of
+    another dtype stays a term."""
     return _joined(terms, Sum, 0.0, operator.add)
 
 
@@ -223,7 +228,7 @@ def _joined(
     parts: Sequence[Scalar], kind: type[Prod | Sum], unit: float, join: Callable[..., float]
 ) -> Scalar:
     if any(isinstance(part, kind) for part in parts):
-        # A product of truths is the truth of all: 1 or 0, whatever is multiplied by it.
+        # A product of bools is 1 or 0 in every dtype, so it may be flattened into any product.
         own = (None, joined_dtype(parts), *(("bool",) if kind is Prod else ()))
         opened = [isinstance(p, kind) and dtype_of(p) in own for p in parts]
         parts = [q for p, o in zip(parts, opened, strict=True) for q in (children(p) if o else [p])]
@@ -248,7 +253,7 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
 
 
 def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
-    """The same node over other children; sums and products stay flat."""
+    """Return the same operation on other children; sums and products are flattened."""
     match scalar:
         case Prod():
             return product(parts)
@@ -266,8 +271,8 @@ def rewrite_leaves(
     leaf: Callable[[Scalar], Scalar],
     composite: Callable[[Scalar], Scalar] | None = None,
 ) -> Scalar:
-    """The expression with ``leaf`` applied to every read, number and value, and ``composite`` to
-    every sum, product, function and cast of what came of its parts."""
+    """Rewrite an expression from its leaves up: apply ``leaf`` to each read, number and index
+    value, and ``composite`` to each sum, product, function and cast with rewritten children."""
     done: dict[Scalar, Scalar] = {}
 
     def rewritten(part: Scalar) -> Scalar:
@@ -285,7 +290,7 @@ def rewrite_leaves(
 
 
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
-    """The expression with every iterator replaced by its image."""
+    """Return the expression with every iterator replaced by its image."""
     images = {it: image(it) for it in scalar._iterators}
     if scalar._flat and all([to == (0, ((it, 1),)) for it, to in images.items()]):
         return scalar
@@ -301,7 +306,7 @@ def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:
 
 
 def composites(scalar: Scalar) -> Iterator[Scalar]:
-    """The sums, products, functions and casts, each once, with those around before those within."""
+    """Yield each sum, product, function and cast once, outer expressions first."""
     seen: set[Scalar] = set()
     stack = [scalar]
     while stack:
@@ -313,9 +318,9 @@ def composites(scalar: Scalar) -> Iterator[Scalar]:
 
 
 def leaves(scalar: Scalar) -> Iterator[Scalar]:
-    """Reads, numbers and values, from left to right, with repetitions: ``x * x`` has two.
+    """Yield reads, numbers and index values from left to right; ``x * x`` yields x twice.
 
-    A sum, product or function that occurs again isn't entered again.
+    A sum, product, function or cast that occurs several times is entered once.
     """
     seen: set[Scalar] = set()
     stack = [scalar]
@@ -330,7 +335,7 @@ def leaves(scalar: Scalar) -> Iterator[Scalar]:
 
 
 def indices_of(scalar: Scalar) -> Iterator[Index]:
-    """The indices of its reads and values, from left to right, with repetitions."""
+    """Yield the indices of reads and index values, from left to right, with repetitions."""
     for leaf in leaves(scalar):
         if isinstance(leaf, Read):
             yield from leaf.index
@@ -339,21 +344,20 @@ def indices_of(scalar: Scalar) -> Iterator[Index]:
 
 
 def tree_size(scalar: Scalar) -> int:
-    """How many leaves the expression has as a tree: what is shared counts wherever it occurs."""
+    """Return the number of leaves of the expression as a tree: a shared part counts at each use."""
     return scalar._size
 
 
 def uses(scalar: Scalar) -> Counter[Scalar]:
-    """How often each subterm stands as an operand: in how many places its value is used."""
+    """Count how often each subterm is an operand: ``{f: 2, …}`` for ``f * f``."""
     return Counter(part for whole in composites(scalar) for part in children(whole))
 
 
 class Evaluation(Generic[V]):
-    """The values of a body's subterms, each computed once; what is used again is kept until its
-    last use.
+    """Evaluates a body: each subterm is computed once, and its value is kept until its last use.
 
     Args:
-        body: the whole that is evaluated, or whose operands are, each once.
+        body: the body; :meth:`value` is called once on it, or once on each of its operands.
     """
 
     def __init__(self, body: Scalar) -> None:
@@ -372,37 +376,37 @@ class Evaluation(Generic[V]):
         return value
 
     def computed(self, scalar: Scalar) -> V:
-        """The value, from those (:meth:`value`) of the operands."""
+        """Compute the value of a scalar from the values of its operands (:meth:`value`)."""
         raise NotImplementedError
 
 
 def reads(scalar: Scalar) -> Iterator[Read]:
-    """The reads among the leaves."""
+    """Yield the reads of the expression, with repetitions."""
     return (leaf for leaf in leaves(scalar) if isinstance(leaf, Read))
 
 
 def iterators(scalar: Scalar) -> set[It]:
-    """The iterators that occur."""
+    """Return the iterators that the expression uses."""
     return set(scalar._iterators)
 
 
 def tensors(scalar: Scalar) -> tuple[Tensor, ...]:
-    """The tensors that are read, each once, from left to right."""
+    """Return the tensors that the expression reads, each once, from left to right."""
     return scalar._tensors
 
 
 def factors_of(scalar: Scalar) -> tuple[Scalar, ...]:
-    """The factors of a product; anything else is a product of one."""
+    """Return the factors of a product; any other scalar is its own single factor."""
     return scalar.factors if isinstance(scalar, Prod) else (scalar,)
 
 
 def terms_of(scalar: Scalar) -> tuple[Scalar, ...]:
-    """The terms of a sum; anything else is a sum of one."""
+    """Return the terms of a sum; any other scalar is its own single term."""
     return scalar.terms if isinstance(scalar, Sum) else (scalar,)
 
 
 def dtype_of(scalar: Scalar) -> str | None:
-    """The dtype of the value; None for a number, which takes that of what it meets."""
+    """Return the dtype of the value; None for a number, which takes the dtype of its neighbours."""
     return scalar._dtype
 
 
@@ -432,12 +436,12 @@ def _inferred(scalar: Scalar) -> str | None:
                 return "float32"
             return joined
     joined, parts = joined_dtype(children(scalar)), children(scalar)
-    # As in torch: a bool counts as soon as a number is in the arithmetic.
+    # As in torch, arithmetic of bools and a number is done in int64.
     return "int64" if joined == "bool" and any(isinstance(p, Num) for p in parts) else joined
 
 
 def joined_dtype(parts: Sequence[Scalar]) -> str | None:
-    """The dtype in which these are joined by arithmetic; None if they are all numbers."""
+    """Return the dtype of arithmetic on ``parts``; None if all of them are numbers."""
     known = [dtype for part in parts if (dtype := dtype_of(part)) is not None]
     if not known:
         return None

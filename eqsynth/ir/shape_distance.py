@@ -1,18 +1,17 @@
-"""Shape distance: how many of Syno's primitives lie at least between two shapes.
+"""Shape distance: the least number of Syno's primitives that turn one shape into another.
 
-It guides the search for chains of views (``egraph/tactics/view_chains.py``), and later synthesis.
+It guides the search for chains of views (``egraph/tactics/view_chains.py``).
 
-**Definition** (Syno §7.1, Appendix A). From the extents of a result, as a multiset, to those of a
-tensor that it is read from, the least number of these moves:
+**Definition** (Syno §7.1, Appendix A). The least number of the following moves from the extents of
+a result, as a multiset, to the extents of the tensor that the result reads:
 
 * ``Merge``: an extent becomes two, ``n -> n/b, b`` (neither is 1);
 * ``Split``: two extents become one, ``g, b -> g*b``;
-* a 1-to-many primitive: any number of extents, at least one, are eliminated. ``Expand`` and
-  ``Unfold`` eliminate one, a contraction with a weight as many as the weight has: one step in any
-  case.
+* a 1-to-many primitive: one or more extents are eliminated in one step. ``Expand`` and ``Unfold``
+  eliminate one extent, a contraction with a weight as many as the weight has.
 
-Other primitives don't help: ``Shift`` keeps the shape, ``Stride`` needs an ``Unfold`` beside it
-that would do without. Permutations cost nothing, and extents of 1 don't count.
+Other primitives can't shorten the way: ``Shift`` keeps the shape, and ``Stride`` needs an
+``Unfold``, which suffices without it. Permutations cost nothing, and extents of 1 don't count.
 
 An extent is an integer or a monomial. Variables are **primary** (large, the extents of inputs:
 never in a denominator) or **coefficients** (small, parameters of primitives: in a denominator
@@ -43,16 +42,17 @@ _ONE = Monomial(1)
 def shape_distance(
     result: Iterable[Extent], tensor: Iterable[Extent], primary: Iterable[str] = _NONE
 ) -> float:
-    """The least number of primitives from a result's shape to that of the tensor it reads.
+    """Return the least number of primitives from a result's shape to the shape of the tensor it
+    reads.
 
     Args:
         primary: the variables that are primary; all others are coefficients.
 
     Returns:
-        A whole number, or infinity if no moves lead there.
+        An integer, or infinity if no sequence of moves exists.
 
     Raises:
-        ValueError: something is no extent, as ``k/s`` of two coefficients.
+        ValueError: a monomial isn't an extent, such as ``k/s`` of two coefficients.
 
     >>> c, h, w, k, s = (Monomial.variable(name) for name in ("C", "H", "W", "k", "s"))
     >>> shape_distance([c, h / s, s * w, k], [c, h, w], primary="CHW")
@@ -66,7 +66,7 @@ def shape_distance(
 
 
 def _in_order(shape: Iterable[Extent]) -> tuple[Extent, ...]:
-    """The extents; of a shape of numbers those beyond 1, by size: their order doesn't matter."""
+    """Return the extents; if all are integers, without ones and sorted, as the order is free."""
     extents = tuple(shape)
     numbers = [e for e in extents if isinstance(e, int)]
     return tuple(sorted(n for n in numbers if n != 1)) if len(numbers) == len(extents) else extents
@@ -84,14 +84,12 @@ def _extents(shape: Iterable[Extent], primary: frozenset[str]) -> tuple[Monomial
 
 
 @lru_cache(maxsize=1 << 16)
-def _memo(
-    outer: tuple[Extent, ...], inner: tuple[Extent, ...], primary: frozenset[str]
-) -> float:
+def _memo(outer: tuple[Extent, ...], inner: tuple[Extent, ...], primary: frozenset[str]) -> float:
     result, tensor = _extents(outer, primary), _extents(inner, primary)
     if any(e.coefficient == 0 for e in (*result, *tensor)):
         return 0 if Counter(result) == Counter(tensor) else math.inf
-    # An extent on both sides is a group of its own: in any grouping, what the two are grouped with
-    # can be put together without them, at no more steps.
+    # An extent that occurs on both sides is a group by itself: in any grouping, the extents grouped
+    # with the two can form a group without them, which takes no more steps.
     left, right = Counter(result), Counter(tensor)
     own, wanted = (left - right).elements(), (right - left).elements()
     return _grouped(tuple(own), tuple(wanted), primary)
@@ -100,17 +98,19 @@ def _memo(
 def _grouped(
     own: tuple[Monomial, ...], wanted: tuple[Monomial, ...], primary: frozenset[str]
 ) -> float:
-    """The least steps over all groupings of ``own`` and ``wanted``, which share no extent.
+    """Return the least number of steps over all groupings of ``own`` and ``wanted``, which share no
+    extent.
 
-    A group of equal products saves two steps against one move an extent, one with an extent to
-    eliminate saves one; extents that no group takes are eliminated as they are.
+    Counted from one step for each extent, a group whose products are equal saves two steps, and a
+    group with an extent to eliminate saves one. Extents in no group are eliminated.
     """
     everything = (1 << len(own)) - 1
     products = [_product(own, mask) for mask in range(everything + 1)]
 
     @cache
     def saved(left: int, free: int, eliminates: bool) -> float:
-        """The most steps that groups of the wanted extents in ``left`` save, from ``free``."""
+        """Return the most steps that can be saved by grouping the wanted extents of ``left`` with
+        own extents of ``free`` (both are bit masks)."""
         if not left:
             return free.bit_count() - (eliminates or free > 0)
         first = left & -left
@@ -122,9 +122,7 @@ def _grouped(
                     rest = _quotient(products[group], product, primary)
                     if rest is not None:
                         gain = 2 if rest == _ONE else 1
-                        more = saved(
-                            left ^ part ^ first, free ^ group, eliminates or rest != _ONE
-                        )
+                        more = saved(left ^ part ^ first, free ^ group, eliminates or rest != _ONE)
                         best = max(best, gain + more)
         return best
 
@@ -150,7 +148,7 @@ def _product(extents: tuple[Monomial, ...], mask: int) -> Monomial:
 
 
 def _quotient(top: Monomial, below: Monomial, primary: frozenset[str]) -> Monomial | None:
-    """The quotient if it may be an extent."""
+    """Return ``top / below`` if it is an extent; otherwise None."""
     if top.coefficient % below.coefficient:
         return None
     quotient = top / below
@@ -158,7 +156,8 @@ def _quotient(top: Monomial, below: Monomial, primary: frozenset[str]) -> Monomi
 
 
 def is_extent(monomial: Monomial, primary: frozenset[str]) -> bool:
-    """Not negative, no primary variable in the denominator, a coefficient only beside a primary."""
+    """Whether the monomial may be an extent: it isn't negative, no primary variable is in the
+    denominator, and a coefficient is there only if a primary variable is in the numerator."""
     large = any(name in primary for name, _ in monomial.powers)
     powers = all(p > 0 or (large and name not in primary) for name, p in monomial.powers)
     return powers and monomial.coefficient >= 0

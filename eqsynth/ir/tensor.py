@@ -1,9 +1,9 @@
-"""Tensor terms: inputs, weights, operators and views, scopes, regions of them.
+"""Tensor terms: inputs, weights, operators (views too), scopes, and regions.
 
-A term is closed: it means a tensor value as soon as its inputs are given. Terms are immutable
-DAGs; each knows its digest, its type and whether it is constant (depends on weights only), so a
-shared subterm is never walked twice. Not here: what an operator is (``operators.py``), canonical
-forms (``normal.py``), values (``interpret.py``).
+``Op("Relu", (Input("x", t),))`` is ``relu(x)``. A term has a value once its inputs and weights are
+given. Terms are immutable DAGs; each stores its digest, its type and whether it is constant
+(depends on weights only), so that no walk visits a shared subterm twice. Not here: the table of
+operators (``operators.py``), canonical forms (``normal.py``), values (``interpret.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eqsynth.ir.types import Shape, TensorType
 
 
 class Tensor:
-    """Base of tensor terms: compares and hashes by digest."""
+    """The base class of tensor terms, which compare and hash by digest."""
 
     __slots__ = ()
     digest: bytes
@@ -44,12 +44,12 @@ class Tensor:
 
     @property
     def label(self) -> str:
-        """A short name for messages."""
+        """A short name for messages, such as ``Matmul``."""
         return type(self).__name__
 
     @property
     def order(self) -> bytes:
-        """What operands are ordered by in a canonical form."""
+        """The key by which canonical forms sort operands that read this tensor."""
         return self.digest
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +66,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Input(Tensor):
-    """A tensor given at each call."""
+    """A tensor that the caller of the program passes in each call."""
 
     name: str
     type: TensorType
@@ -83,7 +83,7 @@ class Input(Tensor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Weight(Tensor):
-    """A tensor known at compile time; its array is kept beside the program, by name."""
+    """A tensor known at compile time; its array is kept outside of the program, by name."""
 
     name: str
     type: TensorType
@@ -100,11 +100,11 @@ class Weight(Tensor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Op(Tensor):
-    """An operator or view of the table applied to tensors.
+    """An operator or view applied to tensors.
 
     Attributes:
-        origin: the operator's place in the user's model, for messages; not part of the value.
-        defined: the row of an operator that a rule file defines; None for those of the table.
+        origin: the operator's place in the user's model, for messages; not compared.
+        defined: the row of an operator that a rule file defines; None for operators of the table.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Op(Tensor):
 
     @property
     def row(self) -> Operator:
-        """What is known of the operator."""
+        """The operator's row: of the table, or of the rule file that defines it."""
         return self.defined or operator(self.name)
 
     @property
@@ -137,10 +137,11 @@ class Op(Tensor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scope(Tensor):
-    """``L traversal . reducer reduction . body`` (EinNet §3).
+    """``L traversal . reducer reduction . body`` (EinNet §3): for each value of the traversal's
+    iterators, the body reduced over the reduction's iterators.
 
     Traversal iterator ``i`` is ``It(i, traversal[i])``; reduction iterator ``j`` is
-    ``It(len(traversal) + j, reduction[j])``. Axes of the result follow the traversal.
+    ``It(len(traversal) + j, reduction[j])``. Axis ``i`` of the result is traversal iterator ``i``.
     """
 
     traversal: tuple[int, ...]
@@ -195,7 +196,7 @@ class Scope(Tensor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Region(Tensor):
-    """Terms that are computed together, by an engine that takes a whole program.
+    """Terms that one engine computes together, as a whole program.
 
     ``Region((Relu(Matmul(Input("0"), Input("1"))),), (x, w))`` is ``Relu(Matmul(x, w))``: the
     outputs are terms over ``Input("0")``, ``Input("1")``, …, which stand for ``args``. A region
@@ -215,8 +216,8 @@ class Region(Tensor):
         object.__setattr__(self, "constant", all(a.constant for a in self.args))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Term by term: pickle goes down arguments by recursion, and a network is deeper than that
-        # may be.
+        # Pickled as a list of terms: pickle recurses into arguments, and a deep network would
+        # exceed Python's recursion limit.
         rows, places = _rows(self.outputs)
         return region_of_rows, (rows, places, self.args)
 
@@ -228,13 +229,13 @@ class Region(Tensor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassRef(Tensor):
-    """An e-class as a leaf, in the terms that derivations work on.
+    """An e-class as a leaf of the terms that derivations work on.
 
     Attributes:
-        handle: the number of the ``Tok`` that names the class in the e-graph.
-        digest: of the class.
-        order_digest: the digest of a term of the class, so that a term's place among operands is
-            the same before and after it has become a class.
+        handle: the number of the ``Tok`` that names the e-class in the e-graph.
+        digest: the digest of the e-class.
+        order_digest: the digest of a term of the e-class. Operands are sorted by it, so that their
+            order is the same whether the term or its e-class is read.
     """
 
     handle: int
@@ -253,12 +254,12 @@ class ClassRef(Tensor):
 
 
 def is_literal(term: Tensor) -> bool:
-    """Whether the term is a constant that is written out, number by number."""
+    """Whether the term is a ``Literal``: a constant whose numbers are attributes of the term."""
     return isinstance(term, Op) and term.name == "Literal"
 
 
 def args_of(term: Tensor) -> tuple[Tensor, ...]:
-    """The tensors that a term reads directly, each once, in order."""
+    """Return the tensors that a term reads directly, each once, in order."""
     if isinstance(term, Op | Region):
         return tuple(dict.fromkeys(term.args))
     if isinstance(term, Scope):
@@ -267,7 +268,7 @@ def args_of(term: Tensor) -> tuple[Tensor, ...]:
 
 
 def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
-    """The term with the images of its arguments in their places; itself, where it has none.
+    """Return the term with its arguments replaced by their images; a term without arguments itself.
 
     ``over(Relu(x), {x: y})`` is ``Relu(y)``.
     """
@@ -289,8 +290,10 @@ def over(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
 
 
 def _rows(roots: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The subterms of roots, arguments before users, each over ``Input("#n")`` for the n-th of
-    them; and which of them the roots are."""
+    """Flatten terms into a list of rows, and return the rows and the rows' numbers of the roots.
+
+    A row is one subterm with its arguments replaced by ``Input("#n")`` for row n; arguments come
+    before their users. ``relu(a + b)`` gives ``a, b, #0 + #1, relu(#2)`` and ``(3,)``."""
     place: dict[Tensor, int] = {}
     rows: list[Tensor] = []
     for term in topological(roots):
@@ -305,7 +308,7 @@ def _rows(roots: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]
 def region_of_rows(
     rows: Sequence[Tensor], places: Sequence[int], args: tuple[Tensor, ...]
 ) -> Region:
-    """The region whose ``_rows`` these are."""
+    """Return the region of which ``_rows`` returned these rows and places."""
     return Region(_of_rows(rows, places), args)
 
 
@@ -321,8 +324,8 @@ def _of_rows(rows: Sequence[Tensor], places: Sequence[int]) -> tuple[Tensor, ...
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms on their way to another process, pickled one by one as those of a region are: a chain
-    of 3,000 additions is deeper than pickle goes."""
+    """Terms to send to another process, pickled as a list of rows like the terms of a region:
+    pickle's recursion fails on a chain of 3,000 additions."""
 
     roots: tuple[Tensor, ...]
 
@@ -335,7 +338,8 @@ def _terms_of_rows(rows: Sequence[Tensor], places: Sequence[int]) -> Terms:
 
 
 def topological(roots: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Every distinct subterm once, arguments before users; iterative, so depth is no matter."""
+    """Yield every distinct subterm once, arguments before users; the walk isn't recursive, so that
+    terms may be deep."""
     seen: set[Tensor] = set()
     stack: list[tuple[Tensor, bool]] = [(root, False) for root in reversed(roots)]
     while stack:

@@ -1,10 +1,12 @@
-"""Conditions as numbers: ``[c]`` is 1 where c holds, and 0 elsewhere.
+"""Conditions as polynomials: the atom ``[c]`` is 1 where c holds, and 0 elsewhere.
 
     [not c]            ->  1 - [c]
     [c and d]          ->  [c] * [d]
     [c != d]           ->  [c] + [d] - 2 * [c] * [d]
     [x <= y]           ->  1 - [x - y > 0]
     [x > 0] [x > -1]   ->  [x > 0]
+
+Not here: the expanded form that uses these identities (``polynomial.py``).
 """
 
 from __future__ import annotations
@@ -32,19 +34,20 @@ from eqsynth.ir.ring import (
 from eqsynth.ir.scalar import Call, Cast, Num, Scalar, Value, dtype_of
 
 _MINUS: Final = Fraction(-1)
-# ``x < y`` is ``y > x``: whether the sides are exchanged, and whether it is what doesn't hold.
+# Comparison -> (swap the sides, negate): ``x < y`` is ``y > x``, ``x <= y`` is ``not (x > y)``.
 _ORDER: Final = {
     "gt": (False, False), "lt": (True, False), "le": (False, True), "ge": (True, True),
 }  # fmt: skip
 
 
 class Truths:
-    """Conditions among polynomials of a dtype.
+    """Turns conditions on values of one dtype into polynomials.
 
     Args:
-        real: numbers of the dtype don't come round, so that ``x > y`` is ``x - y > 0``.
-        polynomial: of a part of this dtype.
-        inside: an argument of a comparison, in its form.
+        real: whether arithmetic of the dtype doesn't wrap around, so that ``x > y`` is
+            ``x - y > 0``.
+        polynomial: returns the polynomial of a scalar of this dtype.
+        inside: returns the expanded form of an argument of a comparison.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Truths:
         self._polynomial, self._inside = polynomial, inside
 
     def of(self, scalar: Scalar) -> dict[Monomial, Fraction]:
-        """``[c]`` of a condition."""
+        """Return the polynomial ``[c]`` of a condition c."""
         one: dict[Monomial, Fraction] = {ONE: Fraction(1)}
         match scalar:
             case Num(value=value):
@@ -88,7 +91,7 @@ class Truths:
     def _connected(
         self, fn: str, args: list[dict[Monomial, Fraction]]
     ) -> dict[Monomial, Fraction] | None:
-        """A function of truths."""
+        """Return ``[fn(c, d, …)]`` from the polynomials ``[c]``, ``[d]``, …; None if unknown."""
         one: dict[Monomial, Fraction] = {ONE: Fraction(1)}
         if fn == "where":
             c, x, y = args
@@ -112,7 +115,8 @@ class Truths:
         return decided(found, self._polynomial)
 
     def _above(self, a: Scalar, b: Scalar) -> dict[Monomial, Fraction]:
-        """``[a > b]`` as ``[a - b > 0]``, which of indices is ``1 - [b - a + 1 > 0]``, too."""
+        """Return ``[a > b]`` as ``[a - b > 0]``. Of indices it also equals ``1 - [b - a + 1 > 0]``;
+        one of the two forms is chosen by a fixed order."""
         infinite = any(isinstance(arg, Num) and math.isinf(arg.value) for arg in (a, b))
         if (first := as_index(a)) is not None and (second := as_index(b)) is not None:
             step = first - second
@@ -125,7 +129,7 @@ class Truths:
         if self._real and same and not infinite:
             above = plus([self._polynomial(a), scaled(self._polynomial(b), _MINUS)])
             if above:
-                # Of x > 0 and 3*x > 1 both are of x.
+                # Scale by the first coefficient of a term that isn't a number: 3*x > 1 -> x > 1/3.
                 varying = {m: c for m, c in above.items() if m != ONE} or above
                 above = scaled(above, 1 / abs(leading_coefficient(varying)))
                 return self._held(Call("gt", (collect(above), Num(0.0))))
@@ -140,18 +144,17 @@ class Truths:
 
 
 def is_truth(polynomial: Polynomial) -> bool:
-    """Whether it is a number 0 or 1 whatever its conditions are: its own square."""
+    """Whether the polynomial is 0 or 1 whatever its conditions are: it equals its square."""
     conditions = all(is_condition(atom) for monomial in polynomial for atom, _ in monomial)
     return conditions and times(polynomial, polynomial) == dict(polynomial)
 
 
-def decided(
-    polynomial: Polynomial, of: Callable[[Scalar], Polynomial]
-) -> dict[Monomial, Fraction]:
-    """``[x > 0] [x + 1 > 0]`` as ``[x > 0]``, and ``[x > 0] [-x > 0]`` as 0.
+def decided(polynomial: Polynomial, of: Callable[[Scalar], Polynomial]) -> dict[Monomial, Fraction]:
+    """Simplify products of comparisons: ``[x > 0] [x + 1 > 0]`` -> ``[x > 0]``,
+    ``[x > 0] [-x > 0]`` -> 0.
 
     Args:
-        of: the polynomial of what is compared with 0.
+        of: returns the polynomial of a scalar that is compared with 0.
     """
     return plus(
         found
@@ -170,7 +173,7 @@ def _decided(
         if first is not None and second is not None:
             apart, met = second - first, second + first
             more = Fraction(apart.const) if not apart.terms else None
-            # Of whole numbers above 0 the sum is 2 or more.
+            # The sum of two positive integers is at least 2: the product is 0 if it's at most 1.
             least = Fraction(met.const - 1) if not met.terms else None
         else:
             more = _number(plus([of(other), scaled(of(above), _MINUS)]))
@@ -184,7 +187,7 @@ def _decided(
 
 
 def _compared(atom: Scalar) -> Scalar | None:
-    """x of ``[x > 0]``."""
+    """Return x of ``[x > 0]``; None for another atom."""
     match atom:
         case Cast(arg=Call(fn="gt", args=(above, Num(value=0.0)))):
             return above

@@ -1,7 +1,7 @@
-"""Element types and the type of a tensor: what a term is, before what it computes.
+"""The dtypes that eqsynth knows, torch's promotion between them, and :class:`TensorType`.
 
-Lives here: the dtypes that eqsynth knows, torch's promotion between them, :class:`TensorType`.
-Not here: shape inference (``operators.py``), arrays (``interpret.py``).
+``TensorType((2, 3), "float32")`` prints as ``float32[2, 3]``. Not here: type inference of operators
+(``inference.py``), arrays (``interpret.py``).
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def is_float(dtype: str) -> bool:
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """The storage dtype in NumPy; bfloat16 comes from ``ml_dtypes``."""
+    """Return the NumPy dtype of this name; bfloat16 comes from ``ml_dtypes``."""
     return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def promote(left: str, right: str) -> str:
-    """torch's promotion of two tensors' dtypes (no scalars involved).
+    """Return the dtype that torch promotes two tensors' dtypes to.
 
     >>> promote("float16", "bfloat16"), promote("int64", "float16"), promote("bool", "uint8")
     ('float32', 'float16', 'uint8')
@@ -106,7 +106,7 @@ def promote(left: str, right: str) -> str:
 
 
 def broadcast_shapes(operator: str, *shapes: Shape) -> Shape:
-    """NumPy's broadcast of shapes, aligned at the right.
+    """Return the shape that NumPy broadcasts the shapes to, aligned at the right.
 
     Raises:
         ShapeError: two extents differ and neither is 1.

@@ -1,4 +1,8 @@
-"""Shape and dtype inference of the views: operators that move elements and compute nothing."""
+"""Shape and dtype inference of views: operators that move elements and compute nothing.
+
+``permute`` of ``float32[2, 3]`` with order (1, 0) is ``float32[3, 2]``. Not here: other operators
+(``inference.py``), the index maps of views (``calculus/views.py``).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +87,7 @@ def shift(types: Types, axis: int, amount: int) -> TensorType:
 
 
 def unfold(types: Types, axis: int, size: int) -> TensorType:
-    """Syno's Unfold: axis i becomes (i, w), reading x[i + w - size // 2], 0 outside."""
+    """Syno's Unfold: axis i becomes axes (i, w) that read x[i + w - size // 2], 0 outside."""
     (x,) = types
     axis_in("unfold", axis, x.rank)
     if size < 1:
@@ -101,7 +105,7 @@ def stride(types: Types, axis: int, step: int) -> TensorType:
 
 
 def split(types: Types, axis: int, block: int) -> TensorType:
-    """Syno's Split: an axis in blocks, (.., g*b, ..) -> (.., g, b, ..)."""
+    """Syno's Split: an axis split into blocks, (.., g*b, ..) -> (.., g, b, ..)."""
     (x,) = types
     extent = x.shape[axis_in("split", axis, x.rank)]
     if block < 1 or extent % block:
@@ -110,7 +114,7 @@ def split(types: Types, axis: int, block: int) -> TensorType:
 
 
 def merge(types: Types, axis: int) -> TensorType:
-    """Syno's Merge: an axis and the next one as one, (.., g, b, ..) -> (.., g*b, ..)."""
+    """Syno's Merge: an axis merged with the next one, (.., g, b, ..) -> (.., g*b, ..)."""
     (x,) = types
     axis_in("merge", axis, x.rank - 1)
     extent = x.shape[axis] * x.shape[axis + 1]

@@ -1,12 +1,12 @@
-"""Functions of integers, which come round: as polynomials of integers, wherever no sum is compared.
+"""Functions of integers as polynomials, by identities that hold though integers wrap around.
 
     min(p, q)         ->  p + q - max(p, q)
     p % 6             ->  p - 6 * (p // 6)
     (p // 2) // 3     ->  p // 6
     (p % 6) % 3       ->  p - 3 * (p // 3)
 
-A rest of p by a number d above 0 lies in [0, d), so what is computed from it doesn't come round;
-``(p + 6) // 3`` isn't ``p // 3 + 2``, since ``p + 6`` may.
+A remainder of p by a number d > 0 lies in [0, d), so a quotient of it can't overflow. But
+``(p + 6) // 3`` isn't ``p // 3 + 2``, because ``p + 6`` may overflow.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ from eqsynth.ir.scalar import Call, Num
 _MINUS: Final = Fraction(-1)
 
 Opened = Callable[..., dict[Monomial, Fraction]]
-"""The polynomial that an argument of a function is."""
+"""Returns a function's argument, or a function of polynomials, as a polynomial."""
 
 
 def functions(dtype: str | None, of: Opened) -> dict[str, Opened]:
-    """What functions of integers of a dtype are, by their names."""
+    """The functions of integers of ``dtype`` by name, from polynomials to a polynomial.
+
+    Args:
+        of: returns the polynomial of a scalar.
+    """
     signed = (dtype or "").startswith("int")
     most = int(np.iinfo(dtype).max) if dtype and signed else 0
 
     def absolute(x: Polynomial) -> dict[Monomial, Fraction]:
-        """``abs(-x)`` is ``abs(x)``, where there are negative numbers at all."""
+        """``abs(-x)`` is ``abs(x)`` for signed dtypes."""
         turned = x and leading_coefficient(x) < 0 and signed
         return of_atom(Call("abs", (collect(scaled(x, _MINUS) if turned else x),)))
 
@@ -54,7 +58,7 @@ def functions(dtype: str | None, of: Opened) -> dict[str, Opened]:
             if by % size == 0:
                 return {}  # it is less than the divisor
             if size % by == 0:
-                # floor((p - size * (p // size)) / by), of which nothing comes round
+                # floor((p - size * (p // size)) / by), in which nothing overflows
                 turns = quotient(inner, {ONE: Fraction(size)})
                 return plus([quotient(inner, y), scaled(turns, Fraction(-(size // by)))])
         match collect(x):
@@ -72,18 +76,20 @@ def functions(dtype: str | None, of: Opened) -> dict[str, Opened]:
         return plus([x, scaled(quotient(x, y), Fraction(-by))])
 
     def _divisor(y: Polynomial) -> int | None:
-        """A number above 0, of a signed dtype."""
+        """Return the positive number that y is, for a signed dtype; otherwise None."""
         value = y.get(ONE) if set(y) == {ONE} else None
         return int(value) if value is not None and 0 < value <= most else None
 
     def _as_rest(x: Polynomial) -> tuple[Polynomial, int] | None:
-        """p and d of ``p - d * (p // d)``."""
+        """Return p and d if x is ``p - d * (p // d)``; otherwise None."""
         for monomial, coefficient in x.items():
             match monomial:
                 case ((Call(fn="floordiv", args=(inner, Num(value=by))), 1),):
-                    if by > 0 and coefficient == -by and plus(
-                        [x, {monomial: -coefficient}, scaled(of(inner), _MINUS)]
-                    ) == {}:
+                    if (
+                        by > 0
+                        and coefficient == -by
+                        and plus([x, {monomial: -coefficient}, scaled(of(inner), _MINUS)]) == {}
+                    ):
                         return of(inner), int(by)
         return None
 
@@ -95,11 +101,11 @@ def _number(value: int) -> dict[Monomial, Fraction]:
 
 
 def _larger(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
-    """The larger of two integers, which come round: it goes past no sum."""
+    """``max(p, q)`` as an atom; a sum can't move out of it, since integers wrap around."""
     first, second = sorted(map(collect, (x, y)), key=lambda one: one.digest)
     return of_atom(Call("max", (first, second)))
 
 
 def _smaller(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
-    """Of two integers the smaller is what the larger leaves of their sum."""
+    """``min(p, q)`` is ``p + q - max(p, q)``."""
     return plus([x, y, scaled(_larger(x, y), _MINUS)])

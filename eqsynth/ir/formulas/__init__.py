@@ -1,7 +1,8 @@
-"""Terms as formulas, for people: ``relu(x @ wᵀ + b)``; a scope that is an operator as the operator.
+"""Terms as formulas for people: ``relu(x @ wᵀ + b)``. A scope that computes an operator is written
+as the operator.
 
-A formula says what is computed; axes of extent 1 at the front, and attributes that have their usual
-value, are left out. What can be read back, and leaves nothing out, is ``printing.py``.
+A formula is short: it omits leading axes of extent 1, and attributes with their usual value. Not
+here: the complete text of a term (``printing.py``).
 """
 
 from eqsynth.ir.formulas.listing import Line, in_one, lines

@@ -1,4 +1,4 @@
-"""A program as lines of formulas, or as one."""
+"""A program as a list of formulas, one line each (``h = relu(x @ w)``), or as a single formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from eqsynth.ir.tensor import Op, Scope, Tensor, args_of
 
 @dataclass(frozen=True)
 class Line:
-    """One value of a program, and the formula that computes it from other lines' values."""
+    """One value of a program, and the formula that computes it from the values of other lines.
+
+    Attributes:
+        term: the value.
+        covers: the terms that the formula computes, ``term`` last.
+    """
 
     name: str
     text: str
@@ -32,11 +37,12 @@ def lines(
     name: Callable[[Tensor], str],
     leaf: Callable[[Tensor], str | None],
 ) -> list[Line]:
-    """A program, a line for what contracts or reduces, is used again, or comes out.
+    """Return the lines of a program. A contraction, a reduction, a value that is used more than
+    once and an output each get a line; other terms are written inside of their user's formula.
 
     Args:
-        name: of a value that gets a line.
-        leaf: the name of a term that isn't written out; None if it is.
+        name: names a value that gets a line.
+        leaf: returns the name of a term that is given; None for a term that has a formula.
     """
     uses: dict[Tensor, int] = dict.fromkeys(outputs, 2)
     order: list[Tensor] = []
@@ -53,7 +59,7 @@ def lines(
         stack.append((term, True))
         indexed = isinstance(term, Scope) and is_written_out(term)
         for arg, count in _read(term).items():
-            # What a scope reads at indices needs a name.
+            # A scope that is written in full reads its arguments at indices, so they need names.
             uses[arg] = uses.get(arg, 0) + (2 if indexed else count)
         stack += [(arg, False) for arg in reversed(args_of(term))]
     texts: dict[Tensor, Formula] = {}
@@ -78,7 +84,7 @@ def lines(
 
 
 def _read(term: Tensor) -> Counter[Tensor]:
-    """How often a term reads each of its arguments."""
+    """Count how often a term reads each of its arguments."""
     if isinstance(term, Scope):
         parts = Counter([term.body]) + uses_of(term.body)
         found = Counter[Tensor]()
@@ -95,8 +101,8 @@ def in_one(
     longest: int,
     brief: bool = False,
 ) -> str | None:
-    """A program of one output as one formula; None if it is longer than that, or reads a value
-    twice."""
+    """Return a program with one output as one formula; None if the formula would be longer than
+    ``longest`` characters, or would read a computed value twice."""
     if len(outputs) != 1:
         return None
     texts: dict[Tensor, Formula] = {}

@@ -30,7 +30,7 @@ def _snake(name: str) -> str:
 
 
 def call_name(op: Op) -> str:
-    """The name under which an operator is called."""
+    """Return an operator's name in a formula: ``conv3x3``, ``max_pool2x2``, ``softmax``."""
     match op.name:
         case "Conv2d" | "FusedConv2d" | "FusedConv2dAdd":
             return f"conv{window(op.args[1].shape[2:])}"
@@ -67,7 +67,7 @@ def operator_formula(op: Op, operands: Operands) -> Formula:
 
 
 def _attributes(op: Op) -> list[str]:
-    """Attributes that haven't their usual value."""
+    """Return the texts of the attributes that don't have their usual value: ``["stride 2"]``."""
     known = dict(zip((name for name, _ in op.row.attrs), op.attrs, strict=False))
     rank = len(op.args[0].shape) if op.args else 0
     told = []
@@ -127,7 +127,10 @@ def _view(op: Op, args: Sequence[Formula]) -> Formula:
 
 
 def _unit_axes(source: Formula, before: Sequence[int], after: Sequence[int]) -> Formula:
-    """Axes of extent 1 that come or go: only those behind others are seen in a broadcast."""
+    """Write a reshape that only adds or removes axes of extent 1.
+
+    New axes at the end matter in a broadcast and are written ``x[:, None]``; other axes of extent 1
+    aren't written."""
     tail = len(after) - len(before)
     if tail > 0 and list(after[: len(before)]) == list(before) and set(after[len(before) :]) == {1}:
         at = ", ".join([*(":" for _ in before), *("None" for _ in range(tail))])

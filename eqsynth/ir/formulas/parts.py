@@ -1,4 +1,4 @@
-"""What formulas of operators and of scopes are put together from."""
+"""Building blocks of formulas: a text with its precedence, infix operators, parentheses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from eqsynth.ir.tensor import Tensor
 
 Formula = tuple[str, int]
-"""A text, and how tightly it binds."""
+"""A text and its precedence: ``("a + b", SUM)``."""
 Operands = Callable[[Tensor], Formula]
-# A sum, a product of matrices, a product, what needs no parentheses.
+# Precedences: a sum, a product of matrices, a product, and a text that never needs parentheses.
 SUM: Final = 1
 MATMUL: Final = 2
 PRODUCT: Final = 3
@@ -22,8 +22,8 @@ def window(extents: Iterable[int]) -> str:
 
 
 def infix(sign: str, binds: int, a: Formula, b: Formula) -> Formula:
-    # To the right of a sign stands what binds more tightly: a - (b + c); a product of matrices
-    # has its operands in parentheses on both sides.
+    # The right operand of - and / must bind more tightly: a - (b + c). Both operands of @ must be
+    # atoms: (a @ b) @ c.
     right = binds if sign in (" + ", " * ") else binds + 1
     left, right = (ATOM, ATOM) if binds == MATMUL else (binds, right)
     return tight(a, left) + sign + tight(b, right), binds
@@ -35,7 +35,8 @@ def tight(formula: Formula, binds: int) -> str:
 
 
 def permuted(source: Formula, shape: Sequence[int], order: Sequence[int]) -> Formula:
-    """``xᵀ`` where the last two axes change places, as far as axes of extent 1 let one see."""
+    """Write a permutation: nothing if only axes of extent 1 move, ``xᵀ`` if the last two other axes
+    are swapped, else ``permute(x, 2 0 1)``."""
     seen = [axis for axis in order if shape[axis] != 1]
     kept = sorted(seen)
     if seen == kept:

@@ -1,6 +1,6 @@
-"""What a scope reads, as NumPy writes it: a tensor whole, cut, permuted, or with further axes.
+"""A scope's reads in NumPy's notation: a whole tensor, a slice, a permutation, a broadcast.
 
-x[i, j + 32], where j < 32 and x has 64 columns, is   x[:, 32:64]
+``x[i, j + 32]``, where j < 32 and x has 64 columns, is ``x[:, 32:64]``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from eqsynth.ir.tensor import Scope
 
 
 def slots_of(read: Read) -> list[int] | None:
-    """The iterators at which a tensor is read whole, one an axis, without axes of extent 1."""
+    """Return the slots of the iterators that index the axes, if the whole tensor is read with a
+    different iterator on each axis; None otherwise. Axes of extent 1 are left out."""
     if not read.in_range():
         return None
     slots = []
@@ -29,8 +30,8 @@ def slots_of(read: Read) -> list[int] | None:
 
 
 def cut(read: Read) -> list[tuple[str, int | None]] | None:
-    """For each axis what is read of it, from a number on or at a number, and the iterator that goes
-    over it; None where the tensor isn't read so."""
+    """Return for each axis its slice or number as text, and the slot of its iterator or None:
+    ``x[3, i + 1]`` with i < 4 is ``[("3", None), ("1:5", 0)]``. None if the read isn't a slice."""
     if not read.in_range():
         return None
     found = list[tuple[str, int | None]]()
@@ -51,7 +52,8 @@ def cut(read: Read) -> list[tuple[str, int | None]] | None:
 
 
 def cut_out(read: Read, source: Formula) -> tuple[Formula, list[int]] | None:
-    """A tensor as it is read, one axis for each of the iterators: ``x[0]`` of ``x[0, i, j]``."""
+    """Return the part of the tensor that is read, and the slots of its axes: ``x[0]`` and
+    ``[0, 1]`` for ``x[0, i, j]``; None if the read isn't a slice."""
     if (slots := slots_of(read)) is not None:
         return source, slots
     if (found := cut(read)) is None:
@@ -60,7 +62,8 @@ def cut_out(read: Read, source: Formula) -> tuple[Formula, list[int]] | None:
 
 
 def broadcast(scope: Scope, read: Read, source: Formula) -> Formula | None:
-    """A read as an operand of NumPy's broadcasting; None where it isn't one."""
+    """Return a read as an operand that NumPy broadcasts to the scope's traversal; None if it can't
+    be written so."""
     slots = slots_of(read)
     if slots is None:
         return _cut_and_broadcast(scope, read, source)
@@ -79,14 +82,14 @@ def broadcast(scope: Scope, read: Read, source: Formula) -> Formula | None:
         return _cut_and_broadcast(scope, read, source)
     first = axes.index(slots[0])
     if slots == axes[first:]:
-        return source  # what follows has extent 1
+        return source  # the tensor's other axes have extent 1
     at = ", ".join(":" if slot in slots else "None" for slot in axes[first:])
     return f"{tight(source, ATOM)}[{at}]", ATOM
 
 
 def _cut_and_broadcast(scope: Scope, read: Read, source: Formula) -> Formula | None:
-    """``x[:, 1:2]`` of ``x[i, 1]`` in a result over i and j: a number where an axis has to stand is
-    a part of one element."""
+    """Return a slice as an operand of a broadcast: ``x[i, 1]`` in a result over i and j is
+    ``x[:, 1:2]``, where the slice of one element keeps the axis."""
     found = cut(read)
     slots = [slot for _, slot in found or () if slot is not None]
     if found is None or slots != sorted(slots):
@@ -104,7 +107,8 @@ def _cut_and_broadcast(scope: Scope, read: Read, source: Formula) -> Formula | N
 
 
 def _merged(at: Sequence[str]) -> list[str]:
-    """A number beside a new axis is a part of one element: ``1, None`` is ``1:2``."""
+    """Merge a number and a neighbouring new axis into a slice of one element: ``1, None`` ->
+    ``1:2``."""
     found = list[str]()
     for text in at:
         before = found[-1] if found else ""
@@ -117,7 +121,7 @@ def _merged(at: Sequence[str]) -> list[str]:
 
 
 def _at(source: Formula, at: Sequence[str]) -> Formula:
-    """A tensor at these places; whole axes at the end aren't written."""
+    """Return the tensor indexed by the texts of ``at``, without whole axes at the end."""
     end = len(at)
     while end and at[end - 1] == ":":
         end -= 1
@@ -129,12 +133,13 @@ def _axes(scope: Scope) -> list[int]:
 
 
 def _order(slots: Sequence[int]) -> list[int]:
-    """The order of the axes of what is read, by which it has those of the result."""
+    """Return the permutation of a tensor's axes that puts them into the result's order."""
     return sorted(range(len(slots)), key=lambda axis: slots[axis])
 
 
 def view(scope: Scope, read: Read, source: Formula) -> Formula | None:
-    """What is read and nothing else, as a view; None where it is none."""
+    """Return a scope whose body is this read as a slice, a permutation or a broadcast; None if it
+    is none of these."""
     slots, axes = slots_of(read), _axes(scope)
     if slots is None:
         found = cut_out(read, source)

@@ -1,4 +1,4 @@
-"""Scopes as formulas, where they are operators: products of matrices, sums, convolutions, maps.
+"""Scopes as formulas: a scope that is a matmul, sum, convolution or map is written as an operator.
 
 L[i<2, j<32, l<32] sum[k0<512] . v[i, k0, l] * k[i, k0, j]   is   kᵀ @ v
 """
@@ -40,13 +40,13 @@ from eqsynth.ir.scalar import (
 )  # fmt: skip
 from eqsynth.ir.tensor import Scope, Tensor, args_of, is_literal
 
-# Leaves of a body that is still written as a formula.
+# The most leaves of an elementwise body that is written as a formula.
 _LONGEST_BODY: Final = 24
 _LETTERS: Final = "bijklmnopqrstuvwxyzacdefgh"
 
 
 def scope_formula(scope: Scope, operands: Operands) -> Formula:
-    """A scope as the operator that it is, else as EinNet writes it."""
+    """Return a scope as the operator that it computes, or else in EinNet's notation, L[i<4] . …"""
     found = _as_operator(scope, operands)
     return found if found is not None else (_notation(scope, operands), SUM)
 
@@ -57,16 +57,16 @@ def _as_operator(scope: Scope, operands: Operands) -> Formula | None:
 
 
 def is_written_out(scope: Scope) -> bool:
-    """Whether a scope is no operator, so that it is written in full: L[i<4] . …"""
+    """Whether a scope computes no known operator, so that it is written in full: L[i<4] . …"""
     return _as_operator(scope, _anything) is None
 
 
 def scope_kind(scope: Scope) -> str:
-    """``matmul``, ``einsum``, ``conv3x3``, ``sum``, ``map``, …; what is reduced through a window
-    is an ``offset-reduce`` [EinNet]."""
+    """Return the kind of a scope: ``matmul``, ``einsum``, ``conv3x3``, ``sum``, ``map``, …; a sum
+    of one tensor through a window is an ``offset-reduce`` [EinNet]."""
     single = isinstance(scope.body, Read)
     if any(map(is_literal, args_of(scope))):
-        return "transform"  # by numbers that the program doesn't have: those of Winograd's tiles
+        return "transform"  # by literals, which the optimizer introduces: Winograd's matrices
     if not scope.reduction:
         return "view" if single else "map"
     found = _contraction(scope, _anything)
@@ -87,7 +87,7 @@ def _anything(_term: Tensor) -> Formula:
 
 
 def _contraction(scope: Scope, operands: Operands) -> Formula | None:
-    """A reduction of tensors, or of parts of them: a product of matrices, an einsum, a sum."""
+    """Return a reduction of a product of tensors or slices: a matmul, an einsum, a sum; or None."""
     rank = len(scope.traversal)
     out = [slot for slot, extent in enumerate(scope.traversal) if extent != 1]
     factors = factors_of(scope.body)
@@ -132,8 +132,8 @@ def _reduced(scope: Scope, source: Formula, axes: Sequence[int]) -> Formula:
 
 
 def _reduced_map(scope: Scope, operands: Operands) -> Formula | None:
-    """A reduction of an elementwise body, ``sum(relu(x) * w, axis 1)``: over the axes of a tensor
-    that is read whole and has all of them."""
+    """Return a reduction of an elementwise body, ``sum(relu(x) * w, axis 1)``, if the body reads
+    one whole tensor that has all axes of the scope; otherwise None."""
     extents = (*scope.traversal, *scope.reduction)
     every = {slot for slot, extent in enumerate(extents) if extent != 1}
     whole = [(r, s) for r in reads(scope.body) if set(s := slots_of(r) or []) == every]
@@ -155,8 +155,8 @@ def _transposed(source: Formula, flip: bool) -> Formula:
 
 
 def _product(out: list[int], k: int, left: list[int], right: list[int]) -> tuple[bool, bool] | None:
-    """Whether operands with these axes are factors of a product of matrices, and which of them are
-    transposed."""
+    """Return whether the left and the right operand are transposed, if operands with these axes
+    form a product of matrices over ``k``; otherwise None."""
     n = [slot for slot in out if slot in right and slot not in left]
     m = [slot for slot in out if slot in left and slot not in right]
     shared = [slot for slot in out if slot in left and slot in right]
@@ -188,8 +188,8 @@ def _convolution(scope: Scope, operands: Operands) -> Formula | None:
 
 
 def _windowed(scope: Scope) -> tuple[Read, Read, str, int] | None:
-    """Of a sum of products of a kernel and of a tensor that is read through a window: the tensor,
-    the kernel, the window's size, and the largest stride."""
+    """Return the parts of a convolution, a sum of products of a kernel and a tensor that is read
+    through a window: the tensor, the kernel, the window's size and the largest stride; or None."""
     factors = factors_of(scope.body)
     if scope.reducer != "sum" or len(factors) != 2:
         return None
@@ -210,7 +210,7 @@ def _windowed(scope: Scope) -> tuple[Read, Read, str, int] | None:
 
 
 def _map(scope: Scope, operands: Operands) -> Formula | None:
-    """An elementwise body over tensors that are read whole, or a view of one."""
+    """Return an elementwise body over broadcast tensors, or a view of a tensor; otherwise None."""
     if scope.reduction or tree_size(scope.body) > _LONGEST_BODY:
         return None
     if isinstance(scope.body, Read):
@@ -247,7 +247,8 @@ def _scalar(part: Scalar, read: Callable[[Read], Formula | None]) -> Formula | N
 def _joined(
     sign: str, binds: int, parts: Sequence[Scalar], read: Callable[[Read], Formula | None]
 ) -> Formula | None:
-    # The order in a body is that of digests; people write 2 * x * w + b, numbers last in a sum.
+    # A body's operands are sorted by digest. People write numbers first in a product, last in a
+    # sum: 2 * x * w + 1.
     def last(part: Scalar) -> tuple[bool, bool]:
         is_number = isinstance(part, Num)
         constant = all(tensor.constant for tensor in tensors(part))
@@ -262,6 +263,6 @@ def _joined(
 
 
 def _notation(scope: Scope, operands: Operands) -> str:
-    """A scope as it is written in EinNet, over the names of what it reads."""
+    """Return a scope in EinNet's notation, with the tensors that it reads by their names."""
     names = {arg: tight(operands(arg), ATOM) for arg in args_of(scope)}
     return render_term(scope, names)

@@ -1,4 +1,4 @@
-"""A term as a formula over those of its arguments, and what it is called."""
+"""The formula of one term over its arguments' formulas, and the name of its kind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from eqsynth.ir.tensor import Op, Region, Scope, Tensor, args_of
 
 
 def formula(term: Tensor, operands: Operands, brief: bool = False) -> Formula:
-    """A term over the formulas of its arguments, and how tightly it binds.
+    """Return a term's formula, given the formulas of its arguments.
 
     Args:
-        brief: shapes are left out, and a scope that is no operator is told by its kind.
+        brief: omit shapes, and write a scope that isn't an operator by its kind: ``map(x, y)``.
     """
     named = is_written_out(term) if isinstance(term, Scope) else _is_reshape(term)
     if brief and named:
@@ -34,7 +34,7 @@ def _is_reshape(term: Tensor) -> bool:
 
 
 def kind_of(term: Tensor) -> str:
-    """What a term is called where its arguments don't matter: ``conv3x3``, ``matmul``.
+    """Return the name of a term's kind, without its arguments: ``conv3x3``, ``matmul``.
 
     >>> from eqsynth.ir.tensor import Input
     >>> from eqsynth.ir.types import TensorType
@@ -51,8 +51,8 @@ def kind_of(term: Tensor) -> str:
 
 
 def is_heavy(term: Tensor) -> bool:
-    """Whether a term is worth a line of its own: it contracts, reduces, reads at data, or isn't
-    known."""
+    """Whether a term gets a line of its own in a listing: a contraction, a reduction, an operator
+    that reads at indices that are data, or an opaque operator."""
     if isinstance(term, Op):
         return term.row.kind in ("contraction", "reduction", "data", "opaque")
     return isinstance(term, Region) or (isinstance(term, Scope) and bool(term.reduction))
