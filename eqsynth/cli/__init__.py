@@ -1,8 +1,8 @@
-"""The command line: it prints what the library finds, errors as messages and exit codes.
+"""The command line ``eqsynth``: it calls the library, and prints results and errors.
 
-Here: the commands together. Not here: a decision of any kind; what a command does is in
-``programs.py``, ``tuning.py``, ``rules.py`` and ``error_reference.py``, what it prints with in
-``output.py``.
+Here all commands are put together. They are defined in ``programs.py``, ``bench.py``,
+``tuning.py``, ``rules.py`` and ``error_reference.py``, and print by ``output.py``. Not here:
+anything that decides what a program computes or which one is chosen.
 """
 
 from __future__ import annotations

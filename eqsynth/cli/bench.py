@@ -1,4 +1,4 @@
-"""``eqsynth bench``: a model in the engines that are installed, side by side."""
+"""``eqsynth bench``: a model timed in eqsynth and in the other engines that are installed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def bench(
 
 
 def given(name: str) -> Given:
-    """The model of a name, the same in each process that asks."""
+    """The model of a name from the command line, with the same random weights in each process."""
     import torch
 
     from eqsynth.frontend.onnx import module_of
@@ -94,7 +94,12 @@ def given(name: str) -> Given:
 def _engines(
     asked: list[str] | None, program: Path | None, time_limit_s: float
 ) -> tuple[list[Engine], list[str]]:
-    """The engines that are timed, and names of those that aren't installed."""
+    """The engines to time, eqsynth last, and the names of those that aren't installed.
+
+    Args:
+        asked: names of engines; None for all. Eager and eqsynth are always timed.
+        program: a program that was optimized before; without one, eqsynth searches.
+    """
     from eqsynth.peers import ENGINES, OURS, Engine, load_eqsynth, load_written
 
     known = {engine.name: engine for engine in ENGINES}

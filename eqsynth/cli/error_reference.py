@@ -1,6 +1,6 @@
-"""``eqsynth errors``: what eqsynth raises on purpose, as the page ``docs/errors.md``.
+"""``eqsynth errors``: the page ``docs/errors.md``, with every error that eqsynth raises on purpose.
 
-It is made from ``eqsynth/errors.py``: names, what they are, and their fields.
+The page is made from the classes in ``eqsynth/errors.py``: names, docstrings and fields.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _parents(kind: type[BaseException]) -> str:
 
 
 def _said(kind: type[BaseException]) -> str:
-    """A docstring as Markdown: an ``Attributes:`` section becomes a list."""
+    """The docstring of an error as Markdown; its ``Attributes:`` section becomes a list."""
     text = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")
     body, _, attributes = text.partition("Attributes:\n")
     items = re.split(r"\n(?=    \w+:)", attributes.rstrip()) if attributes else []

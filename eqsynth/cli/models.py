@@ -1,4 +1,7 @@
-"""Models and programs that are named on the command line."""
+"""Models and arguments that are named on the command line.
+
+``eqsynth optimize net.py:make`` takes the module and the inputs that ``make()`` in net.py returns.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from eqsynth.errors import EqsynthError
 
 @dataclass(frozen=True)
 class Model:
-    """What ``optimize`` takes: a program, and arguments to try it with."""
+    """The arguments of ``eqsynth.optimize``: a model or program, and example arguments for it."""
 
     program: Any
     args: Any = None
@@ -23,7 +26,11 @@ class Model:
 
 
 def model(name: str) -> Model:
-    """A model by its name: a file ``.pt2`` or ``.onnx``, or ``module:function``.
+    """Load a model by its name on the command line.
+
+    Args:
+        name: a file ``.pt2`` or ``.onnx``; or ``module:function`` or ``file.py:function``, where
+            the function returns a module and a tuple of example inputs.
 
     Raises:
         EqsynthError: there is no such model, or it can't be read.
@@ -98,8 +105,11 @@ def _made(name: str, module: Any, function: str) -> Model:
 
 
 def arguments(program: Any, inputs: Path | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for a loaded program: those of a file that ``torch.save`` wrote, else random ones
-    of the types that it takes.
+    """Arguments for a program that was loaded from a file.
+
+    Args:
+        inputs: a file of tensors that ``torch.save`` wrote. Without one, the arguments are random
+            floats, and zeros for other dtypes, of the shapes that the program takes.
 
     Raises:
         EqsynthError: the file can't be read, or the program's inputs aren't known.

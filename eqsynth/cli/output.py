@@ -1,4 +1,4 @@
-"""What commands print: text, tables, JSON, errors."""
+"""How commands print: text, tables, JSON, errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ Certify = Annotated[
 ]
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], red: Sequence[bool] = ()
-) -> None:
-    """Rows in columns, whole: in a terminal that is wide enough, the last column is wrapped."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], red: Sequence[bool] = ()) -> None:
+    """Print a table. No cell is cut; in a terminal that is wide enough the last column is wrapped.
+
+    Args:
+        red: which rows are printed in red.
+    """
     console = Console()
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     if console.is_terminal and sum(widths[:-1]) + 2 * len(widths) + 20 <= console.width:
@@ -44,11 +46,12 @@ def table(
 
 
 def say(text: str, style: str = "") -> None:
-    """Text as it is: neither wrapped nor read as markup."""
+    """Print a text unchanged: no lines are wrapped, and rich's markup isn't interpreted."""
     Console().print(Text(text, style=style), soft_wrap=True)
 
 
 def fail(error: EqsynthError) -> NoReturn:
+    """Print an error on standard error and end the command with exit code 2."""
     Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
     raise typer.Exit(2)
 

@@ -17,9 +17,10 @@ from eqsynth.cli.output import AsJson, Certify, fail, print_json, say, table
 from eqsynth.errors import EqsynthError
 from eqsynth.report import WHOLE
 
-# A first search takes this part of the time, so that there is something to keep.
+# ``eqsynth optimize`` searches twice, so that Ctrl-C during the second search leaves the result of
+# the first. The first search gets this share of the time limit.
 _FIRST = 0.25
-# A search that is shorter isn't done in two.
+# With a time limit below this, there is only one search.
 _SHORT_S = 20.0
 
 Program = Annotated[Path, typer.Argument(help="A file that eqsynth optimize or save has written.")]
@@ -116,8 +117,13 @@ def optimize(
 def _searched(
     found: models.Model, limit_s: float, options: dict[str, Any], begin: float
 ) -> tuple[Any, bool]:
-    """The best program, and whether Ctrl-C ended the search. It is done in two: what the first one
-    measures and saturates, the second needn't. Kernels are tuned in the last.
+    """Search for the best program.
+
+    There are two searches. The second one reuses the first one's measurements and saturated
+    e-graphs from the cache, so that little time is lost. Kernels are tuned in the last search.
+
+    Returns:
+        The best program, and whether Ctrl-C ended the search.
 
     Raises:
         typer.Exit: Ctrl-C before there was a program.
@@ -157,7 +163,7 @@ def _searched(
 
 
 def _is_whole(report: Any) -> bool:
-    """Whether more time would change nothing."""
+    """Whether the search came to its own end, so that a longer one would find nothing more."""
     return report.stop in (*WHOLE, "unsteady", "capture") and (report.complete or not report.rounds)
 
 
@@ -210,7 +216,7 @@ def run(
         result = loaded(*args, **kwargs)
         took = time_one(lambda: loaded(*args, **kwargs))
         if out is not None:
-            # Given a path, torch tells of a full disk by an error of its own.
+            # A file and not a path: given a path, torch raises its own error for a full disk.
             with written.written(out) as place, place.open("wb") as file:
                 torch.save(result, file)
     except EqsynthError as error:

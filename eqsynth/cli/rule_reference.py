@@ -1,7 +1,7 @@
-"""``eqsynth rules reference``: every rule of eqsynth's own, as the page ``docs/rules.md``.
+"""``eqsynth rules reference``: the page ``docs/rules.md``, with every rule of eqsynth's own.
 
-It is made from the rule files: the comment before a rule says what it states, and the head of a
-file what holds for all of its rules.
+The page is made from the rule files: from the comment before each rule, which states it, and from
+the head of each file, which holds for all of its rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ a `definition` says what an operator means; `validated` rules are tested by `eqs
 `eqsynth rules show NAME` has both sides, conditions and places. How rules are written:
 `rules/README.md`; how to write one of your own: `docs/write-a-rule.md`.
 """
-# An answer's half of a law says what its request's half says.
+# A law has two rules: a request, and an answer whose name ends in this. The page lists the request,
+# since both state the same.
 _ANSWER: Final = "-apply"
 
 
@@ -47,7 +48,7 @@ def reference(rules: RuleSet) -> str:
 
 
 def _operators() -> list[str]:
-    """The operators of the table, with their attributes, as rules write them."""
+    """The page's section on the IR's operators and their attributes, as rules write them."""
     rows = [
         f"| `{row.name}` | {' '.join(sorts_of(row)) or 'none'} | {names} | {row.kind} |"
         for row in OPERATORS.values()
@@ -65,7 +66,10 @@ def _row(e: Entry) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as one that a table of Markdown shows as it is."""
+    r"""Escape ``text`` for a cell of a Markdown table: ``a|b`` -> ``a\|b``.
+
+    In a cell that begins with code, only ``|`` is escaped.
+    """
     plain = " ".join(text.split())
     if plain.startswith("`"):
         return plain.replace("|", "\\|")

@@ -101,10 +101,12 @@ def check(
     name: Annotated[str | None, typer.Option(help="Check this rule only.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Equalities to judge for each rule.")] = 20,
     processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
-    part: Annotated[str, typer.Option(
-        metavar="K/N", help="Of N equal parts of the rules, check the K-th.")] = "1/1",
-    limit_s: Annotated[float, typer.Option(
-        min=0, help="Seconds of the processor that one rule may take.")] = 30.0,
+    part: Annotated[
+        str, typer.Option(metavar="K/N", help="Of N equal parts of the rules, check the K-th.")
+    ] = "1/1",
+    limit_s: Annotated[
+        float, typer.Option(min=0, help="Seconds of the processor that one rule may take.")
+    ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Checks rule files: what the linter finds, and whether each rule is sound.
@@ -169,8 +171,9 @@ def check(
 def verify(
     files: Files = None,
     name: Annotated[str | None, typer.Option(help="Verify this rule only.")] = None,
-    limit_s: Annotated[float, typer.Option(
-        min=0, help="Seconds of the processor that one rule may take.")] = 20.0,
+    limit_s: Annotated[
+        float, typer.Option(min=0, help="Seconds of the processor that one rule may take.")
+    ] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Proves rules for all sizes that their conditions allow, or refutes them with numbers.
@@ -215,19 +218,30 @@ def verify(
 
 @rules_app.command("generate")
 def generate(
-    files: Annotated[list[Path] | None, typer.Argument(
-        help="Rule files: their operators are enumerated too, their rules derive.")] = None,
-    operators: Annotated[int, typer.Option(
-        "--operators", "-n", min=1, max=5, help="Graphs of up to so many operators.")] = 2,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Rule files: their operators are enumerated too, their rules derive."),
+    ] = None,
+    operators: Annotated[
+        int,
+        typer.Option("--operators", "-n", min=1, max=5, help="Graphs of up to so many operators."),
+    ] = 2,
     inputs: Annotated[int, typer.Option(min=1, max=6, help="Matrices among the inputs.")] = 3,
     world: Annotated[str, typer.Option(help="matrices, images, or all of both.")] = "all",
-    derive: Annotated[int, typer.Option(
-        min=-1, help="Candidates, smallest first, that saturation is asked about; -1: all.")] = 200,
+    derive: Annotated[
+        int,
+        typer.Option(
+            min=-1, help="Candidates, smallest first, that saturation is asked about; -1: all."
+        ),
+    ] = 200,
     processes: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
-    executor: Annotated[str, typer.Option(
-        help="local: processes of this machine; ray: the machines of a Ray cluster.")] = "local",
-    limit_s: Annotated[float, typer.Option(
-        min=0, help="Seconds that the search for one derivation may take.")] = 20.0,
+    executor: Annotated[
+        str,
+        typer.Option(help="local: processes of this machine; ray: the machines of a Ray cluster."),
+    ] = "local",
+    limit_s: Annotated[
+        float, typer.Option(min=0, help="Seconds that the search for one derivation may take.")
+    ] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Enumerates operator graphs, and tells which of their equalities the rules don't derive.
@@ -328,7 +342,7 @@ def _verified(verdict: Any) -> dict[str, Any]:
 
 
 def _progress() -> Progress:
-    """A bar on a terminal, and nothing elsewhere."""
+    """A progress bar on standard error if that is a terminal, else nothing."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
@@ -336,7 +350,7 @@ def _progress() -> Progress:
 
 
 def _part(text: str) -> tuple[int, int]:
-    """``2/8`` as (2, 8)."""
+    """Parse the option ``--part``: ``2/8`` -> ``(2, 8)``."""
     first, _, count = text.partition("/")
     if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
         raise typer.BadParameter(f"{text} is no part: 2/8 is the second of eight")
@@ -391,7 +405,11 @@ def _checked(found: Any) -> dict[str, Any]:
 
 
 def _load(files: list[Path]) -> tuple[Any, list[str]]:
-    """The rules with those of files, and the names of the latter; of all rules without files."""
+    """Load eqsynth's own rules and those of the files.
+
+    Returns:
+        All rules, and the names of those to work on: the files' rules, or all without files.
+    """
     from eqsynth.rules import load_rules
     from eqsynth.testing.rule_files import load_for_check
 

@@ -1,4 +1,4 @@
-"""``eqsynth tune``."""
+"""``eqsynth tune``: the search for faster schedules of generated kernels."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def tune(
 def _tuned(
     what: str, seconds: float, limit_s: float, engine: list[str] | None, certify: bool
 ) -> Iterator[Tuning]:
-    """What is told of each kernel, once it is tuned.
+    """Tune the kernels of a model, of a written program, or of the profile.
+
+    Yields:
+        The result for each kernel, once it is tuned.
 
     Raises:
         EqsynthError: there is nothing to tune.
@@ -113,7 +116,7 @@ def _of_a_model(
 
 
 def _of_the_profile(target: Target) -> dict[Kernel, float]:
-    """The kernels that were tuned, and their times."""
+    """The kernels that were tuned before on this machine, slowest first -> their best time."""
     from eqsynth.extract.profile import Profile
     from eqsynth.lower.tuning_records import records
 
@@ -124,8 +127,12 @@ def _of_the_profile(target: Target) -> dict[Kernel, float]:
 
 
 def _of_a_program(path: str, target: Target) -> tuple[dict[Kernel, float], Target, int]:
-    """The generated kernels of a program, what they take in their places, and which caches they
-    don't find the constants in."""
+    """The generated kernels of a written program and the facts that tuning needs.
+
+    Returns:
+        Kernel -> its time in all its steps, heaviest first; the target; and ``Target.far``: the
+        number of caches beyond the first that are too small for the program's constants.
+    """
     from eqsynth.lower.bundle import load
     from eqsynth.lower.step_times import step_times
 
@@ -162,7 +169,8 @@ def _in_turn(
 
 
 def _data(one: Tuning) -> dict[str, Any]:
-    """JSON has no infinite numbers: a point that fails says so."""
+    """A result as JSON data. JSON has no infinite numbers, so the ratio of a point that failed is
+    the text "fails"."""
     near = {
         name: {value: "fails" if ratio == math.inf else ratio for value, ratio in values.items()}
         for name, values in one.around.items()
@@ -182,8 +190,11 @@ def _nothing(what: str, got: str) -> EqsynthError:
 
 @contextmanager
 def _bar(seconds: float) -> Iterator[Callable[[str], None]]:
-    """A bar of the seconds on standard error where that is a terminal; what it is told stands
-    behind it."""
+    """A progress bar of the seconds on standard error, if that is a terminal.
+
+    Yields:
+        A function that shows a text behind the bar.
+    """
     console, begin = Console(stderr=True), time.monotonic()
     if not console.is_terminal:
         yield lambda _text: None

@@ -1,5 +1,9 @@
-"""Why a result is equal to the original: the derivation (``explanation.py``), the regions of the
-program that it changed (``changes.py``), and these as text (``told.py``)."""
+"""Explanations: why an optimized program is equal to the original.
+
+``explanation.py`` has the derivation, as steps and as lemmas. ``changes.py`` finds the regions of
+the program that the derivation changed, ``told.py`` writes them as text, ``page.py`` as HTML. Not
+here: how a derivation is found in the log of the e-graph (``egraph/explanation.py``).
+"""
 
 from eqsynth.explain.explanation import (
     Explanation,

@@ -1,12 +1,14 @@
 """The regions of a program that a derivation changed, each before and after.
 
-Two programs are compared at the values that both compute: values of one e-class. Between two such
-places stands either the same operator on the same values, or a region that was changed:
+Two programs are compared at the values that both compute; two terms of one e-class are one value.
+A shared value is computed from other shared values either by the same operator in both programs, or
+by different operators. In the second case the operators form a region that was changed:
 
     x, w, s, b    relu(conv3x3(x, w) * s + b)   ->   conv3x3(x, w0, bias w1, relu)
 
-Here: which regions there are, and the steps of each as the lines that they change. Not here: what
-a region is, as data (``sides.py``), the text (``told.py``), the proof itself (``explanation.py``).
+Here are the search for the regions, and the steps of each region as the lines that they change. Not
+here: the dataclasses of a region (``sides.py``), its text (``told.py``), the derivation itself
+(``explanation.py``).
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from eqsynth.ir.formulas import Line, in_one, kind_of
 from eqsynth.ir.tensor import Input, Op, Tensor, args_of, over, topological
 
 LONGEST_CHAIN: Final = 300
-"""Steps of one region that are written out."""
+"""The most steps of one region that are written out."""
 
-# Rules that change how a value is spelled, and not how it is computed: a step by one of them is
-# told with the next step by another rule.
+# Rules that change how a value is written, but not how it is computed (``x.reshape(s)`` as a
+# ``Split``). A step by such a rule is shown together with the next step by another rule.
 _SPELLING: Final = frozenset({
     "canonical-form", "derived-form", "identity-view", "traversal-merge", "view-merge",
     "traversal-order", "expression-fusion", "reduction-merge", "reduction-unfold",
@@ -43,7 +45,13 @@ _SPELLING: Final = frozenset({
 
 @dataclass
 class _Region:
-    """Classes that come out, and the terms of both programs that compute them."""
+    """A region while it is found: parts of both programs that compute the same e-classes.
+
+    Attributes:
+        outputs: the e-classes that the region computes.
+        before, after: the terms of the first and of the second program, as ordered sets.
+        leaves: the e-classes that the region reads.
+    """
 
     outputs: list[Term]
     before: dict[Tensor, None] = field(default_factory=dict)
@@ -54,21 +62,28 @@ class _Region:
 def changes(
     derivation: Derivation, before: Term, after: Term, times: OperatorTimes
 ) -> tuple[Change, ...]:
-    """The regions that differ between two whole programs, in the order of the second; what is equal
-    up to names is told once.
+    """The regions that differ between two whole programs, in the order of the second program.
+
+    Regions that are equal up to names of inputs and weights are one ``Change``, with all places.
 
     Raises:
-        EquivalenceError: the log doesn't contain what makes the programs equal.
+        EquivalenceError: the log has no derivation from one program to the other.
     """
-    derivation.lemmas(before, after)  # indices are read as affine, where that is needed
+    # This adds affine forms of indices to the derivation, where its equalities need them.
+    derivation.lemmas(before, after)
     return _alike(_Comparison(derivation, before, after, times).changes())
 
 
 def kept(
     derivation: Derivation, before: Term, after: Term, times: OperatorTimes, found: Sequence[Change]
 ) -> tuple[Side, Side]:
-    """What stands in neither side of a change, before and after: the same operators on the same
-    values. Without lines and formulas."""
+    """The operators outside of all changes, of the first and of the second program.
+
+    They are the same operators on the same values. The two sides have no lines and no formula.
+
+    Args:
+        found: the changes, from :func:`changes`.
+    """
     compared = _Comparison(derivation, before, after, times)
     changed = [{t for change in found for one in change.alike for t in one[n]} for n in (0, 1)]
     return (
@@ -80,11 +95,21 @@ def kept(
 def wholes(
     derivation: Derivation, before: Term, after: Term, times: OperatorTimes
 ) -> tuple[Side, Side]:
-    """The two programs as a whole; values of one class have one name in both."""
+    """The two whole programs as sides; a value that both compute has one name in both."""
     return _Comparison(derivation, before, after, times).wholes(before, after)
 
 
 class _Comparison:
+    """Two programs, compared value by value.
+
+    Attributes:
+        classes: term -> its e-class.
+        original, found: for the first and the second program, e-class -> the term that computes it.
+        common: the e-classes that both programs compute.
+        timed: timed term -> its e-class.
+        outputs: the e-classes of the outputs.
+    """
+
     def __init__(
         self, derivation: Derivation, before: Term, after: Term, times: OperatorTimes
     ) -> None:
@@ -95,14 +120,19 @@ class _Comparison:
         self.original = self._tops(before)
         self.found = self._tops(after)
         self.common = self.original.keys() & self.found.keys()
-        # What was timed may read its constants in other words than the programs.
+        # A timed term may write its constants differently from the programs' terms, so times are
+        # looked up by e-class.
         self.timed = {term: self.forest.class_of(ground) for term, ground in grounds.items()}
         self.outputs = [
             self.classes[term] for term in derivation.outputs_of(after) if not term.constant
         ]
 
     def _tops(self, whole: Term) -> dict[Term, Tensor]:
-        """The value of each class in a program: the last of those that it computes in a row."""
+        """For each e-class that a program computes, its last term of that class.
+
+        A program may compute several terms of one class in a row, such as ``x`` and a view of it
+        with the same elements.
+        """
         found: dict[Term, Tensor] = {}
         terms = self.derivation.tensors(whole)
         self.classes |= {term: self.forest.class_of(ground) for term, ground in terms.items()}
@@ -127,7 +157,13 @@ class _Comparison:
     def rest(
         self, tops: Mapping[Term, Tensor], changed: set[Tensor], seconds: Mapping[Tensor, float]
     ) -> Side:
-        """Operators of a program that stand in no change."""
+        """The operators of a program that are in no change, and their time in all.
+
+        Args:
+            tops: the program's e-classes and terms.
+            changed: the terms that are in a change.
+            seconds: the times that are known.
+        """
         own = {cls: t for cls, t in tops.items() if t not in changed and not isinstance(t, Input)}
         timed = [s for t, s in seconds.items() if self.timed[t] in own]
         return Side((), "", _counted(own.values()), tuple(own.values()), sum(timed) or None)
@@ -137,7 +173,11 @@ class _Comparison:
         return [cls for cls in dict.fromkeys(order) if cls in self.common]
 
     def _cone(self, root: Tensor, leaves: set[Term]) -> tuple[dict[Tensor, None], set[Term]]:
-        """What a value is computed by, down to given values; and which of these it reads."""
+        """The terms that compute ``root`` from given values, and the given values that they read.
+
+        Args:
+            leaves: the e-classes of the given values; inputs are given, too.
+        """
         inside, read = dict[Tensor, None](), set[Term]()
         stack = [root]
         while stack:
@@ -155,8 +195,10 @@ class _Comparison:
         return inside, read
 
     def _region(self, cls: Term) -> _Region | None:
-        """What computes a value in the second program, against what does in the first; None if that
-        is the same operator on the same values."""
+        """The region that computes the value ``cls`` from the nearest shared values.
+
+        None if both programs compute it by the same operator on the same values.
+        """
         old, new = self.original[cls], self.found[cls]
         if isinstance(new, Input):
             return None
@@ -174,7 +216,7 @@ class _Comparison:
         return a.head == b.head and all(self.forest.equal(x, y) for x, y in pairs)
 
     def _merged(self, regions: Sequence[_Region]) -> list[_Region]:
-        """Regions that share an operator are one."""
+        """Merge regions that have a term in common."""
         found: list[_Region] = []
         for region in regions:
             mine = [
@@ -234,7 +276,8 @@ class _Comparison:
         )
 
     def _outside(self, region: _Region) -> list[Term]:
-        """Values of a region that something outside of it reads; all, if none is."""
+        """The outputs of a region that are read outside of it, by another operator or as a result
+        of the program; all outputs if there are none."""
         inside = {self.classes[t] for t in region.after}
         read = {
             self.classes[arg]
@@ -246,7 +289,10 @@ class _Comparison:
         return [cls for cls in region.outputs if cls in read and cls in inside] or region.outputs
 
     def _over_original(self, region: _Region, roots: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The second program's terms of a region, over the first one's values."""
+        """Rebuild the second program's terms of a region over the first program's values.
+
+        Both sides of the region then read the same terms, and a derivation joins them.
+        """
         images: dict[Tensor, Tensor] = {}
         for term in topological(roots):
             if term.constant or isinstance(term, Input):
@@ -283,7 +329,11 @@ class _Comparison:
         )
 
     def _told(self, chain: Sequence[Step], names: Names) -> tuple[Told, ...]:
-        """The steps, those that only change a spelling with the next that does more."""
+        """The steps of a chain as lines that go and come.
+
+        A step that only changes how values are written is joined with the next other step. If the
+        lines return to an earlier state, the steps since then are dropped.
+        """
         if not chain:
             return ()
         derivation = self.derivation
@@ -305,7 +355,8 @@ class _Comparison:
             following = written(step.after)
             known = seen.setdefault(_meaning(following), len(told) + 1)
             if known <= len(told):
-                # It says what was said before: a spelling, or the way back from a detour.
+                # These lines were shown before: the step changes nothing that is shown, or it ends
+                # a detour, whose steps are dropped.
                 if known < len(told):
                     now = written(step.after)
                     del told[known:]
@@ -321,14 +372,14 @@ class _Comparison:
 
 
 def _counted(terms: Iterable[Tensor]) -> dict[str, int]:
-    """Kind of operator -> how many of them there are, in the order of the first ones."""
+    """Kind of operator -> the number of terms of that kind, in the order of first terms."""
     return dict(Counter(map(kind_of, terms)))
 
 
 def _difference(
     now: Sequence[Line], following: Sequence[Line]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines that go, and those that come."""
+    """The lines that only ``now`` has, and the lines that only ``following`` has."""
     old, new = ({_meaning([line]): str(line) for line in lines} for lines in (now, following))
     return (
         tuple(text for meaning, text in old.items() if meaning not in new),
@@ -337,14 +388,17 @@ def _difference(
 
 
 def _meaning(lines: Sequence[Line]) -> tuple[object, ...]:
-    """Equal for lines that differ in the order of operands, in a constant's axes of extent 1, or in
-    which computed constant is read."""
+    """A key of lines. It ignores the order of operands, axes of extent 1 that are added to a
+    constant, and the numbers of computed constants (``w0``, ``w1``)."""
     return tuple((line.name, spelled(line.text)) for line in lines)
 
 
 def spelled(text: str) -> tuple[str, ...]:
-    """The words of a formula, without what only spells it otherwise; sorted, where the order of
-    operands doesn't matter."""
+    """The words of a formula, sorted: ``(x + w1[:, None])`` -> ``("+", "w", "x")``.
+
+    Parentheses, added axes and numbers of constants are left out. A formula with a matrix product
+    stays whole, since the order of its operands matters.
+    """
     text = re.sub(r"\[[:None, ]+\]", "", text)
     text = re.sub(r"\bw\d+\b", "w", text)
     if " @ " in text:
@@ -353,24 +407,25 @@ def spelled(text: str) -> tuple[str, ...]:
 
 
 def is_spelling(rule: str) -> bool:
-    """Whether a rule only says in other words what is computed."""
+    """Whether a rule only changes how a value is written; definitions of operators do, too."""
     return rule in _SPELLING or rule.endswith("-definition")
 
 
 def place(terms: Sequence[Tensor]) -> str:
-    """Where operators stand in the user's model: modules, else lines of code."""
+    """The places of operators in the user's model: ``layer1.conv1, layer1.bn1``; at most four."""
     found = [term.origin for term in reversed(terms) if isinstance(term, Op) and term.origin]
     modules = list(dict.fromkeys(origin.split(", ")[0] for origin in found))
     return ", ".join(modules[:4]) + (f" and {len(modules) - 4} more" if len(modules) > 4 else "")
 
 
 def _together(sides: Sequence[Side]) -> Side:
-    """The first of equal sides, with the time of all."""
+    """The first of several equal sides, with the sum of all their times."""
     known = [side.time_s for side in sides if side.time_s is not None]
     return replace(sides[0], time_s=sum(known) if known else None)
 
 
 def _alike(found: Sequence[Change]) -> tuple[Change, ...]:
+    """Join changes of equal key into one, with the places and the terms of all."""
     groups: dict[object, list[Change]] = {}
     for change in found:
         groups.setdefault(change.key, []).append(change)

@@ -1,4 +1,10 @@
-"""Why a result is equal to the original: whole programs, each one rule instance from the last."""
+"""The derivation of an optimized program: a chain of whole programs, or a list of lemmas.
+
+    (q @ k.T) @ v   =>   q @ (k.T @ v)     by one instance of the rule matmul-assoc
+
+Each program of the chain differs from the one before by one instance of a rule. Not here: the
+derivation on the e-graph's own terms (``egraph/explanation.py``), its text in short (``told.py``).
+"""
 
 from __future__ import annotations
 
@@ -31,9 +37,14 @@ from eqsynth.ir.tensor import ClassRef, Region, Tensor, args_of, over, topologic
 
 @dataclass(frozen=True)
 class RewriteStep:
-    """One rule instance: ``rule`` turns ``position[0]`` into ``position[1]``, wherever it stands in
-    ``before``, which becomes ``after``. ``forward``: the rule was used from left to right. Besides
-    rules there is ``affine-form``, by which Python puts the terms of an index in order."""
+    """One instance of a rule, used on a whole program.
+
+    Attributes:
+        rule: its name; or ``affine-form``, by which Python brings an index into a normal form.
+        forward: whether the rule was used from left to right.
+        position: the term that is replaced, wherever it occurs in ``before``, and its replacement.
+        before, after: the outputs of the program before and after the step.
+    """
 
     rule: str
     forward: bool
@@ -43,7 +54,7 @@ class RewriteStep:
 
     @property
     def changes_tensors(self) -> bool:
-        """False for laws of indices and scalars, which change a body's spelling."""
+        """Whether the step replaces a tensor; else it rewrites a scalar or an index in a body."""
         return isinstance(self.position[0], Tensor)
 
     def __str__(self) -> str:
@@ -54,8 +65,8 @@ class RewriteStep:
 
 @dataclass(frozen=True)
 class Lemma:
-    """``terms[0]`` equals ``terms[-1]``: ``links[n]`` says why ``terms[n]`` equals
-    ``terms[n + 1]``, one rule instance at the root, or replaced arguments."""
+    """A proof that ``terms[0]`` equals ``terms[-1]``: ``links[n]`` says why ``terms[n]`` equals
+    ``terms[n + 1]``: by one instance of a rule at the root, or since their arguments are equal."""
 
     terms: tuple[Value, ...]
     links: tuple[Link, ...]
@@ -63,8 +74,13 @@ class Lemma:
 
 @dataclass(frozen=True)
 class Link:
-    """Why two terms are equal: ``rule``, and whether it was used from left to right; or, where it
-    is empty, the numbers of the ``lemmas`` that make their arguments equal."""
+    """Why two terms are equal.
+
+    Attributes:
+        rule: the rule that turns one into the other; empty if their arguments are equal.
+        forward: whether the rule was used from left to right.
+        lemmas: if ``rule`` is empty, the numbers of the lemmas that make the arguments equal.
+    """
 
     rule: str = ""
     forward: bool = True
@@ -72,12 +88,19 @@ class Link:
 
 
 class Explanation:
-    """A derivation, in two forms: ``steps``, a chain of whole programs, and ``lemmas``, where a
-    pair of subterms is proved once however often the chain would need it again.
+    """A derivation of the optimized program from the original.
 
-    As text it is a headline for each region that was changed, and what its steps changed; in full
-    it is the steps, or the lemmas if there are more than ``longest_text`` steps: the chain of an
-    unrolled recurrent network is exponential in its length, its lemmas are linear.
+    It has two forms: ``steps``, a chain of whole programs, and ``lemmas``, where the equality of
+    two subterms is proved once, even if the chain would need it several times. The chain of an
+    unrolled recurrent network is exponential in its length; its lemmas are linear.
+
+    As text, an explanation has a headline for each region that was changed, and the lines that its
+    steps changed. The full text has the steps, or the lemmas if there are more than
+    ``longest_text`` steps.
+
+    Attributes:
+        longest: the most steps that ``steps`` gives.
+        longest_text: the most steps that the full text has.
 
     >>> print(program.explain())                                          # doctest: +SKIP
     >>> print(program.explain("full"))                                    # doctest: +SKIP
@@ -96,37 +119,40 @@ class Explanation:
     ) -> None:
         """
         Args:
-            note: what the text begins with: that a part of the program wasn't rewritten, and why.
-            times: of operators, as far as they are known.
+            note: the first line of the text, for example which part of the program wasn't
+                searched to the end, and why; empty for none.
+            times: the times of operators, as far as they are known.
         """
         self._derivation, self._before, self._after = derivation, before, after
         self.note, self.times = note, times
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The regions of the program that were changed, equal ones once.
+        """The regions of the program that were changed; several equal regions are one change.
 
         Raises:
-            EquivalenceError: the log doesn't contain what makes the programs equal.
+            EquivalenceError: the log has no derivation from one program to the other.
         """
         return changes(self._derivation, self._before, self._after, self.times)
 
     @property
     def kept(self) -> tuple[Side, Side]:
-        """What stands outside of all changes, before and after: the same operators."""
+        """The operators outside of all changes, of the original and of the optimized program. They
+        are the same operators; their times may differ."""
         return kept(self._derivation, self._before, self._after, self.times, self.changes)
 
     @property
     def wholes(self) -> tuple[Side, Side]:
-        """The original and what was chosen, as formulas; equal values have one name."""
+        """The original and the optimized program as formulas; equal values have one name."""
         return wholes(self._derivation, self._before, self._after, self.times)
 
     @cached_property
     def steps(self) -> tuple[RewriteStep, ...]:
-        """Each step's ``before`` is the ``after`` of the step in front of it.
+        """The chain from the original to the optimized program. Each step's ``before`` is the
+        ``after`` of the step before it.
 
         Raises:
-            EquivalenceError: the log doesn't contain what makes the programs equal.
+            EquivalenceError: the log has no derivation from one program to the other.
             ExplanationTooLong: there are more than ``longest`` steps; ``lemmas`` has no limit.
         """
         return self._chain(self.longest)
@@ -146,10 +172,11 @@ class Explanation:
 
     @cached_property
     def lemmas(self) -> tuple[Lemma, ...]:
-        """Each lemma rests on the log and on lemmas before it; the last is about whole programs.
+        """The lemmas, in order: each uses the log and lemmas before it. The last one proves that
+        the two whole programs are equal.
 
         Raises:
-            EquivalenceError: the log doesn't contain what makes the programs equal.
+            EquivalenceError: the log has no derivation from one program to the other.
         """
         ground = self._derivation.lemmas(self._before, self._after)
         numbers = {lemma.pair: number for number, lemma in enumerate(ground)}
@@ -172,17 +199,18 @@ class Explanation:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The names of the rules used, in the order of the lemmas; a name once."""
+        """The names of the rules that were used, each once, in the order of the lemmas."""
         used = (link.rule for lemma in self.lemmas for link in lemma.links if link.rule)
         return tuple(dict.fromkeys(used))
 
     @property
     def found(self) -> Program:
-        """The program that was chosen; unlike the steps to it, this takes no search."""
+        """The optimized program. Unlike ``steps``, this needs no search for a derivation."""
         return Program((), self._derivation.outputs_of(self._after))
 
     def programs(self, longest: int | None = None) -> Iterator[tuple[str, Program]]:
-        """(rule, whole program after it), the original first, under the name ``original``.
+        """The whole programs of the chain, each with the rule that leads to it. The original comes
+        first, under the name ``original``.
 
         Raises:
             ExplanationTooLong: there are more than ``longest`` steps.
@@ -199,7 +227,8 @@ class Explanation:
 
     @property
     def full(self) -> str:
-        """Every step with all that stands around it, or the lemmas if the steps are too many."""
+        """The full text: both programs and every step between them, or the lemmas if there are too
+        many steps."""
         original = render_program(Program((), self._derivation.outputs_of(self._before)))
         final = render_program(self.found)
         try:
@@ -214,7 +243,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class NoExplanation:
-    """Why there is nothing to explain; as text."""
+    """The reason why there is no explanation, in place of an :class:`Explanation`."""
 
     reason: str
     steps: tuple[RewriteStep, ...] = ()
@@ -242,9 +271,11 @@ def explain_plan(
     """The derivation of a plan from the program that it was extracted for.
 
     Args:
-        cut_short: segments that weren't searched to the end, and why. One of them that has no log
-            stays as it was.
-        times: of operators, as far as they are known when the explanation is asked for.
+        segments: the segments that the program was cut into.
+        logs: for each segment, by its key, the log of its saturation; None without one.
+        cut_short: for segments that weren't searched to the end, by their key, the reason. Such a
+            segment may have no log; it wasn't rewritten then.
+        times: gives the times of operators that are known when it is called.
     """
     derivation = Derivation()
     stops = [(cut_short or {}).get(segment.key, "") for segment in segments]
@@ -275,7 +306,8 @@ def planned_terms(graph: EGraph, plan: Plan) -> tuple[Tensor, ...]:
 def planned_values(
     graph: EGraph, plan: Plan
 ) -> tuple[Mapping[ClassRef, Tensor], Mapping[State, Tensor]]:
-    """What a plan computes, constants and values at run time, over the inputs and weights."""
+    """The values of a plan as terms over the inputs and weights: its constants by their e-class,
+    and its values at run time by their state."""
     constants = constant_terms(
         graph,
         list(
@@ -307,15 +339,15 @@ def planned_values(
 
 
 def _lemmas_text(lemmas: Sequence[Lemma]) -> str:
-    """The terms that the lemmas speak of, each named once, and the lemmas over these names.
+    """The lemmas as text: first a list of named terms, then the lemmas over these names.
 
-    Lemmas about scalars and indices are told where a lemma about tensors rests on them: by the
-    laws that they used.
+    A lemma about scalars or indices isn't written by itself. A lemma about tensors that uses it
+    lists the rules of its proof instead.
     """
     spoken = [part for lemma in lemmas for value in lemma.terms for part in _tensors(value)]
     terms = [term for term in topological(spoken) if args_of(term)]
     names = {term: f"t{n}" for n, term in enumerate(terms)}
-    told: list[tuple[str, ...]] = []  # for each lemma, what a link to it says
+    told: list[tuple[str, ...]] = []  # for each lemma, the reasons that a use of it shows
     numbers = itertools.count(1)
     lines = ["terms", *(f"    {names[term]} = {render_term(term, names)}" for term in terms)]
     for lemma in lemmas:
@@ -342,7 +374,7 @@ def _lemmas_text(lemmas: Sequence[Lemma]) -> str:
 def _tensors(value: Value) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
         return (value,)
-    # An index is a tuple too, of its own parts.
+    # An index is a tuple, too, but not of tensors.
     return value if isinstance(value, tuple) and not isinstance(value, Index) else ()
 
 

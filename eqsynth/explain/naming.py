@@ -1,4 +1,8 @@
-"""Names of values in a region of a program: the same name wherever the same value stands."""
+"""Names of values in the text of a region: a value has the same name wherever it occurs.
+
+In ``t0 = conv3x3(x, w0)``, ``t0`` is a line of the region, ``x`` a value that the region reads, and
+``w0`` a constant that is computed from weights.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,19 @@ from eqsynth.ir.formulas import ATOM, Line, formula, in_one, kind_of, lines
 from eqsynth.ir.tensor import Input, Op, Tensor, Weight, args_of, is_literal, topological
 
 _LETTERS = ("x", "y", "z", "u", "v", "p", "q", "r")
-# A name's definition that is longer is told by what it is made of.
+# The longest definition of a constant that is written out. For a longer one, the text names the
+# weights that it is computed from.
 _LONGEST = 76
 
 
 class Names:
-    """Values that the region reads are ``x``, ``y``, …, or have their names as inputs; lines are
-    ``t0``, ``t1``, …; constants that were computed from weights are ``w0``, ``w1``, ….
+    """The names of a region's values.
+
+    Values that the region reads are ``x``, ``y``, …, or have their names as inputs of the program;
+    lines are ``t0``, ``t1``, …; constants that are computed from weights are ``w0``, ``w1``, ….
 
     Attributes:
-        classes: of all terms that are asked for; equal values have one name.
+        classes: term -> its e-class, for all terms that are named; a name belongs to an e-class.
     """
 
     def __init__(
@@ -32,8 +39,8 @@ class Names:
     ) -> None:
         """
         Args:
-            leaves: what the region reads.
-            terms: the region; names of inputs and weights in it aren't given again.
+            leaves: the e-classes that the region reads, and a term of each.
+            terms: the region's terms. The names of inputs and weights in them are taken.
         """
         self.classes = dict(classes)
         self._given: dict[Term, str] = {}
@@ -62,7 +69,8 @@ class Names:
         return self._given[cls]
 
     def leaf(self, term: Tensor) -> str | None:
-        """The name of what isn't written out: a value that the region reads, or a constant."""
+        """The name of a value that the region reads, or of a constant; None for other terms, which
+        are written out."""
         if isinstance(term, Input):
             return term.label
         if term.constant:
@@ -96,14 +104,18 @@ class Names:
         return name
 
     def lines(self, outputs: Sequence[Tensor]) -> list[Line]:
+        """The lines of formulas that compute the outputs."""
         return lines(outputs, lambda term: self._numbered(term, "t"), self.leaf)
 
     def where(self, shown: Iterable[str]) -> dict[str, str]:
-        """What the names in a text stand for."""
+        """The definitions of the names in a text: ``w0`` -> ``float32[64], once: w * s``.
+
+        The word "once" marks a constant, which is computed once.
+        """
         used, found = _words(shown), dict[str, str]()
         while names := [n for n in self._meaning if n in used and n not in found]:
             found |= {name: self._told(self._meaning[name]) for name in names}
-            used |= _words(found.values())  # a constant may be made of others
+            used |= _words(found.values())  # a definition may contain names of other constants
         return found
 
     def _told(self, term: Tensor) -> str:
@@ -123,7 +135,8 @@ class Names:
         return f"{kind}, once, from {', '.join(weights[:4])}{more}"
 
     def _part(self, term: Tensor) -> str | None:
-        """A part of a constant's definition: weights have names, and so have constants of lines."""
+        """The name of a part of a constant's definition: of a weight, or of a term without
+        arguments; None for other terms, which are written out."""
         if isinstance(term, Weight) or not args_of(term):
             return self._constant(term)
         return None
@@ -134,7 +147,7 @@ def _words(texts: Iterable[str]) -> set[str]:
 
 
 def _numbers(literal: Op) -> str:
-    """``1 0 -1; 0 1/2 1/2``, row by row, as far as there is room."""
+    """The elements of a literal, row by row: ``1 0 -1; 0 1/2 1/2``; cut if there are too many."""
     _, above, below, *_ = literal.attrs
     assert isinstance(above, tuple) and isinstance(below, tuple)
     told = [str(Fraction(a, b)) for a, b in zip(above, below, strict=True)]

@@ -1,7 +1,8 @@
-"""An explanation as one HTML page, which needs no network and no library.
+"""An explanation as one HTML page, which loads nothing from the network and needs no library.
 
-Three panels: the program, what was changed, the plan. A line and what became of it have a number in
-common (``data-r``), and the page lights up what shares one with the line under the pointer.
+The page has three panels: the program, the changes, the plan. A line of the program, the change
+that replaced it, and the new lines in the plan have a mark in common (``data-r="r0"``). The page
+highlights all elements that share a mark with the element under the pointer.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from eqsynth.explain.told import (
 from eqsynth.ir.formulas import Line
 from eqsynth.ir.tensor import Tensor
 
-# Lines of a program that are drawn.
+# The most lines of a program that the page shows.
 _LONGEST = 600
 
 
 class Figures(Protocol):
-    """What a page takes from a report."""
+    """The fields of a report that a page shows."""
 
     time_before_s: float
     time_after_s: float
@@ -48,20 +49,20 @@ class Figures(Protocol):
 
 
 class Page:
-    """Draws a report with an explanation, which is made when it is asked for."""
+    """Makes the page, and rows of the report, from an explanation that is computed on demand."""
 
     def __init__(self, explanation: Callable[[], Explanation | NoExplanation]) -> None:
         self._explanation = explanation
 
     def __deepcopy__(self, _memo: object) -> Page:
-        return self  # the e-graph behind it is the same for all copies of a report
+        return self  # all copies of a report share the e-graph that the explanation is made from
 
     def __call__(self, report: Figures) -> str:
         return page(self._explanation(), report)
 
     def regions(self) -> list[tuple[str, str]]:
-        """The report's rows for regions: what was kept or replaced, before and after, by which
-        rules, in the order of the program; none where nothing can be explained."""
+        """The report's rows for regions: ``("replaced", text)`` or ``("kept", text)``, in the order
+        of the program; none if there is no explanation."""
         explanation = self._explanation()
         if isinstance(explanation, NoExplanation):
             return []
@@ -74,7 +75,7 @@ class Page:
 
 
 def page(explanation: Explanation | NoExplanation, report: Figures) -> str:
-    """The whole page as text."""
+    """The whole page as HTML."""
     if isinstance(explanation, NoExplanation):
         middle = f"<p class=cut>{escape(explanation.reason)}</p>"
         panels = _panel("program", "Your program", "") + _panel("derivation", "Derivation", middle)
@@ -93,8 +94,12 @@ def page(explanation: Explanation | NoExplanation, report: Figures) -> str:
 
 
 class _Marks:
-    """The numbers of regions that a line belongs to, and for other lines its own name: one value
-    has one name in both programs."""
+    """The marks of lines: those of the changes that a line belongs to, ``r0 r0-2`` for the third
+    place of the first change.
+
+    The mark of a line outside of all changes is its name, ``v-t3``. A value has one name in both
+    programs, so that its lines in both are highlighted together.
+    """
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self._of: tuple[dict[Tensor, set[str]], dict[Tensor, set[str]]] = ({}, {})
@@ -149,7 +154,7 @@ def _changes(changes: Sequence[Change]) -> str:
     if not changes:
         return "<p>no operator was changed</p>"
     found = []
-    # What changed comes first; what only another kernel runs is shut.
+    # Changes of operators come first. Changes of kernels alone are closed at first.
     ordered = sorted(enumerate(changes), key=lambda item: is_as_before(item[1]))
     for place, (number, change) in enumerate(ordered):
         marks = [f"r{number}", *(f"r{number}-{n}" for n in range(len(change.alike)))]
@@ -200,7 +205,7 @@ def _whole(report: Figures, panels: str) -> str:
 
 
 def _headline(report: Figures) -> str:
-    """What one wants to know first."""
+    """The page's first line: the times and FLOPs before and after, or why the original is used."""
     if report.reason:
         return f"the original is used: {report.reason.splitlines()[0]}"
     before, after, facts = report.time_before_s, report.time_after_s, []
@@ -221,7 +226,7 @@ def _chart(name: str, title: str, values: Sequence[tuple[str, float, str]]) -> s
 
 
 def _cuts(report: Figures) -> Iterable[str]:
-    """What the search left out, and what stopped it."""
+    """What stopped the search early, and what it left out: budgets, and laws that failed."""
     if report.reason:
         yield f"the original is used: {report.reason}"
     if report.stop not in ("", "saturated"):
@@ -290,8 +295,8 @@ th { white-space: nowrap; } td { overflow-wrap: anywhere; }
 }
 """
 
-# Lights up what has a mark in common with the line under the pointer; a click keeps it lit, and so
-# does the address: page.html#r0 points at the first region.
+# Highlights the elements that share a mark with the element under the pointer. A click keeps the
+# highlight; so does an address such as page.html#r0, which opens the first change.
 _SCRIPT = """
 const marked = [...document.querySelectorAll('[data-r]')];
 const marksOf = element => element.dataset.r.split(' ');

@@ -1,4 +1,4 @@
-"""A region of a program that a derivation changed, as data: its two sides and what led there."""
+"""The data of a region that a derivation changed: its two sides, and the steps between them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from eqsynth.ir.work import bytes_moved, flops
 
 @dataclass(frozen=True)
 class Side:
-    """A region as it was, or as it is.
+    """One side of a change: the region before it, or after it.
 
     Attributes:
-        formula: all of it in one line; empty if that is too long.
-        kinds: how often each kind of operator occurs: ``conv3x3``, ``matmul``, ``view``.
-        terms: what it computes that isn't constant.
-        time_s: what these take, and those of equal regions; None if that isn't known.
-        seconds, kernels: of terms in the lines, as far as they are known.
-        where: of a whole program, what names of constants in its lines stand for.
-        flops, bytes: of the terms.
+        lines: the region as formulas, one per line.
+        formula: the region as one formula; empty if that is too long.
+        kinds: kind of operator (``conv3x3``, ``matmul``, ``view``) -> how often it occurs.
+        terms: the region's terms that aren't constant.
+        time_s: the time of the terms, and of those of equal regions; None if it isn't known.
+        seconds, kernels: times and kernels of the terms in the lines, as far as they are known.
+        where: for a whole program, the definitions of the names of constants in its lines.
+        flops, bytes: the work of the terms, and the bytes that they move; views move none.
     """
 
     lines: tuple[Line, ...]
@@ -44,10 +45,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Told:
-    """A step as what it changes: lines that go, lines that come.
+    """A step of a derivation, as the lines that it removes and adds.
 
     Attributes:
-        rules: of tensors that were used, each as often as it was.
+        rules: the rules on tensors that the step used, in order, with repetitions.
     """
 
     rules: tuple[str, ...]
@@ -57,14 +58,16 @@ class Told:
 
 @dataclass(frozen=True)
 class Change:
-    """A region that was changed, and where it stands.
+    """A region that was changed, and its places in the user's model.
 
     Attributes:
-        where: what names of values and constants stand for.
-        places: where it stands in the user's model, and where equal ones do.
-        steps: empty where there are more than ``LONGEST_CHAIN``; ``count`` says how many, or -1.
-        rules: all that were used, in order.
-        alike: the terms of equal regions, this one among them, before and after.
+        where: the definitions of the names of values and constants.
+        places: the places of this region and of equal ones in the user's model.
+        steps: the steps from ``before`` to ``after``; empty if the chain has more than
+            ``LONGEST_CHAIN``.
+        count: the number of rule instances of the chain; -1 if it is too long.
+        rules: the rules that were used, each once, in order.
+        alike: for each of the equal regions, this one first, its terms before and after.
     """
 
     before: Side
@@ -78,7 +81,7 @@ class Change:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for regions that read alike but for names of inputs and weights."""
+        """A key that is equal for regions that differ only in names of inputs and weights."""
         sides = (self.before, self.after)
         return tuple(
             (tuple((str(term.type), kind_of(term)) for term in side.terms), len(side.lines))

@@ -1,6 +1,8 @@
-"""An explanation that one can read: a headline a region, then what its steps changed.
+"""The text of an explanation: a headline for each changed region, then the lines that changed.
 
-(q @ kᵀ) @ v -> q @ (kᵀ @ v): 16 times fewer FLOPs, 0.91 -> 0.02 ms
+    (q @ kᵀ) @ v -> q @ (kᵀ @ v): 16 times fewer FLOPs, 0.91 -> 0.02 ms
+
+Not here: the search for the regions (``changes.py``), the page in HTML (``page.py``).
 """
 
 from __future__ import annotations
@@ -15,24 +17,26 @@ from eqsynth.ir.formulas import Line
 from eqsynth.ir.work import flops
 
 SCREEN: Final = 40
-"""Lines of a region at most."""
+"""The most lines of the text of one region."""
 
 _WIDTH: Final = 100
 _NOUNS: Final = ("view", "transform")
-# From this ratio on FLOPs or bytes are told as so many times fewer.
+# The least ratio of FLOPs or bytes that a headline mentions ("1.1 times fewer FLOPs").
 _TOLD_RATIO: Final = 1.05
 
 
 def headline(change: Change) -> tuple[str, str]:
-    """``before -> after``, and what was gained."""
+    """A region's headline: ``before -> after``, and the gain in work and time."""
     gains = [gain for gain in (_work(change), _time(change)) if gain]
     return _short(change), ", ".join(gains) + _alike(change)
 
 
 def row(change: Change) -> tuple[str, str]:
-    """A region as a row of the report: ``replaced``, or ``kept`` where its operators are as before.
+    """A region as a row of the report.
 
-    ("replaced", "0.27 -> 0.095 ms; conv3x3 -> 2 transforms, einsum; in c2; by correlate")
+        ("replaced", "0.27 -> 0.095 ms; conv3x3 -> 2 transforms, einsum; in c2; by correlate")
+
+    The first word is ``kept`` if the operators are as before and only other kernels run them.
     """
     kept = is_as_before(change)
     where = change.places[0] + (f" and {len(change.places) - 1} more" * (len(change.places) > 1))
@@ -66,26 +70,26 @@ def _short(change: Change) -> str:
 
 
 def _is_fused(change: Change) -> bool:
-    """Whether one kernel computes what several operators did, in the same way."""
+    """Whether the change only fuses several operators into one kernel, by the same formula."""
     one = len(change.after.lines) == sum(change.after.kinds.values()) == 1
     return one and sum(change.before.kinds.values()) > 1 and all(map(is_spelling, change.rules))
 
 
 def is_as_before(change: Change) -> bool:
-    """Whether the same operators stand there, only that others run them."""
+    """Whether both sides have the same operators, so that only the kernels differ."""
     counts = [sum(side.kinds.values()) for side in (change.before, change.after)]
     return counts[0] == counts[1] and _reads_alike(change)
 
 
 def _reads_alike(change: Change) -> bool:
-    """Whether both sides are spelled the same, line by line."""
+    """Whether both sides have the same formulas, line by line, up to how they are written."""
     sides = change.before, change.after
     old, new = ([spelled(line.text) for line in side.lines] for side in sides)
     return old == new
 
 
 def counted(kinds: Mapping[str, int]) -> str:
-    """``conv3x3, 2 mul, add``; views last."""
+    """Numbers of operators as text: ``conv3x3, 2 mul, add``; views come last."""
     told = [f"{n} {kind}s" if kind in _NOUNS and n > 1 else f"{n} {kind}" if n > 1 else kind
             for kind, n in sorted(kinds.items(), key=lambda item: item[0] == "view")]  # fmt: skip
     left = sum(kinds.values()) - sum(list(kinds.values())[:6])
@@ -118,14 +122,14 @@ def _time(change: Change) -> str:
 
 
 def timed(before: float | None, after: float | None) -> str:
-    """``0.91 -> 0.02 ms``; empty where one of them isn't known."""
+    """Two times as text: ``0.91 -> 0.02 ms``; empty if one of them isn't known."""
     if before is None or after is None:
         return ""
     return f"{milliseconds(before)} -> {milliseconds(after)} ms"
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits, as far as there are any: 97.2, 0.91, 0.02."""
+    """A time in ms, with one to three decimals: ``97.2``, ``0.91``, ``0.020``."""
     ms = seconds * 1e3
     return f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 0.1 else f"{ms:.3f}"
 
@@ -138,7 +142,12 @@ def _alike(change: Change) -> str:
 
 
 def region(change: Change, longest: int = SCREEN, headed: bool = True) -> list[str]:
-    """The lines that tell of a region, at most so many; without its headline if that is told."""
+    """The text of a region, line by line.
+
+    Args:
+        longest: the most lines.
+        headed: whether the headline is among them.
+    """
     found = [*(_headline(change) if headed else ()), *_places(change)]
     found += [f"  {name}: {told}" for name, told in list(change.where.items())[:8]]
     if len(change.where) > 8:
@@ -161,7 +170,12 @@ def _places(change: Change) -> list[str]:
 
 
 def _table(side: Side, longest: int, indent: int = 4) -> list[str]:
-    """The lines of a side, each with its type and its share of the work."""
+    """The formulas of a side as a table, each with its shape, work, time and kernel.
+
+    Args:
+        longest: the most lines; some in the middle are left out if there are more.
+        indent: the number of spaces before each line.
+    """
     ahead = " " * indent
     rows = [(str(line), *_facts(line, side)) for line in side.lines]
     shown = rows if len(rows) <= longest else [*rows[: longest - 2], *rows[-1:]]
@@ -179,7 +193,7 @@ def _table(side: Side, longest: int, indent: int = 4) -> list[str]:
 
 
 def _facts(line: Line, side: Side) -> tuple[str, ...]:
-    """The shape, the work, the time and the kernel of a line."""
+    """The shape, the work, the time and the kernel of a line; empty text for unknown ones."""
     work = sum(flops(term) for term in line.covers if not term.constant)
     known = [side.seconds[term] for term in line.covers if term in side.seconds]
     return (
@@ -201,14 +215,15 @@ def _steps(change: Change, room: int) -> list[str]:
     if change.count < 0:
         return [f"  by {_names(change.rules)}", '  too many steps to show: explain("full")']
     if len(change.steps) == 1 and _is_worth_a_table(change):
-        # The tables say what it changed; that operators are what they mean nobody has to be told.
+        # The tables before it show what this step changed. Rules that only change how a value is
+        # written aren't named.
         rules = [rule for rule in change.steps[0].rules if not is_spelling(rule)]
         found = [f"  by {_names(rules)}"] if rules else []
     else:
         found = [line for n, step in enumerate(change.steps, 1) for line in _step(n, step)]
     room = max(room - 1, 4)
     if len(found) > room:
-        room -= 1  # for the line that says how many are left out
+        room -= 1  # room for the line with the number of lines that are left out
         left = len(found) - room
         end = room // 3
         found = [*found[: room - end], f"  … {left} lines more", *found[-end:]]
@@ -226,7 +241,8 @@ def _step(number: int, step: Told) -> Iterable[str]:
 
 
 def _names(rules: Sequence[str]) -> str:
-    """The rules that did something, each once; if none did, those that spelled it otherwise."""
+    """The names of the rules, each once, at most four. Rules that only change how a value is
+    written are left out, unless there are no others."""
     plain = dict.fromkeys(rules)
     names = [rule for rule in plain if not is_spelling(rule)] or list(plain)
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -236,8 +252,14 @@ def _names(rules: Sequence[str]) -> str:
 
 
 def summary(found: Sequence[Change], notes: Sequence[str] = ()) -> str:
-    """All regions; a line each for operators that only another kernel runs, and one for all regions
-    in which nothing but views changed."""
+    """The text of all regions.
+
+    A region whose operators are as before, with other kernels, is one line. All regions in which
+    only views changed are one line together.
+
+    Args:
+        notes: lines that come first.
+    """
     moving = [c for c in found if {*c.before.kinds, *c.after.kinds} - {"view"}]
     worth = [c for c in moving if not is_as_before(c)]
     views = len(found) - len(moving)
@@ -254,7 +276,7 @@ def summary(found: Sequence[Change], notes: Sequence[str] = ()) -> str:
 
 
 def _as_before(found: Sequence[Change]) -> list[str]:
-    """Operators that are what they were, and what runs them now."""
+    """Regions whose operators are as before: one line each, with the time and the new kernels."""
     lines = ["as before, by other kernels:"]
     for change in found[: SCREEN - 2]:
         what = change.before.formula or counted(change.before.kinds)
