@@ -1,9 +1,12 @@
-"""How often Python looks for cyclic garbage while what is made is kept.
+"""Make Python's garbage collection rare while objects are made that stay.
 
-Importing libraries, capturing a program, saturating, stitching and lowering make objects by the
-hundred thousand that stay. A collection of garbage reads all of them and frees next to nothing. Not
+    with collecting_seldom():
+        graph = saturate(...)      # makes some 100,000 objects, and frees none of them
+
+Importing libraries, capturing a program, saturating, stitching and lowering make hundreds of
+thousands of objects that stay. Each collection would read all of them and free next to nothing. Not
 here: calls of a user's program, which may leave cycles that hold large tensors (``race.py`` and
-``checking.py`` call it under the thresholds that Python or the user has set).
+``checking.py`` call it with the thresholds that Python or the user has set).
 """
 
 from __future__ import annotations
@@ -19,18 +22,20 @@ NEW_OBJECTS: Final = 200_000
 
 _lock: Final = threading.Lock()
 _before: list[tuple[int, int, int]] = []
-"""The thresholds that were found by as many blocks as aren't over yet, those of the first block
-first. A block that ends takes the last ones away, whoever has found them."""
+"""The thresholds that each block which hasn't ended yet has found at its beginning, in order. A
+block that ends removes the last entry, even if another block has added it: the first entry, which
+is restored when all blocks have ended, stays."""
 
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Python looks for cyclic garbage less often than it would, in this block.
+    """Make garbage collection rare in this block.
 
-    Python's own threshold is 700 new objects. With it a fifth of the time of a saturation went into
-    collections, reading an e-graph that was remembered took 0.3 s for 0.03, since torch's objects
-    were read with it, and importing what ``optimize`` needs 0.3 s of 1.4. Blocks may lie in each
-    other and overlap in several threads: the thresholds are as before when the last of them ends.
+    Python's own threshold is 700 new objects. With it, collections took a fifth of the time of a
+    saturation. Loading an e-graph from the cache took 0.3 s instead of 0.03 s, since torch's
+    objects were read by each collection, too. Of the 1.4 s for importing what ``optimize`` needs,
+    0.3 s were collections. Blocks may be nested, and may overlap in several threads: the thresholds
+    are restored when the last block ends.
     """
     with _lock:
         found = gc.get_threshold()

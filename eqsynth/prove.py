@@ -1,6 +1,8 @@
 """Prove that two programs are equal, by the rules.
 
-prove_equal((a @ b) @ c, a @ (b @ c))    ->   proved, and the derivation by explain()
+    prove_equal((a @ b) @ c, a @ (b @ c))    ->    proved; explain() has the derivation
+
+Not here: the search (``egraph/proving.py``), data that disproves an equality (``differing.py``).
 """
 
 from __future__ import annotations

@@ -144,9 +144,8 @@ class Report:
         growth: phase of saturation -> number of e-nodes at its end, over all segments.
         own_rules: names of the user's rules, which are listed before eqsynth's.
         remembered_plan: the plan was found by an earlier search, and the times in the profile still
-            lead to it. ``rounds`` and the counts of kernels are then 0, since they count this
-            search. If the program lost the race against the original, ``reason`` speaks of this
-            plan.
+            lead to it. ``rounds`` and ``kernels_timed`` are then 0, since they count this search.
+            If the program lost the race against the original, ``reason`` speaks of this plan.
         followed: the plan is that of another program, for other sizes; nothing was searched.
         route: the plan without its sizes, which ``optimize(like=…)`` follows; None if nothing was
             searched.

@@ -134,8 +134,9 @@ class Run:
         return self.begin + self.settings.time_limit_s
 
     def _race_s(self) -> float:
-        """Seconds for a race: half of the seconds that are left, but at least as many as a race
-        needs to tell two programs apart."""
+        """Seconds for a race: half of the seconds that are left, within two bounds. At least as
+        many as a race needs to tell two programs apart, and at most a tenth of the time limit more
+        than that."""
         most_s = _RACE_S + 0.1 * self.settings.time_limit_s
         return max(_RACE_S, min(most_s, (self._end - time.monotonic()) / 2))
 

@@ -59,7 +59,7 @@ class BySize:
     def _looked_for(self, sizes: Sizes, inputs: Sequence[Any]) -> Compiled:
         """Count a call with these sizes, and search for a program at the second one."""
         if len(self.programs) >= self.limit or not self._lock.acquire(blocking=False):
-            return self.other  # another thread is searching
+            return self.other  # the limit is reached, or another thread is searching
         try:
             if len(self._met) >= _REMEMBERED:
                 self._met.clear()

@@ -1,6 +1,8 @@
 """Layouts of views: which permutations and reshapes of a dense tensor move no elements.
 
-Permute(x, (0, 2, 1)), x in layout (0, 1, 2)    ->    a view in layout (0, 2, 1)
+    Permute(x, (0, 2, 1)), x in layout (0, 1, 2)    ->    a view in layout (0, 2, 1)
+
+Not here: what a layout is (``kernel.py``), copies into another layout (``candidates.py``).
 """
 
 from __future__ import annotations

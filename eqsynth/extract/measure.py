@@ -166,8 +166,8 @@ class Probe:
     clock: Clock = wall_s
 
     def best_s(self, call: Callable[[], object], budget_s: float, calls: int = 1) -> float:
-        """The shortest time of a call, over at least two tries after a warm-up and at most
-        ``budget_s`` seconds."""
+        """The shortest time of a call after a warm-up, over tries for ``budget_s`` seconds, but at
+        least two."""
         call()
         best, end, tries = float("inf"), time.perf_counter() + budget_s, 0
         while tries < 2 or time.perf_counter() < end:

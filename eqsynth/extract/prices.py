@@ -1,6 +1,8 @@
 """Ways of computing a state, and the cheapest candidate of each way at given costs.
 
-2 kernels for Matmul in the same layouts  ->  one Way; its price is that of the faster kernel
+    2 kernels for Matmul in the same layouts    ->    one Way, at the price of the faster kernel
+
+Not here: the costs of kernels (``cost.py``), which ways a plan takes (``greedy.py``, ``joint.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A space: parameters by name, and what the values of a point mean together.
 
-{"rows": 8, "columns": 32}    ->    Block(8, 32), or Refused("the registers don't hold it")
+    {"rows": 8, "columns": 32}    ->    Block(8, 32), or Refused("the registers don't hold it")
+
+Not here: the parameters (``parameters.py``), the spaces of kernels (``lower/spaces.py``).
 """
 
 from __future__ import annotations
