@@ -41,6 +41,7 @@ from eqsynth.rules.scope_rules.syntax import (
     Variable,
     Whole,
     Within,
+    subterms,
 )
 from eqsynth.verify import values
 from eqsynth.verify.comparing import Comparison
@@ -66,16 +67,27 @@ def verify_scope_rule(rule: Rule) -> str:
         raise Left(f"what {name} is, where it isn't around") from None
     if names.ints.consistent().true:
         raise Left("extents on which its conditions hold: none were found")
-    if Comparison(names.ints).same(left, right):
-        return "for all extents, ranks and dtypes"
-    if rule.numerics == "bitwise":
+    same = Comparison(names.ints).same(left, right)
+    if rule.numerics == "bitwise" and (not same or _sums(said)):
+        # A scope says what is summed. In which order depends on all of its extents, and an inner
+        # scope has others: `{sum(*y) F}` is computed for fewer places than there are around it.
         raise Left("the sides are the same to the last bit")
+    if same:
+        return "for all extents, ranks and dtypes"
     floats = {c.variable for c in said.conditions if isinstance(c, Has) and c.what == "float"}
     if not floats >= {name for name, _ in said.bodies}:
         raise Left("the sides are equal where integers wrap")
     if not Comparison(names.ints, bitwise=False).equal(left, right):
         raise Left("the sides are equal over the reals")
     return "for all extents and ranks"
+
+
+def _sums(said: ScopeRule) -> bool:
+    """Whether a reduction of it rounds: any but a maximum or a minimum."""
+    inner = (part for side in (said.left, said.right) for part in subterms(side.body))
+    reducers = {said.left.reducer, said.right.reducer,
+                *(part.reducer for part in inner if isinstance(part, Inner))}  # fmt: skip
+    return not reducers <= {"", "max", "min"}
 
 
 _At = Mapping[str, Any]

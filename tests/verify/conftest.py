@@ -1,4 +1,4 @@
-"""The mutants stand beside the tests."""
+"""Tests of this folder share what checks mutants (``test_indices.py``)."""
 
 import sys
 from pathlib import Path

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mutants import mutated
 
+from benchmarks.rule_mutants import mutated
 from eqsynth.rules import DEFAULT_FILES, load_rules
 from eqsynth.testing.soundness import check_rule
 from eqsynth.verify import Verdict, to_verify, verify_rule, verify_rules

@@ -74,6 +74,16 @@ def test_what_is_wrong_is_not_proved(text: str, numerics: str) -> None:
     assert verdict.outcome == "not proved" and "fault" not in verdict.why, verdict.why
 
 
+def test_a_sum_over_another_box_is_rounded_in_another_order() -> None:
+    moved = "[*x] = {}(*y) F  =>  [*x] = {{{}(*y) F}}"
+    outcomes = {
+        reducer: verified(moved.format(reducer, reducer), "bitwise").outcome
+        for reducer in ("max", "min", "sum", "prod", "reduce")
+    }
+    assert {r for r, outcome in outcomes.items() if outcome == "proved"} == {"max", "min"}
+    assert verified(moved.format("sum", "sum"), "real").outcome == "proved"
+
+
 def test_what_a_condition_says_is_supposed() -> None:
     inside = ("[*x] = sum(k) F(k) * [k == E]  =>  [*x] = F(E)"
               " if k not in E, finite F, float F, 0 <= E, E < #k")  # fmt: skip

@@ -194,6 +194,27 @@ def test_a_wrong_rule_is_refuted_by_a_sample(verified) -> None:  # type: ignore[
     assert verdict.outcome == "refuted" and "left is" in verdict.why
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "(rewrite (Matmul (Slice x 0 f t s) y) (Slice (Matmul x y) 0 f t s)"
+        " :when ((= 2 (vec-length (shape x))) (= 2 (vec-length (shape y))))",
+        "(rewrite (Permute (Matmul a b) (vec-of 1 0))"
+        " (Matmul (Permute b (vec-of 1 0)) (Permute a (vec-of 1 0)))"
+        " :when ((= 2 (vec-length (shape a))) (= 2 (vec-length (shape b))))",
+    ],
+)
+def test_a_sum_over_other_extents_is_rounded_in_another_order(verified, rule: str) -> None:  # type: ignore[no-untyped-def]
+    assert verified(rule, "real").outcome == "proved"
+    verdict = verified(rule, "bitwise", samples=False)
+    assert (verdict.outcome, "the last bit" in verdict.why) == ("not proved", True), verdict.why
+
+
+def test_a_sum_that_stays_is_the_same_to_the_last_bit(verified) -> None:  # type: ignore[no-untyped-def]
+    rule = "(rewrite (Relu (Relu (Matmul a b))) (Relu (Matmul a b))"
+    assert verified(rule, "bitwise").outcome == "proved"
+
+
 def test_ranks_beyond_those_looked_at_are_told(verified) -> None:  # type: ignore[no-untyped-def]
     rule = "(rewrite (Relu (Permute x o)) (Permute (Relu x) o)"
     verdict = verified(rule, "bitwise", samples=False)
