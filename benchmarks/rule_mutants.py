@@ -250,8 +250,10 @@ def _renames(sexp: Sexp, changed: Sexp) -> bool:
     if sexp[0] == "ask":
         of = sexp.index(":of") + 1
         return bool(changed[of] != sexp[of])
-    left, other = sexp[1], changed[1]
-    says = isinstance(sexp[2], str) and ":tensors" not in sexp and ":numbers" not in sexp
+    left, other, right = sexp[1], changed[1], sexp[2]
+    says = isinstance(right, str) and ":tensors" not in sexp and ":numbers" not in sexp
+    # A view speaks of its tensor alone; the rest it finds in the operator.
+    says |= right[0] == "view" and left[1] == other[1]
     return says and left != other and sorted(map(str, left)) == sorted(map(str, other))
 
 

@@ -129,11 +129,15 @@ def _matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
             batch, rows = want.shape[:-2], want.shape[-2]
         inner = b.shape[-2] if b is not None and b.rank >= 2 else world.extent()
         dtype = b.dtype if b is not None else world.dtype
-        a = types[0] = TensorType((*batch, rows, inner), dtype)
+        # Either operand may be the one that is broadcast.
+        own = _broadcastable(world, batch) if b is None and chance(world.choices, 6) else batch
+        a = types[0] = TensorType((*own, rows, inner), dtype)
+    else:
+        own = batch = a.shape[:-2]
     if b is None and a.rank >= 1:
         columns = want.shape[-1] if want is not None and want.rank else world.extent()
-        batch = a.shape[:-2] if chance(world.choices, 2) else ()
-        types[1] = TensorType((*batch, a.shape[-1], columns), a.dtype)
+        others = batch if own != batch or chance(world.choices, 2) else ()
+        types[1] = TensorType((*others, a.shape[-1], columns), a.dtype)
 
 
 def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:

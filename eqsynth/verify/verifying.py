@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from eqsynth.egraph.tactics.table import claims_too_much
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.rules import Rule, RuleSet, rules_dir
 from eqsynth.rules.tree import is_call
@@ -116,6 +117,8 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
             raise Left("that it says what another definition says")
         if rule.scopes is not None:
             return "proved", scope_rules.verify_scope_rule(rule)
+        if claims_too_much(rule.law, rule.numerics):
+            raise Left(f"that the law {rule.law} is {rule.numerics}")
         written = behind(rule.law)
         if written and _is_ours(rule):
             return "by law", f"the law {rule.law} answers by {written}"

@@ -408,6 +408,18 @@ LAWS: Final[dict[str, Law]] = {
 # Laws that still compute their answers themselves: what they say is taken as it is. All others say
 # steps of the calculus, which whoever unites applies (``answers.py``).
 COMPUTED: Final = frozenset({"expand", "expand-cancels"})
+# What answers do to digits, of the laws of which it isn't ``real``: no rule may claim more of them.
+# What a definition or a view does, its own rule says, and its samples show.
+NUMERICS: Final = {
+    "definition": "bitwise", "view": "bitwise", "reduction": "bitwise", "match-view": "bitwise",
+    "multiply-out": "cancels", "correlate-losing": "cancels", "expand": "proof",
+    "expand-cancels": "proof-cancels",
+}  # fmt: skip
+_WEAKER: Final = {
+    "bitwise": ("real", "approx", "cancels", "proof", "proof-cancels"),
+    "real": ("approx", "cancels", "proof", "proof-cancels"),
+    "cancels": ("proof-cancels",), "proof": ("proof-cancels",), "proof-cancels": (),
+}  # fmt: skip
 # Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
@@ -423,3 +435,13 @@ ASKED_AGAIN: Final = (
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
+
+
+def claims_too_much(law: str, numerics: str) -> bool:
+    """Whether a rule that requests a law claims more of digits than the law's answers keep.
+
+    >>> claims_too_much("multiply-out", "real"), claims_too_much("factor", "cancels")
+    (True, False)
+    """
+    kept = NUMERICS.get(law, "real")
+    return law in LAWS and numerics.split()[0] not in (kept, *_WEAKER[kept])

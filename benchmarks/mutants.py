@@ -1,0 +1,202 @@
+"""Mutants of definitions, requests of laws and rules of scopes: does anything take them for true?
+
+    python -m benchmarks.mutants [--head define] [--part K/N] [--only TEXT] [--json FILE]
+
+    sum(k) a[^n, i, k] * b[^n, k, j]  ->  sum(k) a[^n, k, k] * b[^n, k, j]      refused: value
+
+Each mutant (``benchmarks/rule_mutants.py``) stands in a copy of its file, which is loaded in the
+place of ours. It is refused where
+
+- the file doesn't load, or
+- ``rules check`` finds samples on which the rule's sides differ, or none that it matches.
+
+A definition of an operator that no table of eqsynth has (``Attention``) is what the operator is; it
+is refused where a rule of its file, which speaks of the operator, is.
+
+What is accepted is checked again, with ten times the samples. Then it is as true as the rule, and
+``ACCEPTED`` says why, or a sample is missing. None of them but those may be ``proved``. A request
+of a law is true whatever it asks the law of: the law's own function refuses what doesn't fit, so
+only what the request claims of digits can be wrong. Exit status 1 if a mutant is accepted for which
+no reason is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.rule_mutants import HEADS, Mutant, form_mutants
+from eqsynth.errors import RuleError
+from eqsynth.ir.operators import OPERATORS
+from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet
+from eqsynth.rules.load import load_text
+from eqsynth.rules.tree import Tree, is_call
+from eqsynth.testing.soundness import SAMPLES, check_rule
+from eqsynth.verify import verify_rule
+
+LIMIT_S: Final = 10.0
+"""Seconds of the processor that the check of a mutant may take."""
+
+MORE: Final = 200
+"""Samples of a mutant that those of every rule don't refuse."""
+
+_ENOUGH = "the bound is above all indices, as it has to be"
+ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
+    "grouped-conv2d-definition": (3, "one group is a group; fewer cases"),
+    "conv-transpose2d-definition": (22, _ENOUGH),
+    "grouped-conv-transpose2d-definition": (26, _ENOUGH + "; two numbers that are equal"),
+    "gbmm-definition": (1, "sums of few products, in the order of the reference"),
+    "reduce-max-definition": (1, "a maximum rounds nothing"),
+    "reduce-min-definition": (1, "a minimum rounds nothing"),
+    "max-pool2d-definition": (1, "a maximum rounds nothing"),
+    "softmax-definition": (5, "keepdim is 1 or not 0; longer axes; the reference's own steps"),
+    "layer-norm-affine": (1, "the reference's own steps"),
+    "layer-norm-definition": (4, "equal over the reals in 16 bits, too; d != t is t != d"),
+    "embedding-definition": (1, "where an id names no row, the left side is an error"),
+    "iota-definition": (1, "an iterator rounds nothing"),
+    **dict.fromkeys(
+        ("add-definition", "mul-definition", "maximum-definition", "minimum-definition",
+         "equal-definition", "not-equal-definition", "logical-and-definition",
+         "logical-or-definition"), (2, "the operands commute; element by element")
+    ),
+    "attention-definition": (2, "factors commute; what it says of its own digits is no rule's"),
+    "causal-attention-definition": (3, "the same; for matrices alone, 1 - a is a - 1"),
+    "masked-attention-definition": (5, "the same; operands commute; keepdim is 1 or not 0"),
+    "hoist": (1, "where it is worth doing is no condition of the equality"),
+    "delta-under-sum": (1, "integers that wrap are a ring"),
+}  # fmt: skip
+"""Of definitions and rules of scopes: how many mutants are as true as the rule, and why.
+
+Other rules of ``elementwise.egg`` have one: what is computed element by element is the same to the
+last bit.
+"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a mutant.
+
+    Attributes:
+        fate: ``doesn't load``, the kind of the checker's refusal, or ``accepted``.
+        equalities: that were judged, and how many of them exactly.
+        verified: the verifier's outcome.
+    """
+
+    file: str
+    head: str
+    rule: str
+    text: str
+    fate: str
+    equalities: tuple[int, int] = (0, 0)
+    verified: str = ""
+
+
+def judge(mutant: Mutant, looks: Sequence[int] = (SAMPLES, MORE)) -> Judged:
+    """Loads a mutant in the place of what it was made of, checks and verifies it.
+
+    Args:
+        looks: samples of each check, until one refuses it; of the request of a law the first alone.
+    """
+    told = (mutant.file, mutant.head, mutant.rule, mutant.text)
+    before = DEFAULT_FILES[: DEFAULT_FILES.index(mutant.file)]
+    try:
+        rules = load_text(mutant.content, f"mutants/{mutant.file}", after=before)
+        judging = list(_judging(rules, mutant.rule))
+    except RuleError:
+        return Judged(*told, "doesn't load")
+    fate, accepted, exact = "accepted", 0, 0
+    for samples in looks[:1] if mutant.head == "ask" else looks:
+        for rule in judging if fate == "accepted" else ():
+            found = check_rule(rules, rule, samples=samples, search_s=0.0, limit_s=LIMIT_S)
+            accepted, exact = accepted + found.accepted, exact + found.exact
+            if found.error is not None:
+                fate = found.error.kind
+                break
+    outcomes = {verify_rule(rules, rule, samples=False).outcome for rule in judging}
+    verified = "proved" if outcomes == {"proved"} else min(outcomes - {"proved"})
+    return Judged(*told, fate, (accepted, exact), verified)
+
+
+def _judging(rules: RuleSet, name: str) -> Iterator[Rule]:
+    """The rule that was changed; of what an operator is by it alone, the rules that speak of it."""
+    rule = rules[name]
+    operator = next((d.name for d in rules.definitions.values()
+                     if any(case.rule == name for case in d.cases)), "")  # fmt: skip
+    if not operator or operator in OPERATORS:
+        yield rule
+        return
+    for other in rules.rules:
+        sides = (*other.body, *(other.equality or ()))
+        if other.kind == "rewrite" and other.name != name and operator in _heads(sides):
+            yield other
+
+
+def _heads(trees: Iterable[Tree]) -> Iterator[str]:
+    for tree in trees:
+        if is_call(tree):
+            yield tree[0]
+            yield from _heads(tree[1:])
+
+
+def all_mutants(heads: Iterable[str] = HEADS, part: tuple[int, int] = (1, 1)) -> list[Mutant]:
+    """The mutants of our files' forms of these heads; of n parts the k-th."""
+    wanted = {*heads}
+    found = [m for file in DEFAULT_FILES for m in form_mutants(file) if m.head in wanted]
+    return found[part[0] - 1 :: part[1]]
+
+
+def unexplained(found: Iterable[Judged]) -> list[Judged]:
+    """Mutants that are accepted, and more of their rule's than ``ACCEPTED`` has reasons for."""
+    left = Counter({rule: number for rule, (number, _) in ACCEPTED.items()})
+    told = []
+    for judged in found:
+        if judged.fate != "accepted" or (judged.head == "ask" and not _claims(judged)):
+            continue
+        if judged.file == "elementwise.egg" and _claims(judged) and judged.rule not in ACCEPTED:
+            continue
+        left[judged.rule] -= 1
+        if left[judged.rule] < 0:
+            told.append(judged)
+    return told
+
+
+def _claims(judged: Judged) -> bool:
+    """Whether it may claim more of digits than the rule."""
+    return ":numerics" in judged.text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--head", choices=HEADS, action="append", help="forms of this kind alone")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="of N parts the K-th")
+    parser.add_argument("--only", default="", help="mutants whose text contains this")
+    parser.add_argument("--json", type=Path, help="write what became of each mutant")
+    given = parser.parse_args()
+    first, step = map(int, given.part.split("/"))
+    mutants = [m for m in all_mutants(given.head or HEADS, (first, step)) if given.only in m.text]
+    found = []
+    for mutant in mutants:
+        judged = judge(mutant)
+        found.append(judged)
+        if judged.fate == "accepted" or judged.verified == "proved":
+            print(f"{judged.rule} ({judged.verified}, {judged.equalities}): {judged.text}",
+                  flush=True)  # fmt: skip
+        if given.json:
+            given.json.write_text(json.dumps([asdict(j) for j in found], indent=1))
+    for head in HEADS:
+        fates = Counter(j.fate for j in found if j.head == head)
+        print(f"{head}: {fates.total()} mutants; " +
+              ", ".join(f"{n} {fate}" for fate, n in fates.most_common()))  # fmt: skip
+    without = unexplained(found)
+    for judged in without:
+        print(f"no reason is given for {judged.rule}: {judged.text}")
+    return bool(without)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
