@@ -177,6 +177,7 @@ class Mutant:
     Attributes:
         file: that it stands in.
         rule: the name that the changed rule has.
+        claims: it claims more of digits than the form that it was made of.
         text: of the changed form.
         content: of the whole file with it.
     """
@@ -186,6 +187,7 @@ class Mutant:
     rule: str
     text: str
     content: str
+    claims: bool = False
 
 
 def form_mutants(file: str) -> Iterator[Mutant]:
@@ -208,7 +210,8 @@ def form_mutants(file: str) -> Iterator[Mutant]:
                 if text != text_of(sexp) and text not in seen:
                     seen.add(text)
                     whole = content.replace(one.text, text, 1)
-                    yield Mutant(file, one.head, name, text, whole)
+                    claims = _numerics(changed) != _numerics(sexp)
+                    yield Mutant(file, one.head, name, text, whole, claims)
 
 
 def _uncommented(text: str) -> str:
@@ -220,6 +223,10 @@ def _name(sexp: Sexp) -> str:
     if ":name" in sexp:
         return str(sexp[sexp.index(":name") + 1]).strip('"')
     return f"{kebab(sexp[1][0])}-definition" if sexp[0] == "define" else str(sexp[1])
+
+
+def _numerics(sexp: Sexp) -> str:
+    return str(sexp[sexp.index(":numerics") + 1]) if ":numerics" in sexp else ""
 
 
 def _changes(sexp: Sexp, numerics: str) -> Iterator[Sexp]:

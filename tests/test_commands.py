@@ -280,6 +280,7 @@ REDUCED = {
     "substitutions": Reduced("--reduced --limit 5 --model bert_1", "bert_1"),
     "joint": Reduced("--reduced --limit 2 --model bert64", "in sequence"),
     "planted": Reduced('"maximum of NaN"', "caught"),
+    "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: 2 mutants"),
     "differential": Reduced("--columns interpreter", "0 fail"),
 }  # fmt: skip
 

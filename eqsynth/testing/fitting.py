@@ -401,9 +401,7 @@ _FITS: Final[dict[str, Fit]] = {
 }
 
 
-def as_built(
-    kind: TensorType, types: Sequence[TensorType], built: Sequence[Tensor]
-) -> TensorType:
+def as_built(kind: TensorType, types: Sequence[TensorType], built: Sequence[Tensor]) -> TensorType:
     """The type that is wanted of an argument, in the dtype that those before it came out with:
     ``softmax(q / c) @ v`` of integers has a v of floats, since the quotient is one."""
     for want, term in zip(types, built, strict=False):

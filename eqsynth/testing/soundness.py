@@ -86,7 +86,6 @@ class UnsoundRule(RuleError):
         )  # fmt: skip
 
 
-
 @dataclass(frozen=True)
 class Checked:
     """What the check of one rule found.

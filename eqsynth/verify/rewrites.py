@@ -172,9 +172,7 @@ class _Case:
         head, *args = fact
         try:
             if head != "=":
-                if head in COMPARISONS and any(
-                    isinstance(self.of(arg), Unsaid) for arg in args
-                ):
+                if head in COMPARISONS and any(isinstance(self.of(arg), Unsaid) for arg in args):
                     return True
                 said = comparison(fact, self.ints, self.of)
                 if said is not None:
