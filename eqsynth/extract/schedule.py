@@ -114,7 +114,8 @@ class Block(Schedule):
     loaded is used several times.
 
     Attributes:
-        rows_together, columns_together: number of blocks that one task computes in a row.
+        rows_together, columns_together: number of blocks, along rows and along columns, that one
+            task computes together.
     """
 
     rows: int

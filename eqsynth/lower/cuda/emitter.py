@@ -57,11 +57,10 @@ def thread_func(nest: LoopNest, schedule: Schedule | str, name: str) -> tuple[An
 
 
 class _Threads(Emitter):
-    """Generates the function of one nest. The attributes ``block`` and ``thread`` are the indices
-    of the block, and of the thread in its block.
+    """Generates the function of one nest.
 
     Attributes:
-    block, thread: indices of the block and of the thread in it.
+        block, thread: the indices of the block, and of the thread in its block.
     """
 
     def __init__(self, nest: LoopNest, schedule: Schedule, name: str) -> None:

@@ -69,8 +69,8 @@ def bound(new: Callable[[], Request], given: Sequence[int], made: Sequence[Tenso
 class _Call:
     """One request, and the addresses that were bound in its last call. Small tensors are copied to
     or from memory of the request: results always, arguments as soon as their address has changed
-    once. A large result is written to the same memory as the last one if nobody refers to that any
-    more."""
+    once. A large result is written to the same memory as the last one, unless that is still
+    referred to."""
 
     def __init__(self, request: Request, given: Sequence[int], made: Sequence[Tensor]) -> None:
         self._request, self._given = request, tuple(given)
