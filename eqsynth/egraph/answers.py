@@ -1,4 +1,8 @@
-"""An answer of a law, as it goes into the e-graph and into the log."""
+"""Answers of laws to requests: their check by the calculus, and the equality that is logged.
+
+A rule requests a law for a scope; the law's tactic proposes steps; ``applied`` turns the steps into
+the equal term. Not here: which requests are asked when (``asking.py``).
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,13 @@ from eqsynth.egraph.tactics.requests import Said, Using, number_of, scope_of
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
 
-# Laws that are asked what a class is, and not about one of its scopes.
+# Laws whose requests are about an e-class as a whole, not about one scope in it.
 OF_CLASSES: Final = ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds")
 
 
 def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
-    """A term's encoding with its tensor arguments as handles; what it shares stays shared."""
+    """Return a term's encoding with its tensor arguments replaced by handles (found by ``id``);
+    parts that are one object stay one object."""
     done: dict[int, Any] = dict(by_object)
 
     def whole(value: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -41,7 +46,7 @@ def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
 
 
 def grounded(tree: Any, terms: Any) -> Any:
-    """A tree over e-classes as a tree over handles and structural terms."""
+    """Replace each e-class in a tree by its handle or structural term, given in ``terms``."""
     if isinstance(tree, EClass):
         return terms[tree]
     if isinstance(tree, tuple):
@@ -51,7 +56,14 @@ def grounded(tree: Any, terms: Any) -> Any:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of a law to a request, with the members of read classes that it relied on."""
+    """An answer of a law to a request.
+
+    Attributes:
+        row: the request, as rows of the e-graph.
+        decoded: the request, as terms.
+        term: the term that equals the term of the request.
+        members: e-class -> the member of it that the derivation took the e-class to equal.
+    """
 
     law: str
     row: tuple[Any, ...]
@@ -60,21 +72,21 @@ class Answer:
     members: Mapping[Tensor, Tensor]
 
 
-def applied(
-    view: View, law: str, row: Sequence[Any], said: Said, computes: bool
-) -> Using:
-    """What a law's answer to a request is.
+def applied(view: View, law: str, row: Sequence[Any], said: Said, computes: bool) -> Using:
+    """Apply a tactic's steps to the term of a request, and return the equal term.
 
-    Steps are applied by the calculus to the term that was asked about, and what they rest on has to
-    stand in the e-graph: nothing of it is taken from who says them.
+    The calculus applies the steps and checks their conditions; each hypothesis of the steps must be
+    an equality of the e-graph. So nothing is trusted because a tactic says it.
 
     Args:
         row: the request.
-        computes: a law that computes its answers itself; then a term is taken as it is.
+        said: the steps, or a term.
+        computes: whether the law is one that computes its answers itself. Only then may the answer
+            be a term, which is taken as it is.
 
     Raises:
-        LawError: a step is refused (its law says why); ``steps``: it is a term, and no steps;
-            ``hypothesis``: they rest on what the e-graph doesn't say.
+        LawError: a law refuses a step; ``steps``: the answer is a term, but must be steps;
+            ``hypothesis``: the e-graph doesn't contain a hypothesis of the steps.
     """
     steps = said.steps if isinstance(said, Path) else said
     if not isinstance(steps, tuple):
@@ -90,15 +102,15 @@ def applied(
 
 
 def _requested(tensor: Tensor, equal: Equal) -> tuple[Any, ...]:
-    """The request by which a rule file says what a tensor is."""
+    """Return the request by which a rule file states that a comprehension defines ``tensor``."""
     if not isinstance(equal, Comprehension):
         return ()
     return ("definition", tensor, equal.tensors, equal.numbers, equal.text)
 
 
 def _is_known(view: View, tensor: Tensor, equal: Equal) -> bool:
-    """Whether the class has this member, or is this number everywhere, or a rule file defines the
-    operator so."""
+    """Whether the e-graph says that ``tensor`` equals ``equal``: a member of the e-class, a number
+    that all elements are, or the definition of an operator."""
     if isinstance(equal, Comprehension):
         return isinstance(tensor, Op) and comprehension(tensor, view.meanings) == equal
     if not isinstance(tensor, ClassRef):
@@ -109,7 +121,7 @@ def _is_known(view: View, tensor: Tensor, equal: Equal) -> bool:
 
 
 def asked(law: str, row: Sequence[Any]) -> Tensor:
-    """The term that a request is about."""
+    """Return the term that a request is about."""
     if law in ("gather-rows", "rows-by-place"):
         return Op("Embedding", tuple(row[1:]))
     if law in OF_CLASSES:
@@ -119,13 +131,13 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
 
 
 def left_side(answer: Answer, e: Handle) -> Any:
-    """The left side of a law's equality: the scope that was asked about, reading the members that
-    the law looked into; for definitions the class itself."""
+    """Return the left side of a law's equality: the requested scope, in which each e-class that the
+    law relied on is replaced by the member; for laws of e-classes the e-class itself."""
     if answer.law in OF_CLASSES:
         return e
 
     def encoded(term: Tensor, members: Mapping[Tensor, Tensor]) -> Any:
-        # A member may read its own class: each class is opened once on the way down.
+        # A member may read its own e-class, so each e-class is replaced only once on a path.
         parts: dict[Tensor, Any] = {}
         for arg in args_of(term):
             others = {ref: member for ref, member in members.items() if ref != arg}

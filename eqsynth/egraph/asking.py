@@ -1,8 +1,10 @@
-"""Requests of laws: which are due, and what the laws say.
+"""Requests of laws: which requests are due, and the laws' answers.
 
-A request is a row that a rule has filed. It is asked once, and again when its body reads smaller
-or, if it waits, when a class that it reads has got new members. What laws look at, and what they
-may say, is ``tactics/requests.py``'s.
+A request is a row that a rule has added to the law's relation, most often an e-class and the parts
+of a scope in it. The law is asked once. It is asked again if the size of the scope's body has
+changed, or, for a law that may find more later, if an e-class that the request reads has changed.
+Not here: what a law may look at and answer (``tactics/requests.py``), the check of an answer
+(``answers.py``).
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ from eqsynth.ir.scalar import Scalar, tensors
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 from eqsynth.rules import RuleSet
 
-# A request's place in the order, and its row.
+# A request's sort key, and its row.
 _Waiting = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A request that was asked.
+    """A request that was asked, and the state of its e-classes at that time.
 
     Attributes:
-        row: what the rule filed. The engine gives the same object as long as the row is there.
-        place: by which requests are ordered.
-        body: the size that its body had.
-        classes: the classes that it reads, its own among them, as they were; None once the request
-            is answered for good.
+        row: the row. The engine returns the same object as long as the row exists.
+        place: the sort key of the request.
+        body: the size of the request's body.
+        classes: the handles and states of the e-classes that the request reads, and of its own
+            e-class; None if new members can't change the answer.
     """
 
     row: tuple[Any, ...]
@@ -56,7 +58,7 @@ class _Asked:
     classes: tuple[tuple[int, State], ...] | None
 
     def is_due(self, view: View) -> bool:
-        """Whether its body reads smaller, or it waits and what it reads has got new members."""
+        """Whether the body's size has changed, or an e-class in ``classes`` has."""
         if self.body != view.body_size(self.row):
             return True
         if self.classes is None:
@@ -65,8 +67,8 @@ class _Asked:
 
 
 def _place(view: View, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By which requests are ordered: handles of classes, oldest first, then what bodies say. The
-    engine's numbers of classes say nothing: they follow from how terms were put in."""
+    """Return the sort key of a request: its e-classes by handle, oldest first, its body by content.
+    The engine's numbers of e-classes aren't used, as they depend on the order of insertion."""
 
     def part(value: Any) -> Any:
         if isinstance(value, EClass):
@@ -78,10 +80,8 @@ def _place(view: View, row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([part(value) for value in row])
 
 
-def _looked_at(
-    view: View, decoded: Sequence[Any]
-) -> tuple[tuple[int, State], ...]:
-    """The classes that a request reads, its own among them, and their states."""
+def _looked_at(view: View, decoded: Sequence[Any]) -> tuple[tuple[int, State], ...]:
+    """Return the handles and states of the e-classes that a request reads, and of its own."""
     refs = [v for v in decoded if isinstance(v, ClassRef)]
     body = decoded[-1]
     if isinstance(body, Scalar):
@@ -90,23 +90,23 @@ def _looked_at(
 
 
 class _Index:
-    """Which requests may be due: those that read a class that has changed.
+    """Finds the asked requests that may be due, because an e-class or body that they read changed.
 
-    A change is seen once a view, for each class that a request has read and for each body; a
-    request that reads no changed class isn't looked at.
+    Each watched e-class and body is compared once a view; requests that read no changed one aren't
+    visited.
     """
 
     def __init__(self) -> None:
         self._view: View | None = None
-        # Handle or body -> its state or size as it was seen last, and the requests that read it,
-        # by the identity of their rows.
+        # Handle -> last seen state; body -> last seen size; handle or body -> the requests that
+        # read it, by the `id` of their rows.
         self._states: dict[int, State] = {}
         self._sizes: dict[EClass, int] = {}
         self._readers: defaultdict[int | EClass, set[int]] = defaultdict(set)
         self._touched: set[int] = set()
 
     def add(self, asked: _Asked) -> None:
-        """Watches what a request has read in the view of now."""
+        """Watch the e-classes and the body that a request has read in the current view."""
         key = id(asked.row)
         self._touched.discard(key)
         for handle, state in asked.classes or ():
@@ -118,7 +118,7 @@ class _Index:
             self._sizes[body] = asked.body
 
     def touched(self, view: View) -> set[int]:
-        """The requests that read what has changed since they were asked."""
+        """Return the requests of which an e-class or the body has changed since they were asked."""
         if view is not self._view:
             self._view = view
             changed: list[int | EClass] = [
@@ -135,21 +135,21 @@ class _Index:
 
 
 class _Room:
-    """How many more answers of one law the classes of a view take, each answer counted once.
+    """The room for answers of one law in each e-class: at most ``most`` scopes an e-class.
 
-    Classes fill within a round: each of a class's members may be asked, and each may answer. Which
-    answers are counted the law's row says.
+    An e-class can fill up within a round, because each of its members may be asked and may answer.
+    The law's row in ``VARIANTS`` says which answers count.
     """
 
     def __init__(self, view: View, law: str) -> None:
         self._view, self._most = view, VARIANTS[law].most
         self._counts = VARIANTS[law].counts
-        # The scopes of each class that was asked about: those of the view, and those given since.
+        # E-class -> its counted scopes: those of the view, and answers since.
         self._scopes: dict[ClassRef, set[Tensor]] = {}
 
     @property
     def counts_all(self) -> bool:
-        """Whether each answer needs room: a class that is full needn't be asked about."""
+        """Whether every answer counts; then a full e-class needn't be asked about."""
         return self._counts is None
 
     def is_full(self, ref: ClassRef) -> bool:
@@ -161,7 +161,8 @@ class _Room:
         return len(self._scopes[ref]) > most
 
     def takes(self, ref: ClassRef, answer: Tensor) -> bool:
-        """Whether the answer isn't counted, or is new to the class and there was room for it."""
+        """Whether to use an answer: it doesn't count, or it is new and the e-class has room for
+        it. A counted answer takes up room."""
         if self._counts and not self._counts(answer):
             return True
         if self.is_full(ref) or answer in self._scopes[ref]:
@@ -174,12 +175,13 @@ class Requests:
     """The requests of one session.
 
     Attributes:
-        asked: how often each law was asked.
-        vain: how often it was asked and gave no new answer.
-        known: how often one of its requests was there and needn't be asked.
-        spent_s: seconds of CPU in which its requests were sorted out and answered.
-        faults: what went wrong in a law, by law: what was asked got no answer.
-        deadline: no request is answered past it, so that one long round can't outlive the worker.
+        asked: law -> how often it was asked.
+        vain: law -> how often it was asked and gave no new answer.
+        known: law -> how many of its requests weren't due, summed over the rounds.
+        spent_s: law -> CPU seconds to find its due requests and answer them.
+        faults: law -> its first error; the request that met the error got no answer.
+        deadline: the time (``time.monotonic``) after which no request is answered, so that one long
+            round can't outlast the worker.
 
     Raises:
         RuleError: a rule requests a law that doesn't exist.
@@ -194,7 +196,7 @@ class Requests:
         self.faults: dict[str, str] = {}
         self.deadline = math.inf
         self._answered: set[tuple[str, Any]] = set()
-        # What requests looked at when they were last asked, by the identity of their rows.
+        # `id` of a request's row -> the request as it was last asked.
         self._asked: dict[int, _Asked] = {}
         self._index = _Index()
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -217,12 +219,13 @@ class Requests:
     def answers(
         self, view: View, relations: Mapping[str, str], budget: int, fired: Iterable[str]
     ) -> tuple[list[Answer], list[str]]:
-        """Answers to the requests that are due, and the laws that were over budget.
+        """Ask the requests that are due; return the new answers, and the laws over budget.
 
         Args:
-            relations: the laws that are asked, and where their requests are.
-            budget: new answers of one law at most.
-            fired: names of rules that have fired: who may be to blame for what makes no sense.
+            relations: law -> the relation of its requests.
+            budget: the most new answers of one law.
+            fired: names of the rules that have fired; if a request makes no sense, one of them may
+                be the cause.
         """
         found: list[Answer] = []
         over: list[str] = []
@@ -245,16 +248,14 @@ class Requests:
 
     @staticmethod
     def _in_order(view: View, law: str, waiting: list[_Waiting]) -> list[_Waiting]:
-        """By their places; of those about one class first the small bodies, where not all are
-        taken."""
+        """Sort requests by their keys. If the law's answers an e-class are limited, requests about
+        one e-class are sorted by the size of the body first."""
         if law not in VARIANTS:
             return sorted(waiting, key=itemgetter(0))
         return sorted(waiting, key=lambda w: (w[0][0], view.body_size(w[1]), w[0]))
 
-    def due(
-        self, view: View, rows: Sequence[tuple[Any, ...]]
-    ) -> list[_Waiting]:
-        """The requests among the rows that were never asked or are due, and what orders them."""
+    def due(self, view: View, rows: Sequence[tuple[Any, ...]]) -> list[_Waiting]:
+        """Return the requests among the rows that were never asked or are due again."""
         asked, touched = self._asked, self._index.touched(view)
         waiting = [(_place(view, row), row) for row in rows if id(row) not in asked]
         for row in rows if touched else ():
@@ -266,7 +267,7 @@ class Requests:
         self, view: View, law: str, row: tuple[Any, ...], place: tuple[Any, ...],
         room: _Room | None, fired: Iterable[str],
     ) -> list[Answer]:  # fmt: skip
-        """The new answers to one request, as far as there is room for them."""
+        """Ask one request; return its new answers for which there is room."""
         decoded = [view.value(value) for value in row]
         size = view.body_size(row)
         if decoded[0].constant and law not in MEANING:
@@ -295,13 +296,15 @@ class Requests:
         self, view: View, law: str, row: Any, decoded: Sequence[Any], room: _Room | None,
         fired: Iterable[str],
     ) -> list[Using] | None:  # fmt: skip
-        """The law's answers to one request, as far as there is room; None if there is none. A fault
-        in a law costs its answer and is told.
+        """Return the law's answers to a request for which there is room; None if there is no room.
+
+        An error in a law's tactic is recorded in ``faults``, and there is no answer.
 
         Raises:
-            RuleError: a rule that isn't eqsynth's own requests what makes no sense.
-            SaturationError: a rule of eqsynth's own was led astray by the terms of other rules.
-            MemoryError: the process has no more.
+            RuleError: a rule of the user requests what the law can't answer.
+            SaturationError: a rule of eqsynth requests what the law can't answer, and rules of the
+                user have fired, which may have made wrong terms.
+            MemoryError: the process is out of memory.
         """
         try:
             if room is not None and room.counts_all and room.is_full(decoded[0]):
@@ -315,9 +318,7 @@ class Requests:
             what = f"the law {law} cannot answer what {rule.name} requests"
             got = (str(error) if isinstance(error, EqsynthError) else repr(error))[:300]
             known = set(fired)
-            suspects = tuple(
-                r.name for r in self.rules.rules if r.name in known and not is_own(r)
-            )
+            suspects = tuple(r.name for r in self.rules.rules if r.name in known and not is_own(r))
             if not is_own(rule):
                 hint = "Compare the request with those in eqsynth's own rule files."
                 raise RuleError(
@@ -332,9 +333,10 @@ class Requests:
     def _applied(
         self, view: View, law: str, decoded: Sequence[Any], said: Iterable[Said]
     ) -> list[Using]:
-        """What the answers are that a law says; a refused one costs itself and is told."""
+        """Apply what a law's tactic proposes. A refused proposal is left out, and the error is
+        recorded in ``faults``."""
         computes = law in COMPUTED or law in self._stated
-        # A rule that marks the parts of an answer needs a scope, which has parts.
+        # If the answer's relation has columns for the parts of a scope, the answer must be one.
         parts = len(self.rules.known.signatures[f"{law}-answer"].inputs) > 2
         found: list[Using] = []
         for answer in said:
@@ -354,7 +356,8 @@ class Requests:
         return True
 
     def rule_name(self, law: str, row: Sequence[Any]) -> str:
-        """The rule that filed a request: of several for one law, the one with the row's texts."""
+        """Return the name of the rule that added a request. If several rules request the law, it is
+        the rule that contains the strings of the request."""
         requesters = self._requesters(law, row)
         return requesters[0] if self._several[law] else law
 

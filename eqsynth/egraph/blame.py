@@ -1,4 +1,8 @@
-"""Which rules an error of saturation is laid to: the user's, by file and line, before our own."""
+"""Names the rules that may have caused an error of saturation: the user's rules that have fired.
+
+An error of two different shapes in one e-class becomes "one of your rules is unsound: drop-relu
+(mine.egg:12)". If no rule of the user has fired, the error is reported as a fault of eqsynth.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ def is_own(rule: Rule) -> bool:
 
 
 def place(rule: Rule) -> str:
-    """A rule as its author looks for it.
+    """Return a rule's name, file and line.
 
     >>> place(rule)                                                       # doctest: +SKIP
     'drop-relu (mine.egg:12)'
@@ -26,19 +30,19 @@ def place(rule: Rule) -> str:
 
 @contextmanager
 def blaming(rules: RuleSet, matches: Mapping[str, int]) -> Iterator[None]:
-    """Lets an error of saturation name the rules that may be unsound.
+    """Add the suspected rules to a SaturationError that is raised inside of the ``with`` block.
 
     Args:
-        matches: how often each rule has fired until then.
+        matches: rule -> how often it has fired.
 
     Raises:
-        SaturationError: as it was raised, with ``rules``, ``where`` and ``hint`` of the suspects.
+        SaturationError: the same error, with ``rules``, ``where`` and ``hint`` set.
     """
     try:
         yield
     except SaturationError as error:
         mine = [rule for rule in rules.rules if not is_own(rule)]
-        # Only rewrites are counted when they fire.
+        # `matches` counts only rewrites; other kinds of rules may have fired.
         fired = [rule for rule in mine if rule.name in matches or rule.kind != "rewrite"]
         suspects = [rule for rule in fired if rule.name in error.rules] or fired
         if suspects:

@@ -1,18 +1,18 @@
-"""An equality as a chain of whole terms, each one rule instance from the last.
+"""An equality as a chain of whole terms; each step from one term to the next is one rule instance.
 
-Here: the chain behind an equality of a `ProofForest` (`chain`), and its independent check
-(`replay`). Not here: why terms are equal (`proof.py`).
+`chain` writes out the proof of an equality in a `ProofForest`, and `replay` checks a chain
+independently. Not here: why terms are equal (`proof.py`).
 
-A term is a DAG. A position is a distinct subterm, and a step replaces it everywhere it occurs.
-Read from left to right alone that cannot reach every equal term: from x = y and x = z follows
-f(x, x) = f(y, z), and no replacement of x everywhere makes its two occurrences differ. Read from
-right to left it can, f(y, x) -> f(x, x) being one. So a step is a replacement everywhere in one of
-its two directions; `replay` accepts exactly these.
+A term is a DAG, and a step replaces one subterm at all its occurrences. Replacements from left to
+right alone can't reach every equal term: x = y and x = z imply f(x, x) = f(y, z), but replacing x
+everywhere keeps its two occurrences equal. The reverse of a replacement can: f(y, x) -> f(x, x)
+replaces y everywhere, so its reverse leads from f(x, x) to f(y, x). So a step is a replacement
+everywhere, or the reverse of one, and `replay` accepts exactly these steps.
 
-Work is shared between equal pairs of subterms, so a DAG costs its size, not that of its tree. A
-chain can nevertheless be exponentially longer than the proof behind it (rule instances that undo
-each other's arguments at every level, as in an unrolled recurrent network): `chain` then stops at
-`max_steps` with an error, and `ProofForest.lemmas` is the proof to read.
+Equal pairs of subterms are handled once, so the cost grows with the size of the DAG, not of the
+tree. A chain can still be exponentially longer than its proof (in an unrolled recurrent network, if
+rule instances undo each other's arguments at every level). `chain` then raises an error at
+`max_steps`; `ProofForest.lemmas` is the proof to read instead.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ from eqsynth.errors import EquivalenceError, ExplanationTooLong
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rule instance between two whole terms.
+    """One rule instance that leads from one whole term to the next.
 
-    `position` is (from, to); `forward` says that the rule was logged as from = to, not to = from.
-    Either `after` is `before` with from replaced everywhere by to, or `before` is `after` with to
-    replaced everywhere by from.
+    `position` is a pair (old, new) of subterms. Either `after` is `before` with old replaced
+    everywhere by new, or `before` is `after` with new replaced everywhere by old. `forward` is True
+    if the log has the equality as old = new, False if it has new = old.
     """
 
     before: Term
@@ -42,11 +42,11 @@ class Step:
 
 @dataclass(slots=True)
 class _Frame:
-    """Pairs of terms that are carried from left to right together, so shared work is done once.
+    """Pairs (left, right) of terms that are rewritten from left to right together.
 
-    `inner`: pairs that differ only in their children, children before parents. `now`: how far each
-    other pair has come; `todo`: what is left of its path. `goals`: what the next frame is doing for
-    this one: the current term of a pair, and the congruent one it is to become.
+    `inner`: pairs that differ in their children only, children before parents. `now`: the current
+    term of each other pair. `todo`: the rest of the pair's path to its right term. `goals`: pairs
+    that wait for the next frame, each with its current term and the congruent term to reach.
     """
 
     inner: list[Pair]
@@ -56,7 +56,8 @@ class _Frame:
 
 
 def chain(forest: ProofForest, a: Term, b: Term, *, max_steps: int = 20_000) -> list[Step]:
-    """The steps from `a` to `b`, short if not shortest; none if they are one term.
+    """Return the steps from `a` to `b`, a short chain but perhaps not the shortest; no steps if `a`
+    and `b` are one term.
 
     >>> from eqsynth.egraph.proof import Justification
     >>> forest = ProofForest()
@@ -93,8 +94,8 @@ def chain(forest: ProofForest, a: Term, b: Term, *, max_steps: int = 20_000) -> 
                     hint="read its lemmas instead, or raise max_steps",
                 )
         elif frame.todo:
-            # Only now, when every pair waits for a congruence, are the arguments rewritten:
-            # all pairs' arguments together, so that a shared one is rewritten once.
+            # Every pair waits for a congruence now. Rewrite the arguments of all pairs together, so
+            # that a shared argument is rewritten once.
             frame.goals = {p: (frame.now[p], rest[0].to) for p, rest in frame.todo.items()}
             frames.append(_frame(forest, frame.goals.values()))
         else:
@@ -138,7 +139,7 @@ def _frame(forest: ProofForest, goals: Iterable[Pair]) -> _Frame:
 
 
 def _assemble(forest: ProofForest, frames: Sequence[_Frame]) -> Term:
-    """The whole term as it now stands, rebuilt from the innermost frame outwards."""
+    """Return the current whole term, rebuilt from the innermost frame outwards."""
     for outer, frame in zip(reversed(frames[:-1]), reversed(frames[1:]), strict=True):
         value = dict(frame.now)
         for pair in frame.inner:
@@ -152,11 +153,12 @@ def _assemble(forest: ProofForest, frames: Sequence[_Frame]) -> Term:
 def _everywhere(
     forest: ProofForest, before: Term, after: Term, position: Pair, edge: Edge
 ) -> list[Step]:
-    """Replacements everywhere that lead to `after`, where perhaps some occurrences stay.
+    """Return steps, each a replacement everywhere, from `before` to `after`, in which perhaps only
+    some occurrences are replaced.
 
-    Where some occurrences stay, both ends are rewritten everywhere until they meet. The larger
-    term is replaced by the smaller, which does not contain it; what then still differs is
-    strictly nearer to the root, so this ends.
+    If some occurrences stay, both terms are rewritten everywhere until they are equal. The larger
+    subterm is replaced by the smaller one, which doesn't contain it. After each replacement the
+    remaining differences are strictly nearer to the root, so the loop ends.
     """
     assert edge.justification is not None
     rule, (old, new) = edge.justification.rule, position
@@ -184,9 +186,9 @@ def _everywhere(
 def replay(
     forest: ProofForest, steps: Sequence[Step], check: Callable[[Step], bool] | None = None
 ) -> None:
-    """Check an explanation against the log alone, and each step by `check`, if given.
+    """Check a chain against the log alone, and each step by `check`, if given.
 
-    The ends are the caller's to compare: steps[0].before and steps[-1].after.
+    The caller must compare the ends, steps[0].before and steps[-1].after, with its two terms.
 
     Raises: EquivalenceError naming the first step that does not hold.
     """
@@ -217,7 +219,7 @@ def replay(
 
 
 def _without_detours(start: Term, steps: Sequence[Step]) -> list[Step]:
-    """Cut what lies between two visits of the same whole term."""
+    """Remove the steps between two visits of the same whole term."""
     kept: list[Step] = []
     visited = {start: 0}
     for step in steps:

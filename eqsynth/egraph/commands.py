@@ -1,16 +1,16 @@
-"""Terms on their way into egglog: rows of numbers that fixed rules turn into e-nodes.
+"""Inserts terms into egglog: as rows of a table, which fixed rules turn into e-nodes.
 
-An action of a throwaway rule costs 15 to 90 us, most of it in egglog's typechecking. A row of a
-file that egglog reads costs 2 us, and one rule for each form of row unites what the row says with
-the name that the row gives it:
+An action of a throwaway rule costs 15 to 90 us, most of it in egglog's typechecking. A row of an
+input file costs 2 us. One fixed rule for each form of row unites the row's term with the name that
+the row gives to it:
 
     ("Read", Handle(5), [i, j], 0.0)   ->   a row: form of Read with 2 indices, 17, 5 3 4, 0.0
       ->   (union (name/Scalar 17) (Read (Tok 5) (vec-of (name/Idx 3) (name/Idx 4)) 0.0))
 
-So each part of a term has a name, a number by which the rows of other parts speak of it, and what
-has a name in an e-graph isn't put into it again. Names are e-nodes that nobody reads out
-(``reading.py``). What no row can hold (two strings, a quotation mark, more numbers than a row has
-columns) goes in by a throwaway rule.
+So each part of a term has a name, a number by which rows of other parts refer to it. A part that
+has a name in the e-graph isn't inserted again. Names are e-nodes, which ``reading.py`` leaves out.
+A term that doesn't fit into a row (two strings, a quotation mark, more numbers than the row has
+columns) is inserted by a throwaway rule.
 """
 
 from __future__ import annotations
@@ -27,45 +27,46 @@ from eqsynth.rules.ruleset import RuleSet
 from eqsynth.rules.sorts import Declarations, Signature
 
 SPAN = egg.RustSpan("eqsynth", 0, 0)
-# One throwaway rule holds this many actions: beyond, egglog's typechecking grows faster.
+# The most actions of one throwaway rule: the cost of typechecking grows faster than their number.
 _BATCH = 100
-# Whole numbers that a row holds, beside the form's and the name's.
+# The integers that a row holds, besides the numbers of its form and its name.
 _COLUMNS = 12
 _ROW = "name/row"
 _FIELDS = " ".join(f"a{column}" for column in range(_COLUMNS))
-# Strings that a file of columns between tabs gives back as they are.
+# Strings that can be written to a tab-separated file and read back unchanged.
 _PLAIN = re.compile(r"[A-Za-z0-9_.:+-]+")
 
 
 def declarations(known: Declarations) -> list[str]:
-    """What an e-graph declares for rows and names, beside the schema."""
+    """Return the declarations of the table of rows and of the names' constructors."""
     columns = " ".join(["i64"] * (_COLUMNS + 2))
     names = [f"(constructor {_name(s)} (i64) {s} :unextractable)" for s in known.eq_sorts]
     return [f"(relation {_ROW} ({columns} f64 String))", *(n for n in names if " Tok " not in n)]
 
 
 def _name(sort: str) -> str:
-    """The constructor of the names of a sort: those of tensors are the handles."""
+    """Return the constructor of a sort's names; the names of tensors are the handles."""
     return "Tok" if sort == "Tensor" else f"name/{sort}"
 
 
 class _Form(NamedTuple):
-    """Rows that one rule reads: what is called, and the lengths of the vectors among its
-    arguments. Called "" is a term that has a name and gets another."""
+    """The form of the rows that one rule reads: the constructor, relation or function ``called``,
+    and the lengths of its vector arguments. If ``called`` is "", the row gives a second name (a
+    handle) to a term that has one."""
 
     called: str
     lengths: tuple[int, ...]
 
 
 class Names:
-    """What is named in one e-graph, and how more goes in."""
+    """The names of terms in one e-graph, and the commands that insert more terms."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.known = rules.known
-        # Forms by number, and those whose rule the e-graph has.
+        # Form -> its number; the forms whose rule has been added to the e-graph.
         self.forms: dict[_Form, int] = {}
         self._ruled: set[_Form] = set()
-        # Constructor with the names of its arguments -> the name.
+        # (constructor, names of its arguments) -> the term's name.
         self.numbers: dict[tuple[Any, ...], int] = {}
         self._steps = 0
         self._file = tempfile.TemporaryFile("w", encoding="ascii")  # noqa: SIM115
@@ -74,7 +75,7 @@ class Names:
         self._file.close()
 
     def commands(self, actions: Actions) -> Iterator[list[Any]]:
-        """The commands that carry actions out, in lists of which each ends with a run."""
+        """Yield lists of commands that carry out the actions; each list ends with a run."""
         self.numbers.update(actions.fresh)
         if actions.rows:
             self._file.seek(0)
@@ -92,8 +93,8 @@ class Names:
             yield throwaway_rule(f"insert/{self._steps}", actions.others[start : start + _BATCH])
 
     def _rule(self, form: _Form) -> list[Any]:
-        """The rule that reads rows of a form, if the e-graph hasn't it: the action, and the row
-        goes."""
+        """Return the commands that add the rule of a form, unless the e-graph has the rule. The
+        rule carries out the row's action and deletes the row."""
         if form in self._ruled:
             return []
         self._ruled.add(form)
@@ -127,7 +128,7 @@ class Names:
 
 
 def _action(called: str, signature: Signature, name: Any, args: list[Any], value: Any) -> Any:
-    """The union of a term with its name, the fact, or the value of the function."""
+    """Return the action: unite a term with its name, add a fact, or set a function's value."""
     if signature.kind == "function":
         return egg.Set(SPAN, called, args, value)
     call = egg.Call(SPAN, called, args)
@@ -137,12 +138,12 @@ def _action(called: str, signature: Signature, name: Any, args: list[Any], value
 
 
 class Actions:
-    """Collects terms, facts and values; nothing is in the e-graph before ``Names.commands``.
+    """Collects terms, facts and values to insert; ``Names.commands`` then inserts them.
 
     Attributes:
-        rows, forms: what goes in as rows, and their forms.
-        others: actions for throwaway rules.
-        fresh: names that are new.
+        rows, forms: the rows to insert, and their forms.
+        others: actions that don't fit into rows, for throwaway rules.
+        fresh: the new names.
     """
 
     def __init__(self, names: Names) -> None:
@@ -152,7 +153,7 @@ class Actions:
         self.forms: dict[_Form, None] = {}
         self.others: list[Any] = []
         self.fresh: dict[tuple[Any, ...], int] = {}
-        # Names by the identity of terms, which live as long as the actions are collected.
+        # `id` of a term -> its name; the terms live as long as the actions are collected.
         self._seen: dict[int, int] = {}
 
     def add_union(self, handle: Handle, term: Any) -> None:
@@ -182,10 +183,11 @@ class Actions:
         return signature
 
     def _number(self, term: Any, sort: str, handle: int | None = None) -> int:
-        """The name of a term, without recursion: terms may be deep, and share parts.
+        """Return the name of a term, after naming its parts. It isn't recursive, since terms may be
+        deep, and visits shared parts once.
 
         Args:
-            handle: the name that the term gets if it has none.
+            handle: the name to give to the term if it has none.
         """
         stack, seen = [(term, sort)], self._seen
         while stack:
@@ -215,7 +217,7 @@ class Actions:
         return term.n if isinstance(term, Handle) else seen[id(term)]
 
     def _terms_in(self, value: Any, sort: str) -> list[tuple[Any, str]]:
-        """The terms in a value that have no name yet."""
+        """Return the terms in a value that have no name yet."""
         if sort in self._names.known.eq_sorts:
             return [] if isinstance(value, Handle) or id(value) in self._seen else [(value, sort)]
         element = self._names.known.vecs.get(sort)
@@ -224,7 +226,7 @@ class Actions:
         return [found for child in value for found in self._terms_in(child, element)]
 
     def _named(self, term: Any, signature: Signature, handle: int | None) -> int:
-        """The name of a term whose parts have names."""
+        """Return the name of a term whose parts have names; add the term if it is new."""
         args = self._args(term[1:], signature.inputs)
         key = (term[0], *map(repr, args)) if "f64" in signature.inputs else (term[0], *args)
         number = self._names.numbers.get(key)
@@ -233,7 +235,7 @@ class Actions:
         if number is None:
             number = handle
             if number is None:
-                # Handles are for those who asked for one: what has none counts downwards.
+                # Handles count up from 0; the names of other terms count down from -1.
                 number = -1 - len(self._names.numbers) - len(self.fresh)
             self.fresh[key] = number
             self._add(term[0], number, args, signature.inputs)
@@ -243,7 +245,7 @@ class Actions:
         return tuple([self._arg(value, sort) for value, sort in zip(values, sorts, strict=True)])
 
     def _arg(self, value: Any, sort: str) -> Any:
-        """A literal as it is, a term as its name, a vector as a tuple."""
+        """Return a literal as it is, a term as its name, a vector as a tuple of these."""
         if sort in self._names.known.eq_sorts:
             return self._number(value, sort)
         element = self._names.known.vecs.get(sort)
@@ -253,10 +255,8 @@ class Actions:
             raise _misfit(value, f"a vector of sort {sort}")
         return tuple([self._arg(child, element) for child in value])
 
-    def _add(
-        self, called: str, number: int, args: tuple[Any, ...], sorts: tuple[str, ...]
-    ) -> None:
-        """A row with the arguments, or an action where they don't fit into a row."""
+    def _add(self, called: str, number: int, args: tuple[Any, ...], sorts: tuple[str, ...]) -> None:
+        """Add a row with the arguments, or an action if they don't fit into a row."""
         columns: list[int] = []
         lengths: list[int] = []
         floats: list[float] = []
@@ -276,7 +276,7 @@ class Actions:
         self, args: tuple[Any, ...], sorts: tuple[str, ...], columns: list[int],
         lengths: list[int], floats: list[float], strings: list[str],
     ) -> bool:  # fmt: skip
-        """Sorts the arguments into the columns of a row; whether all of them can be there."""
+        """Sort the arguments into the columns of a row; return whether a row can hold them."""
         for value, sort in zip(args, sorts, strict=True):
             if sort in self._names.known.vecs:
                 element = self._names.known.vecs[sort]
@@ -316,7 +316,7 @@ class Actions:
 
 
 def throwaway_rule(name: str, actions: list[Any]) -> list[Any]:
-    """Commands that carry out actions once."""
+    """Return commands that carry out the actions once."""
     rule = egg.Rule(SPAN, actions, [], name, name)
     return [egg.AddRuleset(SPAN, name), egg.RuleCommand(rule), run(name)]
 

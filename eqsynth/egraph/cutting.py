@@ -1,32 +1,36 @@
-"""Where a program is cut into segments.
+"""Where a program is cut into segments, which are saturated one by one.
 
-A cut goes where one non-constant tensor is live, and where no rule would have looked
-across: the tensor comes out of a function that isn't linear (a contraction keeps it as a read,
-whatever is done on either side) and a contraction takes it (so it is materialized in any case,
-unless the contraction's result is averaged: the average may be taken before it). A tensor that
-contractions read through layer normalizations alone is another such place. What is lost: a bias
-before a max-pooling could go past it into the next layer, an addition that a kernel fuses anyway.
+    relu(x @ w) | y @ v          a cut (|) behind relu, which y stands for
 
-A residual sum of which one addend is a function, as large as the sum and read nowhere else, is a
-place, too, if a contraction reads it that gives no fewer elements, all of which a function takes:
+A cut goes where one non-constant tensor is live and no rewrite across the cut could save work: the
+tensor is the result of a nonlinear function, which rewrites of a contraction can't pass, and a
+contraction reads it, so that it is materialized in any case. If the contraction's result is
+averaged, there is no cut, because the average may move before the contraction. A tensor that
+contractions read through layer normalizations only is such a place too. One rewrite is lost: a bias
+before a max-pooling could move past it into the next layer, which saves an addition that a kernel
+fuses anyway.
+
+A residual sum is also a place for a cut, if one addend is a nonlinear function, as large as the sum
+and read nowhere else, and if a contraction reads the sum whose result is no smaller and is wholly
+read by a function:
 
     x + tanh(x @ w) | y @ v     (x + f) @ v = x @ v + f @ v takes one product more
 
-Taking the contraction through the sum can't save work. ``f @ v`` costs what ``y @ v`` does, since
-nothing moves through f; ``x @ v`` is what is added; and what it could save, the product that x
-came out of, is no larger than that product taken through v. A constant addend makes it no place,
-since it goes into the bias of what reads the sum.
+Distributing the contraction over the sum can't save work. ``f @ v`` costs as much as ``y @ v``,
+since nothing moves through f, and ``x @ v`` is additional. It could only save the product that
+computes x, which is no larger than that product combined with v. With a constant addend there is no
+cut, since the constant may move into the bias of the contraction.
 
-A function may be written out, as a product or a sum of one tensor's functions:
+The function may be written as a product or a sum of functions of one tensor:
 
     x * clamp(x + 3, 0, 6) / 6   a function of x, scaled
 
-A segment that is large is cut further where one tensor is live, or one beside the result of an
-encoder that all layers of the decoder read, though something is lost there.
+A large segment is cut further where one tensor is live, or one besides the result of an encoder
+that all layers of the decoder read, although a useful rewrite may be lost there.
 
-What is live beside it doesn't count if several layers read it and no contraction made it (masks,
-positions): it is materialized once in any case. Nor do results of the program that nothing reads
-any more (the keys and values of a layer). A segment that makes such values has them as outputs.
+Two kinds of tensors may be live besides the one at the cut. A tensor that several layers read and
+that no contraction made (a mask, positions) is materialized once in any case. A result of the
+program that no later term reads (keys and values of a layer) stays an output of its segment.
 """
 
 from __future__ import annotations
@@ -41,32 +45,32 @@ from typing import Final
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor, args_of
 
-# Linear in their arguments, so that contractions are pushed through them.
+# Operators that are linear, so that rewrites may move contractions through them.
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
-# Sums over axes and windows, which contractions let through.
+# Sums over axes and windows, which may move through contractions.
 _AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
 _SUMS = frozenset({"Add", "Sub"})
-# Operators at most of a function that is written out.
+# The most operators of a nonlinear function that is written as several operators.
 _LONGEST_FUNCTION = 32
 
-# Contractions that read what a layer is given: queries, keys and values, or those and a gate.
+# The most contractions of one layer that read its input: queries, keys and values.
 _OF_A_LAYER = 3
 
 MOST_TERMS: Final = 100
-"""Of more terms that aren't constant, a segment is cut where something is lost."""
+"""A segment with more non-constant terms is cut further, where a rewrite may be lost."""
 
 
 def cuts(program: Program, most: int = MOST_TERMS) -> list[tuple[Tensor, ...]]:
-    """What the segments of a program give, in order, the one of the last result left out: the
-    tensor at the cut, and after it what later segments or the program's results take.
+    """Return the outputs of each segment of a program but the last: the tensor at the cut, then
+    other tensors that later segments or the program's results need.
 
     Args:
-        most: of more terms that aren't constant a segment is cut further, at all of its places of
-            one kind, so that equal layers become equal segments. First beside what all layers of a
-            decoder take, the result of the encoder: keys and values of different layers aren't
-            one product then. Next where a contraction reads a sum, a product or a function:
-            ``w @ (a + b)`` isn't distributed across such a cut. If that isn't enough, where a
-            contraction or several terms read anything at all.
+        most: a segment with more non-constant terms is cut further, at all of its places of one
+            kind, so that equal layers become equal segments. The first kind is a place beside the
+            result of an encoder, which all layers of a decoder read; keys and values of different
+            layers then can't become one product. The next is a place where a contraction reads a
+            sum, a product or a function; ``w @ (a + b)`` then isn't distributed across the cut. The
+            last is any place where a contraction or several terms read the tensor.
     """
     walk = _Walk.of(program)
     places = walk.places()
@@ -82,23 +86,23 @@ def cuts(program: Program, most: int = MOST_TERMS) -> list[tuple[Tensor, ...]]:
 
 
 class _Place(Enum):
-    """Why a program may be cut at a tensor, least loss first."""
+    """Why a program may be cut at a tensor; the kind with the least loss is first."""
 
     FUNCTION = auto()
-    """No rule looks across, or none that saves work."""
+    """No rewrite across the cut could save work."""
     MATERIALIZED = auto()
     """A contraction reads a sum, a product or a function."""
     READ = auto()
-    """A contraction reads it, or several terms do."""
+    """A contraction reads the tensor, or several terms do."""
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """A program's terms that aren't constant, in order, and who reads them.
+    """A program's non-constant terms in order, and the terms that read each.
 
     Attributes:
-        place: of a term in the order.
-        beside: what may be live beside the tensor at a cut.
+        place: term -> its place in the order.
+        beside: the tensors that may be live besides the tensor at a cut.
     """
 
     program: Program
@@ -118,7 +122,7 @@ class _Walk:
         return _Walk(program, order, place, users, _beside(order, users))
 
     def live(self) -> Iterator[tuple[int, Tensor, Set[Tensor]]]:
-        """Each term with its place and what is live behind it."""
+        """Yield each place, its term, and the tensors that are live behind the term."""
         live: set[Tensor] = set()
         last = {term: self.place[readers[-1]] for term, readers in self.users.items()}
         for position, term in enumerate(self.order):
@@ -127,9 +131,9 @@ class _Walk:
             yield position, term, live
 
     def places(self, given: Set[Tensor] = frozenset()) -> dict[int, _Place]:
-        """Where the program may be cut, and why, if tensors that are given may be live there. What
-        may be live beside another tensor is a place itself where nothing else is live: behind an
-        embedding the first layer is a segment like the others."""
+        """Return the places where the program may be cut, and why, if the tensors ``given`` may be
+        live there. A tensor of ``beside`` is a place too if nothing else is live: a cut behind an
+        embedding makes the first layer a segment like the others."""
         results = set(self.program.outputs)
         return {
             position: kind
@@ -141,8 +145,8 @@ class _Walk:
         }
 
     def read_by_layers(self, places: Mapping[int, _Place]) -> set[Tensor]:
-        """Tensors at which the program may be cut and that more contractions read than one layer
-        has for its keys and values: the result of an encoder."""
+        """Return the places that more contractions read than one layer has for its queries, keys
+        and values: the result of an encoder."""
         return {
             term
             for term in (self.order[position] for position in places)
@@ -168,9 +172,9 @@ class _Walk:
         return _Place.READ if (read or len(readers) > 1) and args_of(term) else None
 
     def _is_residual(self, term: Tensor) -> bool:
-        """Whether the term is a sum of which one addend is, if only after being scaled, a function
-        that is as large and read nowhere else. A constant addend makes it none: what reads the sum
-        takes the constant into its bias."""
+        """Whether the term is a sum with an addend that is a nonlinear function (perhaps scaled),
+        as large as the sum and read nowhere else, and with no constant addend, which could move
+        into the bias of the sum's reader."""
         if not isinstance(term, Op) or term.name not in _SUMS:
             return False
         addends, stack = list[Tensor](), list(term.args)
@@ -186,8 +190,8 @@ class _Walk:
         return any(addend.shape == term.shape and self._is_bent(addend) for addend in addends)
 
     def _is_bent(self, term: Tensor) -> bool:
-        """Whether the term is a function that isn't linear, or that by constants, of which one
-        reader takes each step; and isn't a smaller tensor's, repeated."""
+        """Whether the term is a nonlinear function, perhaps scaled by constants, in which each step
+        has one reader, and not the expansion of a smaller tensor."""
         if len(self.users[term]) > 1 or not isinstance(term, Op):
             return False
         varying = [arg for arg in term.args if not arg.constant]
@@ -204,7 +208,7 @@ class _Walk:
         return True
 
     def _contractions(self, term: Tensor) -> Iterator[Tensor]:
-        """The contractions that read a tensor, if only in another shape."""
+        """Yield the contractions that read a tensor, directly or through views."""
         for user in self.users.get(term, ()):
             if _is_contraction(user):
                 yield user
@@ -212,8 +216,8 @@ class _Walk:
                 yield from self._contractions(user)
 
     def _is_whole(self, contraction: Tensor) -> bool:
-        """Whether a contraction's result is no smaller than what it reads, and a function that
-        isn't linear takes all of it, or it is a result of the program."""
+        """Whether a contraction's result is no smaller than the tensor it reads, and is read as a
+        whole by a nonlinear function, or is a result of the program."""
         most = max(arg.type.size for arg in args_of(contraction) if not arg.constant)
         stack = [contraction] if contraction.type.size >= most else []
         while stack:
@@ -230,7 +234,7 @@ class _Walk:
         return False
 
     def given_at(self, ends: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """What is given at cuts behind these places."""
+        """Return the tensors that each segment passes on, for cuts behind these places."""
         results, made = set(self.program.outputs), list[Tensor]()
         given: list[tuple[Tensor, ...]] = []
         at = set(ends)
@@ -245,8 +249,9 @@ class _Walk:
 
 
 def _beside(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """What may be live beside the tensor at a cut: what several terms read, and contractions have
-    neither made nor take, if only as views (steps of a loop, whose products may be one)."""
+    """Return the tensors that may be live besides the tensor at a cut: several terms read them, and
+    no contraction makes or reads them, not even through views (a contraction of each step of a loop
+    may become one product)."""
     made: set[Tensor] = set()
     taken: set[Tensor] = set()
     for term in order:
@@ -268,13 +273,13 @@ def _is_contraction(term: Tensor) -> bool:
 
 
 def _is_rearranged(user: Tensor, term: Tensor) -> bool:
-    """Whether a term is a view of all elements of another one."""
+    """Whether ``user`` is a view with all elements of ``term``."""
     return isinstance(user, Op) and user.row.kind == "view" and user.type.size == term.type.size
 
 
 def _weighs(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
-    """Whether the term is the weights of attention, ``softmax(q kᵀ)`` of ``softmax(q kᵀ) v``: the
-    whole is one operator, in which they are never in memory."""
+    """Whether the term is the weights of attention, ``softmax(q kᵀ)`` in ``softmax(q kᵀ) v``.
+    Attention is one operator, which never stores the weights, so there is no cut."""
     made = term
     if isinstance(term, Op) and term.name == "Where":
         made = next((arg for arg in term.args if _is_softmax(arg)), term)
@@ -291,8 +296,8 @@ def _is_softmax(term: Tensor) -> bool:
 def _separates(
     term: Tensor, users: Mapping[Tensor, Sequence[Tensor]], place: Mapping[Tensor, int]
 ) -> bool:
-    """Whether the term is a function of what comes before, and a contraction reads it: as it is, or
-    by a number (``x * clamp(x + 3, 0, 6) / 6``), which the contraction's weights take."""
+    """Whether the term is a nonlinear function that a contraction reads, perhaps scaled by a number
+    (``x * clamp(x + 3, 0, 6) / 6``), which may move into the contraction's weights."""
     if not isinstance(term, Op) or not (_is_function(term) or _is_written_out(term, place)):
         return False
     taken = [u for u in users.get(term, []) if isinstance(u, Op)]
@@ -305,14 +310,14 @@ def _separates(
 
 
 def _is_function(term: Op) -> bool:
-    """Whether the operator is a function that isn't linear, of elements or of windows."""
+    """Whether the operator is a nonlinear function of elements or of windows."""
     if term.row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
         return False
     return term.name not in _LINEAR and term.name not in ("AvgPool2d", "LayerNorm")
 
 
 def _is_linear(term: Op) -> bool:
-    """Whether the operator is linear in all that isn't constant, taken together."""
+    """Whether the operator is linear in its non-constant arguments together."""
     if term.name in ("Mul", "Div") and sum(not arg.constant for arg in term.args) > 1:
         return False
     return term.name in _LINEAR and not (term.name == "Div" and term.args[0].constant)
@@ -327,11 +332,11 @@ def _is_scaling(term: Op) -> bool:
 
 
 def _is_written_out(term: Op, place: Mapping[Tensor, int]) -> bool:
-    """Whether a sum, difference, product or quotient of several tensors is a function, element by
-    element, of one tensor alone, and not a linear one: ``x * sigmoid(x)``, ``x + tanh(x)``."""
+    """Whether a sum, difference, product or quotient is a nonlinear elementwise function of one
+    tensor: ``x * sigmoid(x)``, ``x + tanh(x)``."""
     if term.name not in _LINEAR or sum(not arg.constant for arg in term.args) < 2:
         return False
-    # What the term is a function of, traced back from the latest.
+    # The tensors that the term is a function of; the latest is replaced by its arguments.
     left: set[Tensor] = {term}
     bent = False
     for _ in range(_LONGEST_FUNCTION):
@@ -350,7 +355,8 @@ def _is_written_out(term: Op, place: Mapping[Tensor, int]) -> bool:
 
 
 def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
-    """Whether its results are summed over, if only after views, biases and scales."""
+    """Whether the contraction's result is summed or averaged, perhaps after views, biases and
+    scales."""
     stack: list[Tensor] = [contraction]
     while stack:
         for user in users.get(stack.pop(), []):
@@ -370,16 +376,18 @@ def _is_normalized(
     order: Sequence[Tensor],
     place: Mapping[Tensor, int],
 ) -> bool:
-    """Whether contractions read the term through normalizations alone (a layer normalization, or
-    the same written out: ``x * rsqrt(mean(x * x) + eps)``); a residual sum may take it too. Not
-    what only a bias, a scale or another shape takes: that is the normalized tensor then."""
+    """Whether contractions read the term through normalizations only: a layer normalization, or one
+    written as operators, ``x * rsqrt(mean(x * x) + eps)``. A residual sum may read the term too.
+
+    False for a term that only a bias, a scale or a view reads: the place is then the result of the
+    bias, scale or view."""
     readers = users.get(term, ())
     if len(readers) == 1 and isinstance(reader := readers[0], Op):
         varying = [arg for arg in reader.args if not arg.constant]
         if reader.row.kind == "view" or (reader.name in _LINEAR and len(varying) == 1):
             return False
     functions: dict[Tensor, _Function] = {term: _Function()}
-    # Users in the order of the program, so that what they read has been looked at.
+    # The users in the program's order, so that a user's arguments are visited before it.
     work = [place[user] for user in readers]
     heapq.heapify(work)
     seen, read = set(work), False
@@ -408,8 +416,13 @@ def _is_normalized(
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of one tensor alone: whether a sum or mean of the tensor is in it, whether it is
-    more than linear in that, and whether the tensor is scaled by such a function."""
+    """What is known of a function of one tensor.
+
+    Attributes:
+        reduced: it contains a sum or mean of the tensor.
+        bent: it contains a nonlinear function of such a sum or mean.
+        scaled: it contains a product or quotient by such a nonlinear function.
+    """
 
     reduced: bool = False
     bent: bool = False
@@ -417,7 +430,7 @@ class _Function:
 
     @staticmethod
     def of(user: Op, args: Sequence[_Function]) -> _Function:
-        """The function that an operator makes of functions."""
+        """Return the function that an operator computes from the functions ``args``."""
         if user.name == "LayerNorm":
             return _Function(True, True, True)
         reduces = user.name.startswith("Reduce")

@@ -1,8 +1,8 @@
-"""The operators that rule files define: their rows, as the table of operators has them for ours.
+"""Operators that rule files define: the rows that the table of operators has for built-in ones.
 
-What type such an operator has, and what it is worth, follows from its definition alone: the
-definition is written out for the arguments at hand, and what comes out is a term of operators and
-scopes that have a type and a value.
+A definition ``(define (Square x) (Mul x x))`` gives the operator its type and its value: written
+out for the arguments, it is a term of operators and scopes, which have a type and a value. Not
+here: parsing of definitions (``rules/definitions.py``).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from eqsynth.rules.values import Unknown, evaluate
 _KINDS: Final[Mapping[str, AttrKind]] = {
     "i64": "int", "f64": "float", "String": "str", "Ints": "ints",
 }  # fmt: skip
-# What a value that doesn't exist is told by: a fact that computes with it doesn't hold.
+# Errors of a computation that has no value; a fact that contains such a computation doesn't hold.
 _NO_VALUE: Final = (Unknown, ArithmeticError, IndexError, TypeError, ValueError)
 
 
 def operators_of(definitions: Mapping[str, Definition]) -> dict[str, Operator]:
-    """The rows of operators, by name. One without a definition has neither type nor value.
+    """Return the rows of operators by name. An operator without a definition has no type or value.
 
     Args:
-        definitions: in the order of their declarations; those of a `RuleSet`.
+        definitions: the definitions of a `RuleSet`, in the order of their declarations.
     """
     rows: dict[str, Operator] = {}
     for name, definition in definitions.items():
@@ -61,7 +61,7 @@ def _row(definition: Definition, uses: tuple[Operator, ...]) -> Operator:
 
 @dataclass(frozen=True, eq=False)
 class Meaning:
-    """A definition, with the rows of the operators of rule files that it is written in."""
+    """A definition, with the rows of the rule files' operators that its right side uses."""
 
     definition: Definition
     uses: tuple[Operator, ...]
@@ -79,18 +79,20 @@ class Meaning:
         return hash(self.digest)
 
     def type_of(self, types: Sequence[TensorType], *attrs: Attr) -> TensorType:
-        """The type of the result, from those of the arguments.
+        """Return the type of the result, from the types of the arguments.
 
         Raises:
-            ShapeError, DtypeError: no case is for such arguments, or they don't fit together.
+            ShapeError, DtypeError: no case of the definition fits the arguments, or they don't fit
+                together.
         """
         return _type_of(self, tuple(types), attrs)
 
     def expand(self, args: Sequence[Tensor], attrs: Sequence[Attr]) -> Tensor:
-        """The term that the operator is equal to on these arguments: ``args -> right side``.
+        """Return the right side of the definition for these arguments.
 
         Raises:
-            ShapeError, DtypeError: no case is for such arguments, or they don't fit together.
+            ShapeError, DtypeError: no case of the definition fits the arguments, or they don't fit
+                together.
             UnsupportedOperatorError: there is no definition.
         """
         if not self.definition.cases:
@@ -132,7 +134,7 @@ class Meaning:
         return decode_tensor(name, args, {row.name: row for row in self.uses})
 
     def _shape(self, values: Sequence[Any]) -> Shape | None:
-        """The shape that an analysis of the file tells; None if there is none."""
+        """Return the shape that a shape analysis of the rule file gives; None without one."""
         for case in self.definition.shapes:
             bound = _bound(case, values)
             if bound is None:
@@ -159,12 +161,12 @@ class Meaning:
         )
 
 
-# Values, so that rows of equal definitions are equal, and may be kept.
+# Dataclasses instead of closures, so that rows of equal definitions are equal and can be cached.
 
 
 @dataclass(frozen=True)
 class TypeOf:
-    """The type of the result, as ``Operator.infer_type`` has it."""
+    """The ``Operator.infer_type`` of a defined operator."""
 
     meaning: Meaning
 
@@ -174,7 +176,7 @@ class TypeOf:
 
 @dataclass(frozen=True)
 class Expand:
-    """The term that the operator is equal to, as ``Operator.expand`` has it."""
+    """The ``Operator.expand`` of a defined operator."""
 
     meaning: Meaning
 
@@ -191,11 +193,11 @@ def _type_of(
 
 
 def comprehension(op: Op, meanings: Mapping[str, tuple[Case, ...]]) -> Defining | None:
-    """The definition of an operator of eqsynth's own, written out for its arguments; None if no
-    comprehension defines it.
+    """Return the comprehension that defines a built-in operator, with the operator's arguments;
+    None if no comprehension defines it.
 
     Args:
-        meanings: those of a `RuleSet`.
+        meanings: operator -> the cases of its definition, of a `RuleSet`.
     """
     values = (*op.args, *op.attrs)
     for case in meanings.get(op.name, ()):
@@ -207,7 +209,7 @@ def comprehension(op: Op, meanings: Mapping[str, tuple[Case, ...]]) -> Defining 
                 tensors = tuple(evaluate(case.value.tensors, bound))
                 numbers = tuple(evaluate(case.value.numbers, bound))
             except Unknown:
-                return None  # over tensors that are made of the arguments
+                return None  # the comprehension reads tensors computed from the arguments
             return Defining(case.value.text, tensors, numbers)
     return None
 
@@ -215,7 +217,7 @@ def comprehension(op: Op, meanings: Mapping[str, tuple[Case, ...]]) -> Defining 
 def _bound(
     case: Case, values: Sequence[Any], known: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any] | None:
-    """The values of a case's variables; None if the case isn't for these arguments."""
+    """Return the values of a case's variables; None if the case doesn't fit the arguments."""
     bound = dict(known)
     for part, value in zip(case.arguments, values, strict=True):
         if isinstance(part, Var):
@@ -240,12 +242,10 @@ def _bound(
 
 
 def _holds(fact: Tree, bound: dict[str, Any]) -> bool:
-    """Whether a fact holds; one that says what a variable is gives it its value."""
+    """Whether a fact holds. A fact ``(= v expression)`` for a new variable v binds v."""
     if fact[0] == "=":
         for side, other in (fact[1:], fact[:0:-1]):
             if isinstance(side, Var) and side.name not in bound:
                 bound[side.name] = evaluate(other, bound)
                 return True
     return bool(evaluate(fact, bound))
-
-

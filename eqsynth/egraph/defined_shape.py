@@ -1,8 +1,9 @@
-"""The shape of an operator that a comprehension defines: what its text says of the tensors given.
+"""Shape inference of an operator that a comprehension defines.
 
     (a, b) [*i, j] = sum(k) a[*i, k] * b[k, j]        a (2, 3, 4), b (4, 5)  ->  (2, 3, 5)
 
-An axis of the head is as long as what is read at it alone, or as the integer of its name says.
+An axis of the head has the extent of a tensor's axis that it indexes by itself (``j`` indexes the
+last axis of b), or the value of the integer attribute with its name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from eqsynth.ir.types import Shape
 
 @dataclass(frozen=True)
 class _Names:
-    """What the names of one comprehension mean."""
+    """The values of the names in one comprehension."""
 
     text: str
     tensors: Mapping[str, Tensor]
@@ -26,11 +27,11 @@ class _Names:
 
 
 def shape_of(text: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Shape:
-    """The extents of the head, from the tensors that are read at its axes alone.
+    """Return the extents of the head's axes.
 
     Raises:
-        RuleError: the text isn't a comprehension over these arguments, or nothing is read at an
-            axis of the head alone.
+        RuleError: the text isn't a comprehension over these arguments, or an axis of the head
+            indexes no tensor's axis by itself.
         ShapeError: the tensors don't fit together.
     """
     parts = parts_of(text)
@@ -73,15 +74,17 @@ def shape_of(text: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Sh
         name = item.lstrip("*").partition(":")[0]
         if name not in extents and name not in scope.numbers:
             raise wrong(
-                text, f"nothing is read at {name} alone, so its extent isn't known: say what the "
-                "operator's shape is in an analysis, (set (shape e) ...)"
+                text,
+                f"nothing is read at {name} alone, so its extent isn't known: say what the "
+                "operator's shape is in an analysis, (set (shape e) ...)",
             )
         result += extents[name] if name in extents else (scope.numbers[name],)
     return tuple(result)
 
 
 def _joined(scope: _Names, name: str, one: Shape, two: Shape, item: str) -> Shape:
-    """What two tensors say of the extents of the same axes; broadcasting ones may be 1."""
+    """Return the common extents that two tensors give to the same axes; for an axis that is
+    broadcast (``^n``), one of the two may be 1."""
     if not item.startswith("^") and one == two:
         return one
     short, long = sorted((one, two), key=len)

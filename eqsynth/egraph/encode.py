@@ -1,7 +1,7 @@
-"""IR terms as the nested tuples that the engine takes, and back.
+"""Encodes IR terms as the nested tuples that the engine takes, and decodes e-nodes into terms.
 
-A sum of an index is a chain ``(IAdd x (IAdd y …))`` with larger coefficients first, so that the
-rules on ``//`` and ``%`` meet the divisible part at the head.
+``relu(x)`` is encoded as ``("Relu", <x>)``. A sum in an index is a chain ``(IAdd x (IAdd y …))``
+with larger coefficients first, so that the rules on ``//`` and ``%`` find the divisible part first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from eqsynth.ir.types import TensorType
 Term = tuple[Any, ...]
 
 NONE_DEFINED: Final[Mapping[str, Operator]] = {}
-"""Where no rule file defines an operator."""
+"""The operators that rule files define, if there are none."""
 
 
 def encode_tensor(term: Tensor, parts: Mapping[Tensor, Any]) -> Any:
-    """One term over ``parts``, the encodings of its arguments."""
+    """Encode one term, given ``parts``, the encodings of its arguments."""
     if isinstance(term, ClassRef):
         return Handle(term.handle)
     if isinstance(term, Input | Weight):
@@ -44,7 +44,8 @@ def encode_attr(attr: Attr) -> Any:
 
 
 def encode_scalar(scalar: Scalar, parts: Mapping[Tensor, Any]) -> Term:
-    """A body over ``parts``, the encodings of what it reads; equal subterms are one object."""
+    """Encode a body, given ``parts``, the encodings of the tensors that it reads. Equal subterms
+    become one object."""
     done: dict[Scalar, Term] = {}
 
     def encoded(part: Scalar) -> Term:
@@ -73,7 +74,7 @@ def _encode(scalar: Scalar, operands: list[Term], parts: Mapping[Tensor, Any]) -
 
 @lru_cache(maxsize=1 << 14)
 def encode_index(index: Index) -> Term:
-    """One object an index, so that what a batch of terms shares is built once."""
+    """Encode an index. Equal indices become one object, which is then inserted only once."""
     chain: list[Term] = [
         _atom(atom) if c == 1 else ("IMul", c, _atom(atom))
         for atom, c in sorted(index.terms, key=lambda term: (-abs(term[1]), atom_key(term[0])))
@@ -99,7 +100,7 @@ _OPERATIONS = {FloorDiv: "IDiv", Mod: "IMod", Min: "IMin", Max: "IMax"}
 
 
 def decode_index(name: str, args: Sequence[Any]) -> Index:
-    """An index from its constructor, child indices decoded already."""
+    """Return an index from its constructor and decoded arguments."""
     match name, tuple(args):
         case "It", (slot, extent):
             return Index(0, ((It(slot, extent), 1),))
@@ -120,7 +121,7 @@ def decode_index(name: str, args: Sequence[Any]) -> Index:
 
 
 def decode_scalar(name: str, args: Sequence[Any]) -> Scalar:
-    """A scalar from its constructor, children decoded already."""
+    """Return a scalar from its constructor and decoded arguments."""
     match name, tuple(args):
         case "Num", (value,):
             return Num(value)
@@ -142,17 +143,17 @@ def decode_scalar(name: str, args: Sequence[Any]) -> Scalar:
 def scope_as(
     traversal: tuple[int, ...], reduction: tuple[int, ...], body: Scalar, reducer: str
 ) -> Scope:
-    """The scope; asked for again, the same object."""
+    """Return the scope; repeated calls return the same object."""
     return Scope(traversal, reduction, body, reducer)
 
 
 def decode_tensor(
     name: str, args: Sequence[Any], defined: Mapping[str, Operator] = NONE_DEFINED
 ) -> Tensor:
-    """A tensor from its constructor, children decoded already.
+    """Return a tensor term from its constructor and decoded arguments.
 
     Args:
-        defined: the operators that rule files define.
+        defined: name -> row of the operators that rule files define.
     """
     if name in ("Input", "Weight"):
         kind = Input if name == "Input" else Weight

@@ -1,8 +1,9 @@
-"""The e-graph engine: egglog behind a few steps that cannot crash it.
+"""The e-graph engine: egglog behind a few methods that check their arguments first.
 
-Terms go in as nested tuples, plain data comes out. What the constructors mean is unknown here,
-but for `Tok`, the name of a class; when to run which rule is `schedule.py`'s. An engine belongs
-to the thread that made it, and after a `SaturationError` from a step it is dead.
+Terms go in as nested tuples, ``("Relu", Handle(3))``; plain data comes out. The engine doesn't know
+what constructors mean, except `Tok`, the name of an e-class. Not here: when which rule runs
+(`schedule.py`). An engine belongs to the thread that made it, and can't be used after a step has
+raised a `SaturationError`.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from eqsynth.rules.bindings import egg
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 
-# egglog tells of every rule that it declares at the level at which a user asks eqsynth what it does
-# (`logging.basicConfig(level=logging.INFO)`): thousands of lines a session. Who wants them sets the
-# level of this logger.
+# egglog logs every rule that it declares at level INFO, thousands of lines a session. A user who
+# calls `logging.basicConfig(level=logging.INFO)` to see eqsynth's messages would get them all. To
+# see them, set the level of this logger.
 if logging.getLogger("egglog").level == logging.NOTSET:
     logging.getLogger("egglog").setLevel(logging.WARNING)
 
-# A Rust panic, which is no Exception and whose class egglog doesn't export.
+# The class of a Rust panic. It isn't a subclass of Exception, and egglog doesn't export it.
 _PANIC = "PanicException"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a bounded run did: `saturated` if nothing was left to do."""
+    """The result of a bounded run; `saturated` if the last round changed nothing."""
 
     saturated: bool
     rounds: int
@@ -43,7 +44,7 @@ class Step:
 
 
 class Engine:
-    """An e-graph with the rules of a `RuleSet`; single steps, no schedule."""
+    """An e-graph with the rules of a `RuleSet`, run one step at a time."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
@@ -51,15 +52,16 @@ class Engine:
         self._key = ("engine", *rules.declarations, *(t for r in rules.rules for t in r.program))
         self._egraph = rewind.take(self._key) or self._founded()
         rewind.mark(self._egraph)
-        # Seconds of CPU that each rule took, and how often it ran.
+        # Rule -> CPU seconds, and how often it ran.
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.steps: Counter[str] = Counter()
         self._handles = 0
         self._names = Names(rules)
-        # Rules applied since the analyses last agreed: the suspects if they stop agreeing.
+        # Rules applied since the analyses last ran without a conflict: the suspects at the next
+        # conflict.
         self._suspects: list[str] = []
         self._frozen: egg.FrozenEGraph | None = None
-        # What was read out of the e-graph, and how often what it says has changed since.
+        # The cached results of reading the e-graph, and the count of changes.
         self._changes = 0
         self._read: tuple[int, Classes] | None = None
         self._counted: tuple[int, int] | None = None
@@ -69,7 +71,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Leaves the e-graph to the next engine of the same rules; this one can't be used again."""
+        """Leave the e-graph to the next engine with the same rules; this one is then unusable."""
         if not self.dead:
             self.dead, self._frozen = True, None
             self._names.close()
@@ -77,7 +79,7 @@ class Engine:
             rewind.keep(self._key, self._egraph)
 
     def _founded(self) -> egg.EGraph:
-        """A new e-graph with the declarations and rules."""
+        """Return a new e-graph with the declarations and rules."""
         egraph = egg.EGraph()
         for text in (*self.rules.declarations, *declarations(self.rules.known)):
             self._define(egraph, text, "")
@@ -88,7 +90,7 @@ class Engine:
 
     @staticmethod
     def _define(egraph: egg.EGraph, text: str, name: str) -> None:
-        """A declaration or a rule, which the loader's e-graph has accepted before."""
+        """Add a declaration or rule, which the loader's e-graph has accepted before."""
         try:
             egraph.run_program(*egraph.parse_program(text))
         except BaseException as error:
@@ -111,11 +113,11 @@ class Engine:
         facts: Iterable[tuple[Any, ...]] = (),
         values: Iterable[tuple[tuple[Any, ...], Any]] = (),
     ) -> list[Handle]:
-        """Adds Tensor terms, facts `("relation", args...)` and values `(("function", args...),
-        value)`; returns a handle for every term.
+        """Add Tensor terms, facts `("relation", args...)` and values `(("function", args...),
+        value)`; return a handle for every term.
 
-        A term is `("Constructor", args...)`, its arguments terms, handles, ints, floats, strings
-        and lists. Parts that are one Python object are built once.
+        A term is `("Constructor", args...)`; an argument is a term, a handle, an int, a float, a
+        string or a list. Parts that are one Python object are inserted once.
 
         Raises:
             SaturationError: a term that does not fit the schema (nothing was done), or a value
@@ -136,7 +138,7 @@ class Engine:
         return handles
 
     def name(self, eclasses: Iterable[EClass], snapshot: Snapshot) -> dict[EClass, Handle]:
-        """Handles for Tensor classes of a snapshot that is still current."""
+        """Return handles for Tensor e-classes of a snapshot that is still current."""
         wanted = list(dict.fromkeys(eclasses))
         missing = [eclass for eclass in wanted if eclass not in snapshot.named]
         handles: dict[EClass, Handle] = {}
@@ -151,13 +153,13 @@ class Engine:
 
     @property
     def next_handle(self) -> int:
-        """The number of the next handle: those from here on will be new."""
+        """Return the number of the next handle; handles that exist have smaller numbers."""
         return self._handles
 
     # ---- running ---------------------------------------------------------
 
     def analyse(self, *, rounds: int = 100, tuple_limit: int = 1_000_000) -> Step:
-        """Runs the analysis rulesets until they have nothing to add, or to a bound."""
+        """Run the analysis rulesets until they add nothing, or up to a bound."""
         done = 0
         while done < rounds:
             updated = [self._step("analyse", run(ruleset)).updated for ruleset in self._analyses]
@@ -172,9 +174,9 @@ class Engine:
         return Step(False, done, self.tuples())
 
     def match(self, rule: Rule) -> list[tuple[Any, ...]]:
-        """Runs a rule's match phase; the rows that are new in its relation, in `rule.columns`'
-        order. They stay pending until `apply`, so leaving `apply` out is back-off.
-        """
+        """Run a rule's match phase; return the new rows of its relation, in `rule.columns`' order.
+
+        The matches stay pending until `apply`; a schedule backs off by not calling `apply`."""
         if not rule.match_ruleset:
             raise ValueError(f"{rule.name} has no match phase")
         before = self._freeze()
@@ -184,22 +186,22 @@ class Engine:
         self._frozen = None
         new = _raw_rows(self._freeze(), rule.relation) - _raw_rows(before, rule.relation)
         decoders = [self._reader.decoder(sort) for _, sort in rule.columns]
-        # By number: the order of a hash table would make runs differ.
+        # Sorted by number, since the order of a hash table would make runs differ.
         return [
             tuple(decode(value) for decode, value in zip(decoders, row, strict=True))
             for row in sorted(new, key=lambda row: [number(value) for value in row])
         ]
 
     def request(self, rule: Rule) -> bool:
-        """Runs a rule that files requests of a law: rows of its relation, in the snapshot; whether
-        there are new ones."""
+        """Run a rule that requests a law by adding rows to the law's relation; return whether rows
+        were added. The snapshot has the rows."""
         updated = bool(self._step(rule.name, run(rule.match_ruleset)).updated)
         if updated:
             self._frozen = None
         return updated
 
     def apply(self, rule: Rule) -> bool:
-        """Runs a rule's apply phase on all that is pending; whether anything changed."""
+        """Run a rule's apply phase on all its pending matches; return whether anything changed."""
         if not rule.apply_ruleset:
             raise ValueError(f"{rule.name} has no apply phase")
         self._suspects.append(rule.name)
@@ -214,27 +216,30 @@ class Engine:
 
     @property
     def changes(self) -> int:
-        """A count that grows whenever a class, a function or a relation may have changed; matches
-        and requests that are filed don't count."""
+        """A count that grows whenever an e-class, a function or a relation may have changed; new
+        matches and requests don't count."""
         return self._changes
 
     def tuples(self) -> int:
-        """Rows of all tables: what memory and time go with. Costs microseconds."""
+        """The number of rows of all tables, which memory and time grow with; takes microseconds."""
         return sum(self._sizes().values())
 
     def enodes(self) -> int:
-        """E-nodes, handles left out."""
+        """The number of e-nodes, without handles."""
         known = self.rules.known
         if self._counted is None or self._counted[0] != self._changes:
-            self._counted = self._changes, sum(
-                count
-                for name, count in self._sizes().items()
-                if name != "Tok" and known.is_constructor(name)
+            self._counted = (
+                self._changes,
+                sum(
+                    count
+                    for name, count in self._sizes().items()
+                    if name != "Tok" and known.is_constructor(name)
+                ),
             )
         return self._counted[1]
 
     def eclasses(self) -> int:
-        """E-classes, of all sorts."""
+        """The number of e-classes of all sorts."""
         functions, known = self._freeze().functions, self.rules.known
         return len(
             {
@@ -246,25 +251,25 @@ class Engine:
         )
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """Rows of one relation, or of one function with its value."""
+        """Return the rows of one relation, or of one function with its values."""
         return self._reader.rows(name, self._freeze().functions)
 
     def snapshot(self) -> Snapshot:
-        """The whole e-graph as plain data; match relations are left out."""
+        """Return the whole e-graph as plain data, without the relations of matches."""
         if self._read is None or self._read[0] != self._changes:
             self._read = self._changes, self._reader.classes(self._freeze().functions)
         classes, handles = self._read[1]
         return Snapshot(classes, self.snapshot_rows(), handles)
 
     def snapshot_rows(self) -> Mapping[str, list[tuple[Any, ...]]]:
-        """The ``rows`` of a snapshot: all that changes when requests are filed."""
+        """Return the ``rows`` of a snapshot, the only part that changes when requests are added."""
         functions = self._freeze().functions
         return Rows(self._reader, functions)
 
     # ---- within ----------------------------------------------------------
 
     def _step(self, doing: str, *commands: Any) -> Any:
-        """Runs commands, the last of them a run; its report."""
+        """Run commands, of which the last is a run; return the run's report."""
         self._alive(doing)
         begin = time.process_time()
         self.steps[doing] += 1
@@ -275,7 +280,7 @@ class Engine:
             self.dead = True
             raise self._failure(doing, str(error)) from None
         except BaseException as error:
-            # A Rust panic is no Exception; an interrupt is not ours to keep.
+            # A Rust panic isn't an Exception; an interrupt by the user is raised again.
             self.dead = True
             if type(error).__name__ != _PANIC:
                 raise

@@ -1,7 +1,8 @@
-"""From the log of a saturation to a proof forest over whole ground programs, and back to IR.
+"""Turns the log of a saturation into a proof forest over ground programs, and proofs back into IR.
 
-A node's head is its constructor with the literals; its children are terms. Literals carry their
-Python type, since 1, 1.0 and True are one key to a dict.
+A node of a ground term has a head, the constructor with its literals, and children, which are
+terms. A literal is stored with its Python type, since 1, 1.0 and True are equal as dict keys. Not
+here: proofs of generic terms (``proof.py``, ``chains.py``).
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _SCALARS = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
 _OUTPUTS = "Outputs"
 
 AFFINE_FORM = "affine-form"
-"""The step from an index to its affine form, which Python computes (``ir/index.py``)."""
+"""The rule name of the step from an index to its affine form, computed by ``ir/index.py``."""
 
 Value = Tensor | Scalar | Index | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class _Literal:
-    """A literal with its type; floats by their text, so that -0.0 isn't 0.0."""
+    """A literal with its type; a float is stored as text, so that -0.0 and 0.0 differ."""
 
     kind: str
     text: str
@@ -56,7 +57,7 @@ class _Literal:
 
 
 class Derivation:
-    """A proof forest over programs: terms of the IR, and the equalities of saturation logs."""
+    """A proof forest of programs, from IR terms and the equalities of saturation logs."""
 
     def __init__(self) -> None:
         self.forest = ProofForest()
@@ -67,25 +68,26 @@ class Derivation:
     # ---- putting in ------------------------------------------------------------
 
     def tensor(self, root: Tensor) -> Term:
-        """The ground term of an IR term."""
+        """Return the ground term of an IR term."""
         for term in topological([root]):
             if term not in self._tensors:
                 parts = {arg: Handle(self._tensors[arg]) for arg in args_of(term)}
                 ground = self._ground(encode_tensor(term, parts), None)
                 self._tensors[term] = ground
                 if isinstance(term, Op) and term.origin:
-                    self._decoded.setdefault(ground, term)  # a log knows nothing of places
+                    self._decoded.setdefault(ground, term)  # keeps ``origin``, which a log hasn't
         return self._tensors[root]
 
     def outputs(self, roots: tuple[Tensor, ...]) -> Term:
-        """The ground term of a whole program."""
+        """Return the ground term of a whole program."""
         return self.forest.add((_OUTPUTS, len(roots)), [self.tensor(root) for root in roots])
 
     def add_log(self, log: Log, leaves: Mapping[Tensor, Tensor]) -> None:
-        """Adds the equalities of a log.
+        """Add the equalities of a log.
 
         Args:
-            leaves: what the inputs and weights of the logged program stand for in this one.
+            leaves: input or weight of the logged program -> the term of this program that it
+                stands for.
         """
         self._defined.update(log.defined)
         names = {_leaf_key(leaf): self.tensor(image) for leaf, image in leaves.items()}
@@ -120,7 +122,7 @@ class Derivation:
                 self.forest.union(left, right, Justification(equality.rule))
 
     def _ground(self, term: Any, handle: Any) -> Term:
-        """A nested tuple as a term; handles are looked up, or are terms already."""
+        """Return a nested tuple as a term; ``handle`` returns the term of a handle."""
         done: dict[int, Term] = {}  # by object: bodies share their parts
 
         def ground(term: Any) -> Term:
@@ -147,7 +149,7 @@ class Derivation:
     # ---- taking out --------------------------------------------------------------
 
     def chain(self, before: Term, after: Term, max_steps: int) -> list[Step]:
-        """Steps from one whole program to the other.
+        """Return the steps from one whole program to the other.
 
         Raises:
             EquivalenceError: nothing in the logs makes them equal.
@@ -157,7 +159,7 @@ class Derivation:
         return chain(self.forest, before, after, max_steps=max_steps)
 
     def lemmas(self, before: Term, after: Term) -> list[Lemma]:
-        """The proof that the two are equal; the last lemma says so.
+        """Return the proof that two programs are equal; the last lemma states it.
 
         Raises:
             EquivalenceError: nothing in the logs makes them equal.
@@ -166,11 +168,11 @@ class Derivation:
         return self.forest.lemmas(before, after)
 
     def _read_affine(self, before: Term, after: Term) -> None:
-        """Adds that indices equal their affine forms, if nothing else makes the two equal.
+        """If the logs don't make two programs equal, add that indices equal their affine forms.
 
-        Laws read and write indices in affine form, with the terms in one order. What is logged of
-        the laws of indices leads there except for that order, in which each operation is put here
-        over the least forms of its arguments.
+        Laws read and write indices in affine form, with the terms in a fixed order. The logged
+        equalities of indices lead to the same sum in another order of terms. So each operation over
+        the least forms of its arguments is set equal to its affine form here.
         """
         changed = not self.forest.equal(before, after)
         while changed:
@@ -188,20 +190,20 @@ class Derivation:
                     changed = True
 
     def tensors(self, whole: Term) -> dict[Tensor, Term]:
-        """The tensors in a ground term, with a ground term of each."""
+        """Return the tensors in a ground term, each with its ground term."""
         self.decode(whole)
         found = {self._decoded[sub]: sub for sub in self.forest.bank.subterms(whole)
                  if isinstance(self._decoded[sub], Tensor)}  # fmt: skip
         return found
 
     def outputs_of(self, whole: Term) -> tuple[Tensor, ...]:
-        """The outputs of a whole program: the inverse of :meth:`outputs`."""
+        """Return the outputs of a whole program; the inverse of :meth:`outputs`."""
         found = self.decode(whole)
         assert isinstance(found, tuple) and not isinstance(found, Index)
         return found
 
     def decode(self, term: Term) -> Value:
-        """A ground term as IR: a tensor, scalar or index, or the outputs of a program."""
+        """Return a ground term as IR: a tensor, scalar or index, or the outputs of a program."""
         bank = self.forest.bank
         for sub in bank.subterms(term):
             if sub in self._decoded:
