@@ -1,9 +1,9 @@
-"""What a scope's reduction is added up in: sums of float32 along whole axes in float64.
+"""The dtype in which a scope's reduction is added up: for float32 sums along whole axes, float64.
 
-A mean of numbers around 1e6, added up in float32, is off by some units of their last place, and
-that of a constant row isn't the constant: its variance isn't 0, and a normalization of it makes
-numbers of what should be 0. Such sums are bound by memory, so the wider addition costs next to
-nothing. Products, windows and maps stay in the dtype of their scope.
+If a mean of numbers around 1e6 is added up in float32, it is off by some units in the last place,
+and the mean of a constant row isn't that constant. Then the row's variance isn't 0, and a
+normalization gives numbers where it should give 0. Memory bounds such sums, so the wider addition
+costs next to nothing. Products, windows and maps are computed in the dtype of their scope.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ def accumulation(scope: Scope) -> tuple[str, Scalar]:
 
 
 def added_in_a_row(term: Tensor) -> int:
-    """How many terms a kernel of this term may add up one after the other, in the dtype of its
-    result: those of a scope's sum, for which a loop is generated. The operators of libraries add in
-    blocks, and 16 bits are added up in 32.
-    """
+    """How many terms a kernel of this term may add up one after the other in the dtype of its
+    result: the terms of a scope's sum, for which a loop is generated. Operators of libraries count
+    as 0, since they add in blocks; so do 16-bit floats, which are added up in float32."""
     if isinstance(term, Region):
         return sum(map(added_in_a_row, topological(term.outputs)))
     if not isinstance(term, Scope) or term.reducer not in ("sum", "prod"):

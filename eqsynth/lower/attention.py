@@ -1,8 +1,8 @@
-"""Attention as torch's fused operator: ``softmax(q kᵀ) v`` without the matrix of scores in memory.
+"""Attention by torch's fused operator: ``softmax(q kᵀ) v`` without the matrix of scores in memory.
 
-Operators of rule files are known by what they mean, not by their names: one whose definition is
-written out as attention (``rules/attention.egg``) is computed by torch's kernel.
-Not here: recognizing attention in a program, which the rules do.
+An operator of a rule file is recognized by its definition, not by its name: if the definition
+written out is attention (``rules/attention.egg``), torch's kernel computes it. Not here: finding
+attention in a program, which the rules do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Attention:
-    """What is multiplied with the scores, which keys a query sees, and how many axes there are."""
+    """One attention: the factor of the scores, whether a query sees only keys up to its own place,
+    whether there is a mask, and the number of axes."""
 
     scale: float
     causal: bool
@@ -30,9 +31,10 @@ class Attention:
     rank: int
 
     def function(self) -> Function:
-        """Takes queries (*n, i, e), keys (*n, e, j), values (*n, j, d), and a mask if there is one.
+        """The function of queries (*n, i, e), keys (*n, e, j), values (*n, j, d), and the mask if
+        there is one.
 
-        torch's fused kernels take four axes: those that lack stand in front, with extent 1.
+        torch's fused kernels take four axes; missing axes are added in front, with extent 1.
         """
         front = (None,) * (4 - self.rank)
         back = (0,) * (4 - self.rank)
@@ -51,8 +53,9 @@ class Attention:
         return run
 
     def layouts(self, mask_rank: int) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
-        """What torch's kernel reads and writes as it is: a head's keys by rows, and the heads
-        outside of the rows or inside of them. It writes them inside."""
+        """The layouts that torch's kernel reads and writes without a copy: a head's keys are stored
+        by rows, and the heads lie outside of the rows or inside of them. The result has the heads
+        inside."""
         mask = (contiguous(mask_rank),) if self.masked else ()
         if self.rank == 2:
             yield ((0, 1), (1, 0), (0, 1), *mask), (0, 1)
@@ -65,10 +68,12 @@ class Attention:
 
 
 def attention(term: Op) -> Attention | None:
-    """What attention an operator is; None if it is none that torch's kernel computes.
+    """The attention that an operator computes; None if it computes something else, or torch's
+    kernel doesn't compute it.
 
-    Queries, keys and values have the same axes in front: the kernel broadcasts none of them. In 16
-    bits it keeps scores in float32, which the operator rounds.
+    Queries, keys and values must have the same leading axes, since the kernel doesn't broadcast
+    them. 16-bit floats are left out: the kernel keeps scores in float32, where the operator rounds
+    them.
     """
     if term.row.expand is None or len(term.args) not in (3, 4) or len(term.attrs) != 1:
         return None
@@ -96,6 +101,7 @@ def _scores(own: tuple[Tensor, ...], scale: float) -> Tensor:
 
 
 def _plain(own: tuple[Tensor, ...], scale: float, causal: bool) -> Tensor:
+    """The definition of attention without a mask."""
     scores = _scores(own, scale)
     if causal:
         grid = scores.shape[-2:]
@@ -106,6 +112,7 @@ def _plain(own: tuple[Tensor, ...], scale: float, causal: bool) -> Tensor:
 
 
 def _masked(own: tuple[Tensor, ...], scale: float) -> Tensor:
+    """The definition of attention with a mask; a query whose keys are all masked gets zeros."""
     scores, mask = Op("Add", (_scores(own, scale), own[3])), own[3]
     most = Op("ReduceMax", (mask,), ((len(mask.shape) - 1,), 1))
     nothing = Op("Equal", (most, _number(-math.inf, scores.dtype)))

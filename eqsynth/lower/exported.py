@@ -1,7 +1,7 @@
-"""A compiled program as an ``ExportedProgram`` of torch: its steps as torch computes them.
+"""A compiled program as an ``ExportedProgram`` of torch, in which torch computes every step.
 
-Each step's term is run by torch's own operators, so that what comes out needs no library but torch;
-``torch.export`` traces that, and the result is held against the program. Not here: ONNX
+Each step's term is run by torch's own operators, so the result needs no library but torch.
+``torch.export`` traces these steps, and the result is compared with the program. Not here: ONNX
 (``onnx_out/``).
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
-    """The program, called as the module was that it was made from.
+    """The program as an ``ExportedProgram`` that is called as the program's module was.
 
     Raises:
-        LoweringError: it changes buffers, takes objects that hold tensors, is an original that
-            wasn't captured, or torch can't trace a step.
-        EquivalenceError: torch's program differs from this one by more than rounding.
+        LoweringError: the program changes buffers, takes objects that hold tensors, is an original
+            that wasn't captured, or torch can't trace a step.
+        EquivalenceError: the ``ExportedProgram`` differs from the program by more than rounding.
     """
     if program.original is not None:
         raise LoweringError(
@@ -71,7 +71,7 @@ def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
 
 
 def _examples(program: CompiledProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as a call has them, with tensors of the types that the program takes."""
+    """Arguments of a call, with random tensors of the types that the program takes."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _examples(program: CompiledProgram) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 class _Steps(torch.nn.Module):
-    """The steps of a program, each by operators of torch."""
+    """The steps of a program, each computed by operators of torch."""
 
     def __init__(self, program: CompiledProgram) -> None:
         super().__init__()
@@ -122,12 +122,14 @@ class _Steps(torch.nn.Module):
         for step, function in zip(program.steps, self.functions, strict=True):
             results = function(*(values[name] for name in step.args))
             values |= zip(step.results, results, strict=True)
-        # An output that is a constant or another's view has memory of its own, as in the program.
+        # Outputs are copied: one that is a constant, or a view of another, has memory of its own,
+        # as in the program.
         outputs = [values[name].clone() for name in program.outputs]
         return program.calling.unflatten(outputs, inputs)
 
 
 def _function(term: Any, opaque: Mapping[str, Any]) -> Callable[..., list[torch.Tensor]]:
+    """The function of a term's arguments that gives the list of its results."""
     if isinstance(term, Region):
         return region_function(term, opaque)
     function = function_of(term, opaque)

@@ -1,4 +1,5 @@
-"""A module that torch captures as several graphs: each is a program, and Python joins them.
+"""A module that torch captures as several graphs: each graph is a program, and Python runs between
+them.
 
 Not here: how the graphs become programs (``by_graphs.py``).
 """
@@ -13,16 +14,17 @@ import torch
 
 
 class Graphs(torch.nn.Module):
-    """Called like the module; its graphs run as they were compiled, with the weights of now.
+    """A module whose graphs run as compiled programs, with the module's current weights. It is
+    called like the module.
 
     Attributes:
-        module: the user's own, whose weights each graph looks at before a call.
+        module: the user's module; each graph checks its weights before a call.
     """
 
     def __init__(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> None:
         """
         Args:
-            compiled: what ``torch.compile`` made of it.
+            compiled: what ``torch.compile`` returned for the module.
         """
         super().__init__()
         self.module = module
@@ -33,5 +35,5 @@ class Graphs(torch.nn.Module):
         return self._compiled[0](*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
-        # What is compiled is bound to the module that it was compiled for.
+        # The compiled graphs belong to this module, so a copy is a copy of the module without them.
         return copy.deepcopy(self.module, memo)

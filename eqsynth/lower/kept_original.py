@@ -1,5 +1,5 @@
-"""The call of a user's own module, where nothing faster was found: as it is, without gradients, and
-with results that share no memory with its weights and arguments.
+"""Calling the user's own module, where nothing faster was found: without gradients, and with
+results that share no memory with its weights and arguments.
 
 Not here: whether its weights have changed (``weights.py``).
 """
@@ -22,10 +22,11 @@ def called(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """What the module gives.
+    """Call the module; a result that shares memory with a weight or an argument is copied, unless
+    it is the argument itself.
 
     Args:
-        owned: memory of its parameters and buffers: a result there is copied.
+        owned: the memory of the module's parameters and buffers.
 
     Raises:
         LoweringError: the module is in training mode, or torch traces the call.

@@ -1,4 +1,9 @@
-"""Kernels and terms as plain data (JSON), for files. Not here: the files (``bundle.py``)."""
+"""Kernels and terms as plain data (JSON), for files.
+
+Example: the term ``Add(a, b)`` of a kernel with arguments a and b is ``["op", "Add", [0, 1], []]``,
+and the index ``2*i + 1`` is ``[1, [2, "it", 0, 16]]`` for an iterator i in slot 0 with extent 16.
+Not here: the files (``bundle.py``).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ Data = Any
 
 
 def kernel_to_data(kernel: Kernel) -> dict[str, Data]:
+    """Write a kernel as plain data."""
     args = args_of(kernel.term)
     return {
         "args": [[arg.label, list(arg.shape), arg.dtype] for arg in args],
@@ -30,7 +36,7 @@ def kernel_to_data(kernel: Kernel) -> dict[str, Data]:
 
 
 def kernel_from_data(data: dict[str, Data]) -> Kernel:
-    """The inverse of :func:`kernel_to_data`; malformed data raises one of Python's own errors."""
+    """Read what :func:`kernel_to_data` wrote; malformed data raises one of Python's own errors."""
     args = [Input(name, TensorType(tuple(shape), dtype)) for name, shape, dtype in data["args"]]
     return Kernel(
         term_from_data(data["term"], args),
@@ -43,18 +49,19 @@ def kernel_from_data(data: dict[str, Data]) -> Kernel:
 
 
 def term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
-    """A term whose arguments are ``args``, which it names by their positions."""
+    """Write a term as plain data; its arguments are named by their positions in ``args``."""
     if isinstance(term, Op):
         attrs = [list(a) if isinstance(a, tuple) else a for a in term.attrs]
         told = [term.name, [args.index(arg) for arg in term.args], attrs]
         if term.row.expand is None:
             return ["op", *told]
-        # Of a rule file: with what it is written out as, since no rules are read with a program.
+        # An operator of a rule file is stored with its definition written out, since a program is
+        # loaded without rule files.
         own = tuple(Input(str(n), arg.type) for n, arg in enumerate(term.args))
         meant = Region((term.row.expand(own, term.attrs),), own)
         return ["defined", *told, term_to_data(meant, own)]
     if isinstance(term, Region):
-        # Each line may read the arguments and the lines before it.
+        # A region is a list of terms, each over the arguments and the terms before it.
         known = [Input(str(n), arg.type) for n, arg in enumerate(term.args)]
         terms: list[Tensor] = list(known)
         lines = []
@@ -70,7 +77,7 @@ def term_to_data(term: Tensor, args: Sequence[Tensor]) -> Data:
 
 
 def term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
-    """The inverse of :func:`term_to_data`; malformed data raises one of Python's own errors."""
+    """Read what :func:`term_to_data` wrote; malformed data raises one of Python's own errors."""
     if data[0] in ("op", "defined"):
         _, name, positions, attrs = data[:4]
         plain = tuple(tuple(a) if isinstance(a, list) else a for a in attrs)
@@ -88,6 +95,7 @@ def term_from_data(data: Data, args: Sequence[Tensor]) -> Tensor:
 
 
 def _outputs(region: Data, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The output terms of a region."""
     _, _, lines, outputs = region
     terms = list(args)
     for line in lines:
@@ -96,7 +104,7 @@ def _outputs(region: Data, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _row(name: str, meant: Data) -> Operator:
-    """An operator of a rule file, by what it is written out as on arguments of these types."""
+    """An operator of a rule file, made from its definition at these types of arguments."""
 
     def expand(args: Sequence[Tensor], attrs: Sequence[Attr]) -> Tensor:
         (output,) = _outputs(meant, args)

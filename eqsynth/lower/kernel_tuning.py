@@ -1,8 +1,9 @@
-"""Tuning generated kernels: their schedules' times, measured in a worker and kept in the profile.
+"""Tuning one generated kernel: its schedules are timed in a worker, and the times are kept in the
+profile.
 
-A build that hangs or crashes costs itself. A schedule whose first run is far behind the best isn't
-timed further. No two processes time at once on one machine. Not here: spaces (``spaces.py``),
-tuners (``tuning/``), what is kept (``tuning_records.py``).
+A build that hangs or crashes costs only that schedule. A schedule whose first runs are far slower
+than the best isn't timed further. Only one process of a machine times at once. Not here: spaces
+(``spaces.py``), tuners (``tuning/``), how times are kept (``tuning_records.py``).
 """
 
 from __future__ import annotations
@@ -35,27 +36,30 @@ from eqsynth.tuning.search import Budget, Search, Tuned, tune
 from eqsynth.tuning.space import Space
 
 FAR: Final = 2.0
-"""Times the best that the first runs of a schedule may take, or it isn't timed further."""
+"""A schedule whose first runs take more than this many times the best schedule's time isn't timed
+further."""
 
 TOGETHER: Final = 8
-"""Kernels that are compiled at a time."""
+"""The number of kernels that are compiled together."""
 
 TIMEOUT_S: Final = 60.0
-"""What building and timing so many kernels may take; then they are tried one by one."""
+"""The time limit for building and timing that many kernels; after it they are tried one by one."""
 
 BETTER: Final = 0.98
-"""Part of the default's time that a schedule takes at most, side by side, to be kept."""
+"""A schedule replaces the default if it takes at most this part of the default's time, both timed
+side by side."""
 
 FINALISTS: Final = 3
-"""Schedules that are held against the default side by side: the least of many times is lucky."""
+"""The number of schedules that are timed side by side with the default: the fastest of many
+measured times is partly luck."""
 
 
 ROUNDS: Final = 31
-"""In which they have a turn each."""
+"""The number of rounds in which the finalists have a turn each."""
 
 
 def space_for(kernel: Kernel) -> Space[Schedule]:
-    """The schedules that a generated kernel may have on this machine."""
+    """The space of the schedules that a generated kernel may have on this machine."""
     assert isinstance(kernel.term, Scope | Region)
     nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
     return space_of(nest, this_machine(), is_memory_bound(kernel.term))
@@ -63,12 +67,14 @@ def space_for(kernel: Kernel) -> Space[Schedule]:
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What tuning one kernel has come to.
+    """The outcome of tuning one kernel.
 
     Attributes:
-        default: with the fastest schedule that is offered without a search.
-        kernel: with the fastest schedule; the default where none is faster by more than noise.
-        before, after: of these two, in one run; None if they don't run.
+        default: the kernel with the fastest schedule that is offered without a search.
+        kernel: the kernel with the fastest schedule; the default if none is faster by more than
+            noise.
+        before, after: the times of these two, from one run; None if they don't run.
+        found: the outcome of the search.
     """
 
     default: Kernel
@@ -79,7 +85,7 @@ class TunedKernel:
 
     @property
     def faster(self) -> bool:
-        """Whether something was found that isn't offered without a search."""
+        """Whether the search found a faster schedule than those that are offered without it."""
         return self.kernel != self.default and self.before is not None and self.after is not None
 
 
@@ -95,15 +101,16 @@ def tune_kernel(
     starts: Sequence[Schedule] = (),
     watch: Callable[[Search[Schedule]], None] = lambda _search: None,
 ) -> TunedKernel:
-    """Searches the kernel's space and holds the best against the fastest schedule that is offered
-    without a search. What is faster is offered from now on (``extract/tuned.py``).
+    """Search the kernel's space, and time the best schedules side by side with the fastest one that
+    is offered without a search. A schedule that wins is offered from now on (``extract/tuned.py``).
 
     Args:
-        profile: whose target is this machine with so many threads.
-        far: the caches that weights are to be out of when a kernel is called (``Target.far``).
-        starts: schedules to begin with after those that are offered, where the space has them. A
-            kernel that was tuned before begins with the same as then.
-        watch: is called whenever something was measured.
+        profile: the profile of this machine with this number of threads.
+        far: the number of cache levels that weights are to be out of when the kernel is called
+            (``Target.far``).
+        starts: schedules to begin with after those that are offered, as far as the space has them.
+            If the kernel was tuned before, the search begins with the starts of that time.
+        watch: called whenever schedules were measured.
     """
     measured = ScheduleTimes(kernel, worker, profile, threads, far, tuple(starts))
     space = space_for(kernel)
@@ -133,13 +140,14 @@ def tune_kernel(
 
 
 class ScheduleTimes:
-    """Seconds of schedules of a kernel: from the profile, or measured and kept there.
+    """The seconds of a kernel's schedules: from the profile, or measured and kept there.
 
     Args:
-        starts: what the search begins with, unless one has begun before.
+        starts: the schedules to begin the search with, unless an earlier search of this kernel is
+            kept.
 
     Attributes:
-        measured: how many were measured, and not known before.
+        measured: the number of schedules that were measured now.
     """
 
     def __init__(
@@ -172,11 +180,12 @@ class ScheduleTimes:
         return [self.known[schedule] for schedule in schedules]
 
     def _worth_s(self) -> float:
-        """Schedules that take longer at first aren't timed further."""
+        """If a schedule's first runs take longer than this, it isn't timed further."""
         times = [time_s for time_s in self.known.values() if time_s is not None]
         return FAR * min(times, default=math.inf)
 
     def _timed(self, schedules: Sequence[Schedule], worth_s: float) -> dict[Schedule, float | None]:
+        """Time schedules together; if the worker fails, one by one."""
         kernels = [replace(self._kernel, schedule=schedule) for schedule in schedules]
         try:
             times = self._worker.run(
@@ -186,17 +195,18 @@ class ScheduleTimes:
         except EqsynthError:
             if len(schedules) == 1:
                 return {schedules[0]: None}
-        # One of them is to blame.
+        # One of them made the worker fail.
         return {s: t for one in schedules for s, t in self._timed([one], worth_s).items()}
 
 
 def time_schedules(
     kernels: Sequence[Kernel], threads: int, far: int, worth_s: float
 ) -> list[float | None]:
-    """Seconds of kernels that are built together; a task of the worker. None for one that fails.
+    """The seconds of kernels that are built together; None for a kernel that fails. A task of the
+    worker.
 
     Args:
-        worth_s: of one whose first runs take longer, these are its time.
+        worth_s: if a kernel's first runs take longer, their time is the kernel's time.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -216,8 +226,8 @@ def time_schedules(
 
 
 def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | None]:
-    """Kernels of one term against each other, in turns; a task of the worker. None for one that
-    fails, or that computes something else than the first."""
+    """Time kernels of one term against each other, in turns; a task of the worker. None for a
+    kernel that fails, or whose result isn't that of the first kernel."""
     torch.set_num_threads(threads)
     others, calls = OtherSteps.of(threads, far), dict[int, tuple[Call, Call]]()
     expected: torch.Tensor | None = None
@@ -236,14 +246,14 @@ def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | Non
 
 
 def _alike(result: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two schedules computed the same, but for rounding."""
+    """Whether the results of two schedules agree up to rounding."""
     one, other = result.double(), expected.double()
     scale = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
     return torch.allclose(one, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
 def _in_turns(calls: Mapping[int, tuple[Call, Call]], rounds: int = ROUNDS) -> dict[int, Timing]:
-    """Times of calls, before each of which something else runs; in a round each has one turn."""
+    """The times of calls. In each round each call has one turn; before it other steps run."""
     samples: dict[int, list[float]] = {n: [] for n in calls}
     for _ in range(rounds):
         for n, (between, call) in calls.items():

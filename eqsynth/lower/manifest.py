@@ -1,7 +1,9 @@
-"""Reading a manifest: JSON that anybody may have written, each field checked before it is used.
+"""Reading a manifest: anybody may have written this JSON, so each field is checked before it is
+used.
 
-Every function here takes a piece of JSON and gives it back as what it should be, or raises
-``ValueError``. Not here: files (``bundle.py``), kernels (``kernel_data.py``).
+Each function takes a piece of JSON and returns it as the expected value, or raises ``ValueError``:
+``below(3)(2)`` is 2, ``below(3)(3)`` raises. Not here: files (``bundle.py``), kernels as data
+(``kernel_data.py``).
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from eqsynth.lower.torch_backend import conversion, lies_in
 Data = Any
 T = TypeVar("T")
 
-# Larger than any memory.
+# A number of elements larger than any memory.
 _HUGE: Final = 1 << 62
 
 
 def fields(data: Data, names: Sequence[str]) -> list[Data]:
-    """The values of an object that has these fields and no others."""
+    """The values of an object that has exactly these fields."""
     if type(data) is not dict or data.keys() != set(names):
         got = ", ".join(map(str, data)) if type(data) is dict else type(data).__name__
         raise ValueError(f"fields {got[:200]} instead of {', '.join(names)}")
@@ -33,33 +35,35 @@ def fields(data: Data, names: Sequence[str]) -> list[Data]:
 
 
 def row(data: Data, length: int) -> list[Data]:
-    """A list of so many parts."""
+    """A list of exactly this length."""
     if type(data) is not list or len(data) != length:
         raise ValueError(f"no list of {length}: {str(data)[:100]}")
     return data
 
 
 def rows(data: Data, of: Callable[[Data], T]) -> list[T]:
-    """A list, each part read by ``of``."""
+    """A list, each of whose elements is read by ``of``."""
     if type(data) is not list:
         raise ValueError(f"no list: {str(data)[:100]}")
     return [of(part) for part in data]
 
 
 def text(data: Data) -> str:
+    """A string."""
     if type(data) is not str:
         raise ValueError(f"no text: {str(data)[:100]}")
     return data
 
 
 def truth(data: Data) -> bool:
+    """A bool."""
     if type(data) is not bool:
         raise ValueError(f"neither true nor false: {str(data)[:100]}")
     return data
 
 
 def below(limit: int) -> Callable[[Data], int]:
-    """Reads a number from 0 to ``limit``, which isn't one of them."""
+    """A reader of integers from 0 to ``limit - 1``."""
 
     def read(data: Data) -> int:
         if type(data) is not int or not 0 <= data < limit:
@@ -70,13 +74,14 @@ def below(limit: int) -> Callable[[Data], int]:
 
 
 def texts(data: Data) -> dict[str, str]:
-    """An object whose fields are texts."""
+    """An object whose values are strings."""
     if type(data) is not dict:
         raise ValueError(f"no object: {str(data)[:100]}")
     return {text(name): text(value) for name, value in data.items()}
 
 
 def shape(data: Data) -> tuple[int, ...]:
+    """A shape, whose number of elements is bounded."""
     result = tuple(rows(data, below(_HUGE)))
     size = 1
     for extent in result:
@@ -87,6 +92,7 @@ def shape(data: Data) -> tuple[int, ...]:
 
 
 def type_of(data: Data) -> TensorType:
+    """The type of a tensor: shape and dtype."""
     extents, dtype = row(data, 2)
     if text(dtype) not in DTYPES:
         raise ValueError(f"no dtype: {dtype[:100]}")
@@ -94,6 +100,7 @@ def type_of(data: Data) -> TensorType:
 
 
 def layout(data: Data, rank: int) -> Layout:
+    """A layout: a permutation of so many axes."""
     axes = tuple(rows(data, below(rank)))
     if sorted(axes) != list(range(rank)):
         raise ValueError(f"no order of {rank} axes: {data}")
@@ -101,6 +108,7 @@ def layout(data: Data, rank: int) -> Layout:
 
 
 def parameter(data: Data) -> Parameter:
+    """An input with its layout."""
     name, extents, dtype, axes = row(data, 4)
     kind = type_of([extents, dtype])
     return Parameter(Input(text(name), kind), layout(axes, len(kind.shape)))
@@ -110,8 +118,8 @@ def parameter(data: Data) -> Parameter:
 
 
 def terms_to_data(terms: Mapping[str, Tensor]) -> Data:
-    """Terms over weights, a line each: ``["weight", name, shape, dtype]``, or a term over earlier
-    lines; and which lines are asked for."""
+    """Write terms over weights as lines: ``["weight", name, shape, dtype]``, or a term over earlier
+    lines. With them the line number of each named term."""
     from eqsynth.ir.tensor import topological
 
     lines: list[Data] = []
@@ -127,7 +135,7 @@ def terms_to_data(terms: Mapping[str, Tensor]) -> Data:
 
 
 def terms_from_data(data: Data) -> dict[str, Tensor]:
-    """The inverse of :func:`terms_to_data`."""
+    """Read what :func:`terms_to_data` wrote."""
     lines, wanted = row(data, 2)
     terms: list[Tensor] = []
     for line in rows(lines, lambda part: part):
@@ -149,10 +157,13 @@ def terms_from_data(data: Data) -> dict[str, Tensor]:
 def check_kernel(
     kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], Any] | None
 ) -> None:
-    """Whether a backend has this kernel.
+    """Check that a backend has this kernel.
 
     Args:
-        offered: gives those that it has for a term; None where kernels are made for their terms.
+        offered: gives the backend's kernels for a term; None if the backend generates kernels.
+
+    Raises:
+        ValueError: the backend doesn't have it.
     """
     args = args_of(kernel.term)
     if not isinstance(kernel.term, Op | Scope | Region) or len(args) != len(kernel.inputs):
@@ -176,7 +187,12 @@ def check_steps(
     steps: Sequence[tuple[str, Kernel, Sequence[str]]],
     outputs: Sequence[str],
 ) -> None:
-    """Whether each step reads values that are there, of the types and layouts that it takes."""
+    """Check that each step reads values that exist, with the types and layouts that its kernel
+    takes.
+
+    Raises:
+        ValueError: a step or an output reads another value.
+    """
     known: dict[str, tuple[TensorType, Layout | None]] = {}
 
     def add(name: str, kind: TensorType, axes: Layout | None) -> None:

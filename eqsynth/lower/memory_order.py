@@ -1,7 +1,9 @@
-"""The order of a tensor's axes in memory: what ``view`` and ``is_contiguous`` of a result rely on.
+"""The order of a tensor's axes in memory, on which ``view`` and ``is_contiguous`` of a result
+depend.
 
-A program's results are contiguous; a module's may be a permuted view, or in channels_last. Who goes
-on with them in Python (after a graph break of ``torch.compile``) sees the difference:
+A program's results are contiguous; a module's results may be a permuted view, or channels last.
+After a graph break of ``torch.compile``, Python code goes on with the results and sees the
+difference:
 
     x.permute(0, 2, 1)     (2, 6, 3) with strides (18, 1, 6): its transpose can be viewed as (36,)
 """
@@ -17,7 +19,7 @@ Order = tuple[int, ...]
 
 
 def order(x: torch.Tensor) -> Order:
-    """The axes of more than one element, those of the largest strides first.
+    """The axes with more than one element, those with the largest strides first.
 
     >>> order(torch.empty(2, 3, 1, 5).transpose(1, 3))
     (0, 3, 1)
@@ -27,7 +29,7 @@ def order(x: torch.Tensor) -> Order:
 
 
 def ordered(x: torch.Tensor, axes: Order) -> torch.Tensor:
-    """A dense copy with these axes in this order in memory.
+    """A dense copy whose axes lie in this order in memory.
 
     >>> ordered(torch.zeros(2, 3, 5), (0, 2, 1)).stride()
     (15, 1, 3)
@@ -38,7 +40,8 @@ def ordered(x: torch.Tensor, axes: Order) -> torch.Tensor:
 
 
 def changed(got: Sequence[Any], expected: Sequence[Any]) -> dict[int, Order]:
-    """The results, by position, that have another order than expected, and the expected one."""
+    """For the results whose axes lie in another order than expected: their positions, and the
+    expected order."""
     pairs = enumerate(zip(got, expected, strict=True))
     return {
         n: order(other)
@@ -50,5 +53,5 @@ def changed(got: Sequence[Any], expected: Sequence[Any]) -> dict[int, Order]:
 
 
 def restored(results: Sequence[Any], orders: Mapping[int, Order]) -> tuple[Any, ...]:
-    """Results with those in other orders that :func:`changed` has found."""
+    """The results, with those that :func:`changed` has found copied into the expected order."""
     return tuple(ordered(x, orders[n]) if n in orders else x for n, x in enumerate(results))

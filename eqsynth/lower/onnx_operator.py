@@ -1,7 +1,7 @@
 """``eqsynth::onnx_operator``: one operator of ONNX as an operator of torch.
 
-It is run by ONNX Runtime where that is installed, else by ONNX's reference evaluator. Programs that
-keep such an operator are saved and loaded with it. Not here: which operators become one
+ONNX Runtime runs it if that is installed, else ONNX's reference evaluator. A program that contains
+such an operator can be saved and loaded. Not here: which operators of a model are kept this way
 (``frontend/onnx/foreign.py``).
 """
 
@@ -19,7 +19,7 @@ import torch
 Tensor = torch.Tensor
 _Arrays = Callable[[Sequence[Any]], Sequence[Any]]
 
-# ONNX's numbers of element types (TensorProto.DataType), as far as torch can hold them.
+# ONNX's numbers of element types (TensorProto.DataType), for the dtypes that torch has.
 DTYPES: Final = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16,
     6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64,
@@ -31,7 +31,7 @@ NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def messages_in(message: Any) -> Iterator[Any]:
-    """A message of ONNX and all that it holds."""
+    """A message of ONNX, and all messages that it contains."""
     pending = [message]
     while pending:
         message = pending.pop()
@@ -49,7 +49,8 @@ def tensors_in(message: Any) -> Iterator[Any]:
 
 
 def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """The array's elements, whose type NumPy may know by another name than torch."""
+    """An array as a tensor of this dtype. NumPy may know the element type by another name than
+    torch."""
     if dtype.is_floating_point and array.dtype.kind == "V" or array.dtype.name.startswith(
         ("bfloat16", "float8")
     ):
@@ -61,11 +62,12 @@ def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
 
 
 def session(model: bytes) -> _Arrays:
-    """Runs a model in ONNX Runtime.
+    """A function that runs a model in ONNX Runtime.
 
     Raises:
-        Exception: ONNX Runtime has no kernel for an operator at these types; its own errors.
-        TypeError: it has, but can't give the results to NumPy.
+        Exception: ONNX Runtime's own errors, such as that it has no kernel for an operator at these
+            types.
+        TypeError: a result's type can't be passed to NumPy.
     """
     import onnxruntime
 
@@ -81,10 +83,10 @@ def session(model: bytes) -> _Arrays:
 
 @functools.lru_cache(maxsize=256)
 def runner(text: str) -> _Arrays:
-    """Runs the model of an operator on arrays.
+    """A function that runs an operator's model (base64 text) on arrays.
 
     Raises:
-        Exception: neither ONNX Runtime nor the reference evaluator knows it, each with its own.
+        Exception: neither ONNX Runtime nor the reference evaluator can run it; their own errors.
     """
     import onnx
 
@@ -94,7 +96,7 @@ def runner(text: str) -> _Arrays:
     if find_spec("onnxruntime") is not None:
         try:
             return session(onnx.shape_inference.infer_shapes(model).SerializeToString())
-        except Exception:  # it doesn't know the operator for these types: the evaluator may
+        except Exception:  # it lacks the operator for these types; the evaluator may have it
             pass
     from onnx.reference import ReferenceEvaluator
 
@@ -108,7 +110,7 @@ def runner(text: str) -> _Arrays:
 
 
 def array_of(x: Tensor) -> Any:
-    """A tensor's elements in NumPy, without a copy where they lie in a row."""
+    """A tensor's elements in NumPy, without a copy if the tensor is contiguous."""
     if x.dtype == torch.bfloat16 or str(x.dtype).startswith("torch.float8"):
         import ml_dtypes
 

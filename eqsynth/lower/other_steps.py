@@ -1,4 +1,5 @@
-"""What runs between two calls of a kernel that is timed, as other steps of a program do."""
+"""Work that runs between two calls of a kernel that is timed, in place of a program's other
+steps."""
 
 from __future__ import annotations
 
@@ -13,24 +14,26 @@ from eqsynth.extract.measure import cache_capacities
 
 @dataclass(frozen=True)
 class OtherSteps:
-    """What stands for the other steps of a program between two calls of a kernel.
+    """Stands for the other steps of a program between two calls of a kernel that is timed.
 
-    They take its code out of the cache, and its weights where those of the program don't all fit
-    there; its arguments were just computed, and are at hand. Called again and again, a kernel has
-    everything at hand, and kernels' times don't add up to the program's, so that many small ones
-    are chosen where one large one is faster (two threads, ms in the sum; in place / called again
-    and again / half of the cache taken / all of it, and arguments at hand: LSTM 1.34 / 0.57 / 0.87
-    / 1.51, ViT of 4 layers 3.08 / 1.96 / 2.17 / 2.68, BERT 7.83 / 6.17 / 6.14 / 6.35, MobileNetV3
-    1.36 / 0.88 / 1.07 / 1.54).
+    Other steps push a kernel's code out of the cache, and its weights too if the program's weights
+    don't all fit there; the kernel's arguments were just computed, so they are in the cache. A
+    kernel that is called again and again finds everything in the cache. Such times don't add up to
+    the program's time, and many small kernels are chosen where one large kernel is faster. (Two
+    threads, sum of the kernels' times in ms; in their places / called again and again / half of the
+    cache taken / all of it, with arguments in the cache: LSTM 1.34 / 0.57 / 0.87 / 1.51, ViT of 4
+    layers 3.08 / 1.96 / 2.17 / 2.68, BERT 7.83 / 6.17 / 6.14 / 6.35, MobileNetV3 1.36 / 0.88 / 1.07
+    / 1.54.)
 
-    What a program with more weights than the third cache holds reads and writes comes from memory,
-    and goes there: windows by tiles, whose weights and results are large, looked cheap (ResNet-18
-    with 45 MB of weights, 32 MiB of third cache; sum of kernels' times / in place: 5.4 / 8.4 with
-    the second cache taken, 7.5 / 8.1 with the third).
+    If a program has more weights than the third-level cache holds, its kernels read from memory and
+    write to memory. With only the second level taken, convolutions by tiles, whose weights and
+    results are large, looked too cheap (ResNet-18 with 45 MB of weights, 32 MiB of third-level
+    cache; sum of the kernels' times / in their places: 5.4 / 8.4 with the second level taken, 7.5 /
+    8.1 with the third).
 
     Attributes:
-        at_hand_bytes: of an argument that is still in the cache at most.
-        large: what is read and written to take a cache, or the half of it.
+        at_hand_bytes: arguments of up to this size are brought into the cache before a call.
+        large: memory that is read and written to take a cache, or half of it.
     """
 
     at_hand_bytes: int
@@ -40,13 +43,15 @@ class OtherSteps:
     @staticmethod
     @lru_cache(maxsize=4)
     def of(threads: int, far: int) -> OtherSteps:
+        """The steps for so many threads, with weights out of ``far`` cache levels
+        (``Target.far``)."""
         caches = cache_capacities(threads)
         second = caches.get(2, 2 << 20)
         taken = (second // 2, second, caches.get(3, second))[min(far, 2)]
         return OtherSteps(max(second, taken), torch.zeros(taken // 4), torch.ones(16, 16))
 
     def run(self, given: Sequence[torch.Tensor]) -> None:
-        """Before a call with these arguments, weights not among them."""
+        """Run before a call with these arguments (without its weights)."""
         self.large.add_(1.0)
         for value in given:
             if value.nbytes <= self.at_hand_bytes:

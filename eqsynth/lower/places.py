@@ -1,7 +1,8 @@
-"""Where programs run: the device that holds their tensors, its clock, and its cheapest call.
+"""Places where programs run: the device that holds their tensors, its clock, and its cheapest way
+to call all steps.
 
-The CPU is a :class:`Place` as it comes; a GPU's is made in ``cuda/place.py``. Who builds, times or
-calls a program asks its place, and knows no device. Not here: which kernels there are for a target
+``Place()`` is the CPU; a GPU's place is made in ``cuda/place.py``. Code that builds, times or calls
+a program asks its place, and names no device itself. Not here: which kernels a target has
 (``backends.py``).
 """
 
@@ -30,13 +31,14 @@ R = TypeVar("R")
 P = ParamSpec("P")
 Opaque = Mapping[str, Callable[..., torch.Tensor]]
 Run = Callable[..., list[torch.Tensor]]
-"""The steps of a program: from tensors of fixed types and layouts to its results."""
+"""The steps of a program as one function: from tensors of fixed types and layouts to its
+results."""
 
 HOST: Final = torch.device(CPU)
 
 
 def _other_steps(threads: int, far: int) -> OtherSteps:
-    # Here, since a program that is loaded times nothing.
+    # Imported here: a program that is loaded from a file times nothing.
     from eqsynth.lower.other_steps import OtherSteps
 
     return OtherSteps.of(threads, far)
@@ -47,7 +49,7 @@ def _as_it_is(run: Run) -> Run:
 
 
 def _no_fault() -> None:
-    """An operator of the host that fails leaves the others as they are."""
+    """Do nothing: a failed operator of the CPU doesn't affect others."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,20 @@ class Place:
     """Where a program runs.
 
     Attributes:
-        device: that holds the tensors.
-        clock: seconds of a call.
-        recorded: the steps of a program, called at less cost than one after the other.
-        others: what runs before a call that is timed: for so many threads, and so many caches that
-            weights are to be out of.
-        after_failure: called when a kernel has failed; it doesn't return if no other can run now.
-        alone: a program's steps can be timed where they stand, one by one. They can't where the
-            whole program is one launch.
-        in_full: while it lasts, float32 is computed in float32, whatever the target's numerics
+        device: the device that holds the tensors.
+        clock: measures the seconds of a call.
+        recorded: turns the steps of a program into a function that calls them at less cost, such as
+            one launch of a recorded graph.
+        others: makes the work that runs before each call that is timed, for a number of threads and
+            of cache levels that weights are to be out of.
+        after_failure: called when a kernel has failed; it doesn't return if no other kernel can run
+            in this process now.
+        alone: whether the steps of a program can be timed one by one in their places. They can't if
+            the whole program is one launch.
+        in_full: a context in which float32 is computed in float32, whatever the target's numerics
             allow.
-        here: this machine has the device; programs for it can be called.
-        target: the device, where it isn't the host.
+        here: whether this machine has the device, so that programs for it can be called.
+        target: the target, if it isn't the CPU.
     """
 
     device: torch.device = HOST
@@ -81,19 +85,20 @@ class Place:
 
     @property
     def home(self) -> torch.device:
-        """What holds the constants of a program."""
+        """The device that holds a program's constants."""
         return self.device if self.here else HOST
 
     def to(self, values: T) -> T:
-        """A tree whose tensors lie here."""
+        """A tree with its tensors on this device."""
         return moved(values, self.device)
 
 
 def host_by_default(function: Callable[P, R]) -> Callable[P, R]:
-    """A function in which a tensor that is made without naming a device is made on the host.
+    """Decorate a function so that tensors which it makes without naming a device are made on the
+    CPU.
 
-    Who calls it may have said ``torch.set_default_device("cuda")``, or stand in a block of
-    ``torch.device``: that is for the caller's own tensors (:func:`users_default`).
+    Its caller may have called ``torch.set_default_device("cuda")``, or be in a block of
+    ``torch.device``; that is meant for the caller's own tensors (:func:`users_default`).
 
     >>> with torch.device("meta"):
     ...     host_by_default(torch.ones)(2)
@@ -104,7 +109,7 @@ def host_by_default(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             users = torch.get_default_device()
-        except (AssertionError, RuntimeError):  # "cuda", where there is none
+        except (AssertionError, RuntimeError):  # the default is "cuda", and there is no GPU
             users = None
         if users == HOST:
             return function(*args, **kwargs)
@@ -119,8 +124,8 @@ def host_by_default(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def users_default() -> AbstractContextManager[object]:
-    """In a function that is :func:`host_by_default`: a block in which the caller's default device
-    holds again, since a module of the caller runs there."""
+    """Within a function that is :func:`host_by_default`: a block in which the caller's default
+    device holds again, since a module of the caller runs in it."""
     users = _users.get()
     return nullcontext() if users is None else users
 
@@ -129,13 +134,13 @@ _users: Final[ContextVar[torch.device | None]] = ContextVar("users default devic
 
 
 def moved(values: T, device: torch.device) -> T:
-    """A tree whose tensors lie on a device; itself in each part that lies there already."""
+    """A tree with its tensors on a device; tensors that lie there already aren't copied."""
     found: T = tree_map_only(torch.Tensor, lambda x: x.to(device), values)
     return found
 
 
 def missing(kind: str) -> str:
-    """What running on a kind of device lacks here; empty if nothing does.
+    """What this machine lacks to run programs on a kind of device; empty if it lacks nothing.
 
     >>> missing("cpu")
     ''
@@ -148,7 +153,8 @@ def missing(kind: str) -> str:
 
 
 def elsewhere(target: Target) -> Place:
-    """A device that isn't here: programs for it can be saved, and not called."""
+    """The place of a device that this machine doesn't have: programs for it can be saved, but not
+    called."""
 
     def refused(*_: torch.Tensor) -> list[torch.Tensor]:
         raise LoweringError(
@@ -162,7 +168,7 @@ def elsewhere(target: Target) -> Place:
 
 
 class Ported(torch.nn.Module):
-    """A callable of tensors of a place, called with tensors of the host, and giving such.
+    """A callable on a place's tensors, as a module that takes and gives tensors of the CPU.
 
     >>> Ported(torch.nn.ReLU(), Place())(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
@@ -179,8 +185,9 @@ class Ported(torch.nn.Module):
 
 
 def ported(opaque: Opaque, place: Place) -> Opaque:
-    """Opaque operators that were captured on the host, for a place: their fixed tensors and the
-    devices that they name are the place's. What is no call of torch runs on the host."""
+    """Opaque operators for a place. They were captured on the CPU; their fixed tensors are moved to
+    the place's device, and devices that they name are replaced by it. A function that is no call of
+    torch runs on the CPU."""
     if place.device == HOST:
         return opaque
     return {name: _ported(call, place.device) for name, call in opaque.items()}

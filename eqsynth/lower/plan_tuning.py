@@ -1,4 +1,4 @@
-"""Tuning a plan: seconds are spent on the generated kernels that weigh most in it.
+"""Tuning a plan: the given seconds are spent on the generated kernels that take most of its time.
 
 Not here: tuning one kernel (``kernel_tuning.py``).
 """
@@ -32,7 +32,7 @@ from eqsynth.tuning.search import Budget, Search
 from eqsynth.tuning.tuners import opevo
 
 SHARE: Final = 0.02
-"""Part of a plan's time that a kernel takes at least, in all its steps, to be tuned."""
+"""A kernel is tuned only if all its steps together take at least this part of the plan's time."""
 
 Watch = Callable[[Kernel, Search[Schedule]], None]
 
@@ -47,13 +47,14 @@ def tuned_plans(
     seconds: float,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> tuple[Extraction, Extraction, tuple[Tuning, ...]]:
-    """The plans with faster schedules for their heaviest kernels, if there are any, and what is
-    told of each of these.
+    """The two plans with faster schedules for their heaviest kernels where the search found some,
+    and the outcome for each kernel.
 
     Args:
-        own, found: the plan of eqsynth's own kernels, and the one that is used.
-        far: the caches that weights are to be out of when a kernel is called (``Target.far``).
-        tell: is told the best so far whenever something was measured.
+        own, found: the plan of eqsynth's own kernels, and the plan that is used.
+        far: the number of cache levels that weights are to be out of when a kernel is called
+            (``Target.far``).
+        tell: called with the best schedule so far whenever schedules were measured.
     """
 
     def watch(kernel: Kernel, search: Search[Schedule]) -> None:
@@ -69,7 +70,7 @@ def tuned_plans(
 
 
 def heaviest(plan: Plan) -> dict[Kernel, float]:
-    """Seconds of the generated kernels of a plan that are worth tuning, most first."""
+    """The seconds that each generated kernel worth tuning takes in a plan, the heaviest first."""
     total = Counter[Kernel]()
     for step in plan.steps:
         if step.kernel.backend == TvmBackend.name and not math.isinf(step.cost_s):
@@ -84,15 +85,17 @@ def tune_kernels(
     seconds: float,
     watch: Watch = lambda _kernel, _search: None,
 ) -> Iterator[tuple[Kernel, TunedKernel]]:
-    """Tunes kernels one after the other, each for the part of the seconds that it weighs. What is
-    faster stands in the profile from now on, and is offered by the backend. A search begins with
-    what is offered, and with the best schedules of the nearest shapes that were tuned.
+    """Tune kernels one after the other; each gets a part of the seconds in proportion to its
+    weight. Faster schedules are kept in the profile and offered by the backend from now on. A
+    search begins with the offered schedules, and with the best schedules of the nearest shapes that
+    were tuned.
 
     Args:
-        watch: is called with the kernel and its search whenever something was measured.
+        weights: for each kernel, the seconds that it takes in the plan.
+        watch: called with the kernel and its search whenever schedules were measured.
 
     Yields:
-        Each kernel once it is tuned; a kernel for which no time is left isn't.
+        Each kernel once it is tuned; kernels for which no time is left are skipped.
     """
     left = sum(weights.values())
     with closing(Profile(target.key())) as profile, borrowed(threads=target.threads) as worker:
@@ -118,7 +121,8 @@ def tune_kernels(
 
 
 def with_faster(plan: Plan, faster: Mapping[Kernel, TunedKernel]) -> Plan:
-    """The plan with other kernels in the places of some, which take and give the same layouts."""
+    """The plan with tuned kernels in place of the defaults; they read and write the same
+    layouts."""
     steps = []
     for step in plan.steps:
         tuned = faster.get(step.kernel)

@@ -1,15 +1,15 @@
-"""The memory of results: fresh for whoever holds them, and used again once nobody does.
+"""The memory of a program's results: it is used again once nobody holds the earlier result.
 
     y = program(x); del y; z = program(x)            z lies where y lay
-    y = program(x); z = program(x)                   it doesn't
+    y = program(x); z = program(x)                   z lies elsewhere
 
-Fresh memory costs what is large a page fault every 4 KB, and an engine that is told where to write
-7 to 20 us, since what it wrote into last time is no longer what it has to write into.
+Fresh memory costs a page fault for every 4 KB of a large result. For an engine that is told where
+to write it costs 7 to 20 us more, since it has to be told a new place.
 
 A result is held as long as anything refers to its memory: the tensor, a view of it, an array over
-it, a graph of autograd, its storage. Torch counts these. A program keeps the memory of at most two
-results of one step beside those that others hold: a loop, ``y = program(x)``, holds the last one
-while it computes the next.
+it, a graph of autograd, its storage. torch counts these references. For each result a program keeps
+at most two memories beside those that others hold: the loop ``y = program(x)`` still holds the last
+result while it computes the next one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _KEPT: Final = 2
 
 
 class Results:
-    """The memory of one result, of a call after the other. Calls may be made at once.
+    """The memory of one result over successive calls. Several threads may take memory at once.
 
     Args:
-        shape: sizes of the result.
+        shape: the sizes of the result.
         steps: its strides, in elements.
-        dtype: of its elements.
+        dtype: the dtype of its elements.
 
     >>> results = Results((2, 3), (3, 1), torch.float32)
     >>> first = results.take()
@@ -48,11 +48,11 @@ class Results:
         self._kept: list[_Memory] = []
 
     def take(self) -> torch.Tensor:
-        """A tensor whose elements are whatever they are, in memory that nobody else holds."""
+        """A tensor in memory that nobody else holds; its elements have any values."""
         for _ in range(_KEPT):
             try:
                 memory = self._kept.pop(0)
-            except IndexError:  # a look whether one is there would be wrong between threads
+            except IndexError:  # pop is atomic; another thread could take it after a test
                 break
             if memory.is_free():
                 return self._given(memory)
@@ -60,7 +60,8 @@ class Results:
         return self._given(_Memory(self._shape, self._steps, self._dtype))
 
     def _given(self, memory: _Memory) -> torch.Tensor:
-        # Another thread finds the memory only when its result refers to it.
+        # The memory is kept only now that a result refers to it, so that no other thread finds it
+        # free.
         result = memory.tensor.detach()
         self._kept.append(memory)
         if len(self._kept) > _KEPT:
@@ -69,10 +70,10 @@ class Results:
 
 
 class _Memory:
-    """Memory of one result, and how often torch counts it when nobody else holds it.
+    """The memory of one result, and how many references torch counts when nobody else holds it.
 
-    A storage has one object in Python, which is counted there: who holds nothing but this object
-    is seen by its references only.
+    A storage has one object in Python, and torch counts this object as one reference. Somebody who
+    holds only this object is therefore seen by the object's own reference count.
     """
 
     __slots__ = ("_at", "_counted", "_nbytes", "_referred", "_storage", "tensor")
@@ -80,7 +81,8 @@ class _Memory:
     def __init__(
         self, shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype
     ) -> None:
-        # What is made for one call is used in others, which are in another mode perhaps.
+        # The memory is used in several calls, and some of these may run in inference mode, others
+        # not.
         with torch.inference_mode(False), torch.no_grad():
             self.tensor = torch.empty_strided(shape, steps, dtype=dtype, device=HOST)
         self._storage = self.tensor.untyped_storage()
@@ -88,8 +90,8 @@ class _Memory:
         self._counted, self._referred = self._held()
 
     def is_free(self) -> bool:
-        """Whether nobody else holds the memory, and it is what it was: a storage can be resized,
-        or moved to where other processes read it, which torch doesn't count."""
+        """Whether nobody else holds the memory, and it is still the same. A storage can be resized,
+        or moved into memory that other processes read, which torch doesn't count."""
         return (
             self._held() == (self._counted, self._referred)
             and self._storage.data_ptr() == self._at

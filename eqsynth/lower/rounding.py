@@ -164,9 +164,9 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
     Args:
         expected: the original's results.
 
-    >>> x = torch.tensor([1e6, 1e-6])
+    >>> x = torch.tensor([[1e6], [1e-6]])
     >>> judge([x], [x]).wrong is None, judge([x + 1e-3], [x]).wrong.index
-    (True, (1,))
+    (True, (1, 0))
     """
     evidence = evidence or Evidence()
     outputs = [

@@ -1,6 +1,6 @@
-"""Some words of weights' memory, by which changes are seen that torch doesn't count.
+"""Samples of the weights' memory, which show changes that torch doesn't count.
 
-    weight.data.mul_(0.9)        its version stays, and so does its place in memory
+    weight.data.mul_(0.9)        neither its version nor its address changes
 
 Not here: changes that torch counts (``weights.Watch``, ``compile_backend.Program``).
 """
@@ -14,18 +14,20 @@ from typing import Final
 import numpy as np
 import torch
 
-# Words of eight bytes that are looked at: of each tensor at least, and of all together.
+# How many words of eight bytes are compared: at least so many of each tensor, and about so many of
+# all tensors together.
 _LEAST_WORDS: Final = 4
 _MOST_WORDS: Final = 2048
 
 
 class Samples:
-    """What stood in the tensors' memory: in all of it where that is little, else in words that lie
-    evenly in each of them. So what writes a whole tensor is seen; single elements of a large one
-    may be written unseen.
+    """The contents of the tensors' memory: all of it if that is little, else words at even
+    distances in each tensor. So a write of a whole tensor is seen; a write of single elements of a
+    large tensor may not be.
 
-    One gather over the span of memory that holds the tensors, of which nothing else is read: some
-    microseconds. Whoever asks has seen that the tensors are alive, and where they were.
+    A comparison is one gather over the span of memory that holds the tensors, of which only the
+    sampled words are read; it takes some microseconds. The caller must have checked that the
+    tensors are alive and haven't moved.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -45,10 +47,11 @@ class Samples:
         return bytes(self._memory.take(self._places, mode="clip").data)
 
     def changed(self) -> bool:
+        """Whether a sampled word has changed."""
         return self._read() != self._seen
 
     def which(self) -> int:
-        """The position, among the tensors that are in memory, of one that has changed."""
+        """The position, among the tensors that are in memory, of a tensor that has changed."""
         was = np.frombuffer(self._seen, np.int64)
         now = self._memory.take(self._places, mode="clip")
         at = self._first + 8 * int(self._places[np.flatnonzero(was != now)[0]])
@@ -56,16 +59,18 @@ class Samples:
 
 
 def version_of(x: torch.Tensor) -> int:
-    """How often torch has seen the tensor written; in inference mode it doesn't count."""
+    """How often torch has counted a write of the tensor; 0 for a tensor of inference mode, where it
+    doesn't count."""
     return 0 if x.is_inference() else x._version
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
-    """Where the tensor's elements begin and end."""
+    """The addresses at which the tensor's elements begin and end."""
     begin = x.data_ptr()
     last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
     return begin, begin + (last + 1) * x.element_size()
 
 
 def is_in_memory(x: torch.Tensor) -> bool:
+    """Whether the tensor has elements that lie densely laid out in the CPU's memory."""
     return x.layout == torch.strided and x.device.type == "cpu" and x.numel() > 0

@@ -1,5 +1,5 @@
-"""What each step of a program takes where it stands: in its place among the others, on real values,
-and not by itself as when its kernel was measured."""
+"""The time of each step of a program in its place among the others, on real values. (A kernel's
+time from extraction was measured by itself.)"""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from eqsynth.extract.timing import Clock, Timing
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import straight_line
 
-# Runs that are enough.
+# The most runs.
 _RUNS = 30
 
 
 def step_times(
     program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], seconds: float = 0.1
 ) -> tuple[float, ...]:
-    """Seconds of each step: the lower quartile of as many runs as fit into ``seconds``, at least
-    two, of which the first isn't counted; 0 of a view, which is made by whoever runs the steps.
+    """The seconds of each step: the lower quartile of as many runs as fit into ``seconds``, at
+    least two; the first run isn't counted. A view that the program's code makes itself takes 0.
     Buffers of the user's module aren't changed."""
     samples: list[list[float]] = [[] for _ in program.steps]
     steps = [
@@ -44,6 +44,8 @@ def step_times(
 
 
 def _clocked(runner: Runner, times: list[float], clock: Clock) -> Runner:
+    """The runner, with the seconds of each call added to ``times``."""
+
     def run(*args: torch.Tensor) -> torch.Tensor:
         results: list[torch.Tensor] = []
         times.append(clock(lambda: results.append(runner(*args)), 1))
@@ -55,7 +57,7 @@ def _clocked(runner: Runner, times: list[float], clock: Clock) -> Runner:
 def kernel_times(
     program: CompiledProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[Kernel, float]:
-    """Seconds of each kernel where it stands: the mean of its places."""
+    """The seconds of each kernel in the program: the mean over the steps that run it."""
     times: dict[Kernel, list[float]] = {}
     for step, seconds in zip(program.steps, step_times(program, args, kwargs), strict=True):
         times.setdefault(step.kernel, []).append(seconds)

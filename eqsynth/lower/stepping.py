@@ -1,4 +1,5 @@
-"""A compiled program step by step: with noise on each value, and each kernel by itself.
+"""Running a compiled program step by step: with noise on each value, or comparing each kernel with
+its term.
 
 Not here: what is done about a step that is wrong (``eqsynth/checking.py``).
 """
@@ -27,11 +28,11 @@ Known = dict[str, torch.Tensor]
 def noisy_results(
     program: CompiledProgram, values: Values, seed: int, roundings: float = MOVE
 ) -> list[torch.Tensor]:
-    """The program's results with each argument of each step off by a few roundings, in each step
-    by others; as ``reruns.results`` gives them.
+    """The program's results (in the order of ``reruns.results``) with each argument of each step
+    off by a few roundings, differently for each argument and step.
 
-    x·x - 2 x·y + y·y loses what x - y would keep, which shows if the three products are off by a
-    rounding each, and not if x and y are.
+    Example: x·x - 2 x·y + y·y loses digits that (x - y)² would keep. This shows if the three
+    products are off by a rounding each; it doesn't show if only x and y are off.
     """
 
     def off(number: int, value: torch.Tensor) -> torch.Tensor:
@@ -48,18 +49,18 @@ def noisy_results(
 def _results(
     program: CompiledProgram, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What a call gives, one tensor after the other, then the buffers that it leaves."""
+    """The tensors of a call's result, then the buffers as the call leaves them."""
     whole = program.calling.unflatten(outputs, inputs)
     found = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, torch.Tensor)]
     changed = {id(buffer): outputs[n] for n, buffer in program.mutations.items()}
-    # In `inputs` the buffers come after what the user gives.
+    # In `inputs` the buffers come after the user's arguments.
     buffers = zip(program.state(), inputs[len(inputs) - len(program.state()) :], strict=True)
     return [*found, *(changed.get(id(buffer), given) for buffer, given in buffers)]
 
 
 def summed(program: CompiledProgram) -> list[int]:
-    """For each of the program's results (``reruns.results``), the most terms that are added up one
-    after the other on a way to it: what sums of one sign lose adds up."""
+    """For each of the program's results (in the order of ``reruns.results``), the most terms that
+    are added up one after the other on a path to it: the losses of sums of one sign add up."""
     most: dict[str, int] = {}
     for step in program.steps:
         before = max((most.get(name, 0) for name in step.args), default=0)
@@ -72,9 +73,8 @@ def summed(program: CompiledProgram) -> list[int]:
 def faulty_step(
     program: CompiledProgram, values: Values, opaque: Opaque | None = None
 ) -> tuple[Step, Wrong] | None:
-    """The first step whose kernel is wrong by itself: against its term through torch, on the very
-    arguments that the step has in the program. None if each does what it should.
-    """
+    """The first step whose kernel is wrong by itself: its result is compared with its term computed
+    by torch on the step's own arguments. None if every kernel is right."""
     with torch.no_grad():
         for step, args, results in _steps(program, _leaves(program, values), lambda _, x: x):
             wrong = _wrong(step.kernel.term, args, results, opaque)
@@ -86,7 +86,8 @@ def faulty_step(
 def _wrong(
     term: Tensor, args: list[torch.Tensor], results: list[torch.Tensor], opaque: Opaque | None
 ) -> Wrong | None:
-    # The outputs of a region are terms over its arguments' numbers.
+    """The worst wrong element of one step's results; None if they are right."""
+    # The outputs of a region are terms over inputs that are named by the arguments' positions.
     region = isinstance(term, Region)
     terms = list(term.outputs) if isinstance(term, Region) else [term]
     inner = topological(terms) if region else terms
@@ -111,6 +112,8 @@ def _wrong(
 
 
 def _leaves(program: CompiledProgram, values: Values) -> Known:
+    """The values that the steps begin with: constants, and inputs in the layouts that kernels
+    read."""
     given = program.calling.bind(*values[0], **values[1])
     known = dict(program.constants)
     for parameter, value in zip(program.inputs, given, strict=True):
@@ -121,8 +124,8 @@ def _leaves(program: CompiledProgram, values: Values) -> Known:
 def _steps(
     program: CompiledProgram, known: Known, change: Change
 ) -> Iterator[tuple[Step, list[torch.Tensor], list[torch.Tensor]]]:
-    """Each step with its arguments (changed, but for constants) and its results, which become
-    known."""
+    """Each step with its arguments (``change`` applied to all but constants) and its results. The
+    results are added to ``known``."""
     number = 0
     for step in program.steps:
         args, given = [], []

@@ -1,8 +1,8 @@
 """What torch may do around a call of a compiled program: trace it, transform it, cast inside of it,
-ask for gradients. A program runs kernels that know nothing of this: what torch couldn't see through
-is refused, in one sentence each.
+ask for gradients. torch can't see into a program's kernels, so each of these is refused with an
+error that says what to do instead; autocast is ignored.
 
-Not here: shapes and dtypes of inputs (``program.py``).
+Not here: shapes and dtypes of inputs (``steps.py``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _modes: Final = torch._C._len_torch_dispatch_stack
 _proxy: Final = torch._C._TorchDispatchModeKey.PROXY
 
 AUTOCAST: Final = torch._C._is_any_autocast_enabled
-"""Whether torch would cast inside of operators."""
+"""Whether autocast is active, so that torch would cast inside of operators."""
 
 
 def refuse_transforms() -> None:
-    """Takes a tenth of a microsecond.
+    """Refuse tracers and transforms around a call. The test takes a tenth of a microsecond.
 
     Raises:
-        LoweringError: ``torch.jit.trace``, ``make_fx``, or a transform of ``torch.func``, is at
-            work.
+        LoweringError: ``torch.jit.trace``, ``make_fx``, or a transform of ``torch.func``, is
+            active.
     """
     if _modes() and torch._C._get_dispatch_mode(_proxy) is not None:
-        # What a kernel gives would be a constant of the trace.
+        # A kernel's result would be recorded as a constant of the trace.
         raise _refusal("make_fx", "trace the original module")
     if _tracing() is not None:
         raise _refusal("torch.jit.trace", "trace the original module, or save the program")
@@ -47,11 +47,11 @@ def refuse_transforms() -> None:
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of another class as a plain one.
+    """A tensor of a subclass as a plain tensor.
 
     Raises:
-        LoweringError: the class has no memory of its own that kernels could read, as when
-            ``torch.export`` traces a program.
+        LoweringError: the subclass has no memory that kernels could read, as when ``torch.export``
+            traces a program.
     """
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -62,9 +62,10 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_tracing(value: torch.Tensor) -> None:
-    """
+    """Refuse the tensors that ``torch.export`` traces with.
+
     Raises:
-        LoweringError: the tensor stands for another one while ``torch.export`` traces the program.
+        LoweringError: the tensor is one of these.
     """
     if type(value) is not torch.Tensor:
         from torch._subclasses.fake_tensor import FakeTensor
@@ -84,7 +85,8 @@ def _refusal(what: str, hint: str) -> LoweringError:
 
 
 class _WithoutGradients(torch.autograd.Function):
-    """Results that are computed without gradients, and say so when they are asked for them."""
+    """Marks results that are computed without gradients, so that ``backward`` through them
+    raises."""
 
     @staticmethod
     def forward(ctx: Any, results: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
@@ -102,8 +104,9 @@ class _WithoutGradients(torch.autograd.Function):
 
 
 def without_gradients(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
-    """The results of a call, so that gradients which somebody wants of them don't get lost:
-    ``backward`` to an input that requires them raises. Where none does, the results as they are."""
+    """The results of a call, marked so that ``backward`` through them to an input that requires
+    gradients raises; silently wrong gradients would be worse. If no input requires any, the results
+    themselves."""
     if forward_ad._current_level >= 0 and any(
         forward_ad.unpack_dual(x).tangent is not None for x in inputs
     ):
@@ -121,8 +124,10 @@ def without_gradients(results: list[torch.Tensor], inputs: Sequence[Any]) -> lis
 
 
 def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
-    """The distinct tensors of a tree, and a function that puts others in their places."""
-    # torch's trees are walked in Python: tens of microseconds, for a tuple of tensors too.
+    """The distinct tensors of a tree, and a function that rebuilds the tree with other tensors in
+    their places."""
+    # The common cases are treated first: torch walks trees in Python, which takes tens of
+    # microseconds even for a tuple of tensors.
     if isinstance(tree, torch.Tensor):
         return [tree], lambda values: values[0]
     if type(tree) is tuple and len(tree) == 1 and isinstance(tree[0], torch.Tensor):
@@ -140,14 +145,15 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
 
 
 def zeros_like(tree: Any) -> Callable[[], Any] | None:
-    """Makes a tree with tensors of zeros in the places of its tensors; it keeps none of them. None
-    where a tensor isn't dense: zeros say nothing of such."""
+    """A function that makes the same tree with zeros in place of its tensors, and keeps none of the
+    tensors. None if a tensor isn't dense, for which zeros would be no example."""
     leaves, spec = tree_flatten(tree)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(x.layout != torch.strided or x.is_nested or x.is_quantized for x in tensors):
         return None
 
-    # Not a tree of sketches: a PackedSequence refuses to hold what isn't on the CPU.
+    # Only the leaves are kept as meta tensors: a tree of them can't always be built, since a
+    # PackedSequence refuses tensors that aren't on the CPU.
     sketched = [
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
         if isinstance(x, torch.Tensor)

@@ -1,7 +1,8 @@
-"""What tuning has measured, as documents of the profile: one for each kernel.
+"""The measurements of tuning, as documents in the profile: one for each kernel.
 
-They stand apart from the times of kernels, so that slow points of a space say nothing of kernels
-that are offered without a search. Not here: searching (``kernel_tuning.py``).
+They are kept apart from the times of kernels that extraction reads, so that slow points of a space
+don't count for kernels that are offered without a search. Not here: searching
+(``kernel_tuning.py``).
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 _PREFIX: Final = "tuning-2 "
 
 NEAREST: Final = 3
-"""Kernels of other shapes whose best schedules a search begins with."""
+"""A search begins with the best schedules of at most this many kernels of other shapes."""
 
 
 @dataclass
 class Record:
-    """What was measured of one kernel.
+    """The measurements of one kernel.
 
     Attributes:
-        far: the caches that weights were out of when it was called (``Target.far``).
-        starts: what the search began with beside what is offered, from other shapes: a search that
-            goes on begins with the same, so that it asks for the same points.
-        times: seconds by schedule; None of what can't be built or run.
+        far: the number of cache levels that weights were out of when the kernel was called
+            (``Target.far``).
+        starts: the schedules of other shapes that the search began with. A search that goes on
+            begins with the same ones, so that it asks for the same points.
+        times: seconds by schedule; None for a schedule that can't be built or run.
     """
 
     kernel: Kernel
@@ -46,18 +48,21 @@ class Record:
 
     @property
     def best(self) -> tuple[Schedule, float] | None:
+        """The fastest schedule and its seconds; None if no schedule runs."""
         worked = [(time_s, schedule) for schedule, time_s in self.times.items() if time_s]
         time_s, schedule = min(worked, key=lambda pair: pair[0], default=(0.0, None))
         return None if schedule is None else (schedule, time_s)
 
 
 def load(profile: Profile, kernel: Kernel, far: int) -> Record | None:
-    """What the profile has of a kernel, whatever its schedule; None if it wasn't tuned."""
+    """The profile's record of a kernel, whatever the kernel's own schedule; None if it wasn't
+    tuned."""
     body = profile.load_document(_kind(kernel, far))
     return None if body is None else _read(body)
 
 
 def keep(profile: Profile, record: Record) -> None:
+    """Store a record in the profile."""
     body = {
         "kernel": kernel_to_data(record.kernel),
         "far": record.far,
@@ -69,15 +74,19 @@ def keep(profile: Profile, record: Record) -> None:
 
 
 def records(profile: Profile) -> list[Record]:
-    """All that tuning has measured on the profile's target."""
+    """All records of the profile's target."""
     found = map(_read, profile.documents(_PREFIX).values())
     return [record for record in found if record is not None]
 
 
 def nearest(kernel: Kernel, known: Sequence[Record]) -> tuple[Schedule, ...]:
-    """The best schedules of the kernels whose shapes are nearest: as many loops and operands of the
-    same types, and as many operations an element; the distance is the sum of the logarithms of the
-    ratios of the extents. One that was tuned at other layouts or with a cold cache is at 0."""
+    """The best schedules of the kernels that are nearest in shape.
+
+    Only kernels with as many loops, operands of the same types, and as many operations per element
+    are compared. The distance is the sum of the logarithms of the ratios of extents: of (64, 128)
+    and (64, 256) it is log 2. The same kernel at other layouts, or with another ``far``, is at
+    distance 0.
+    """
     found: list[tuple[float, Schedule]] = []
     for record in known:
         best, far = record.best, _distance(kernel, record.kernel)
@@ -88,7 +97,7 @@ def nearest(kernel: Kernel, known: Sequence[Record]) -> tuple[Schedule, ...]:
 
 
 def _distance(kernel: Kernel, other: Kernel) -> float | None:
-    """None where they have nothing in common."""
+    """The distance of two kernels; None if they can't be compared."""
     one, two = kernel.term, other.term
     if not isinstance(one, Scope) or not isinstance(two, Scope) or _class(one) != _class(two):
         return None
@@ -97,18 +106,20 @@ def _distance(kernel: Kernel, other: Kernel) -> float | None:
 
 
 def _class(scope: Scope) -> tuple[object, ...]:
+    """The properties that two kernels must share to be compared."""
     dtypes = tuple(tensor.dtype for tensor in (*args_of(scope), scope))
     loops = len(scope.traversal), len(scope.reduction)
     return loops, scope.reducer, operations(scope.body), dtypes
 
 
 def _kind(kernel: Kernel, far: int) -> str:
+    """The name of a kernel's document."""
     name = measurement_key(replace(kernel, schedule="")).text() + f" far={far}"
     return _PREFIX + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def _read(body: str) -> Record | None:
-    """What a document says; None if it is damaged."""
+    """The record in a document; None if it is damaged."""
     with suppress(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError):
         data = json.loads(body)
         record = Record(kernel_from_data(data["kernel"]), int(data["far"]))

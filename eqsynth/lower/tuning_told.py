@@ -1,6 +1,8 @@
-"""What tuning tells: rates, their share of the measured peak, and the space around the best point.
+"""What is reported about tuning: a kernel's rate as a part of the measured peak, and how much slower
+the points around the best one are.
 
-Not here: tuning (``kernel_tuning.py``, ``plan_tuning.py``).
+Example: ``str(rate)`` is ``59.7 GFLOP/s, 61% of the peak``. Not here: tuning itself
+(``kernel_tuning.py``, ``plan_tuning.py``).
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from eqsynth.tuning.search import Search
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a kernel is, by what bounds it.
+    """How fast a kernel is, measured in what bounds it.
 
     Attributes:
-        value: thousand millions a second.
-        unit: ``GFLOP/s``, or ``GB/s`` where memory bounds it.
-        share: of the target's measured peak.
+        value: 10^9 operations or bytes per second.
+        unit: ``GFLOP/s``, or ``GB/s`` if memory bounds the kernel.
+        share: the part of the target's measured peak.
     """
 
     value: float
@@ -39,7 +41,8 @@ class Rate:
 
 
 def rate_of(kernel: Kernel, time_s: float, target: Target) -> Rate:
-    """
+    """The rate of a kernel that takes this long.
+
     >>> str(Rate(59.71, "GFLOP/s", 0.614))
     '59.7 GFLOP/s, 61% of the peak'
     """
@@ -54,17 +57,18 @@ def rate_of(kernel: Kernel, time_s: float, target: Target) -> Rate:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning one kernel has come to.
+    """The outcome of tuning one kernel, for a report.
 
     Attributes:
-        what: the kernel's type and layouts.
-        default, found: the fastest schedule that is offered without a search, and the fastest.
-        default_s, found_s: of these, side by side; None if they don't run.
-        trials: schedules that were tried, those of earlier runs with them.
+        what: the kernel's types.
+        default, found: the fastest schedule that is offered without a search, and the fastest one.
+        default_s, found_s: their seconds, timed side by side; None if they don't run.
+        trials: the number of schedules that were tried, earlier runs included.
         stop: why the search ended.
-        outside_s: of its seconds those not spent in measuring.
-        around: by parameter the values next to the best point's, and times its time that they take;
-            infinite where it fails, None where it wasn't measured.
+        seconds: how long the search took.
+        outside_s: the part of these seconds that wasn't spent in measuring.
+        around: for each parameter, the values next to the best point's, and their time divided by
+            the best time: infinite if the schedule fails, None if it wasn't measured.
     """
 
     what: str
@@ -88,7 +92,8 @@ class Tuning:
         return f"{text}, {self.rate} ({self.trials} tried, {self.stop})"
 
     def lines(self) -> list[str]:
-        """The kernel, then a line for each parameter: its neighbours' times over the best's."""
+        """One line for the kernel, then one for each parameter with the times of its neighbouring
+        values."""
         lines = [str(self)]
         for name, values in self.around.items():
             tried = {value: ratio for value, ratio in values.items() if ratio is not None}
@@ -105,7 +110,7 @@ def _ratio(ratio: float) -> str:
 
 
 def told(one: TunedKernel, target: Target) -> Tuning:
-    """What is told of a kernel that was tuned."""
+    """The report of a kernel that was tuned."""
     times = {trial.made: trial.time_s for trial in one.found.trials}
     best, near = one.found.best, dict[str, dict[Any, float | None]]()
     if best is not None:
@@ -122,14 +127,15 @@ def told(one: TunedKernel, target: Target) -> Tuning:
 
 
 def best_so_far(kernel: Kernel, search: Search[Schedule], target: Target) -> str:
-    """For a progress bar: the best so far, and how many were tried."""
+    """The best rate so far and the number of schedules tried, for a progress bar."""
     best = max(search.scores.values(), default=0.0)
     tried = f"{len(search.trials)} tried"
     return f"{rate_of(kernel, 1 / best, target)}, {tried}" if best else tried
 
 
 def what_of(kernel: Kernel) -> str:
-    """
+    """The types of a kernel's arguments and result.
+
     >>> from eqsynth.ir.tensor import Input, Scope
     >>> from eqsynth.ir.types import TensorType
     >>> from eqsynth.ir.scalar import Read
@@ -142,6 +148,7 @@ def what_of(kernel: Kernel) -> str:
 
 
 def _value(value: Any) -> str:
+    """A parameter's value as text."""
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     if isinstance(value, type) and issubclass(value, Schedule):

@@ -1,8 +1,8 @@
-"""Generated kernels in the cache directory: what the measuring worker has compiled in order to time
-it isn't compiled again to be run, in whatever process.
+"""Compiled kernels in the cache directory: a kernel that the measuring worker has compiled to time
+it isn't compiled again to run it, in any process.
 
-A library for each compilation, and for each of its kernels a note of the library and the name in
-it. Not here: compiling (``tvm_backend.py``), loading (``tvm_runtime.py``).
+Each compilation keeps a library, and for each of its kernels a note with the library's name and the
+kernel's name in it. Not here: compiling (``tvm_backend.py``), loading (``tvm_runtime.py``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from eqsynth.ir.scalar import digest_of
 from eqsynth.lower import tvm_runtime
 
 MAX_BYTES: Final = 256 << 20
-"""Of more, the files that weren't used for longest go."""
+"""The most bytes that are kept; above it the files that weren't used for the longest time are
+deleted."""
 
 
 def load(kernels: Iterable[Kernel]) -> dict[Kernel, Any]:
-    """The functions of those kernels that were compiled before."""
+    """The functions of those kernels that are kept."""
     found, home = {}, _home()
     for kernel in kernels:
         note = kept.read(home / _name(kernel))
@@ -33,12 +34,12 @@ def load(kernels: Iterable[Kernel]) -> dict[Kernel, Any]:
             try:
                 found[kernel] = _library(home / library)[symbol]
             except (AttributeError, LoweringError):
-                continue  # the library has gone, or can't be loaded: compiled again
+                continue  # the library is gone or can't be loaded; the kernel is compiled again
     return found
 
 
 def keep(names: Mapping[Kernel, str], library: bytes) -> None:
-    """Keeps a library, with the names that its kernels have in it."""
+    """Keep a library, and the names of its kernels."""
     home, own = _home(), hashlib.blake2b(library, digest_size=16).hexdigest()
     kept.write(home / own, library, MAX_BYTES)
     for kernel, symbol in names.items():
@@ -50,6 +51,7 @@ def _home() -> Path:
 
 
 def _name(kernel: Kernel) -> str:
+    """The file name of a kernel's note: a digest of everything that its code depends on."""
     import torch
 
     layouts = (kernel.inputs, kernel.output)
@@ -59,8 +61,9 @@ def _name(kernel: Kernel) -> str:
 
 @lru_cache(maxsize=1)
 def _made_by() -> tuple[str, ...]:
-    """What else the code of a kernel depends on: versions, eqsynth's own code, the processor."""
-    # Here, since a program that is loaded keeps no kernels and needs nothing of what is measured.
+    """What the code of every kernel depends on: versions of libraries, eqsynth's own code, the
+    processor."""
+    # Imported here: a program that is loaded from a file keeps no kernels, and measures nothing.
     from eqsynth.extract.measure import cpu_flags, describe_cpu
     from eqsynth.extract.profile import library_versions
 
@@ -70,7 +73,8 @@ def _made_by() -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _library(path: Path) -> Any:
-    """
+    """Load a kept library.
+
     Raises:
         LoweringError: there is no such library, or it can't be loaded.
     """

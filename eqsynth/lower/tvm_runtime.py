@@ -1,9 +1,12 @@
-"""What a compiled TVM kernel needs to run: torch's threads, and loading without the compiler.
+"""What compiled TVM kernels need to run: torch's threads, and loading libraries without the
+compiler. ``tvm`` itself is never imported.
 
-A kernel library finds its runtime through symbols registered with ``tvm_ffi``; calling one
-before any are registered is a crash, so no library is loaded before :func:`ensure_runtime`.
-And what becomes of TVM's errors. Not here: making kernels (``eoperators.py``, ``tvm_backend.py``).
-``tvm`` itself is never imported.
+A kernel library finds its runtime through symbols that are registered with ``tvm_ffi``. Calling a
+kernel before any are registered crashes the process, so every library is loaded after
+:func:`ensure_runtime`.
+
+Also here: the C compiler, the cache folder of native code, and the conversion of TVM's errors. Not
+here: making kernels (``eoperators.py``, ``tvm_backend.py``).
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ _OPENMP = ("libgomp", "libomp", "libiomp")
 
 
 def ensure_runtime() -> Threads:
-    """Registers a runtime for the libraries loaded next: torch's threads, else TVM's own pool.
+    """Register a runtime for the libraries that are loaded next: torch's threads if possible, else
+    TVM's own pool.
 
-    Registration is for the whole process, and importing ``tvm`` registers TVM's own runtime;
-    so this is called before each load, and takes microseconds after the first time.
+    The registration holds for the whole process, and importing ``tvm`` registers TVM's own runtime.
+    So this is called before each load; after the first time it takes microseconds.
 
     Raises:
-        LoweringError: neither a C compiler nor ``libtvm_runtime`` is there.
+        LoweringError: there is neither a C compiler nor ``libtvm_runtime``.
     """
     library, reason = _torch_threads()
     if library is not None and library.eqsynth_install() == 0:
@@ -49,7 +53,7 @@ def ensure_runtime() -> Threads:
 
 @lru_cache(maxsize=1)
 def _torch_threads() -> tuple[Any, str]:
-    """The library of ``threads.c``, or None and why not."""
+    """The library compiled from ``threads.c``, or None; and why there is none."""
     try:
         return ctypes.CDLL(str(_built())), "it did not register"
     except subprocess.CalledProcessError as error:
@@ -60,6 +64,11 @@ def _torch_threads() -> tuple[Any, str]:
 
 @lru_cache(maxsize=1)
 def _tvm_threads(reason: str) -> None:
+    """Load TVM's own runtime, with a warning that gives the reason.
+
+    Raises:
+        LoweringError: it isn't installed.
+    """
     spec = importlib.util.find_spec("tvm")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     found = [path for folder in folders for path in Path(folder).glob("lib/libtvm_runtime.*")]
@@ -82,10 +91,10 @@ def _tvm_threads(reason: str) -> None:
 
 
 def _built() -> Path:
-    """Compiles ``threads.c`` against the OpenMP that torch uses; kept by the hash of its inputs.
+    """Compile ``threads.c`` against torch's OpenMP. The result is kept under a hash of its inputs.
 
     Raises:
-        OSError: no compiler, or torch has no OpenMP that is known here.
+        OSError: there is no compiler, or torch has no OpenMP that is known here.
         subprocess.CalledProcessError: the compiler failed.
     """
     import tvm_ffi.libinfo
@@ -107,7 +116,7 @@ def _built() -> Path:
 
 
 def _torch_openmp() -> Path:
-    """The OpenMP library that torch has loaded (a wheel brings its own, under its own name)."""
+    """The OpenMP library that torch has loaded; a wheel brings its own, under a name of its own."""
     import torch
 
     maps = Path("/proc/self/maps")
@@ -117,7 +126,7 @@ def _torch_openmp() -> Path:
     else:
         found = []
     home = Path(torch.__file__).parent
-    # With two of them in a process (scikit-learn brings one too), torch's own is the one.
+    # If a process has two of them (scikit-learn brings one, too), torch's own comes first.
     found.sort(key=lambda path: home not in path.parents and "torch" not in path.parent.name)
     if not found:
         raise OSError("torch uses no OpenMP library that is known here")
@@ -142,17 +151,17 @@ def run_compiler(*arguments: str | Path) -> None:
 
 
 def link(units: list[Path], target: Path) -> Path:
-    """A shared library of object files (and of the libraries that it needs)."""
+    """Link object files, and the libraries that they need, into a shared library."""
     run_compiler("-shared", "-o", target, *units)
     return target
 
 
 def check_room(path: Path, count: int) -> None:
-    """Whether a file of so many bytes can be written: where it can't, LLVM, which writes object
-    files, ends the process.
+    """Check that a file of so many bytes can be written. LLVM, which writes object files, ends the
+    process if it can't write.
 
     Raises:
-        LoweringError: it can't.
+        LoweringError: the file can't be written.
     """
     try:
         with path.open("wb") as file:
@@ -170,8 +179,8 @@ def check_room(path: Path, count: int) -> None:
 
 
 def cache_directory() -> Path:
-    """``$EQSYNTH_CACHE`` or the user's cache, and in it native code; a folder of this process's
-    own where that can't be written."""
+    """The folder of native code in ``$EQSYNTH_CACHE`` or the user's cache; if that can't be
+    written, a folder of this process's own."""
     import platformdirs
 
     home = os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")
@@ -191,9 +200,9 @@ def _own_folder() -> Path:
 
 
 def load_library(data: bytes) -> Any:
-    """The module of a library that ``export_library`` made; ``module[name]`` is a kernel.
+    """Load a library that ``export_library`` made; ``module[name]`` is a kernel of it.
 
-    Needs ``apache-tvm-ffi`` and a runtime, not the compiler.
+    This needs ``apache-tvm-ffi`` and a runtime, but not the compiler.
 
     Raises:
         LoweringError: the library can't be loaded, or nothing can run it.
@@ -221,9 +230,11 @@ def load_library(data: bytes) -> Any:
 
 @contextmanager
 def compiling(kernels: Iterable[Kernel], what: str, expected: str) -> Iterator[None]:
-    """
+    """A context in which each error becomes a ``LoweringError``: TVM's errors have no common base
+    but Exception.
+
     Raises:
-        LoweringError: whatever goes wrong; TVM's errors have no common root but Exception.
+        LoweringError: anything went wrong.
     """
     try:
         yield

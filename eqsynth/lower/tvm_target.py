@@ -1,4 +1,4 @@
-"""What TVM compiles for: this machine's CPU, and only the instructions that it has."""
+"""The target that TVM compiles for: this machine's CPU, without instructions that it lacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 def target() -> Any:
-    """For as many threads as torch has now."""
+    """The target for as many threads as torch has now."""
     import torch
 
     return _target_for(torch.get_num_threads())
@@ -19,7 +19,7 @@ def _target_for(threads: int) -> Any:
     import tvm
     from tvm.target import codegen
 
-    # Here, since a program that is loaded makes no kernels and needs nothing of what is measured.
+    # Imported here: a program that is loaded from a file makes no kernels, and measures nothing.
     from eqsynth.extract.measure import cpu_flags
 
     cpu = codegen.llvm_get_system_cpu()
@@ -33,22 +33,23 @@ _INSTRUCTIONS: Final = (
     "amx", "avx", "bmi", "f16c", "fma", "gfni", "lzcnt", "movbe", "popcnt", "sse4", "vaes",
     "vpclmulqdq", "xop",
 )  # fmt: skip
-"""How LLVM's names of those sets of instructions begin that code of arithmetic is made of."""
+"""Beginnings of LLVM's names of the instruction sets that arithmetic code may use."""
 
 _IN_LINUX: Final = {"bmi": "bmi1", "lzcnt": "abm"}
-"""LLVM's name -> Linux' name, where they differ by more than punctuation."""
+"""LLVM's name -> Linux's name, where they differ by more than punctuation."""
 
 
 def lacking(features: Iterable[str], flags: Collection[str]) -> list[str]:
-    """Sets of instructions that a CPU of this machine's name has, and this machine hasn't.
+    """Instruction sets that a CPU of this model has, and this machine hasn't.
 
-    LLVM knows the name by family and model, but a hypervisor may hide what the CPU can do: one
-    showed a Zen 4 without AVX-512, and the first generated kernel ended the process by an illegal
+    LLVM knows a CPU's features by family and model, but a hypervisor may hide some of them. One hid
+    the AVX-512 of a Zen 4, and the first generated kernel ended the process by an illegal
     instruction.
 
     Args:
-        features: of the CPU, by LLVM's names.
-        flags: what the operating system says it can do; where it says nothing, nothing is lacking.
+        features: the features of the CPU's model, by LLVM's names.
+        flags: the features that the operating system reports; if it reports none, nothing is
+            lacking.
 
     >>> lacking(["avx2", "avx512vnni", "bmi", "fast-lzcnt"], {"avx2", "bmi1"})
     ['avx512vnni']

@@ -1,14 +1,13 @@
-"""The memory of values that live between a program's steps: one block a call, which the next call
-uses again. In it a value lies where others have lain that nobody reads any more.
+"""The memory of the values between a program's steps: one block for a call, which the next call
+uses again. Within a block, values that don't live at the same time may lie in the same place.
 
     a = f(x); b = g(a); c = h(b); return k(c)         a at 0, b behind it, c at 0
 
-Fresh memory costs a call of torch's for each value (1.4 us, where a small kernel takes 0.4), and
-what is larger than 32 MB a page fault every 4 KB besides: the operating system gives it anew each
-time.
+Allocating each value by torch takes 1.4 us, where a small kernel takes 0.4; and for more than 32 MB
+the operating system gives fresh memory each time, at the cost of a page fault every 4 KB.
 
-Not here: which values lie in a workspace (``steps.py``), and the memory of the program's results,
-which are the user's (``results.py``).
+Not here: which values lie in a workspace (``steps.py``), the memory of the program's results, which
+belong to the user (``results.py``).
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from typing import Any, Final
 import torch
 
 _ALIGNED: Final = 64
-"""Values begin at multiples of so many bytes, as torch's own do."""
+"""Values begin at multiples of this many bytes, as torch's own tensors do."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value that is dense, from the step that computes it to the last that reads it."""
+    """A dense value that lives from step ``first``, which computes it, to step ``last``, the last
+    one that reads it."""
 
     first: int
     last: int
@@ -42,9 +42,9 @@ class Value:
 
 
 def places(values: Sequence[Value]) -> tuple[list[int], int]:
-    """Where in a block each value begins, and how long the block is: the largest values first, each
-    at the lowest place at which nothing lies that lives when it does [Pisarchyk and Lee, Efficient
-    Memory Management for Deep Neural Net Inference, 2020: greedy by size].
+    """Where each value begins in a block, and the block's length in bytes. The largest values are
+    placed first, each at the lowest place that is free during its life [Pisarchyk and Lee,
+    Efficient Memory Management for Deep Neural Net Inference, 2020: greedy by size].
 
     >>> value = lambda first, last: Value(first, last, (16,), (1,), torch.float32)
     >>> places([value(0, 1), value(1, 2), value(2, 3)])
@@ -66,8 +66,8 @@ def places(values: Sequence[Value]) -> tuple[list[int], int]:
 
 
 class Workspaces:
-    """Blocks of memory for calls: each call takes one, and gives it back at its end. There are as
-    many as calls were ever made at once."""
+    """Blocks of memory for calls. A call takes a block, and gives it back at its end; there are as
+    many blocks as there ever were calls at the same time."""
 
     def __init__(self, values: Sequence[Value], device: torch.device) -> None:
         self._values, self._device = tuple(values), device
@@ -75,10 +75,11 @@ class Workspaces:
         self._free: list[tuple[Any, ...]] = []
 
     def take(self) -> tuple[Any, ...]:
-        """The values, as tensors of torch, and then the same as tensors of TVM's."""
+        """The values of a block, as tensors of torch, followed by the same values as tensors of
+        TVM."""
         try:
             return self._free.pop()
-        except IndexError:  # a look whether one is there would be wrong between threads
+        except IndexError:  # pop is atomic; another thread could take the block after a test
             return self._made()
 
     def give(self, workspace: tuple[Any, ...]) -> None:
@@ -87,7 +88,7 @@ class Workspaces:
     def _made(self) -> tuple[Any, ...]:
         import tvm_ffi
 
-        # What is made for one call is used in others, which are in another mode perhaps.
+        # A block is used in several calls, and some of these may run in inference mode, others not.
         with torch.inference_mode(False), torch.no_grad():
             block = torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
             made = []
@@ -98,7 +99,8 @@ class Workspaces:
 
 
 def _meet(one: Value, other: Value) -> bool:
-    """Whether two values live at once: a step reads its arguments while it writes its result."""
+    """Whether two values live at the same time. A step reads its arguments while it writes its
+    result, so these two do."""
     return one.first <= other.last and other.first <= one.last
 
 
