@@ -1,12 +1,14 @@
-"""Arguments read and results built in one pass, where a call is like the example call.
+"""Reading a call's arguments and building its result in one pass, if the call is like the example
+call.
 
     forward(ids, cache=Cache(keys=K, seen=3))  ->  [ids, K]  ->  ...  ->  logits; the cache grown
 
-Torch's trees are walked in Python: to bind arguments, to open objects (``holders.py``), to flatten
-them, to compare structures, and all of it again for the results. One step of a small Llama with
-its cache took 190 us for that, and its kernels 100. Here functions that are made from the structure
-once do it. A call that they don't know is left to the general way, which tells what is wrong with
-it: ``bound`` and ``leaves_of`` of ``calling.py``, ``Opening`` of ``holders.py``.
+torch walks trees in Python: to bind arguments, to open objects (``holders.py``), to flatten them,
+to compare structures, and all of it again for the results. For one step of a small Llama with its
+cache this took 190 us, and the kernels 100. Here the structure of the example call is turned into
+functions once, and these do all of it. A call that doesn't fit them goes the general way, which
+says what is wrong with it: ``bound`` and ``leaves_of`` of ``calling.py``, ``Opening`` of
+``holders.py``.
 """
 
 from __future__ import annotations
@@ -24,20 +26,22 @@ from eqsynth.lower.calling import Calling, Fixed, bound, by_name, is_default, pl
 from eqsynth.lower.holders import Held, Opening, Plain, Same
 
 Read = Callable[[Any, list[Any], list[Any]], bool]
-"""Takes a value, the objects that were met (and notes further ones), and the leaves (and adds its
-own); false if the value has another structure than the example."""
+"""Reads a value. Takes the value, the objects that were met so far, and the leaves so far; appends
+to both. False if the value has another structure than the example."""
 
 Build = Callable[[Iterator[Any], list[Any]], Any]
-"""Makes a value of the next leaves; of the objects, those of the call first, it may use some."""
+"""Builds a value from the next leaves. It may use and append to the objects, of which the call's
+own come first."""
 
 T = TypeVar("T")
 
-# Calls by position, by name and by both are different calls of one signature; nobody has many.
+# The most forms of calls (which arguments by position, by name, left out) that are remembered.
 _MOST_CALLS: Final = 64
 
 
 class Calls:
-    """The calls of one program: those like its example call in one pass, others in the general way.
+    """The calls of one program: one pass for a call like its example call, the general way for
+    others.
 
         forward(x, scale=2.0) with a tensor x  ->  leaves [x, 2.0]  ->  inputs [x]
     """
@@ -46,10 +50,11 @@ class Calls:
         self._calling = calling
         self._read: Read | None = None
         self._result: Build | None = None
-        self._makes = False  # objects, for its result
-        # Arguments that are tensors in a row are leaves as they come.
+        self._makes = False  # whether the result contains objects
+        # If all arguments are tensors by position: how many. They are then the leaves.
         self._row: int | None = None
-        # Of the objects among the arguments: names of attributes, and what builds these.
+        # For each object among the arguments: the names of its attributes, and functions that build
+        # them.
         self._states: list[tuple[tuple[str, ...], list[Build]]] = []
         known = calling.convention
         if known is not None and known.parameters is not None:
@@ -63,6 +68,8 @@ class Calls:
             self._makes = known.out_spec is not None and _holds(known.out_spec)
 
     def _of_results(self, spec: TreeSpec, out_spec: TreeSpec | None) -> Build | None:
+        """The function that builds the result; None if the structure has an unknown kind of node.
+        Also notes how the attributes of the arguments' objects are built."""
         if out_spec is None:
             return _next
         if not _holds(spec):
@@ -78,13 +85,15 @@ class Calls:
     def begin(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], opens: bool
     ) -> tuple[Sequence[torch.Tensor], Callable[[Sequence[torch.Tensor]], Any]]:
-        """The program's inputs, and what makes the call's result of the program's outputs.
+        """The program's inputs, and a function that makes the call's result from the program's
+        outputs.
 
         Args:
-            opens: objects that hold tensors are opened; else they are opened already.
+            opens: whether objects that hold tensors have to be opened; else they are opened
+                already.
 
         Raises:
-            EqsynthError: the arguments aren't those that the program was captured with.
+            EqsynthError: the arguments don't fit those that the program was captured with.
         """
         calling, call = self._calling, Opening()
         alike = opens or not self._makes
@@ -111,8 +120,8 @@ class Calls:
         return given, finish
 
     def result(self) -> tuple[bool, Callable[..., Any] | None]:
-        """Whether results can be made of outputs and inputs alone, without objects; and by which
-        function, or None where the result is the first output."""
+        """Whether results can be made from outputs and inputs alone, without objects; and the
+        function that does it, or None if the result is the first output."""
         known = self._calling.convention
         if known is None or self._makes or self._states:
             return False, None
@@ -130,7 +139,7 @@ class Calls:
         """The leaves of the arguments; None if the call isn't like the example.
 
         Args:
-            objects: gets those that hold tensors, in the order of their numbers.
+            objects: objects that hold tensors are appended to it, in the order of their numbers.
         """
         if self._read is None or self._result is None:
             return None
@@ -140,7 +149,7 @@ class Calls:
         return leaves if tree is not None and self._read(tree, objects, leaves) else None
 
     def _built(self, leaves: Sequence[Any], call: Opening) -> Any:
-        """The result; the objects of the call get the attributes that they have now."""
+        """The result; objects among the arguments get their new attributes."""
         assert self._result is not None
         given, own = iter(leaves), call.objects[:]
         result = self._result(given, call.objects)
@@ -150,8 +159,9 @@ class Calls:
 
 
 class _Binding:
-    """Arguments in one way, however they were passed (``calling.bound``). Which argument goes where
-    is remembered by how many came by position, which by name, and which had their defaults."""
+    """Brings arguments into one form, however they were passed (``calling.bound``). Which argument
+    goes where is remembered for each form of call: how many arguments came by position, which by
+    name, and which had their default's value."""
 
     def __init__(self, parameters: Signature, spec: TreeSpec) -> None:
         self._parameters, self._named = parameters, by_name(spec)
@@ -188,8 +198,8 @@ class _Binding:
     def _places(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], list[tuple[str, Any]]] | None:
-        """For each argument of a bound call, which of those that were given it is, or its default;
-        None for arguments that don't fit the signature."""
+        """For each argument of a bound call, the number of the given argument that it is, or its
+        default; None if the arguments don't fit the signature."""
         marks = [_Mark(n) for n in range(len(args) + len(kwargs))]
         given = [
             value if parameter is not None and is_default(parameter, value) else mark
@@ -224,15 +234,15 @@ def _place(value: Any) -> int | Fixed:
 
 
 def _holds(spec: TreeSpec) -> bool:
-    """Whether objects, or what is in them, are in the places of nodes."""
+    """Whether a structure contains opened objects."""
     return spec.type in (Held, Same, Plain) or any(map(_holds, spec.children()))
 
 
 def _reader(spec: TreeSpec, places: Iterator[int | Fixed], any_order: bool) -> Read | None:
-    """What reads values of this structure; None if it has a kind of node that isn't known.
+    """The function that reads values of this structure; None if it has an unknown kind of node.
 
     Args:
-        places: of the leaves, an input's position or a constant.
+        places: for each leaf, an input's position or a constant.
     """
     if spec.is_leaf():
         place = next(places)
@@ -251,16 +261,20 @@ def _reader(spec: TreeSpec, places: Iterator[int | Fixed], any_order: bool) -> R
 
 
 def _whole(parts: Sequence[T | None]) -> list[T] | None:
+    """The parts, if none of them is None; else None."""
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) else None
 
 
 def _tensor(value: Any, _objects: list[Any], leaves: list[Any]) -> bool:
+    """Reads a leaf that must be a tensor."""
     leaves.append(value)
     return isinstance(value, torch.Tensor)
 
 
 def _constant(expected: Any) -> Read:
+    """Reads a leaf that must have this value."""
+
     def read(value: Any, _objects: list[Any], leaves: list[Any]) -> bool:
         leaves.append(value)
         return type(value) is type(expected) and bool(value == expected)
@@ -269,6 +283,8 @@ def _constant(expected: Any) -> Read:
 
 
 def _held(kind: type, number: int, names: tuple[str, ...], below: list[Read]) -> Read:
+    """Reads an object of this class, number and attributes."""
+
     def read(value: Any, objects: list[Any], leaves: list[Any]) -> bool:
         if type(value) is not kind or len(objects) != number:
             return False
@@ -285,6 +301,7 @@ def _held(kind: type, number: int, names: tuple[str, ...], below: list[Read]) ->
 
 
 def _node(spec: TreeSpec, below: list[Read], any_order: bool) -> Read:
+    """Reads a container that torch knows."""
     kind = spec.context if spec.type is namedtuple else spec.type
     context, flatten = spec.context, SUPPORTED_NODES[spec.type].flatten_fn
 
@@ -313,11 +330,12 @@ def _node(spec: TreeSpec, below: list[Read], any_order: bool) -> Read:
 
 
 def _next(leaves: Iterator[Any], _objects: list[Any]) -> Any:
+    """Builds a leaf: the next one."""
     return next(leaves)
 
 
 def _builder(spec: TreeSpec) -> Build | None:
-    """What makes values of this structure; None if it has a kind of node that isn't known."""
+    """The function that builds values of this structure; None if it has an unknown kind of node."""
     if spec.is_leaf():
         return _next
     if spec.type is Same:
@@ -340,12 +358,12 @@ def _builder(spec: TreeSpec) -> Build | None:
 
 
 def _making(kind: type, names: tuple[str, ...], below: list[Build]) -> Build:
+    """Builds a new object of this class and attributes."""
+
     def build(leaves: Iterator[Any], objects: list[Any]) -> Any:
         made: Any = object.__new__(kind)
         objects.append(made)
-        vars(made).update(
-            zip(names, [child(leaves, objects) for child in below], strict=True)
-        )
+        vars(made).update(zip(names, [child(leaves, objects) for child in below], strict=True))
         return made
 
     return build

@@ -1,4 +1,4 @@
-"""The values of constant terms, at compile time: in float64, rounded once."""
+"""Evaluating constant terms at compile time: in float64, rounded once at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eqsynth.lower.torch_scalars import torch_dtype
 def evaluate_constant(
     term: Tensor, weights: Mapping[str, Array], opaque: Opaque | None = None
 ) -> Array:
-    """The value of a term over weights only, computed in float64 and rounded once.
+    """The value of a term over weights, computed in float64 and rounded once.
 
     Raises:
         LoweringError: the term depends on an input.
@@ -27,11 +27,14 @@ def evaluate_constant(
 def evaluate_constants(
     terms: Sequence[Tensor], weights: Mapping[str, Array], opaque: Opaque | None = None
 ) -> list[Array]:
-    """Values of several constant terms; what they share is computed once.
+    """The values of several constant terms; shared subterms are computed once.
 
-    A weight that is only moved (permuted, sliced, …) isn't widened on the way; a result that is
-    a weight as it stands is that weight, not a copy. An ``Opaque`` operator is run by its function
-    in ``opaque``, on arguments of the dtypes that it was captured with.
+    A weight that is only moved (permuted, sliced, …) isn't converted to float64 on the way, and a
+    result that is a weight without any change is that weight, not a copy. An ``Opaque`` operator is
+    run by its function in ``opaque``, on arguments of the dtypes that it was captured with.
+
+    Raises:
+        LoweringError: a term depends on an input.
     """
     exact: dict[Tensor, Array] = {}
     moved: dict[Tensor, Array] = {}
@@ -72,15 +75,18 @@ def evaluate_constants(
 
 
 def _only_moves(term: Tensor) -> bool:
-    """Views of one tensor; a concatenation may also promote."""
+    """Whether a term is a view of one tensor. (A concatenation isn't: it may also change the
+    dtype.)"""
     return isinstance(term, Op) and term.row.kind == "view" and len(term.args) == 1
 
 
 def _rounded(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
+    """The value of a term in its own dtype."""
     return moved[term] if term in moved else exact[term].to(torch_dtype(term.dtype))
 
 
 def _wide(term: Tensor, exact: Mapping[Tensor, Array], moved: Mapping[Tensor, Array]) -> Array:
+    """The value of a term in float64, if it is a float."""
     if term in exact:
         return exact[term]
     return moved[term].double() if is_float(term.dtype) else moved[term]

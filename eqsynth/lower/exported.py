@@ -110,9 +110,7 @@ class _Steps(torch.nn.Module):
         convention: Any = getattr(program.calling, "convention", program.calling)
         given = {
             place: leaf
-            for place, leaf in zip(
-                convention.arguments, tree_leaves((args, kwargs)), strict=True
-            )
+            for place, leaf in zip(convention.arguments, tree_leaves((args, kwargs)), strict=True)
             if isinstance(place, int)
         }
         inputs = [given[n] for n in range(len(program.inputs))]

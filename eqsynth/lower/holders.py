@@ -2,11 +2,11 @@
 
     Cache(keys=K, seen=3)  ->  Held(Cache, number=0, names=("keys", "seen"), values=[K, Plain(3)])
 
-Torch's trees end at such an object: capture would refuse it, and nobody could give its tensors
-other values. ``Opened`` is a module around the user's: its arguments and results have trees in the
-objects' places. An object that is an argument may be changed by a call (a cache grows): its
-attributes after the call are results too, and are put into the user's object. Not here: containers
-that torch knows, which need none of this.
+To torch's trees such an object is a leaf: capture would refuse it, and its tensors couldn't vary
+between calls. ``Opened`` is a module around the user's module that takes and returns trees in place
+of the objects. A call may change an object that is an argument (a cache grows). So the attributes
+of such objects after the call are further results, and are put into the user's object. Not here:
+containers that torch knows, which need none of this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN: Final = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
     types.FunctionType, types.BuiltinFunctionType,
 )  # fmt: skip
-_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code defines
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was defined by Python code
 _SHARED: Final = (
     "training", "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules",
 )  # fmt: skip
@@ -36,11 +36,13 @@ _SHARED: Final = (
 
 @dataclass
 class Held:
-    """An object by its attributes.
+    """An object as a tree of its attributes.
 
     Attributes:
+        kind: the object's class.
         number: objects are numbered in the order in which they are met.
-        values: of the attributes: tensors, further objects, and containers of these.
+        names: the names of the attributes.
+        values: the attributes: tensors, further objects, and containers of these.
     """
 
     kind: type
@@ -51,14 +53,15 @@ class Held:
 
 @dataclass(frozen=True)
 class Same:
-    """An object that was met before."""
+    """An object that was met before, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A value that has no tensor in it and is no object: two calls are alike if it is equal."""
+    """A value without tensors that is no object. Two calls have the same structure only if it is
+    equal."""
 
     value: Any
 
@@ -71,7 +74,7 @@ def _of_plain(plain: Plain) -> tuple[list[Any], Any]:
     return [], (type(plain.value), plain.value)
 
 
-# With keys, which torch.export tells arguments by.
+# Registered with keys, by which torch.export names arguments.
 register_pytree_node(
     Held,
     _of_held,
@@ -100,7 +103,7 @@ def _is_tree(value: Any) -> bool:
 
 
 def holds(tree: Any) -> bool:
-    """Whether there are objects among the leaves of a tree that can be opened."""
+    """Whether a tree has objects that can be opened among its leaves."""
     return any(map(_is_held, tree_leaves(Opening().opened(tree), is_leaf=_is_tree)))
 
 
@@ -109,14 +112,14 @@ def _is_held(value: Any) -> bool:
 
 
 class _UnknownError(Exception):
-    """An object holds something of which nobody knows whether it may be copied."""
+    """An object holds something that may not be safe to copy."""
 
 
 class Opening:
-    """One call: its objects are opened, and closed again.
+    """The objects of one call: they are opened before it, and closed after it.
 
     Attributes:
-        objects: those that were met, by number.
+        objects: the objects that were met, by number.
     """
 
     def __init__(self) -> None:
@@ -124,14 +127,14 @@ class Opening:
         self._numbers: dict[int, int] = {}
 
     def opened(self, tree: Any) -> Any:
-        """The tree with objects opened; one that holds what is unknown stays as it is."""
+        """The tree with its objects opened. An object that holds something unknown stays a leaf."""
         return tree_map(self._leaf, tree)
 
     def states(self, count: int) -> list[Held]:
-        """The first objects as they are now.
+        """The first ``count`` objects, opened as they are now.
 
         Raises:
-            TypeError: one holds something unknown by now.
+            TypeError: one of them holds something unknown by now.
         """
         try:
             return [self._attributes(n, self.objects[n]) for n in range(count)]
@@ -139,17 +142,18 @@ class Opening:
             raise TypeError(f"an argument holds {error} after the call") from error
 
     def closed(self, tree: Any) -> Any:
-        """The tree with objects in the places of what ``opened`` has made of them: those that are
-        known here are meant as they are, others are new."""
+        """The tree with objects in place of ``Held``, ``Same`` and ``Plain``. An object that was
+        met in this call is that object itself; others are made."""
         return tree_map(self._object, tree, is_leaf=_is_tree)
 
     def changed(self, states: list[Held]) -> None:
-        """Gives objects the attributes that ``states`` tells."""
+        """Set the attributes of objects to those in ``states``."""
         for held in states:
             self.assign(self.objects[held.number], held.names, map(self.closed, held.values))
 
     def assign(self, value: Any, names: Sequence[str], values: Iterable[Any]) -> None:
-        """Gives an object these attributes and no others; lists and dicts that it has are kept."""
+        """Give an object these attributes and no others. Lists and dicts that it has already stay
+        the same objects, with new items."""
         attributes = vars(value)
         for name in attributes.keys() - set(names):
             del attributes[name]
@@ -157,6 +161,7 @@ class Opening:
             attributes[name] = _kept(attributes.get(name), new)
 
     def _leaf(self, value: Any) -> Any:
+        """A leaf opened; itself if it is no such object, or holds something unknown."""
         if not _may_be_opened(value):
             return value
         count = len(self.objects)
@@ -169,6 +174,7 @@ class Opening:
             return value
 
     def _opened(self, value: Any) -> Held | Same:
+        """An object opened, or ``Same`` if it was met before."""
         number = self._numbers.get(id(value))
         if number is not None:
             return Same(number)
@@ -177,11 +183,13 @@ class Opening:
         return self._attributes(number, value)
 
     def _attributes(self, number: int, value: Any) -> Held:
+        """An object as ``Held``."""
         attributes = vars(value)
         values = [tree_map(self._part, part) for part in attributes.values()]
         return Held(type(value), number, tuple(attributes), values)
 
     def _part(self, value: Any) -> Any:
+        """A value inside an object."""
         if isinstance(value, torch.Tensor):
             return value
         if isinstance(value, _PLAIN):
@@ -191,6 +199,7 @@ class Opening:
         raise _UnknownError(type(value).__name__)
 
     def _object(self, value: Any) -> Any:
+        """The value that one node of an opened tree stands for."""
         if isinstance(value, Plain):
             return value.value
         if isinstance(value, Same):
@@ -207,7 +216,7 @@ class Opening:
 
 
 def _may_be_opened(value: Any) -> bool:
-    """Whether a value is an object whose attributes are all that there is of it."""
+    """Whether a value is an object whose whole state is in its attributes."""
     kind = type(value)
     return (
         not isinstance(value, torch.nn.Module | type | enum.Enum)
@@ -222,7 +231,8 @@ def _may_be_opened(value: Any) -> bool:
 
 
 def _kept(old: Any, new: Any) -> Any:
-    """A list or dict of the user that has other items now; else the new value."""
+    """The user's list or dict with the new items in it, if both values are lists or dicts; else the
+    new value."""
     if type(old) is list and type(new) is list:
         old[:] = new
         return old
@@ -234,9 +244,9 @@ def _kept(old: Any, new: Any) -> Any:
 
 
 class Opened(torch.nn.Module):
-    """A module whose arguments and results are opened. It has the parts, parameters and attributes
-    of the other, under the same names; with objects among the arguments, its result is a pair: the
-    result, and the objects as they are then."""
+    """A module whose arguments and results are opened. It has the submodules, parameters and
+    attributes of the user's module under the same names. If there are objects among the arguments,
+    its result is a pair: the result, and the objects after the call."""
 
     _eqsynth_inside: torch.nn.Module
 
@@ -249,7 +259,7 @@ class Opened(torch.nn.Module):
 
 
 def opened_module(module: torch.nn.Module) -> Opened:
-    """See :class:`Opened`; its ``forward`` has the signature of the module's."""
+    """The module as :class:`Opened`; its ``forward`` has the signature of the module's."""
     signature = signature_of(module)
     own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     parameters = list(signature.parameters.values())
@@ -261,7 +271,8 @@ def opened_module(module: torch.nn.Module) -> Opened:
     kind = type(module)
     names: Mapping[str, Any] = {"forward": forward, "__qualname__": kind.__qualname__}
     made: Opened = type(kind.__name__, (Opened,), dict(names))()
-    # Hooks, and what replaces `forward` in an instance, are called by the module inside.
+    # Hooks, and a `forward` that was set in the instance, are left out: the module inside calls
+    # them.
     left = set(vars(made)) - set(_SHARED) | {"forward", "_compiled_call_impl"}
     made.__dict__.update({k: v for k, v in vars(module).items() if k not in left})
     made.__dict__["_eqsynth_inside"] = module
@@ -269,5 +280,5 @@ def opened_module(module: torch.nn.Module) -> Opened:
 
 
 def inside(module: torch.nn.Module) -> torch.nn.Module:
-    """The user's module."""
+    """The user's module inside an opened one; any other module itself."""
     return module._eqsynth_inside if isinstance(module, Opened) else module

@@ -154,9 +154,7 @@ def terms_from_data(data: Data) -> dict[str, Tensor]:
 # ---- programs as a whole ---------------------------------------------------------------------
 
 
-def check_kernel(
-    kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], Any] | None
-) -> None:
+def check_kernel(kernel: Kernel, offered: Callable[[Tensor, tuple[bool, ...]], Any] | None) -> None:
     """Check that a backend has this kernel.
 
     Args:

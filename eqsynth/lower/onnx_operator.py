@@ -51,8 +51,10 @@ def tensors_in(message: Any) -> Iterator[Any]:
 def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     """An array as a tensor of this dtype. NumPy may know the element type by another name than
     torch."""
-    if dtype.is_floating_point and array.dtype.kind == "V" or array.dtype.name.startswith(
-        ("bfloat16", "float8")
+    if (
+        dtype.is_floating_point
+        and array.dtype.kind == "V"
+        or array.dtype.name.startswith(("bfloat16", "float8"))
     ):
         bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
         return torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)

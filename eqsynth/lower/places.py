@@ -197,5 +197,3 @@ def _ported(call: Callable[..., torch.Tensor], device: torch.device) -> Callable
     if isinstance(call, TorchCall):
         return call.on(device)
     return lambda *given: call(*moved(given, HOST)).to(device)
-
-

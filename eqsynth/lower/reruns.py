@@ -1,8 +1,8 @@
-"""The original that a program is held against, and what else can be asked of it: to run with all
-of its floats moved by a few roundings, and in float64.
+"""The original that a program is compared with, and further ways to run it: with all its floats
+moved by a few roundings, and in float64.
 
-A module is copied for both, so that the user's own is never touched. Of a function that is no
-module only the inputs can be moved. Not here: what the answers decide (``rounding.py``).
+For both a module is copied, so that the user's own stays untouched. For a function that is no
+module only the inputs can be moved. Not here: what these results decide (``rounding.py``).
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
 
 Values = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of one call."""
+"""The positional and the keyword arguments of a call."""
 
-# Noise for large tensors is drawn once and repeated; a prime, so that rows get different parts.
+# Noise for large tensors is drawn for this many elements and repeated. It is a prime, so that the
+# rows of a matrix get different parts of it.
 _POOL = 65_537
-_LARGEST = 4 << 30  # bytes of a module that is copied
-_KEPT = 256 << 20  # bytes of moved weights
-_WEIGHTS = 10_000  # the parts of a rerun (see off_by_rounding) that are no inputs
-_STEPS = 100_000  # the same of what is computed on the way
+_LARGEST = 4 << 30  # a module of more bytes isn't copied
+_KEPT = 256 << 20  # the most bytes of moved weights that are kept
+_WEIGHTS = 10_000  # the first number of a weight as a part of a rerun (see off_by_rounding)
+_STEPS = 100_000  # the first number of a value that is computed on the way
 
 
 @contextmanager
 def unchanged(state: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Gives tensors (the buffers that a program changes) their values back at the end."""
+    """A context that restores the values of tensors (the buffers that a program changes) at its
+    end."""
     saved = [tensor.clone() for tensor in state]
     try:
         yield
@@ -49,7 +51,8 @@ def unchanged(state: Sequence[torch.Tensor]) -> Iterator[None]:
 def results(
     call: Callable[..., Any], values: Values, state: Sequence[torch.Tensor] = ()
 ) -> list[torch.Tensor]:
-    """The tensors of a call's result, then the state as it leaves it; inputs and state stay."""
+    """The tensors of a call's result, then the state as the call leaves it. Inputs and state
+    themselves stay unchanged."""
     args, kwargs = tree_map_only(torch.Tensor, torch.clone, values)
     with torch.no_grad(), unchanged(state):
         leaves = tree_leaves(call(*args, **kwargs))
@@ -58,11 +61,11 @@ def results(
 
 
 class Reference:
-    """What is held to be right.
+    """The original, whose results are taken to be right.
 
     Attributes:
-        state: buffers that it changes; they count as results, and are as before after each run.
-        runs: how often it ran, in whatever way.
+        state: the buffers that it changes. They count as results, and are restored after each run.
+        runs: how often it ran, moved and in float64 included.
     """
 
     def __init__(self, call: Callable[..., Any], state: Sequence[torch.Tensor] = ()) -> None:
@@ -76,17 +79,17 @@ class Reference:
         self.runs += 1
         return results(self.call, values, self.state)
 
-    def moved(
-        self, values: Values, seed: int, roundings: float = 1.0
-    ) -> list[torch.Tensor] | None:
-        """Its results with inputs and weights off by a few roundings; None if it fails on them.
+    def moved(self, values: Values, seed: int, roundings: float = 1.0) -> list[torch.Tensor] | None:
+        """The results with inputs and weights off by a few roundings; None if the original fails on
+        them.
 
-        Seeds from ``SUMS`` on move what it computes on the way, too, by so many ``roundings``.
+        Seeds from ``SUMS`` on also move the values that it computes on the way, by so many
+        ``roundings``.
         """
         if self._copies and self._moving is None:
             try:
                 self._moving = _Copy(self.call, self.state)
-            except Exception:  # whatever copying a user's module raises: its inputs still move
+            except Exception:  # copying a user's module may raise anything; only inputs move then
                 self._copies = False
         self.runs += 1
         leaves, tree = tree_flatten(values)
@@ -107,7 +110,7 @@ class Reference:
             return None
 
     def exact(self, values: Values) -> list[torch.Tensor] | None:
-        """Its results in float64; None where it can't be run in float64."""
+        """The results in float64; None if the original can't be run in float64."""
         if not self._widens:
             return None
         self.runs += 1
@@ -120,9 +123,9 @@ class Reference:
             return None
 
 
-# What rounds: sums in the order that is the library's choice, and arithmetic that a compiler fuses,
-# reorders, or carries out as x * (1 / y) where it says x / y. What moves or chooses elements, or
-# cuts them off, is exact in every implementation.
+# Operators that round: sums, whose order is the library's choice, and arithmetic that a compiler
+# may fuse, reorder, or compute as x * (1 / y) instead of x / y. Operators that move, choose or
+# clamp elements are exact in every implementation, and aren't listed.
 _ROUNDS: Final = frozenset({
     *(f.aten for f in FUNCTIONS.values() if f.result == "float" and f.torch),
     "add", "sub", "rsub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow", "tan",
@@ -142,21 +145,20 @@ _ROUNDS: Final = frozenset({
 
 
 class _Rounding(TorchDispatchMode):
-    """What torch computes is off by so many roundings, each element by its own.
+    """A mode in which the results of torch's rounding operators are off by so many roundings, each
+    element differently.
 
-    Two elements that are the same sum, as all of `x @ x.T` where the rows of x are equal, are equal
-    in torch's kernel and perhaps not in another; a normalization makes a rounding between them a
-    digit. No move of the inputs tells, since the rows stay equal; nor of `x / (1 + x)` around 1e4,
-    which stays where it is if x is off by some roundings.
+    Moving the inputs doesn't find every effect of rounding. If the rows of x are equal, all
+    elements of `x @ x.T` are the same sum, equal in torch's kernel and perhaps not in another; a
+    normalization turns a rounding between them into a visible difference. Moved rows stay equal.
+    And `x / (1 + x)` around 1e4 hardly moves if x is off by some roundings.
     """
 
     def __init__(self, seed: int, roundings: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._count, self._roundings = seed, _STEPS, roundings
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__.rstrip("_") not in _ROUNDS:
             return result
@@ -169,13 +171,14 @@ class _Rounding(TorchDispatchMode):
 
 
 def may_be_copied(module: torch.nn.Module) -> bool:
-    """Whether there is room for copies: of a larger module, inputs alone are moved."""
+    """Whether a module is small enough to copy; of a larger module only the inputs are moved."""
     size = sum(x.numel() * x.element_size() for x in _tensors(module).values())
     return size <= _LARGEST
 
 
 class _Copy:
-    """A copy of a module, its buffers that change, and its floats beside those of the original."""
+    """A copy of a module: its buffers that change, and its floats paired with those of the
+    original."""
 
     def __init__(self, module: Any, state: Sequence[torch.Tensor], wide: bool = False) -> None:
         self.module: torch.nn.Module = copy.deepcopy(module)
@@ -194,9 +197,9 @@ class _Copy:
         self._room, self._moved = _KEPT, dict[int, list[torch.Tensor]]()
 
     def move(self, seed: int) -> None:
-        """Its weights are the original's, off by a few roundings. Those of the first seeds are
-        kept, up to some memory: every kind of inputs asks for them again (BERT of 4 layers: 28
-        moves, half of what the check takes)."""
+        """Set the copy's weights to the original's, off by a few roundings. The weights of the
+        first seeds are kept up to a size, since every kind of inputs asks for them again (BERT of 4
+        layers: 28 moves, which took half of the check's time)."""
         known = self._moved.get(seed)
         fresh = known is None and seed < SUMS and self._room >= self._bytes
         if fresh:
@@ -234,14 +237,14 @@ def _double(x: torch.Tensor) -> torch.Tensor:
 def off_by_rounding(
     x: torch.Tensor, *, seed: int, part: int = 0, roundings: float = MOVE
 ) -> torch.Tensor:
-    """Floats moved by about ``roundings`` roundings each; zeros with another sign, which no
-    program promises.
+    """Floats moved by about ``roundings`` roundings each. Some zeros change their sign, which no
+    program preserves.
 
-    Whole numbers are exact, as in a mask or where a float is a position: a tensor of them stays,
-    but for seeds from ``RERUNS`` to ``SUMS``, which move it away from zero.
+    A tensor of whole numbers (a mask, a position in a float) is taken as exact and isn't moved,
+    except for seeds from ``RERUNS`` to ``SUMS``, which move it away from zero.
 
     Args:
-        part: of one rerun; each is moved in a way of its own.
+        part: the number of this tensor within a rerun; each tensor is moved differently.
     """
     if not x.is_floating_point() or not x.numel():
         return x
@@ -258,23 +261,23 @@ def off_by_rounding(
 
 
 def _whole(x: torch.Tensor) -> bool:
-    """Whether all are whole numbers, and of a size at which not every number of the dtype is one:
-    scores around 6e9 are multiples of 512 in float32, and as off as others."""
+    """Whether all elements are whole numbers, of a size at which the dtype also has numbers that
+    aren't whole. Scores around 6e9 are multiples of 512 in float32, and rounded like others."""
     exact = x.abs() * torch.finfo(x.dtype).eps <= 2
     return bool((exact & (x == x.trunc())).all())
 
 
 def _factor(x: torch.Tensor, seed: int, part: int, roundings: float) -> torch.Tensor:
-    """What to multiply ``x`` by, or the first ``_POOL`` of its elements and then again."""
+    """The factors for the first ``_POOL`` elements of ``x``; they are repeated for the others."""
     generator = torch.Generator().manual_seed(seed + 1000 * part)
     noise = torch.randn(min(x.numel(), _POOL), generator=generator, dtype=torch.float64)
     return (1 + roundings * torch.finfo(x.dtype).eps * noise).to(x)
 
 
 class Plain(torch.nn.Module):
-    """A program as it was captured, term by term through torch: the original of an expression.
+    """A program as it was captured, computed term by term by torch: the original of an expression.
 
-    In float64 (``double()``) it computes in float64 throughout.
+    After ``double()`` it computes in float64 throughout.
     """
 
     def __init__(
@@ -309,11 +312,11 @@ def evaluate(
     opaque: Opaque | None = None,
     exact: bool = False,
 ) -> list[torch.Tensor]:
-    """The values of terms through torch, what they share computed once.
+    """The values of terms, computed by torch; shared subterms are computed once.
 
     Args:
         leaves: the values of inputs and weights, by name.
-        exact: in float64.
+        exact: whether to compute in float64.
     """
     order = list(topological(outputs))
     left = dict.fromkeys(order, 0)

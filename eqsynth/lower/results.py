@@ -41,9 +41,7 @@ class Results:
     True
     """
 
-    def __init__(
-        self, shape: Sequence[int], steps: Sequence[int], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, shape: Sequence[int], steps: Sequence[int], dtype: torch.dtype) -> None:
         self._shape, self._steps, self._dtype = tuple(shape), tuple(steps), dtype
         self._kept: list[_Memory] = []
 
@@ -78,9 +76,7 @@ class _Memory:
 
     __slots__ = ("_at", "_counted", "_nbytes", "_referred", "_storage", "tensor")
 
-    def __init__(
-        self, shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype) -> None:
         # The memory is used in several calls, and some of these may run in inference mode, others
         # not.
         with torch.inference_mode(False), torch.no_grad():

@@ -1,7 +1,8 @@
-"""Calls of torch operators whose results the IR can't hold, and such calls as plain data.
+"""Calls of torch operators that stay opaque in the IR, and such calls as plain data.
 
-As data, an operator is its name (``aten::cumsum``) and its arguments are numbers, names and lists;
-so nothing has to be unpickled, and nothing but operators can be called.
+As data, ``torch.cumsum(x, 0)`` is an operator's name (``aten::cumsum``) and arguments that are
+numbers, names and lists. So nothing has to be unpickled when a program is loaded, and nothing but
+operators of torch can be called.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Data = Any
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """A value that is not a term (a subgraph, a complex weight), known by its name."""
+    """A value that is no term (a subgraph, a complex weight), with a name by which it is known."""
 
     name: str
     value: Any
@@ -36,7 +37,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Argument:
-    """The place of an argument in a :class:`TorchCall`."""
+    """Stands for an argument of a :class:`TorchCall`, by its position."""
 
     position: int
 
@@ -62,8 +63,8 @@ class TorchCall:
 
     @cached_property
     def _run(self) -> Callable[[Sequence[torch.Tensor]], Any]:
-        """The call with all that doesn't depend on the tensors decided: walking the arguments
-        takes 15 times as long as a ``cumsum`` of 16 numbers."""
+        """The call as a function of its tensors, prepared once: walking the nested arguments in
+        each call would take 15 times as long as a ``cumsum`` of 16 numbers."""
         target, kwargs = self.target, _from_tensors(self.kwargs)
         args = [_from_tensors(arg) for arg in self.args]
         rest = [arg.value for arg in args[1:] if isinstance(arg, Named)]
@@ -74,8 +75,8 @@ class TorchCall:
         return lambda tensors: target(*[arg(tensors) for arg in every], **others(tensors))
 
     def on(self, device: torch.device) -> TorchCall:
-        """The same call on another device: with its fixed tensors there, and where it names a
-        device, as ``arange`` does, with that one."""
+        """The same call on another device: its fixed tensors are copied there, and a device that it
+        names, as ``arange`` does, is replaced."""
 
         def there(leaf: Any) -> Any:
             if isinstance(leaf, TorchCall):
@@ -97,8 +98,8 @@ _Made = Callable[[Sequence[torch.Tensor]], Any]
 
 
 def _from_tensors(tree: Any) -> _Made | Named:
-    """Arguments of a call as a function of the tensors that the call is given; a value where they
-    don't depend on these."""
+    """Nested arguments as a function of the call's tensors; as ``Named`` values where they don't
+    depend on these tensors."""
     if isinstance(tree, Argument):
         return operator.itemgetter(tree.position)
     if isinstance(tree, TorchCall):
@@ -112,6 +113,7 @@ def _from_tensors(tree: Any) -> _Made | Named:
 
 
 def _built(kind: Callable[[list[Any]], Any], parts: Sequence[Any]) -> _Made | Named:
+    """A container whose parts may depend on the call's tensors."""
     made = [_from_tensors(part) for part in parts]
     values = [part.value for part in made if isinstance(part, Named)]
     if len(values) == len(made):
@@ -121,6 +123,7 @@ def _built(kind: Callable[[list[Any]], Any], parts: Sequence[Any]) -> _Made | Na
 
 
 def _always(part: _Made | Named) -> _Made:
+    """A function of the call's tensors, also for a fixed value."""
     if isinstance(part, Named):
         value = part.value
         return lambda _: value
@@ -128,14 +131,14 @@ def _always(part: _Made | Named) -> _Made:
 
 
 Calls = Mapping[str, TorchCall]
-"""Calls by their names, which are those of the ``Opaque`` operators that they run."""
+"""Calls by the names of the ``Opaque`` operators that they run."""
 NO_CALLS: Final[Calls] = MappingProxyType({})
 
 
 # ---- as data --------------------------------------------------------------------------------
 
 _PLAIN = (bool, int, float, str, type(None))
-# Arguments that a call may have, where it isn't known how many there are.
+# The largest position of an argument, if it isn't known how many arguments there are.
 _ANY = 1 << 20
 _NAMED_BY_TORCH: Mapping[str, type] = {
     "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format,
@@ -143,14 +146,13 @@ _NAMED_BY_TORCH: Mapping[str, type] = {
 
 
 def call_to_data(call: TorchCall, keep: Callable[[torch.Tensor], int]) -> Data:
-    """A call as plain data.
+    """Write a call as plain data.
 
     Args:
-        keep: notes a tensor that has to be stored beside the data, and gives its number.
+        keep: stores a tensor beside the data, and returns its number.
 
     Raises:
-        LoweringError: it calls something that is no operator of torch, or has an argument that
-            isn't plain data.
+        LoweringError: the call's target is no operator of torch, or an argument isn't plain data.
     """
     args = [_to_data(arg, keep) for arg in call.args]
     kwargs = [[name, _to_data(arg, keep)] for name, arg in call.kwargs.items()]
@@ -188,8 +190,7 @@ def _to_data(value: Any, keep: Callable[[torch.Tensor], int]) -> Data:
 
 
 def plain_calls(calls: Mapping[str, Callable[..., Any]]) -> dict[str, TorchCall]:
-    """Those that are data alone: operators of torch without tensors of their own, which their names
-    tell in whole."""
+    """The calls that are data alone: operators of torch without tensors of their own."""
     return {n: c for n, c in calls.items() if isinstance(c, TorchCall) and _is_plain(c)}
 
 
@@ -208,21 +209,21 @@ def _is_plain(call: TorchCall) -> bool:
 
 
 def calls_to_data(calls: Mapping[str, TorchCall]) -> dict[str, Data]:
-    """Plain calls as data."""
+    """Write plain calls as data."""
     return {name: call_to_data(call, lambda _: 0) for name, call in calls.items()}
 
 
 def calls_from_data(data: Mapping[str, Data]) -> dict[str, TorchCall]:
-    """The inverse of :func:`calls_to_data`."""
+    """Read what :func:`calls_to_data` wrote."""
     return {name: call_from_data(call, (), _ANY) for name, call in data.items()}
 
 
 def call_from_data(data: Data, tensors: Sequence[torch.Tensor], count: int) -> TorchCall:
-    """The inverse of :func:`call_to_data`; malformed data raises one of Python's own errors.
+    """Read what :func:`call_to_data` wrote; malformed data raises one of Python's own errors.
 
     Args:
-        tensors: those that are stored beside the data.
-        count: of the arguments that the call may have.
+        tensors: the tensors that are stored beside the data.
+        count: the number of arguments that the call may read.
 
     Raises:
         LoweringError: an operator isn't known here.
@@ -236,6 +237,8 @@ def call_from_data(data: Data, tensors: Sequence[torch.Tensor], count: int) -> T
 
 
 def _target(name: str) -> Any:
+    """The operator of this name. It must be a function of tensors: operators that change arguments
+    or read files are refused."""
     if name == "item":
         return operator.getitem
     space, _, rest = name.partition("::")

@@ -1,7 +1,7 @@
-"""A module as the operators of torch that it calls: what is saved of the original.
+"""A module as the operators of torch that it calls: the form in which an original is saved.
 
-``torch.export`` gives the operators; they are kept as plain data, and run one after the other.
-Not here: capture of a module to be optimized (``frontend/``).
+``torch.export`` finds the operators; they are kept as plain data, and run one after the other. Not
+here: capturing a module to optimize it (``frontend/``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
 @dataclass(frozen=True)
 class Kind:
-    """Shape and dtype of an input."""
+    """The shape and dtype of an input."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,13 +31,13 @@ class Kind:
 
 
 class TorchGraph:
-    """Called like the module that it was made from.
+    """A module as a list of calls. It is called like the module that it was made from.
 
     Attributes:
-        inputs: those of the user, then one for each of ``calling.buffers``.
+        inputs: the user's inputs, then one for each of ``calling.buffers``.
         tensors: weights and constants.
-        calls: whose arguments are inputs, tensors, and results of earlier calls, in this order.
-        outputs: positions among all of these.
+        calls: the calls. Their arguments are numbered: inputs, tensors, results of earlier calls.
+        outputs: the numbers of the outputs.
         mutations: position of an output -> position of the buffer that its value is copied to.
     """
 
@@ -64,7 +64,8 @@ class TorchGraph:
         return self.calling.unflatten(results, values)
 
     def _compiled(self) -> Callable[..., list[torch.Tensor]]:
-        """One Python function, a line a call; values die at their last use."""
+        """The calls as one Python function, with a line for each call; values are deleted after
+        their last use."""
         count = len(self.inputs)
         scope: dict[str, Any] = {
             f"v{count + n}": tensor.detach() for n, tensor in enumerate(self.tensors)
@@ -91,7 +92,7 @@ class TorchGraph:
 
 
 class _Text:
-    """A call as Python source; what has no text goes into the scope under a name."""
+    """A call as Python source. Values that have no text get a name in the function's scope."""
 
     def __init__(self, scope: dict[str, Any], prefix: str) -> None:
         self.read: set[int] = set()
@@ -122,6 +123,7 @@ class _Text:
 
 
 def _check(value: Any, kind: Kind) -> None:
+    """Check the shape, dtype and device of an input."""
     if tuple(value.shape) != kind.shape:
         raise ShapeError(
             what="an input has another shape than the program was saved for",
@@ -149,7 +151,7 @@ def as_graph(
     """The operators that a module calls for arguments like these.
 
     Raises:
-        LoweringError: ``torch.export`` refuses the module, or it has parts that are no operators.
+        LoweringError: ``torch.export`` refuses the module, or a part of it is no operator.
     """
     parameters = signature_of(module)
     bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
@@ -165,18 +167,18 @@ def as_graph(
 def taken_apart(
     exported: torch.export.ExportedProgram, table: dict[Any, Any]
 ) -> torch.export.ExportedProgram:
-    """The program with the operators of the table taken apart, and no others.
+    """The exported program with the operators in ``table`` decomposed, and no others.
 
     Of some operators (``upsample_bilinear2d``, ``softshrink``) torch has a decomposition as their
-    autograd kernel: it would be traced whatever the table says, and ``upsample_bilinear2d`` would
-    become ``a + (b - a) * weight``, which loses the digits of b beside an a of 1e6. Inference mode
-    asks no autograd kernel.
+    autograd kernel. It would be traced whatever the table says, and ``upsample_bilinear2d`` would
+    become ``a + (b - a) * weight``, which loses the digits of b beside an a of 1e6. In inference
+    mode autograd kernels aren't used.
 
-    For an empty table torch traces the graph again, to make it one of functions: ``x.add_(1)``
-    becomes ``x + 1``, ``detach`` goes. To be able to keep all other operators whole it overrides
-    some 570 of them first, which takes most of the time of a capture (0.19 of 0.27 s for two linear
-    layers, 0.7 of 1.3 for BERT of four). A graph that is one of functions already is given back as
-    it is, with ``reshape`` and others that torch would take apart for no gain.
+    With an empty table torch traces the graph again to make it functional: ``x.add_(1)`` becomes
+    ``x + 1``, and ``detach`` is removed. To keep all other operators whole, torch first overrides
+    some 570 of them, which takes most of the time of a capture (0.19 of 0.27 s for two linear
+    layers, 0.7 of 1.3 for BERT of four). So a graph that is functional already is returned as it
+    is, with ``reshape`` and other operators that torch would decompose for no gain.
     """
     if not table and all(map(_stays, exported.graph.nodes)):
         return exported
@@ -185,8 +187,9 @@ def taken_apart(
 
 
 def _stays(node: torch.fx.Node) -> bool:
-    """Whether a node of an exported graph is one that torch's second trace leaves as it is: it
-    changes nothing in place, and is no operator that torch always takes apart."""
+    """Whether torch's second trace would leave a node of an exported graph as it is, or we don't
+    need its change: the node changes nothing in place, and is no operator that torch always
+    decomposes."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
@@ -203,7 +206,8 @@ def _stays(node: torch.fx.Node) -> bool:
         return False
     if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         return False
-    # Composed of other operators: torch keeps it whole where its results are tensors of their own.
+    # torch keeps an operator that is composed of others whole if its results are tensors of their
+    # own.
     composed = target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     aliases = any(argument.alias_info is not None for argument in target._schema.arguments)
     return not (composed and aliases)
@@ -217,12 +221,13 @@ _BATCH_NORM, _DROPOUT = torch.ops.aten.batch_norm.default, torch.ops.aten.dropou
 
 
 def _moves_or_scales(node: torch.fx.Node) -> bool:
-    """Whether torch would take the operator apart, though all who read graphs here know it whole
-    and as a function: a view of another shape, or a normalization or dropout outside of training.
+    """Whether the node is an operator that torch would decompose though the frontend and the
+    backends know it whole: a view of another shape, or a normalization or dropout outside of
+    training.
 
-        y = x.reshape(2, 6)       the second trace makes ``view`` of it, with the same values
-        y = x.reshape(x.shape)    isn't taken: of some views x itself comes back, and an input that
-                                  is returned is to be that input
+        y = x.reshape(2, 6)       the second trace would make it ``view``, with the same values
+        y = x.reshape(x.shape)    false: torch may return x itself, and a module that returns its
+                                  input must still return that input
     """
     target = cast(torch._ops.OpOverload, node.target)
     if target.name() in _RESHAPING:
@@ -233,7 +238,7 @@ def _moves_or_scales(node: torch.fx.Node) -> bool:
     if target is _BATCH_NORM:
         return not node.kwargs and node.args[5] is False
     if target is _DROPOUT:
-        # Its result is its argument: two results that are one tensor stay that.
+        # Its result is its argument; if a module returns both, they must stay one tensor.
         back = any(user.op == "output" for user in node.users)
         return not node.kwargs and len(node.args) == 3 and node.args[2] is False and not back
     return False
@@ -249,7 +254,7 @@ def _refused(got: str) -> LoweringError:
 
 
 class _Reading:
-    """One pass over an exported graph."""
+    """Reads an exported graph in one pass."""
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
         self.exported = exported
@@ -306,12 +311,14 @@ class _Reading:
         )
 
     def _of(self, tree: Any) -> Any:
+        """Arguments with nodes replaced by the values that they stand for."""
         return tree_map_only(torch.fx.Node, lambda node: self.places[node], tree)
 
     def _results(
         self, outputs: Sequence[Any], position: Mapping[str, int]
     ) -> tuple[list[int | Fixed | Given], list[int], list[tuple[int, str]]]:
-        """Where the leaves of the result come from, the outputs, and what is written where to."""
+        """The source of each leaf of the result, the distinct outputs, and which output is written
+        to which buffer."""
         results: list[int | Fixed | Given] = []
         distinct: list[int] = []
         written = []
@@ -331,6 +338,7 @@ class _Reading:
         return results, distinct, written
 
     def _tensor(self, node: torch.fx.Node, spec: Any) -> torch.Tensor:
+        """The value of a weight, buffer or constant."""
         if spec is None:
             value = getattr(self.exported.graph_module, str(node.target), None)
         else:

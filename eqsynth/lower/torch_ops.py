@@ -1,7 +1,10 @@
 """Every term as plain, differentiable torch: operators, views, regions.
 
-Not here: scopes (``torch_scopes.py``), what is computed at compile time
-(``constant_values.py``), which of these are kernels (``torch_backend.py``), the vendor's operators
+Example: ``function_of(Op("Matmul", (a, b)))`` is a function of two tensors that calls
+``torch.matmul``.
+
+Not here: scopes (``torch_scopes.py``), evaluating constants (``constant_values.py``), which of
+these functions are kernels at which layouts (``torch_backend.py``), oneDNN's operators
 (``vendor.py``).
 """
 
@@ -43,17 +46,18 @@ def run_term(
 
     Args:
         args: in the order of ``args`` for an operator or a region, of ``args_of`` for a scope.
-        opaque: what runs an ``Opaque`` operator, by its target.
-        exact: floats are float64 throughout (but for casts, which round).
+        opaque: for each ``Opaque`` operator, by its name, the function that runs it.
+        exact: whether floats are float64 throughout (except that casts round).
 
     Raises:
-        LoweringError: an opaque operator without a function, or a term that is no computation.
+        LoweringError: an opaque operator has no function, or the term is an input or a weight.
     """
     return function_of(term, opaque, exact)(*args)
 
 
 def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False) -> Function:
-    """What :func:`run_term` calls: all that depends on the term alone is decided here, once."""
+    """The function that :func:`run_term` calls. All decisions that depend on the term alone are
+    made here, once."""
     if isinstance(term, Scope):
         reads = args_of(term)
         return lambda *args: run_scope(term, dict(zip(reads, args, strict=True)), exact)
@@ -69,7 +73,8 @@ def function_of(term: Tensor, opaque: Opaque | None = None, exact: bool = False)
             hint="give the values of inputs and weights as arguments",
         )
     function, kept = _function_of_operator(term, opaque or {}, exact), kept_dtype(term.dtype, exact)
-    # Among floats of one dtype, only a cast leaves it (in float64, to round).
+    # An operator on floats of one dtype gives that dtype; only a cast needs a conversion (in
+    # float64, to round).
     same = is_float(term.dtype) and {arg.dtype for arg in term.args} == {term.dtype}
     if same and term.name != "Cast":
         return function
@@ -82,13 +87,14 @@ def region_function(
     exact: bool = False,
     known: Mapping[int, Array] | None = None,
 ) -> Callable[..., list[Array]]:
-    """The values of a region's outputs from those of its other arguments, term by term.
+    """A function of a region's arguments that computes its outputs, term by term.
 
     Args:
-        known: arguments that are the same in every call. What depends on them alone is computed
-            now, except by opaque operators: these may draw random numbers.
+        known: arguments that are the same in every call. Terms that depend on them alone are
+            computed now, except opaque operators, which may draw random numbers.
     """
-    # Values by their places in a list: terms are large keys (83 arguments of a BERT: 30 us a call).
+    # Values are kept in a list: looking terms up in a dict is slow (83 arguments of a BERT: 30 us a
+    # call).
     kept = {} if known is None else known
     varying = [n for n in range(len(region.args)) if n not in kept]
     place: dict[Tensor, int] = {Input(str(n), a.type): n for n, a in enumerate(region.args)}
@@ -118,6 +124,7 @@ def region_function(
 
 
 def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:
+    """The function of an operator's arguments."""
     row, attrs = term.row, term.attrs
     fused = None if exact else attention(term)
     if fused is not None:
@@ -146,7 +153,7 @@ def _function_of_operator(term: Op, opaque: Opaque, exact: bool) -> Function:
 
 
 def _over_nothing(term: Op, exact: bool, *args: Array) -> Array:
-    """Products and reductions without elements: torch's kernels refuse some of them."""
+    """A product or reduction over no elements: torch's kernels refuse some of them."""
     value = {"ReduceProd": 1.0, "ReduceMean": float("nan")}.get(term.name, 0.0)
     dtype = kept_dtype(term.dtype, exact)
     result = torch.full(term.shape, value, dtype=dtype, device=args[0].device)
@@ -157,6 +164,7 @@ def _over_nothing(term: Op, exact: bool, *args: Array) -> Array:
 
 
 def _opaque(term: Op, opaque: Opaque) -> Function:
+    """The function that runs an opaque operator."""
     function = opaque.get(str(term.attrs[0]))
     if function is None:
         raise LoweringError(
@@ -180,13 +188,14 @@ _ARITHMETIC: Final[dict[str, Function]] = {
 
 
 def _elementwise(term: Op, function: str, exact: bool) -> Function:
+    """The function of an elementwise operator, with its arguments promoted to one dtype."""
     result = _ARITHMETIC.get(function) or partial(_apply, function, exact)
     if function in SCALAR_FUNCTIONS and all(is_float(arg.dtype) for arg in term.args):
         result = SCALAR_FUNCTIONS[function]
     first = 1 if function == "where" else 0
     if len({arg.dtype for arg in term.args[first:]}) == 1:
         return result
-    # torch lets a tensor without axes bow to one with axes; here all count the same.
+    # In torch a tensor without axes doesn't decide the dtype beside one with axes; here it does.
     joined = kept_dtype(reduce(promote, (arg.dtype for arg in term.args[first:])), exact)
     return lambda *args: result(*args[:first], *(arg.to(joined) for arg in args[first:]))
 
@@ -196,6 +205,7 @@ def _apply(function: str, exact: bool, *args: Array) -> Array:
 
 
 def _post(y: Array, post: str) -> Array:
+    """Apply the activation of a fused operator."""
     return y if post == "none" else apply(post, [y])
 
 
@@ -224,7 +234,7 @@ def _conv_transpose2d(
 
 
 def _g2bmm(a: Array, b: Array, width: int, dilation: int) -> Array:
-    # A diagonal at a time: the rows of all diagonals at once would be the band times k.
+    # One diagonal at a time: the rows of all diagonals at once take k times the band's memory.
     rows = _band(b, width, dilation)
     return torch.stack([(a * row).sum(-1, dtype=a.dtype) for row in rows], -1)
 
@@ -238,7 +248,7 @@ def _gbmm(a: Array, b: Array, dilation: int) -> Array:
 
 
 def _band(b: Array, width: int, dilation: int) -> list[Array]:
-    """``b`` shifted along its rows, once for each diagonal; zeros come in."""
+    """``b`` shifted along its rows, once for each diagonal; zeros are shifted in."""
     padded = F.pad(b, (0, 0, width * dilation, width * dilation))
     return [padded[:, w * dilation :][:, : b.shape[1]] for w in range(2 * width + 1)]
 
@@ -275,7 +285,7 @@ def _softmax(x: Array, axis: int) -> Array:
 def _windows(
     x: Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, fill: float | int
 ) -> Array:
-    """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside."""
+    """(n, c, h, w) -> (n, c, h', w', r, s): the windows, with ``fill`` outside of the image."""
     (rows, columns) = (
         window(e, k, s, p, d)
         for e, k, s, p, d in zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
@@ -338,14 +348,14 @@ def _iota(shape: Ints, axis: int, dtype: str) -> Array:
 
 
 def _interpolation(extents: Ints, align_corners: int, dtype: str) -> Array:
-    # What interpolation makes of unit vectors are the columns of its matrix.
+    # Interpolating the unit vectors gives the columns of the interpolation's matrix.
     units = torch.eye(extents[1], dtype=torch.float64, device=CPU)[None]
     aligned = bool(align_corners)
     return F.interpolate(units, extents[0], mode="linear", align_corners=aligned)[0].T
 
 
 def _literal(shape: Ints, above: Ints, below: Ints, dtype: str) -> Array:
-    # In float64; what is kept of it is the caller's to say.
+    # In float64; the caller rounds to the dtype.
     numerators = torch.tensor(above, dtype=torch.float64, device=CPU)
     return (numerators / torch.tensor(below, device=CPU)).reshape(shape)
 

@@ -1,9 +1,12 @@
 """Scopes as plain, differentiable torch.
 
-A read becomes a tensor over the scope's iterators: a strided view of its tensor where the index is
-affine (after padding, where it leaves the tensor), a gather where it isn't. A sum of products of
-these is an einsum; everything else is elementwise on broadcast views, then reduced. Large scopes
-are cut along the traversal. Not here: operators (``torch_ops.py``).
+Example: ``L_ij sum_k a[i, k] * b[k, j]`` is an einsum of a and b; ``L_i relu(x[2*i + 1])`` is relu
+of a strided view of x.
+
+Each read becomes a tensor with one axis for each iterator of the scope: a strided view if the index
+is affine (of a padded copy if it leaves the tensor), else a gather. A sum of products of reads is
+an einsum; any other body is computed elementwise on broadcast views, and then reduced. Large scopes
+are computed in pieces along the traversal. Not here: operators (``torch_ops.py``).
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.torch_scalars import apply, arithmetic_dtype, kept_dtype, number
 
-# Elements of the largest intermediate tensor; larger scopes are computed in pieces.
+# The most elements of an intermediate tensor; larger scopes are computed in pieces.
 _PIECE: Final = 1 << 24
-# A padded copy may have this many times the elements that are read from it; else gather.
+# A read takes a padded copy if this has at most so many times the elements that are read; else it
+# is a gather.
 _PADDING: Final = 4
 
 Values = Mapping[Tensor, torch.Tensor]
@@ -46,7 +50,8 @@ Values = Mapping[Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class _Box:
-    """A part of a scope's iteration space: for each slot where it starts and how long it is."""
+    """A part of a scope's iteration space: for each iterator where it starts, and how many steps it
+    has."""
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -59,6 +64,7 @@ class _Box:
         return len(self.lengths)
 
     def points(self, slots: set[int]) -> int:
+        """The number of points of these iterators."""
         return math.prod(self.lengths[slot] for slot in slots)
 
     def values(self, slot: int) -> torch.Tensor:
@@ -68,6 +74,7 @@ class _Box:
         return line.reshape([-1 if axis == slot else 1 for axis in range(self.rank)])
 
     def halves(self, slot: int) -> tuple[_Box, _Box]:
+        """The box cut into two along an iterator."""
         middle = self.lengths[slot] // 2
         start = self.starts[slot]
         return (
@@ -85,7 +92,8 @@ def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
 
 
 def run_scope(scope: Scope, values: Values, exact: bool = False) -> torch.Tensor:
-    """The value of a scope, given those of the tensors that it reads; it may be a view of one."""
+    """The value of a scope from the values of the tensors that it reads; it may be a view of
+    one."""
     device = next((value.device for value in values.values()), torch.device("cpu"))
     kept = kept_dtype(scope.dtype, exact)
     if 0 in scope.extents:
@@ -96,6 +104,7 @@ def run_scope(scope: Scope, values: Values, exact: bool = False) -> torch.Tensor
 
 
 def _pieces(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
+    """The value over a box, in pieces that are small enough."""
     axis = max(range(box.traversal), key=box.lengths.__getitem__, default=None)
     if axis is None or box.lengths[axis] == 1 or _largest(scope, box) <= _PIECE:
         return _piece(scope, values, box)
@@ -103,7 +112,7 @@ def _pieces(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
 
 
 def _largest(scope: Scope, box: _Box) -> int:
-    """Elements of the largest tensor that computing the box makes."""
+    """The number of elements of the largest tensor that is made to compute a box."""
     everything = math.prod(box.lengths)
     if not scope.reduction or scope.reducer != "sum":
         return everything
@@ -115,6 +124,7 @@ def _largest(scope: Scope, box: _Box) -> int:
 
 
 def _piece(scope: Scope, values: Values, box: _Box) -> torch.Tensor:
+    """The value over a box, at once."""
     shape = box.lengths[: box.traversal]
     kind, whole_body = accumulation(scope)
     body = _Body(whole_body, values, box)
@@ -146,7 +156,8 @@ def _contract(factors: list[torch.Tensor], box: _Box) -> torch.Tensor:
         else:
             scale = factor.reshape(()) if scale is None else scale * factor.reshape(())
     kept = sorted(slot for slot in used if slot < box.traversal)
-    # An iterator that nothing depends on repeats every term.
+    # If no factor depends on an iterator of the reduction, each term is added as often as it has
+    # steps.
     unused = {*range(box.traversal, box.rank)} - used
     repeats = box.points(unused)
     ones = [box.lengths[slot] if slot in used else 1 for slot in range(box.traversal)]
@@ -164,9 +175,10 @@ def _contract(factors: list[torch.Tensor], box: _Box) -> torch.Tensor:
 
 
 class _Body(Evaluation[torch.Tensor]):
-    """Values over the box: one axis an iterator, of extent 1 where it doesn't matter.
+    """The values of a body over a box. A tensor has one axis for each iterator, of extent 1 if it
+    doesn't depend on it.
 
-    Numbers have no axes, so that they don't decide the dtype of what they meet.
+    Numbers have no axes, so that they don't decide the dtype of results (torch's promotion).
     """
 
     def __init__(self, body: Scalar, values: Values, box: _Box) -> None:
@@ -199,8 +211,8 @@ class _Body(Evaluation[torch.Tensor]):
 
 
 def _alike(scalar: Scalar, args: list[torch.Tensor], box: _Box) -> list[torch.Tensor]:
-    """The arguments in the dtype of the result, where that is joined from theirs; what is compared
-    in one that holds both.
+    """The arguments of a function in the dtype of its result, if that is joined from theirs; the
+    arguments of a comparison in a dtype that holds both.
 
     torch's own promotion would depend on which of them have axes.
     """
@@ -243,6 +255,7 @@ def _position(index: Index, box: _Box) -> torch.Tensor:
 
 
 def _read(read: Read, array: torch.Tensor, box: _Box) -> torch.Tensor:
+    """The values of a read over the box."""
     fill = number(read.fill, array.dtype)
     if array.numel() == 0:
         return torch.full((1,) * box.rank, fill, dtype=array.dtype, device=box.device)
@@ -263,7 +276,8 @@ def _read(read: Read, array: torch.Tensor, box: _Box) -> torch.Tensor:
 def _strided(
     read: Read, array: torch.Tensor, fill: float | int | bool, box: _Box
 ) -> torch.Tensor | None:
-    """An affine read as a view of the tensor, padded if needed; None where that wastes memory."""
+    """An affine read as a view of the tensor or of a padded copy; None if the copy would be too
+    large."""
     bounds = [_bounds(index, box) for index in read.index]
     lows, outside = [], []
     for axis, (low, high) in enumerate(bounds):
@@ -278,7 +292,7 @@ def _strided(
         if padded > _PADDING * (array.numel() + box.points(slots)):
             return None
         if isinstance(fill, int) and abs(fill) > 1 << 53:
-            return None  # torch takes what it pads with as a float64
+            return None  # torch converts the fill to float64, which would round it
         for axis, (low, high) in enumerate(bounds):
             inner = max(low, 0), min(high, array.shape[axis] - 1)
             array = array.narrow(axis, inner[0], inner[1] - inner[0] + 1)
@@ -291,9 +305,9 @@ def _strided(
 
 
 def _each_once(array: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """A tensor's elements without those that ``expand`` repeats, and the steps by which they are
-    read as the tensor. Inductor computes ``arange(2).double().expand(4, 2).as_strided(…)`` from
-    other elements; without the expand, what it should."""
+    """A tensor without the repeated elements that ``expand`` gives it, and the strides at which it
+    reads as the original tensor. (Inductor reads wrong elements in ``arange(2).double().expand(4,
+    2).as_strided(…)``; without the expand it reads the right ones.)"""
     repeated = [e > 1 and step == 0 for e, step in zip(array.shape, array.stride(), strict=True)]
     if not any(repeated):
         return array, array.stride()
@@ -305,11 +319,12 @@ def _each_once(array: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
 def _view(
     read: Read, array: torch.Tensor, own: Sequence[int], offset: int, lows: list[int], box: _Box
 ) -> torch.Tensor:
-    """The view whose element at the box's lowest point is ``offset`` elements into the tensor.
+    """The read as a strided view over the box.
 
     Args:
-        own: the steps by which the tensor's axes are read.
-        lows: the least index of each axis; ``offset`` is where these lie.
+        own: the strides at which the tensor's axes are read.
+        offset: where in the tensor, in elements, the position ``lows`` lies.
+        lows: the least index of each axis.
     """
     sizes, steps, reversed_slots = [1] * box.rank, [0] * box.rank, []
     for index, step in zip(read.index, own, strict=True):
@@ -317,13 +332,14 @@ def _view(
             assert isinstance(atom, It)
             sizes[atom.slot] = box.lengths[atom.slot]
             steps[atom.slot] += coefficient * step
-    # From where every axis is least to where every iterator is least.
+    # Move the offset from the least index of each axis to the position at which all iterators are
+    # at their start.
     for index, low, step in zip(read.index, lows, own, strict=True):
         first = index.const + sum(c * box.starts[it.slot] for it, c in _affine(index))
         offset += (first - low) * step
     for slot, step in enumerate(steps):
         if step < 0:
-            # torch has no negative strides: read it forwards, then turn it round.
+            # torch has no negative strides: read forwards, and flip the axis.
             offset += step * (sizes[slot] - 1)
             steps[slot] = -step
             reversed_slots.append(slot)
@@ -332,11 +348,12 @@ def _view(
 
 
 def _affine(index: Index) -> list[tuple[It, int]]:
+    """The iterators and coefficients of an affine index."""
     return [(atom, c) for atom, c in index.terms if isinstance(atom, It)]
 
 
 def _bounds(index: Index, box: _Box) -> tuple[int, int]:
-    """Least and largest value of an affine index over the box."""
+    """The least and the largest value of an affine index over the box."""
     low = high = index.const
     for it, c in _affine(index):
         ends = c * box.starts[it.slot], c * (box.starts[it.slot] + box.lengths[it.slot] - 1)
