@@ -43,7 +43,7 @@ class Calls:
     """The calls of one program: one pass for a call like its example call, the general way for
     others.
 
-        forward(x, scale=2.0) with a tensor x  ->  leaves [x, 2.0]  ->  inputs [x]
+        of forward(x, scale=2.0) the call (x, scale=3.0)  ->  leaves [x, 3.0]  ->  inputs [x]
     """
 
     def __init__(self, calling: Calling) -> None:

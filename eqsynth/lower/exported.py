@@ -93,7 +93,7 @@ class _Steps(torch.nn.Module):
 
     def __init__(self, program: CompiledProgram) -> None:
         super().__init__()
-        self.program = [program]  # no submodule
+        self.program = [program]  # in a list, so that it is no submodule
         self.held: dict[str, str] = {}
         for n, (name, value) in enumerate(program.constants.items()):
             self.held[name] = f"constant_{n}"

@@ -28,8 +28,8 @@ class Graphs(torch.nn.Module):
         """
         super().__init__()
         self.module = module
-        self._compiled = [compiled]  # no submodule
-        self.training = module.training  # in evaluation mode, as when it was compiled
+        self._compiled = [compiled]  # in a list, so that it is no submodule
+        self.training = module.training  # it was compiled in evaluation mode
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled[0](*args, **kwargs)

@@ -27,10 +27,13 @@ still in the dtype's range."""
 
 
 def _normal(shape: torch.Size, g: Generator) -> torch.Tensor:
+    """Normal numbers."""
     return torch.randn(shape, generator=g, dtype=torch.float64)
 
 
 def _offset(by: float) -> Draw:
+    """A kind with normal numbers around ``by``, or around the largest size that the dtype
+    allows."""
     return lambda shape, g, largest: _normal(shape, g) + min(by, largest)
 
 
@@ -46,6 +49,7 @@ def _mixed(shape: torch.Size, g: Generator, largest: float) -> torch.Tensor:
 
 
 def _sparse(shape: torch.Size, g: Generator, _largest: float) -> torch.Tensor:
+    """Normal numbers, of which 7 of 10 are replaced by zeros."""
     kept = torch.rand(shape, generator=g) < 0.3
     return torch.where(kept, _normal(shape, g), 0.0)
 
@@ -196,8 +200,8 @@ def _budget(begin: float) -> Callable[[], bool]:
     """A function that is true so long as another try is allowed: up to ``_TRIES`` tries for an
     input, and after ``_TRIES_S`` seconds (from ``begin``) no more than ten."""
     left = iter(range(_TRIES))
-    return lambda: (n := next(left, None)) is not None and (
-        n < 10 or time.monotonic() - begin < _TRIES_S
+    return lambda: (
+        (n := next(left, None)) is not None and (n < 10 or time.monotonic() - begin < _TRIES_S)
     )
 
 

@@ -167,13 +167,12 @@ class MatrixCode:
         if self._emitter.nest.after is not None:
             code, value = self._mapped(self._emitter.nest.after, self._kept(value), at)
         code.append(tirx.BufferStore(self._emitter.out, value, [address]))
-        # The map's arguments are read under the same condition: outside they have no elements.
+        # The map is evaluated under the same condition: outside of the result its arguments may
+        # have no elements.
         whole = sequence(code)
         self._code.append(tirx.IfThenElse(tirx.all(*tests), whole, None) if tests else whole)
 
-    def _mapped(
-        self, after: Scope, value: Expr, at: dict[int, Expr]
-    ) -> tuple[list[Any], Expr]:
+    def _mapped(self, after: Scope, value: Expr, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
         """The map (bias, residual, activation) of a result that is still in a register."""
         emitter = self._emitter
 

@@ -151,7 +151,7 @@ class Measurer:
             return {}  # the deadline has passed; whether a kernel failed isn't known
         if len(kernels) == 1:
             return {kernels[0]: failure}
-        # One of them is to blame: half by half.
+        # One of the kernels made the worker fail: each half is tried by itself.
         middle = len(kernels) // 2
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 

@@ -58,7 +58,7 @@ def torch_of(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     ):
         bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
         return torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)
-    # NumPy may have two types of one name, `ulonglong` beside `uint64`, of which torch knows one.
+    # NumPy may have two types of one name (`ulonglong` beside `uint64`); torch knows one of them.
     flat = array.reshape(-1).view(np.dtype(array.dtype.name))
     return torch.from_numpy(flat).to(dtype).reshape(array.shape)
 

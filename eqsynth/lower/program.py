@@ -155,6 +155,7 @@ class CompiledProgram(torch.nn.Module):
         return program
 
     def _call_as_it_is(self, original: Callable[..., Any]) -> None:
+        """Call this original from now on, in place of steps."""
         # Not a submodule: the program has no parameters, and must not switch the module's mode.
         self.__dict__["original"] = original
         if isinstance(original, torch.nn.Module):
@@ -198,6 +199,8 @@ class CompiledProgram(torch.nn.Module):
         return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call: bind the arguments, compute, build the result, and record the call for the
+        short way."""
         torch_modes.refuse_transforms()
         if self._watch is not None:
             self._watch.check()
@@ -309,6 +312,7 @@ class CompiledProgram(torch.nn.Module):
         self._compile()
 
     def _refresh_original(self, state: State) -> None:
+        """``refresh`` of a program that is its original: call the given module from now on."""
         if type(state) is not type(self.original) or not isinstance(state, torch.nn.Module):
             raise WeightError(
                 "this program is the original module, and can only become another such module",
@@ -345,7 +349,7 @@ class CompiledProgram(torch.nn.Module):
                 memory = x.untyped_storage()
                 if memory.data_ptr() not in shared:
                     distinct[memory.data_ptr()] = memory.nbytes()
-            else:  # packed by oneDNN
+            else:  # a tensor in oneDNN's own layout
                 distinct[id(x)] = x.numel() * x.element_size()
         return sum(distinct.values())
 

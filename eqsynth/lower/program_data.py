@@ -412,7 +412,7 @@ def _recipe_from_data(
     if {name: term.type for name, term in terms.items()} != dict(constants):
         if terms:
             raise ValueError("terms of other constants")
-        return None  # a program that was put together by hand
+        return None  # a program that was made from steps, not by optimize
     return recipe
 
 

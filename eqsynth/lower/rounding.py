@@ -64,8 +64,8 @@ class Evidence:
 
     Attributes:
         moved: the original's results with every float off by a few roundings, by a seed; None if it
-            can't be run so. Whole numbers stay exact, except for seeds from ``RERUNS`` on, which
-            are asked for only if nothing else moves. Seeds from ``SUMS`` on also move the values
+            can't be run so. Whole numbers stay exact, except for seeds from ``RERUNS`` to ``SUMS``,
+            which are used only if nothing else moves. Seeds from ``SUMS`` on also move the values
             that the original computes on the way.
         exact: the original's results in float64; None if it can't be run in float64.
         noisy: the program's own results with each of its intermediate values off by a few
@@ -155,6 +155,7 @@ class _Output:
 
     @property
     def open(self) -> bool:
+        """Whether any element is still in doubt."""
         return bool(self.doubt.any())
 
 
@@ -255,7 +256,8 @@ def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
             continue
         own, mine = distance(output.expected, truth), distance(output.got, truth)
         size = _size(truth)
-        # A module that does something else in float64 is no truth.
+        # If the original computes something else in float64 than in its own dtype, the float64
+        # result isn't taken as the truth.
         trusted = own <= torch.maximum(output.eps**0.5 * size, FACTOR * output.reach)
         own = torch.where(trusted, own, 0.0)
         near = FACTOR * (_row(own) if still else own)
@@ -373,4 +375,5 @@ def _finite(x: torch.Tensor) -> torch.Tensor:
 
 
 def _eps(x: torch.Tensor) -> float:
+    """The relative size of a rounding in the tensor's dtype; 0 for integers and bools."""
     return torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0

@@ -91,7 +91,8 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     loop = nest.reduction[-1]
     if loop.extent >= LANES and contiguous_along(nest, loop):
         found += [Fold(16), Fold(64)] if loop.extent >= 128 else [Fold(16)]
-    # LLVM vectorizes over results once a short reduction is unrolled, and not over a long one.
+    # LLVM vectorizes plain loops over results if the reduction is short enough to be unrolled; for
+    # a long one it does not, and then rows are offered only if nothing else is.
     return (Rows(), *found) if written_out(nest) or not found else tuple(found)
 
 
@@ -132,9 +133,11 @@ def band(nest: LoopNest, machine: Machine) -> tuple[Band, ...]:
         beside = found.window.extent + rows if found.across else found.other.extent
         columns = max(w for w in (HALF, LANES, width) if w <= max(HALF, beside))
         panel = found.rows
-        while panel > 2 * rows and ITEMSIZE[nest.scope.dtype] * panel_elements(
-            found, Band(rows, columns, panel)
-        ) > machine.cached_bytes:
+        while (
+            panel > 2 * rows
+            and ITEMSIZE[nest.scope.dtype] * panel_elements(found, Band(rows, columns, panel))
+            > machine.cached_bytes
+        ):
             panel = -(-panel // 2)
         offered[Band(rows, columns, panel)] = None
     return tuple(offered)

@@ -69,7 +69,7 @@ _WIDTHS: Final = (8, 16, 32, 64, 128, 256)
 _HEIGHTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 _NEIGHBOURS: Final = (8, 16, 24, 32, 48, 64)
 _TASKS: Final = (4, 16, TASKS, 256, 1024)
-# A tile's sides are factors of the extents, rounded up to a multiple of this.
+# The sides of a tile are factors of the extents, after these are rounded up to a multiple of this.
 _TILE: Final = 48
 
 
@@ -115,9 +115,7 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
     return Space(parameters, make, place, tuple(starts))
 
 
-def _parameters(
-    nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]
-) -> dict[str, Parameter]:
+def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> dict[str, Parameter]:
     """The parameters of the space, by name."""
     if kinds == (Band,):
         return _of_bands(nest)

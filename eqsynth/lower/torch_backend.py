@@ -83,14 +83,10 @@ class TorchBackend:
         runner = route(kernel, function, _laid_out(kernel, constants))
         if kernel.implementation == VIEW or not _may_give_back(kernel.term):
             return runner
-        return holding(
-            partial(_never_an_argument, runner, tuple(constants.values())), held(runner)
-        )
+        return holding(partial(_never_an_argument, runner, tuple(constants.values())), held(runner))
 
 
-def _region_runner(
-    region: Region, constants: Mapping[int, torch.Tensor], opaque: Opaque
-) -> Runner:
+def _region_runner(region: Region, constants: Mapping[int, torch.Tensor], opaque: Opaque) -> Runner:
     """A runner that gives a region's result, or a list of its results: contiguous, each with memory
     of its own."""
     function = region_function(region, opaque)
@@ -222,6 +218,7 @@ def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
 
 
 def _may_view(term: Op) -> bool:
+    """Whether torch may compute the operator as a view."""
     return term.row.kind == "view" and term.name != "Shift"
 
 

@@ -1,8 +1,11 @@
-"""Calls of torch operators that stay opaque in the IR, and such calls as plain data.
+"""Calls of torch operators, as the functions that opaque operators of the IR run, and as plain
+data.
 
-As data, ``torch.cumsum(x, 0)`` is an operator's name (``aten::cumsum``) and arguments that are
-numbers, names and lists. So nothing has to be unpickled when a program is loaded, and nothing but
-operators of torch can be called.
+A call may contain further calls, whose results the IR can't represent: the first result of
+``x.sort()`` is a call of ``item`` on a call of ``sort``, and is one opaque operator. As data, a
+call is an operator's name (``aten::cumsum``) and arguments that are numbers, names and lists. So
+nothing has to be unpickled when a program is loaded, and nothing but operators of torch can be
+called.
 """
 
 from __future__ import annotations

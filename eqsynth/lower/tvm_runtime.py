@@ -146,6 +146,12 @@ def c_compiler() -> str:
 
 
 def run_compiler(*arguments: str | Path) -> None:
+    """Run the C compiler, for two minutes at most.
+
+    Raises:
+        OSError: there is no C compiler.
+        subprocess.CalledProcessError: it failed.
+    """
     command = [c_compiler(), *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
 
@@ -196,6 +202,7 @@ def cache_directory() -> Path:
 
 @lru_cache(maxsize=1)
 def _own_folder() -> Path:
+    """A temporary folder of this process."""
     return Path(tempfile.mkdtemp(prefix="eqsynth-"))
 
 
@@ -213,7 +220,8 @@ def load_library(data: bytes) -> Any:
     name = f"kernels-{hashlib.blake2b(data, digest_size=12).hexdigest()}.so"
     folder = Path(tempfile.mkdtemp(dir=cache_directory()))
     try:
-        # The file's name goes with the mapping, so no other library can come to share it.
+        # The file lies in a folder of its own, and is deleted once it is loaded: no other library
+        # can get its path.
         path = folder / name
         path.write_bytes(data)
         return tvm_ffi.load_module(path)
@@ -225,7 +233,7 @@ def load_library(data: bytes) -> Any:
             hint="build the program again on this machine",
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the mapping outlives its file
+        shutil.rmtree(folder, ignore_errors=True)  # the loaded library doesn't need its file
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class OneDnnBackend:
         if not isinstance(term, Op) or not _supported(term):
             return
         if args_of(term) != term.args:
-            return  # an argument that is used twice would have to be packed and plain
+            return  # an argument that is used twice would be needed both packed and plain
         if term.name in _MATMULS:
             yield from _matmul_kernels(term, constants)
         elif term.name in _CONVS and constants[1]:
@@ -96,13 +96,13 @@ def _matmul_kernels(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         inside = (1, 0, 2)
         yield Kernel(term, constants, "onednn.grouped", (inside, contiguous(3)), inside)
     for left, right in matmul_layouts(term):
-        # Constants are packed: one layout is enough.
+        # A constant is packed when the kernel is built, so one layout of it is enough.
         if (constants[0] and left != contiguous(len(left))) or (
             constants[1] and right != contiguous(len(right))
         ):
             continue
         if right not in matrix_layouts(len(right)):
-            continue  # for rows that don't follow each other oneDNN is a thousand times slower
+            continue  # oneDNN is a thousand times slower on matrices with gaps between rows
         inputs = (left, right, *rest)
         if not flat:
             for output in (plain, *_HEADS_INSIDE.get(len(plain), ())):
@@ -222,6 +222,8 @@ def _conv_kernels(term: Op, constants: tuple[bool, ...], name: str) -> Iterator[
 
 
 def _conv(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """A convolution with a packed weight, and a bias, a residual and an activation if the operator
+    has them: (n, c, h, w) -> (n, f, h', w')."""
     term = kernel.term
     assert isinstance(term, Op)
     stride, padding, dilation, groups, *post = term.attrs
@@ -252,6 +254,7 @@ def _conv(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
 
 
 def _conv_transpose(kernel: Kernel, constants: Mapping[int, Array]) -> Runner:
+    """A transposed convolution with a packed weight: (n, c, h, w) -> (n, f, h', w')."""
     term = kernel.term
     assert isinstance(term, Op)
     stride, padding, output_padding, dilation, groups = term.attrs

@@ -271,6 +271,7 @@ def _found(state: State, path: str, kind: TensorType | None) -> torch.Tensor:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same values: they share memory, or their digests agree."""
     same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
     return same or digest(one) == digest(other)
 
