@@ -96,6 +96,7 @@ _STOPS = ("deadline", "node_limit", "growth", "rounds")
 # row are read through a reshape, which is a scope only once it is defined. Scopes written out in
 # full are what two equal programs meet in, and nothing that one would compute by.
 _UNBOUNDED = tuple(replace(phase, until=1.0, growth=math.inf) for phase in DEFAULT_PHASES)
+_EXPANDED = ("expand-explore", "define", "index", "scalar", "normal", "simplify")
 PROVE_PHASES = (
     *_UNBOUNDED[:2],
     Phase("axes", ("axes-explore", "normal"), 4),
@@ -103,7 +104,8 @@ PROVE_PHASES = (
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
     replace(_UNBOUNDED[4], rulesets=("carry-explore", *_UNBOUNDED[4].rulesets)),
     *_UNBOUNDED[5:],
-    Phase("expand", ("expand-explore", "define", "index", "scalar", "normal", "simplify"), 8),
+    Phase("expand", _EXPANDED, 8),
+    Phase("points", ("points-explore", *_EXPANDED), 8),
 )
 
 

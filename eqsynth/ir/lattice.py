@@ -65,18 +65,29 @@ def form_of(polynomial: Polynomial, opened: Opened) -> Form:
     ((atom, _),) = monomial
     assert isinstance(atom, Call)
     rest = {m: c for m, c in polynomial.items() if m != monomial}
-    args = [form_of(opened(arg), opened) for arg in atom.args]
-    match atom.fn:
-        case "relu":
-            whole = largest([args[0], (({},),)])
-        case "max":
-            whole = largest(args)
-        case _:
-            whole = least(args)
+    whole = _of_call(atom, opened)
     whole = negative(whole) if coefficient < 0 else whole
     return tuple(
         tuple(plus([scaled(part, abs(coefficient)), rest]) for part in parts) for parts in whole
     )
+
+
+def _of_call(call: Call, opened: Opened) -> Form:
+    """A maximum or minimum by its arguments; those that are maxima and minima themselves are taken
+    as they are written, since as polynomials they may be written the other way round."""
+    args = [
+        _of_call(arg, opened)
+        if isinstance(arg, Call) and arg.fn in _FUNCTIONS
+        else form_of(opened(arg), opened)
+        for arg in call.args
+    ]
+    match call.fn:
+        case "relu":
+            return largest([args[0], (({},),)])
+        case "max":
+            return largest(args)
+        case _:
+            return least(args)
 
 
 def largest(forms: Iterable[Form]) -> Form:

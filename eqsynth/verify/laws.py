@@ -83,7 +83,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 _EXPANSION: Final = ("eqsynth/egraph/tactics/expansion.py", "tests/egraph/test_expansion.py")
 
 ARGUED: Final[Mapping[str, tuple[str, str]]] = {
-    "expand": _EXPANSION, "expand-cancels": _EXPANSION,
+    "expand": _EXPANSION, "expand-cancels": _EXPANSION, "expand-points": _EXPANSION,
 }  # fmt: skip
 """Of laws that compute their answers: the file whose docstring proves them, and the test of it."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqsynth.egraph.tactics.expansion import MAX_PIECES, expanded
+from eqsynth.egraph.tactics.expansion import MAX_PIECES, by_points, expanded
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.normal import canonical, canonical_term
 from eqsynth.ir.polynomial import expand
 from eqsynth.ir.ring import collect
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, total
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, reads, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.expansion_samples import EXPANSIONS, compared
@@ -26,9 +26,11 @@ def map_of(tensor: Tensor) -> Scope | None:
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize(("cancels", "points"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("family", [*EXPANSIONS, compared])
-def test_random_scopes_are_equal_to_their_forms(family: object, cancels: bool) -> None:
+def test_random_scopes_are_equal_to_their_forms(
+    family: object, cancels: bool, points: bool
+) -> None:
     judged, numerics = 0, "proof-cancels" if cancels else "proof"
     for seed in range(120):
         choices = RandomChoices(seed)
@@ -37,7 +39,7 @@ def test_random_scopes_are_equal_to_their_forms(family: object, cancels: bool) -
             scope = canonical_term(family(World(choices, "float32", extents)))  # type: ignore[operator]
         except Rejected:
             continue
-        form = expanded(scope, map_of, cancels)
+        form = expanded(scope, map_of, cancels, points)
         if form is None:
             continue
         sides = Sides(scope, form, seed)
@@ -307,6 +309,39 @@ def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
         forms = [expanded(one, map_of) or one for one in (left, right) if isinstance(one, Scope)]
         assert forms[0] != forms[1], str(left)
         assert Sides(left, forms[0], 0).all_data("proof") is None
+
+
+def test_a_reduction_of_few_values_is_written_out() -> None:
+    """``max_k x[i, k]``, k < 3, is ``max(x[i, 0], x[i, 1], x[i, 2])``; of a reduction of more than
+    16 values only the shorter iterators are written out."""
+    x, y = leaf("x", 2, 3), leaf("y", 2, 3, 9)
+    i, k, m = it(0, 2), it(1, 3), it(2, 9)
+    for reducer, fn in (("max", "max"), ("min", "min")):
+        one, *more = (Read(x, (i, Index(n))) for n in range(3))
+        by_hand: Scalar = one
+        for other in more:
+            by_hand = call(fn, by_hand, other)
+        form = expanded(Scope((2,), (3,), Read(x, (i, k)), reducer), map_of, points=True)
+        assert isinstance(form, Scope) and not form.reduction
+        by_hand_form = expanded(Scope((2,), (), by_hand), map_of) or Scope((2,), (), by_hand)
+        assert canonical_term(form) == canonical_term(by_hand_form)
+    long = Scope((2,), (3, 9), Read(y, (i, k, m)))
+    form = expanded(long, map_of, points=True)
+    assert isinstance(form, Scope) and not form.reduction
+    parts = [one.tensor for one in reads(form.body)]
+    assert [one.reduction for one in parts if isinstance(one, Scope)] == [(9,)] * 3
+    assert Sides(long, form).all_data("proof") is None
+    longer = Scope((2,), (3, 9, 4), Read(leaf("z", 2, 3, 9, 4), (i, k, m, it(3, 4))))
+    assert [one.extent for one in by_points(longer)] == [3, 4]
+
+
+def test_a_maximum_of_maxima_is_taken_as_it_is_written() -> None:
+    """``min_k abs(y[k])``, k < 4, is a maximum of 16 minima and no more than that; as a polynomial
+    a part of it is the opposite of a minimum of maxima, and a part of that a maximum of minima."""
+    y, k = leaf("y", 4), it(0, 4)
+    least = Scope((), (4,), call("sqrt", product([Read(y, (k,)), Read(y, (k,))])), "min")
+    form = expanded(least, map_of, points=True)
+    assert form is None or Sides(least, form).all_data("proof") is None
 
 
 def test_what_is_left_as_it_is() -> None:

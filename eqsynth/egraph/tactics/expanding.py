@@ -19,14 +19,20 @@ from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 
 def expand(view: View, row: Sequence[Any]) -> Iterable[Using]:
-    return _expanded(view, row, cancels=False)
+    return _expanded(view, row)
 
 
 def expand_cancels(view: View, row: Sequence[Any]) -> Iterable[Using]:
     return _expanded(view, row, cancels=True)
 
 
-def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
+def expand_points(view: View, row: Sequence[Any]) -> Iterable[Using]:
+    return _expanded(view, row, points=True)
+
+
+def _expanded(
+    view: View, row: Sequence[Any], cancels: bool = False, points: bool = False
+) -> Iterable[Using]:
     """The expanded form of a scope, by the maps that what it reads is."""
     members: dict[Tensor, Tensor] = {}
     scope = underived(view, row)
@@ -45,7 +51,7 @@ def _expanded(view: View, row: Sequence[Any], cancels: bool) -> Iterable[Using]:
         assert isinstance(known, Scope)
         return known
 
-    form = expansion.expanded(scope, map_of, cancels)
+    form = expansion.expanded(scope, map_of, cancels, points)
     if form is None:
         raise Later
     return [Using(form, members)]

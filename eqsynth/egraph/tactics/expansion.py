@@ -42,11 +42,12 @@ would often be slower than what it is made from, so it isn't looked for in optim
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from eqsynth.calculus.scopes import bare, scope_over
+from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over
 from eqsynth.egraph.tactics.extrema import combined, reduced_form
 from eqsynth.egraph.tactics.pieces import (
     MAX_TURNS,
@@ -88,6 +89,8 @@ from eqsynth.ir.types import FLOATS, is_float
 # More pieces than this, and bodies of more reads, are left as they are.
 MAX_PIECES: Final = 16
 MAX_READS: Final = 48
+# A reduction of so many values at most is written out value by value.
+MAX_POINTS: Final = 16
 
 Map = Callable[[Tensor], "Scope | None"]
 """A scope without a reduction that is equal to a tensor, or None for what is read as it is."""
@@ -97,7 +100,9 @@ class _TooLarge(Exception):
     """Written out, the body has too many reads, or a number that isn't finite."""
 
 
-def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
+def expanded(
+    scope: Scope, map_of: Map, cancels: bool = False, points: bool = False
+) -> Tensor | None:
     """``L_X reduce_Y f = cat over pieces X' of X (L_X' combine over pieces Y' of Y (reduce_Y' f))``
     with each f written out and collected; None if that is the scope itself, or too large.
 
@@ -107,6 +112,7 @@ def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
     Args:
         map_of: what may be put in the place of a tensor that is read.
         cancels: also where digits are lost (``ir/polynomial.py``).
+        points: iterators of few values are reduced value by value (:func:`by_points`).
     """
     dtype = computed_in(scope)
     if dtype is None or 0 in scope.extents:
@@ -120,7 +126,7 @@ def expanded(scope: Scope, map_of: Map, cancels: bool = False) -> Tensor | None:
         return None
     for turns in (MAX_TURNS, 1):
         with suppress(_TooLarge, NotReal, OtherDtype):
-            bodies = _Pieces(numbers, map_of, cancels, turns).bodies()
+            bodies = _Pieces(numbers, map_of, cancels, turns, points).bodies()
             found = _joined(scope, bodies)
             return None if found == scope or found.type != scope.type else found
     return None
@@ -137,21 +143,36 @@ def computed_in(scope: Scope) -> str | None:
     return min(floats, default="float32")
 
 
+def by_points(scope: Scope) -> list[It]:
+    """The iterators of a reduction that are written out value by value, the shortest first:
+    ``max_k x[i, k]``, k < 2, is ``max(x[i, 0], x[i, 1])``, which is what a program computes that
+    takes slices by hand."""
+    found: list[It] = []
+    for it in sorted(reduction_iterators(scope), key=lambda it: (it.extent, it.slot)):
+        if math.prod(one.extent for one in (*found, it)) <= MAX_POINTS:
+            found.append(it)
+    return found
+
+
 class _Pieces:
     """The pieces of a scope's box, and its body in each of them, over the scope's iterators."""
 
-    def __init__(self, scope: Scope, map_of: Map, cancels: bool, turns: int) -> None:
+    def __init__(self, scope: Scope, map_of: Map, cancels: bool, turns: int, points: bool) -> None:
         self._turns = turns
         self._scope = scope
         self._map_of = map_of
         self._cancels = cancels
         self._cuts = [{0, extent} for extent in scope.extents]
+        self._most = MAX_PIECES
+        for it in by_points(scope) if points else ():
+            self._cuts[it.slot] = {*range(it.extent + 1)}
+            self._most *= it.extent
 
     def bodies(self) -> dict[Box, Scalar]:
         """Piece -> body, collected; further cuts are made until no read is partly in range."""
         while True:
             boxes = list(itertools.product(*map(intervals, self._cuts)))
-            if len(boxes) > MAX_PIECES:
+            if len(boxes) > self._most:
                 raise _TooLarge
             try:
                 return {box: self._body(box) for box in boxes}
@@ -189,8 +210,11 @@ class _Pieces:
             args = [rewritten(arg) for arg in children(part)]
             if isinstance(part, Sum) and not is_float(dtype_of(part) or "float32"):
                 # Outside of a tensor of integers is 0, but that alone would have no dtype.
-                inside = [arg for arg in args if not (
-                    isinstance(arg, Read) and arg.fill == 0 and in_range(arg, box) is False)]
+                inside = [
+                    arg
+                    for arg in args
+                    if not (isinstance(arg, Read) and arg.fill == 0 and in_range(arg, box) is False)
+                ]
                 if dtype_of(total(inside)) == dtype_of(part):
                     return total(inside)
             return rebuild(part, args)
@@ -343,8 +367,11 @@ def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
     whole = _combined(scope.reducer, found)
     if scope.dtype == "bool":
         whole = _as_truth(whole)
-    if isinstance(whole, Read) and whole.index == tuple(map(bare, kept)) \
-            and isinstance(whole.tensor, Scope):
+    if (
+        isinstance(whole, Read)
+        and whole.index == tuple(map(bare, kept))
+        and isinstance(whole.tensor, Scope)
+    ):
         return whole.tensor
     return scope_over(kept, [], whole)
 

@@ -366,6 +366,7 @@ LAWS: Final[dict[str, Law]] = {
     "distribute": algebra.distribute,
     "expand": expanding.expand,
     "expand-cancels": expanding.expand_cancels,
+    "expand-points": expanding.expand_points,
     "common-factor": algebra.common_factors,
     "expression-split": algebra.expression_split,
     "tap-merge": algebra.tap_merge,
@@ -407,13 +408,13 @@ LAWS: Final[dict[str, Law]] = {
 
 # Laws that still compute their answers themselves: what they say is taken as it is. All others say
 # steps of the calculus, which whoever unites applies (``answers.py``).
-COMPUTED: Final = frozenset({"expand", "expand-cancels"})
+COMPUTED: Final = frozenset({"expand", "expand-cancels", "expand-points"})
 # What answers do to digits, of the laws of which it isn't ``real``: no rule may claim more of them.
 # What a definition or a view does, its own rule says, and its samples show.
 NUMERICS: Final = {
     "definition": "bitwise", "view": "bitwise", "reduction": "bitwise", "match-view": "bitwise",
     "multiply-out": "cancels", "correlate-losing": "cancels", "expand": "proof",
-    "expand-cancels": "proof-cancels",
+    "expand-cancels": "proof-cancels", "expand-points": "proof",
 }  # fmt: skip
 _WEAKER: Final = {
     "bitwise": ("real", "approx", "cancels", "proof", "proof-cancels"),
@@ -424,14 +425,14 @@ _WEAKER: Final = {
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
     "traversal-merge", "read-constants", "derived-constants", "like-terms", "expand",
-    "expand-cancels", "rows-by-place",
+    "expand-cancels", "expand-points", "rows-by-place",
 )  # fmt: skip
 # Laws that look into the classes that a scope reads: new members there give new answers.
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
     "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
     "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
-    "tap-merge", "operand-split", "expand", "expand-cancels", "rows-by-place",
+    "tap-merge", "operand-split", "expand", "expand-cancels", "expand-points", "rows-by-place",
 )  # fmt: skip
 # Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
 MAKES_OPERATORS: Final = ("match-", "merge-")
