@@ -46,6 +46,7 @@ class BandCode:
         emitter.instead[band.moving] = self._from_panel
 
     def statements(self) -> list[Any]:
+        """The loops over tasks, with the code of each task."""
         band = self._band
         tasks = (Loop(_RESIDUE, band.residues), Loop(_PANEL, self._cut.panels))
         return self._emitter._outer((*band.outer, *tasks), self._task)
@@ -132,6 +133,7 @@ class BandCode:
         width = wide(band, rows)
         statements: list[Any] = []
         for count, size, start in _pieces(width, self._schedule.columns):
+
             def block(n: Expr, size: int = size, start: int = start) -> list[Any]:
                 begin = n * e._int(size) + e._int(start)
                 return e._registers(
@@ -209,9 +211,7 @@ class BandCode:
         statements = [s for i in range(rows) for s in vectors(i, zero)]
         for j in range(rows - 1):
             statements += steps(e._int(j), range(j + 1))
-        statements += e._for(
-            extent - rows + 1, lambda j: steps(j + e._int(rows - 1), range(rows))
-        )
+        statements += e._for(extent - rows + 1, lambda j: steps(j + e._int(rows - 1), range(rows)))
         for j in range(extent, extent + rows - 1):
             statements += steps(e._int(j), range(j - extent + 1, rows))
         for i in range(rows):

@@ -90,6 +90,7 @@ class Cut:
 
     @property
     def panel_rows(self) -> int:
+        """The rows of a panel."""
         return self.tiles * self.rows
 
 

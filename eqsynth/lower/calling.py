@@ -1,10 +1,9 @@
-"""From the arguments of a call to the inputs of a program, and from its outputs to the call's
-result.
+"""From a call's arguments to the inputs of a program, and from its outputs to the call's result.
 
 Example: ``forward(ids, mask=None, scale=2.0)`` called as ``program(ids, scale=2.0)`` -> the tree
 ``((ids,), {})`` (``scale`` has its default's value) -> the leaves ``[ids]`` -> the inputs
 ``[ids]``. ``SavedCalling`` does this for a program from a file, and ``to_data`` and ``from_data``
-write and read it; a program that was just captured does it by ``Captured`` of the frontend.
+write and read it. For a program that was just captured, ``Captured`` of the frontend does it.
 
 Not here: the checks of shapes and dtypes (``steps.py``).
 """
@@ -404,6 +403,7 @@ def _tree_from_data(data: Any) -> TreeSpec | None:
 
 
 def _place(data: Any) -> int | Fixed | Given:
+    """Read where a leaf comes from."""
     if type(data) is int and data >= 0:
         return data
     ((kind, value),) = data.items()
@@ -414,6 +414,7 @@ def _place(data: Any) -> int | Fixed | Given:
 
 
 def _parameter(data: Any) -> inspect.Parameter:
+    """Read a parameter of a signature."""
     name, kind, default = row(data, 3)
     kinds = list(inspect._ParameterKind)
     empty = inspect.Parameter.empty
@@ -422,6 +423,7 @@ def _parameter(data: Any) -> inspect.Parameter:
 
 
 def _plain(value: Any) -> Any:
+    """A constant as plain data; a list or tuple as ``{"list": […]}`` or ``{"tuple": […]}``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -430,6 +432,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value(data: Any) -> Any:
+    """Read what ``_plain`` wrote."""
     if isinstance(data, dict):
         ((kind, parts),) = data.items()
         values = rows(parts, _value)

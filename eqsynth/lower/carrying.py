@@ -1,5 +1,7 @@
-"""How programs are saved in files, as far as it depends on the device: the code of generated
-kernels, the machine that this code runs on, and the backends that run all other kernels.
+"""How programs are saved in files, as far as this depends on the device.
+
+A file holds the code of generated kernels and the kind of machine that it runs on; all other
+kernels are built by their backends when the file is loaded.
 
     the host   a shared library for this kind of processor, loaded by TVM's small runtime
     a GPU      kernels as text, and as a cubin for each kind of GPU (``cuda/carrying.py``)

@@ -1,4 +1,9 @@
-"""Evaluating constant terms at compile time: in float64, rounded once at the end."""
+"""Evaluating constant terms at compile time: in float64, rounded once at the end.
+
+Example: the constant ``Mul(scale, weight)`` of two float32 weights is multiplied in float64, and
+the product is rounded to float32. Not here: how a program's constants are computed again for new
+weights (``weights.py``).
+"""
 
 from __future__ import annotations
 

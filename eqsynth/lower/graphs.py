@@ -1,5 +1,4 @@
-"""A module that torch captures as several graphs: each graph is a program, and Python runs between
-them.
+"""A module that torch captures as several graphs, each of them a program; Python runs between them.
 
 Not here: how the graphs become programs (``by_graphs.py``).
 """

@@ -142,8 +142,8 @@ class Opening:
             raise TypeError(f"an argument holds {error} after the call") from error
 
     def closed(self, tree: Any) -> Any:
-        """The tree with objects in place of ``Held``, ``Same`` and ``Plain``. An object that was
-        met in this call is that object itself; others are made."""
+        """The tree with values in place of its nodes: ``Held`` becomes a new object, ``Same`` the
+        object of its number, ``Plain`` its value."""
         return tree_map(self._object, tree, is_leaf=_is_tree)
 
     def changed(self, states: list[Held]) -> None:

@@ -1,7 +1,8 @@
-"""Calling the user's own module, where nothing faster was found: without gradients, and with
-results that share no memory with its weights and arguments.
+"""Calling the user's own module, where nothing faster was found.
 
-Not here: whether its weights have changed (``weights.py``).
+The call runs without gradients, and results share no memory with the module's weights and the
+arguments: ``called`` copies a result that is a view of one. Not here: whether the weights have
+changed (``weights.py``).
 """
 
 from __future__ import annotations

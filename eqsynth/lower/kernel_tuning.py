@@ -1,5 +1,4 @@
-"""Tuning one generated kernel: its schedules are timed in a worker, and the times are kept in the
-profile.
+"""Tuning one generated kernel: a worker times its schedules, and the profile keeps the times.
 
 A build that hangs or crashes costs only that schedule. A schedule whose first runs are far slower
 than the best isn't timed further. Only one process of a machine times at once. Not here: spaces
@@ -167,6 +166,7 @@ class ScheduleTimes:
 
     @property
     def known(self) -> dict[Schedule, float | None]:
+        """The times that are known so far; None for a schedule that doesn't run."""
         return self.record.times
 
     def __call__(self, schedules: Sequence[Schedule]) -> list[float | None]:

@@ -1,5 +1,4 @@
-"""Reading a manifest: anybody may have written this JSON, so each field is checked before it is
-used.
+"""Reading a manifest. Anybody may have written this JSON, so each field is checked before its use.
 
 Each function takes a piece of JSON and returns it as the expected value, or raises ``ValueError``:
 ``below(3)(2)`` is 2, ``below(3)(3)`` raises. Not here: files (``bundle.py``), kernels as data

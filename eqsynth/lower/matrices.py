@@ -1,12 +1,12 @@
-"""Scopes that multiply tiles of data by matrices of literals, along one axis after the other, in
-registers.
+"""Scopes that multiply tiles of data in registers by matrices of literals, axis after axis.
 
     L[t, p, q, c] sum[u, v] B[p, u] * B[q, v] * x[2*t + u, v, c]
 
 With a B of 4 by 4 the kernel reads a tile of x once, multiplies its columns by B, then its rows,
 and writes the result: 2 * 4 * 4 * 4 multiply-adds instead of 4 * 4 * 4 * 4, and products by zero
-are left out. Such scopes are the transforms of Winograd's convolution. Here: which scopes are of
-this form, and their loops. Not here: the code (``matrix_code.py``).
+are left out. The transforms of Winograd's convolution are such scopes.
+
+Here: which scopes are of this form, and their loops. Not here: the code (``matrix_code.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The code of one tile that is multiplied by matrices of literals (``matrices.py``)."""
+"""The code of one tile that is multiplied by matrices of literals (``matrices.py``).
+
+Example: the matrix row (1, 0, -1, 0) times a column v becomes ``v[0] - v[2]``: no products by 0, 1
+and -1, and all steps written out. Not here: which scopes are computed this way, and the loops
+around a tile (``matrices.py``).
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,7 @@ class MatrixCode:
         self._lane: Expr = tirx.const(0, emitter.index_dtype)
 
     def statements(self) -> list[Any]:
+        """The statements that compute one tile."""
         start = self._at[self._tiles.lanes.slot]
 
         def steps(lane: Expr) -> list[Any]:

@@ -1,5 +1,4 @@
-"""The order of a tensor's axes in memory, on which ``view`` and ``is_contiguous`` of a result
-depend.
+"""The order of axes in memory, on which ``view`` and ``is_contiguous`` of a result depend.
 
 A program's results are contiguous; a module's results may be a permuted view, or channels last.
 After a graph break of ``torch.compile``, Python code goes on with the results and sees the

@@ -1,5 +1,4 @@
-"""Work that runs between two calls of a kernel that is timed, in place of a program's other
-steps."""
+"""Work between two calls of a kernel that is timed, in place of a program's other steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Places where programs run: the device that holds their tensors, its clock, and its cheapest way
-to call all steps.
+"""Places where programs run: a device that holds the tensors, its clock, and how steps are called.
 
 ``Place()`` is the CPU; a GPU's place is made in ``cuda/place.py``. Code that builds, times or calls
 a program asks its place, and names no device itself. Not here: which kernels a target has

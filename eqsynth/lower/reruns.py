@@ -1,8 +1,9 @@
-"""The original that a program is compared with, and further ways to run it: with all its floats
-moved by a few roundings, and in float64.
+"""The original that a program is compared with, also run with moved floats and in float64.
 
-For both a module is copied, so that the user's own stays untouched. For a function that is no
-module only the inputs can be moved. Not here: what these results decide (``rounding.py``).
+``Reference(module)(values)`` gives its results, ``.moved(values, seed)`` those with all floats of
+inputs and weights off by a few roundings, ``.exact(values)`` those in float64. For the last two a
+module is copied, so that the user's own stays untouched. For a function that is no module only the
+inputs can be moved. Not here: what these results decide (``rounding.py``).
 """
 
 from __future__ import annotations

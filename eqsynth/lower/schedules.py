@@ -1,5 +1,4 @@
-"""Which schedules a loop nest has: those that are offered without a search, and whether a given
-schedule fits the nest.
+"""Which schedules a loop nest has: those offered without a search, and whether a given one fits.
 
 Example: for a row sum of (64, 1024), whose reduction reads neighbouring elements, ``schedules``
 offers ``Fold(16)`` and ``Fold(64)``; ``refusal(nest, Tile(8, 16))`` says why a tile doesn't fit.

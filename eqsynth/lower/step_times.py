@@ -1,5 +1,8 @@
-"""The time of each step of a program in its place among the others, on real values. (A kernel's
-time from extraction was measured by itself.)"""
+"""The time of each step of a program, measured in its place among the others on real values.
+
+During extraction a kernel is timed by itself on random values, which gives other times
+(``backends.py``).
+"""
 
 from __future__ import annotations
 

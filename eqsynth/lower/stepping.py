@@ -1,7 +1,8 @@
-"""Running a compiled program step by step: with noise on each value, or comparing each kernel with
-its term.
+"""Running a compiled program step by step.
 
-Not here: what is done about a step that is wrong (``eqsynth/checking.py``).
+``noisy_results`` adds noise to the arguments of every step; ``faulty_step`` compares every kernel's
+result with its term computed by torch. Not here: what is done about a step that is wrong
+(``eqsynth/checking.py``).
 """
 
 from __future__ import annotations

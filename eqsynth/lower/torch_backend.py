@@ -1,9 +1,9 @@
-"""The torch backend: a kernel of torch for every operator, view, scope and region; and ``route``,
-which makes a runner from any kernel's function.
+"""The torch backend: kernels of torch for every term, and runners from any kernel's function.
 
-Also here: which layouts torch's operators take and give, views that cost nothing, copies from one
-layout to another, constants that are bound to a runner. Not here: what each operator computes
-(``torch_ops.py``), oneDNN's operators (``vendor.py``).
+Example: ``Permute(x)`` gets a kernel for each layout of x in which torch permutes without a copy;
+``route(kernel, function, constants)`` makes a function that takes only the varying arguments and
+returns its result in the kernel's layout. Also here: copies from one layout to another. Not here:
+what each operator computes (``torch_ops.py``), oneDNN's operators (``vendor.py``).
 """
 
 from __future__ import annotations

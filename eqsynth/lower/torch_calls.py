@@ -1,5 +1,4 @@
-"""Calls of torch operators, as the functions that opaque operators of the IR run, and as plain
-data.
+"""Calls of torch operators: as functions that run opaque operators of the IR, and as plain data.
 
 A call may contain further calls, whose results the IR can't represent: the first result of
 ``x.sort()`` is a call of ``item`` on a call of ``sort``, and is one opaque operator. As data, a

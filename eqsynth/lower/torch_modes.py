@@ -1,6 +1,8 @@
-"""What torch may do around a call of a compiled program: trace it, transform it, cast inside of it,
-ask for gradients. torch can't see into a program's kernels, so each of these is refused with an
-error that says what to do instead; autocast is ignored.
+"""Traces, transforms, casts and gradients around a call of a compiled program.
+
+torch can't see into a program's kernels: a trace would record their results as constants, and
+gradients would get lost. So tracing, transforms and ``backward`` are refused, each with an error
+that says what to do instead; autocast is ignored.
 
 Not here: shapes and dtypes of inputs (``steps.py``).
 """

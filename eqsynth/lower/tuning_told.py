@@ -1,5 +1,4 @@
-"""What is reported about tuning: a kernel's rate as a part of the measured peak, and how much
-slower the points around the best one are.
+"""The report of tuning: a kernel's part of the measured peak, and the points around its best one.
 
 Example: ``str(rate)`` is ``59.7 GFLOP/s, 61% of the peak``. Not here: tuning itself
 (``kernel_tuning.py``, ``plan_tuning.py``).

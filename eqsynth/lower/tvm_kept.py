@@ -1,8 +1,8 @@
-"""Compiled kernels in the cache directory: a kernel that the measuring worker has compiled to time
-it isn't compiled again to run it, in any process.
+"""Compiled kernels in the cache directory: what one process has compiled, others load.
 
-Each compilation keeps a library, and for each of its kernels a note with the library's name and the
-kernel's name in it. Not here: compiling (``tvm_backend.py``), loading (``tvm_runtime.py``).
+The measuring worker compiles a kernel to time it; to run the kernel, no process has to compile it
+again. Each compilation keeps a library, and for each of its kernels a note with the library's name
+and the kernel's name in it. Not here: compiling (``tvm_backend.py``), loading (``tvm_runtime.py``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What compiled TVM kernels need to run: torch's threads, and loading libraries without the
-compiler. ``tvm`` itself is never imported.
+"""What compiled TVM kernels need to run: torch's threads, and loading without the compiler.
 
 A kernel library finds its runtime through symbols that are registered with ``tvm_ffi``. Calling a
 kernel before any are registered crashes the process, so every library is loaded after
-:func:`ensure_runtime`.
+:func:`ensure_runtime`. ``tvm`` itself is never imported.
 
 Also here: the C compiler, the cache folder of native code, and the conversion of TVM's errors. Not
 here: making kernels (``eoperators.py``, ``tvm_backend.py``).

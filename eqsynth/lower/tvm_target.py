@@ -1,4 +1,7 @@
-"""The target that TVM compiles for: this machine's CPU, without instructions that it lacks."""
+"""The target that TVM compiles for: this machine's CPU, without instructions that it lacks.
+
+Not here: compiling (``tvm_backend.py``), targets of the cost model (``extract/target.py``).
+"""
 
 from __future__ import annotations
 

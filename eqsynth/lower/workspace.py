@@ -1,5 +1,6 @@
-"""The memory of the values between a program's steps: one block for a call, which the next call
-uses again. Within a block, values that don't live at the same time may lie in the same place.
+"""The memory of the values between a program's steps: one block for a call, used again by the next.
+
+Within a block, values that don't live at the same time may lie in the same place:
 
     a = f(x); b = g(a); c = h(b); return k(c)         a at 0, b behind it, c at 0
 
@@ -83,6 +84,7 @@ class Workspaces:
             return self._made()
 
     def give(self, workspace: tuple[Any, ...]) -> None:
+        """Take a block back at the end of a call."""
         self._free.append(workspace)
 
     def _made(self) -> tuple[Any, ...]:
