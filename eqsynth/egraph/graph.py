@@ -1,4 +1,7 @@
-"""A saturated e-graph as plain, picklable data: what leaves the worker and goes to extraction."""
+"""A saturated e-graph as plain, picklable data: the result of the worker, and extraction's input.
+
+``classes`` maps an e-class to its members, such as ``{%3: (Relu(%1), L[i<4] . …)}``.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ class Equality:
 
 @dataclass(frozen=True)
 class Log:
-    """From which ``explain`` is made: every union in order, and the term behind each handle.
+    """The data for ``explain``: every union in order, and the term behind each handle.
 
     Attributes:
-        defined: the operators that rule files define.
+        defined: name -> row of the operators that rule files define.
     """
 
     equalities: tuple[Equality, ...]
@@ -34,14 +37,15 @@ class Log:
 
 @dataclass(frozen=True)
 class EGraph:
-    """Tensor classes and their members.
+    """The e-classes of tensors and their members.
 
     Attributes:
-        classes: class -> its members, terms whose arguments are classes.
-        roots: the classes of the terms that were added, in order.
-        original: class -> the members that were added: the program as it came.
-        growth: phase -> e-nodes at its end; empty where a worker ended before the search.
-        faults: law -> what went wrong in it. What was asked got no answer, all else stands.
+        classes: e-class -> its members, terms whose arguments are e-classes.
+        roots: the e-classes of the terms that were added, in order.
+        original: e-class -> its members in the program as it was added.
+        growth: phase -> e-nodes at its end; empty if the worker ended before the search did.
+        faults: law -> its error. The request that met the error got no answer; the e-graph is
+            sound all the same.
     """
 
     classes: Mapping[ClassRef, tuple[Tensor, ...]]

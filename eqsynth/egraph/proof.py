@@ -1,10 +1,10 @@
 """Why two terms are equal: a proof forest over the ground equalities logged during saturation.
 
-Here: congruence closure that remembers its edges (`ProofForest`), proofs as lemmas (`Lemma`), and
-their independent check (`ProofForest.verify`). Not here: a proof written out as a chain of whole
-terms (`chains.py`), the terms themselves (`terms.py`), and what a head means. Terms are generic;
-adapters from the tensor IR live with the encoder. Everything is iterative: terms are deeper than
-Python's stack.
+From the logged equality x = y it proves f(x) = f(y). Here: congruence closure that records its
+edges (`ProofForest`), proofs as lemmas (`Lemma`), and their independent check
+(`ProofForest.verify`). Not here: a proof as a chain of whole terms (`chains.py`), the terms
+themselves (`terms.py`), terms of the tensor IR (`explanation.py`). No function is recursive, since
+terms may be deeper than Python's stack.
 
 Source: Nieuwenhuis and Oliveras, Proof-Producing Congruence Closure (RTA 2005); Flatt et al.,
 Small Proofs from Congruence Closure (FMCAD 2022), for shortest paths over all recorded edges.
@@ -24,7 +24,7 @@ Pair = tuple[Term, Term]
 
 @dataclass(frozen=True, slots=True)
 class Justification:
-    """What united two terms: a rule, a computed derivation, or a definition, by its name."""
+    """The reason of a logged equality, by name: a rule, a computed derivation, or a definition."""
 
     rule: str
     kind: Literal["rule", "computation", "definition"] = "rule"
@@ -32,7 +32,7 @@ class Justification:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A recorded equality, seen from one of its ends; by congruence where there is no rule."""
+    """A recorded equality, seen from one of its ends; a congruence if it has no justification."""
 
     weight: int
     justification: Justification | None
@@ -41,7 +41,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a path: one rule instance, or a congruence (perhaps of several edges) to `to`."""
+    """A part of a path, which leads to the term `to`: one rule instance, or some congruences."""
 
     to: Term
     edge: Edge
@@ -49,8 +49,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """That two terms are equal: a path from one to the other. A segment of it without a rule
-    changes arguments, and rests on the lemmas about them, which come before this one."""
+    """The proof that two terms are equal: a path from one to the other. A congruence in the path
+    changes arguments; earlier lemmas prove that the arguments are equal."""
 
     pair: Pair
     path: tuple[Segment, ...]
@@ -74,7 +74,7 @@ class ProofForest:
         self._size: dict[Term, int] = {}
         self._uses: dict[Term, list[Term]] = {}
         self._signatures: dict[Node, Term] = {}
-        # The proof forest: a spanning tree a class, by parents. All edges, the forest's among them.
+        # Term -> its parent in the spanning tree of its class; then all edges, of trees and others.
         self._tree: dict[Term, Term] = {}
         self._edges: dict[Term, dict[Term, Edge]] = {}
         self._paths: dict[Pair, tuple[Segment, ...]] = {}
@@ -87,7 +87,7 @@ class ProofForest:
         return term
 
     def union(self, a: Term, b: Term, justification: Justification) -> None:
-        """Log a = b and close under congruence. The log keeps equalities that say nothing new."""
+        """Log a = b and close under congruence. An equality that is known already is logged too."""
         self._register(a)
         self._register(b)
         self.log.setdefault((a, b, justification.rule), justification)
@@ -98,7 +98,7 @@ class ProofForest:
         return list(self._class)
 
     def class_of(self, term: Term) -> Term:
-        """One term for all that are equal to it, until the next union."""
+        """Return the representative of the terms equal to this one; a union may change it."""
         self._register(term)
         return self._find(term)
 
@@ -108,8 +108,8 @@ class ProofForest:
         return self._find(a) == self._find(b)
 
     def _register(self, term: Term) -> None:
-        # A bank also holds terms that no one asked about, such as the middle of an explanation, so
-        # more than the term itself may be new; below a registered term nothing is.
+        # The bank also holds terms that weren't added here, such as intermediate terms of chains,
+        # so subterms may be new as well. The subterms of a registered term are registered.
         new, stack = set[Term](), [term]
         while stack:
             sub = stack.pop()
@@ -136,8 +136,8 @@ class ProofForest:
             node = self.bank[term]
             signature = Node(node.head, tuple(map(self._find, node.children)))
             other = self._signatures.get(signature, term)
-            # The newest term stands for the signature: its arguments are near the last union, so
-            # the edges stay short and tell a chain of unions apart from a detour to the first one.
+            # The newest term represents the signature. Its arguments are near the last union, so
+            # edges stay short, and paths don't make a detour to the first term of the signature.
             self._signatures[signature] = term
             if other != term:
                 found.append((term, other, None))
@@ -166,8 +166,8 @@ class ProofForest:
         known = self._edges[a].get(b)
         if known is not None and (known.justification is not None or justification is None):
             return
-        # A congruence weighs more than the paths between its arguments that exist already. Later
-        # edges only shorten those, so explaining goes to ever lighter pairs and never in a circle.
+        # A congruence weighs more than the existing paths between its arguments. Later edges can
+        # only shorten these paths, so an explanation goes to ever lighter pairs and can't loop.
         weight = 1
         if justification is None:
             pairs = set(zip(self.bank[a].children, self.bank[b].children, strict=True))
@@ -177,7 +177,7 @@ class ProofForest:
         self._paths.clear()
 
     def _hang(self, a: Term, b: Term) -> None:
-        """Turn a's tree over so that `a` is its root, and hang it under b."""
+        """Make `a` the root of its tree, and make `b` its parent."""
         above: Term | None = b
         term: Term | None = a
         while term is not None and above is not None:
@@ -186,8 +186,8 @@ class ProofForest:
             above, term = term, following
 
     def _tree_distance(self, a: Term, b: Term) -> int:
-        """The weight of the only path in the proof forest between two terms of one class."""
-        # Both ends climb in turn, so the cost is the distance, not the depth of the tree.
+        """Return the weight of the path between two terms of one class in their spanning tree."""
+        # Both ends climb in turn, so the cost grows with the distance, not the tree's depth.
         here, there = {a: 0}, {b: 0}
         while a not in there:
             above = self._tree.get(a)
@@ -211,10 +211,11 @@ class ProofForest:
             )
 
     def lemmas(self, a: Term, b: Term) -> list[Lemma]:
-        """The proof that two terms are equal, the lemma that says so last; none for one term.
+        """Return the proof that two terms are equal; its last lemma states it. No lemmas if they
+        are one term.
 
-        A pair of subterms is proved once however often it is used, so a proof has at most as many
-        lemmas as there are pairs of equal terms, where a chain of whole terms may be exponential.
+        A pair of subterms is proved once, however often it is used. So a proof has at most as many
+        lemmas as there are pairs of equal terms, while a chain of whole terms may be exponential.
 
         Raises: EquivalenceError if the log does not make them equal.
         """
@@ -266,7 +267,7 @@ class ProofForest:
             proved.add(lemma.pair)
 
     def path(self, a: Term, b: Term) -> tuple[Segment, ...]:
-        """A lightest path over all recorded edges; neighbouring congruences become one."""
+        """Return a lightest path over all recorded edges, with adjacent congruences merged."""
         known = self._paths.get((a, b))
         if known is not None:
             return known
@@ -286,7 +287,7 @@ class ProofForest:
         term = b
         while term != a:
             edge = self._edges[before[term]][term]
-            # Walking backwards: a congruence before a congruence is covered by the later one's end.
+            # The walk is backwards: of adjacent congruences only the last one's end is kept.
             if not (path and path[-1].edge.justification is edge.justification is None):
                 path.append(Segment(term, edge))
             term = before[term]

@@ -1,8 +1,8 @@
-"""Whether two programs meet in one e-graph: the task behind ``prove_equal``.
+"""The search behind ``prove_equal``: do two programs become equal in one e-graph?
 
-First from the left program to the right one: scopes of the right program are only recognized, not
-derived from, so the proof reads as a derivation of it. If they don't meet, both sides are derived
-from.
+The first search derives from the left program only and recognizes the right program's scopes, so
+that the proof reads as a derivation of the right program from the left one. If this fails, a second
+search derives from both programs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from eqsynth.rules import RuleSet
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a proof search found.
+    """The result of a proof search.
 
     Attributes:
-        left, right: the programs in canonical form, as they were added.
-        stop: ``proved``, or why the search ended.
+        left, right: the programs in canonical form, as they were added to the e-graph.
+        stop: ``proved``, or the reason why the search ended.
     """
 
     proved: bool
@@ -44,7 +44,7 @@ class Meeting:
 def meet(
     left: Sequence[Tensor], right: Sequence[Tensor], rules: RuleSet, limits: Limits
 ) -> Meeting:
-    """Searches for a proof that ``left`` and ``right`` are equal, output by output."""
+    """Search for a proof that ``left`` and ``right`` are equal, output by output."""
     begin = time.monotonic()
     first = _attempt(left, right, rules, Limits(limits.enodes, limits.deadline_s / 2), True, begin)
     if first.proved:
@@ -95,7 +95,7 @@ def _search(
         report = saturate(session, PROVE_PHASES, limits, met)
         proved = met(session)
         if proved:
-            # Laws read indices in affine form; that it is equal is what the laws of indices log.
+            # Laws read indices in affine form. The rules of indices log that this form is equal.
             saturate(session, [Phase("index", ("index",), 24)], limits)
     return Meeting(
         proved,

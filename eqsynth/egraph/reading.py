@@ -1,6 +1,8 @@
-"""What egglog holds, as plain data; what was there before is the same object as before.
+"""Reads egglog's tables as plain data: e-nodes, rows of relations, values of functions.
 
-Not here: what the constructors mean (``view.py``), running rules (``engine.py``).
+A row or e-node that was read before is returned as the same object, so that callers can cache what
+they know of it by ``id``. Not here: what constructors mean (``view.py``), running rules
+(``engine.py``).
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ class Reader:
         self._vectors: list[dict[Any, tuple[Any, ...]]] = []
         # Relations and functions, by name.
         self.tables = tuple(n for n, s in known.signatures.items() if s.kind != "constructor")
-        # By the engine's values: rows of relations and e-nodes as they were decoded.
+        # Table -> (the engine's values of a row -> the decoded row).
         self._rows: defaultdict[str, dict[Any, tuple[Any, ...]]] = defaultdict(dict)
         self._enodes: defaultdict[str, dict[Any, ENode]] = defaultdict(dict)
 
     def changed(self) -> None:
-        """Classes may have been united, so that vectors hold others."""
+        """Forget decoded vectors: after a union of e-classes they may hold other ones."""
         for vectors in self._vectors:
             vectors.clear()
 
     def classes(self, functions: Functions) -> Classes:
-        """The e-nodes of every class, and the classes of the handles."""
+        """Return the e-nodes of every e-class, and the e-classes of the handles."""
         classes: dict[EClass, list[ENode]] = {}
         handles: dict[Handle, EClass] = {}
         for name, signature in self._known.signatures.items():
@@ -46,7 +48,7 @@ class Reader:
             if name == "Tok":
                 for row in functions[name].rows:
                     number_of_handle = self._egraph.value_to_i64(row.inputs[0])
-                    if number_of_handle >= 0:  # others name parts, for ``commands.py`` only
+                    if number_of_handle >= 0:  # a negative number is a name of ``commands.py``
                         handles[Handle(number_of_handle)] = to_class(row.output)
                         classes.setdefault(to_class(row.output), [])
                 continue
@@ -65,7 +67,7 @@ class Reader:
         return classes, handles
 
     def rows(self, name: str, functions: Functions) -> list[tuple[Any, ...]]:
-        """Rows of one relation, or of one function with its value."""
+        """Return the rows of one relation, or of one function with its values."""
         signature = self._known.signatures[name]
         sorts = signature.inputs
         if signature.kind == "function":
@@ -78,7 +80,7 @@ class Reader:
             ]
         known, result = self._rows[name], []
         vectors = self._vectors_of_classes(sorts)
-        # 0.0 and -0.0 are equal, but not one row.
+        # 0.0 and -0.0 are equal in Python, but are different rows.
         floats = [at for at, sort in enumerate(sorts) if sort == "f64"]
         for row in functions[name].rows:
             values = tuple(row.inputs)
@@ -91,14 +93,14 @@ class Reader:
         return result
 
     def _vectors_of_classes(self, sorts: Sequence[str]) -> list[int]:
-        """The places of vectors of classes: these may get other numbers while a vector keeps its
-        own."""
+        """Return the columns with vectors of e-classes: the e-classes may get other numbers while
+        the vector keeps its number."""
         known = self._known
         return [at for at, sort in enumerate(sorts) if known.vecs.get(sort) in known.eq_sorts]
 
     def decoder(self, sort: str) -> Callable[[Any], Any]:
-        """From the engine's value to ours; what a class is called is remembered for good, what is
-        in a vector of classes until something changes."""
+        """Return the decoder of a sort's values. A decoded e-class is cached for good, a decoded
+        vector of e-classes until ``changed``."""
         if sort not in self._decoders:
             self._decoders[sort] = self._new_decoder(sort)
         return self._decoders[sort]
@@ -116,7 +118,7 @@ class Reader:
                 found = seen.get(value)
                 if found is None:
                     found = tuple(map(element, egraph.value_to_vec(value)))
-                    # What is in it still is the same object.
+                    # A vector whose elements haven't changed stays the same object.
                     if last.get(value) == found:
                         found = last[value]
                     seen[value] = last[value] = found
@@ -142,7 +144,7 @@ class Reader:
 
 
 class Rows(Mapping[str, list[tuple[Any, ...]]]):
-    """Rows of one frozen e-graph, decoded when they are asked for: most of them never are."""
+    """The rows of one frozen e-graph, decoded on first access, since most tables are never read."""
 
     def __init__(self, reader: Reader, functions: Functions) -> None:
         self._reader, self._functions = reader, functions
@@ -167,5 +169,5 @@ class Rows(Mapping[str, list[tuple[Any, ...]]]):
 
 
 def number(value: Any) -> int:
-    """egglog shows a value's number only in its text, `Value(17)`."""
+    """Return the number of an egglog value, which only its text, `Value(17)`, contains."""
     return int(str(value)[6:-1])

@@ -1,9 +1,9 @@
-"""Saturated segments in the cache directory: a segment that was saturated once, by any process,
-isn't again.
+"""Saturated segments in the cache directory, so that no process saturates a segment again.
 
-A file each, under the digest of all that the e-graph follows from: the segment, the rules, the
-phases, the bound on e-nodes, eqsynth's code and egglog's version. Only what came to its own end is
-kept, so that a deadline on one day isn't one for ever. How files are kept: ``kept.py``.
+Each e-graph is a file. Its name is the digest of everything that the e-graph depends on: segment,
+rules, phases, bound on e-nodes, eqsynth's code and egglog's version. An e-graph whose search was
+stopped by the deadline isn't stored: the next search may have more time. Not here: reading and
+writing of files (``kept.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eqsynth.ir.tensor import ClassRef, Tensor, over, topological
 from eqsynth.rules import RuleSet, definitions, tree
 
 MAX_BYTES: Final = 256 << 20
-"""Of more, the files that weren't used for longest go."""
+"""The largest size of the directory; beyond it the least recently used files are deleted."""
 
 _COMPLETE: Final = ("saturated", "rounds", "growth")
 
@@ -42,9 +42,9 @@ def key_of(
     limits: Limits,
     log_matches: bool,
 ) -> str:
-    """The name of the file: equal for searches that end in the same e-graph.
+    """Return the name of the file, which is equal for searches that end in the same e-graph.
 
-    The deadline isn't part of it: a search that it has ended isn't kept.
+    The deadline isn't part of the name, since a search that the deadline ended isn't stored.
     """
     programs = [(r.name, r.kind, r.ruleset, r.relation, r.columns, r.program) for r in rules.rules]
     versions = metadata.version("egglog"), kept.code_of("ir", "calculus", "rules", "egraph")
@@ -54,21 +54,21 @@ def key_of(
 
 
 def load(key: str, roots: Sequence[Tensor]) -> EGraph | None:
-    """The e-graph that was kept, with its operators at the places of these roots; None if there is
-    none."""
+    """Return the stored e-graph, with its operators' ``origin`` taken from ``roots``; None if none
+    is stored."""
     found = kept.load(directory() / key, _CLASSES)
     return _placed(found, roots) if isinstance(found, EGraph) else None
 
 
 def keep(key: str, graph: EGraph) -> None:
-    """Keeps an e-graph that is complete; where nothing can be written, nothing is."""
+    """Store an e-graph whose search came to its end; do nothing if the directory isn't writable."""
     if graph.stop in _COMPLETE and not graph.faults:
         kept.keep(directory() / key, graph, MAX_BYTES)
 
 
 def _placed(graph: EGraph, roots: Sequence[Tensor]) -> EGraph | None:
-    """The e-graph with the program's own operators, which know their place in the user's model;
-    None if it isn't one of this program."""
+    """Return the e-graph with the operators of ``roots``, whose ``origin`` is their place in the
+    user's model; None if the e-graph isn't of this program."""
     classes = {member: ref for ref, members in graph.original.items() for member in members}
     refs: dict[Tensor, ClassRef] = {}
     own: dict[Tensor, Tensor] = {}
@@ -97,7 +97,7 @@ TERMS: Final = (
     Operator, defined.Meaning, defined.TypeOf, defined.Expand,
     definitions.Definition, definitions.Case, definitions.Comprehension, tree.Var,
 )  # fmt: skip
-"""Classes of what a term consists of, operators of rule files included, and what makes a region of
-its rows."""
+"""Classes and functions that a pickled term may contain, also for operators of rule files and for
+regions."""
 
 _CLASSES: Final = kept.classes(EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS)

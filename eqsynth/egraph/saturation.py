@@ -1,8 +1,8 @@
-"""Saturation in a worker process: programs go in, saturated e-graphs come out.
+"""Saturation in a worker process: terms without arrays go in, an ``EGraph`` comes out.
 
-IR without arrays goes in, plain data comes out. A worker that dies or is late costs what it would
-have found next, not the user's process and not what it had found: e-graphs are handed over on the
-way.
+The worker hands over its e-graph from time to time. If it dies or is late, only the work since the
+last handover is lost; the user's process isn't affected. Not here: phases and limits
+(``schedule.py``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from eqsynth.ir.tensor import ClassRef, Tensor, Terms, over, topological
 from eqsynth.rules import RuleSet
 from eqsynth.serving import WorkerError, hand_over, is_worker
 
-# Seconds between two e-graphs that are handed over, and how many times longer than handing one over
-# takes that is at least.
+# The least seconds between two handovers, and the least ratio of this time to the duration of one.
 _CHECKPOINT_S = 0.5
 _CHECKPOINT_SHARE = 10.0
-# Time past the deadline that a worker may need to end a step and hand over.
+# Seconds past the deadline that a worker may take to end its step and hand over.
 _GRACE_S = 10.0
 
 
@@ -39,12 +38,12 @@ def saturate_terms(
     limits: Limits,
     log_matches: bool,
 ) -> EGraph:
-    """The task of the worker: one session from terms to plain data.
+    """Saturate terms in one session and return the e-graph as plain data.
 
-    In a worker the e-graph is handed over from time to time, before laws are asked: all that was
-    united until then is in it and in its log.
+    In a worker the e-graph is also handed over from time to time, before laws are asked; it then
+    contains all unions so far, as does its log.
     """
-    # Until the session is gone: a collection before its end would read all of it.
+    # No garbage collection until the session ends: it would visit all objects of the session.
     with (
         collecting_seldom(),
         closing(Session(rules, log_matches)) as session,
@@ -59,7 +58,8 @@ def saturate_terms(
 
 
 class _Checkpoints:
-    """Hands the e-graph over, at once and then whenever it has grown older than it costs."""
+    """Hands over the e-graph at the first call, then whenever the last handover is old enough
+    compared with the time that a handover takes."""
 
     def __init__(self, session: Session, roots: Sequence[Tensor]) -> None:
         self._session, self._roots = session, roots
@@ -73,8 +73,8 @@ class _Checkpoints:
         try:
             graph = self._session.graph(self._roots, "deadline", begin - self._begin, {})
         except Exception:
-            # A user's rule has made a term that means nothing: the search meets it next, and says
-            # whose it is.
+            # A user's rule has made a term without a meaning. The search will meet it next, and
+            # raise an error that names the rule.
             pass
         else:
             hand_over(graph)
@@ -85,7 +85,7 @@ class _Checkpoints:
 def saturate_sent(
     terms: Terms, rules: RuleSet, phases: Sequence[Phase], limits: Limits, log_matches: bool
 ) -> EGraph:
-    """The task of a worker: ``saturate_terms`` of what was sent to it."""
+    """Saturate the terms that were sent to a worker (``saturate_terms``)."""
     return saturate_terms(terms.roots, rules, phases, limits, log_matches)
 
 
@@ -99,17 +99,17 @@ def saturate_in_worker(
     log_matches: bool = True,
     grace_s: float = _GRACE_S,
 ) -> EGraph:
-    """Saturates ``roots``.
+    """Saturate ``roots`` in a worker process.
 
-    If the worker ends before the search, the last e-graph that it handed over is the result, and
-    before the first the program as it is; ``stop`` says why.
+    If the worker ends before the search does, the result is the last e-graph that it handed over,
+    or, if there is none, the program unchanged; ``stop`` holds the reason.
 
     Args:
-        grace_s: time past the deadline in which the worker has to hand over.
+        grace_s: seconds past the deadline in which the worker must hand over its result.
 
     Raises:
-        SaturationError: a rule is unsound, or the engine failed on it.
-        RuleError: a rule requests what doesn't exist.
+        SaturationError: a rule is unsound, or the engine failed on a rule.
+        RuleError: a rule requests a law that doesn't exist.
     """
     latest = Latest()
     try:
@@ -130,14 +130,14 @@ def saturate_in_worker(
     except EqsynthError as error:
         stop = error.what
     except Exception as error:
-        # Whatever it is, it is confined to the worker: it costs what comes after the last e-graph.
+        # Any other error stays in the worker; only the work after the last handover is lost.
         stop = f"{type(error).__name__}: {str(error)[:200]}"
     found: EGraph | None = latest.value()
     return unsaturated(roots, stop) if found is None else replace(found, stop=stop)
 
 
 def unsaturated(roots: Sequence[Tensor], stop: str) -> EGraph:
-    """The e-graph that contains the terms and nothing else."""
+    """Return the e-graph that contains the terms and nothing else."""
     refs: dict[Tensor, ClassRef] = {}
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
     for term in topological(roots):

@@ -1,10 +1,10 @@
-"""Saturation control: phases as data, budgets and back-off, limits that end in a result.
+"""Saturation control: phases, budgets with back-off, and limits.
 
-A phase runs its rulesets in turn, a round at a time. A rule that is over its budget is left out
-with its pending matches for a growing number of rounds. Node limit and deadline are looked at
-between rounds: reaching one stops the run and is told in the report; it is no error. A phase that
-explores has a share of the deadline and a bound on how much the e-graph grows: what it has found is
-of no use before the phases after it have made operators of it.
+A phase runs its rulesets in turn, one round at a time, until nothing changes. A rule over its
+budget sits out a growing number of rounds. The limits on e-nodes and time are checked between
+rounds; reaching one stops the run and is stated in the report, it isn't an error. A phase that
+explores has a share of the deadline and a bound on the growth of the e-graph, since later phases
+need time to turn the scopes that it found into operators.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class Phase:
     """Rulesets that run in turn until none changes anything, or ``rounds`` times.
 
     Attributes:
-        budget: matches of one rule that one round may unite.
-        until: share of the deadline at which the next phase begins.
-        growth: how many times the e-nodes that stood before the first phase with such a bound the
-            e-graph may have, if these are more than ``_SMALL``, for the next phase to begin.
+        budget: the most matches of one rule that one round unites.
+        until: the share of the deadline at which the next phase begins.
+        growth: the bound on the e-graph's growth: the next phase begins when the e-graph has this
+            many times the e-nodes that it had before the first phase with a bound (counted as
+            ``_SMALL`` if there were fewer).
     """
 
     name: str
@@ -51,11 +52,11 @@ class Limits:
 
 @dataclass
 class SaturationReport:
-    """What a run did.
+    """The report of a run.
 
     Attributes:
-        stop: why it ended: ``saturated``, ``rounds``, ``growth`` (a phase had grown to its bound),
-            ``node_limit`` or ``deadline`` (a phase had used up its share, or all phases theirs).
+        stop: why the run ended: ``saturated``, ``rounds``, ``growth`` (a phase reached its bound on
+            growth), ``node_limit`` or ``deadline`` (a phase used up its share of the deadline).
         growth: phase -> e-nodes at its end.
     """
 
@@ -66,9 +67,9 @@ class SaturationReport:
     growth: dict[str, int] = field(default_factory=dict)
 
 
-# Meaning first, then normal form, contraction algebra, steps of loops as one product, EinNet's
-# derivations, operators. Each phase is bounded by itself; later phases repeat what earlier ones
-# need for terms that are new.
+# The order: definitions, normal form, algebra of contractions, loop steps merged into one product,
+# EinNet's derivations, operators. Each phase has its own bounds; later phases repeat the rulesets
+# of earlier ones that new terms need.
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("index", "scalar", "normal"), 24),
@@ -84,17 +85,17 @@ DEFAULT_PHASES = (
     Phase("match", ("match", "simplify"), 8, until=0.95),
     Phase("merge", ("merge", "simplify"), 3),
 )  # fmt: skip
-# E-nodes that a program has in any case.
+# A program with fewer e-nodes counts as having this many.
 _SMALL = 300
 
-# Why phases ended before they were done; the report says the first of these.
+# Reasons why a phase ended before it was saturated; the report has the first that applies.
 _STOPS = ("deadline", "node_limit", "growth", "rounds")
 
-# The other order of axes is needed only to recognize a given term, not to compute one; windows in
-# parts pay where a library has no other fast algorithm, which on a CPU isn't so; rearrangements
-# that functions carry on to the next product don't reach it, since segments end there. Parts of one
-# row are read through a reshape, which is a scope only once it is defined. Scopes written out in
-# full are what two equal programs meet in, and nothing that one would compute by.
+# Rulesets for proofs only, not for optimization. The other order of axes helps to recognize a given
+# term, not to compute one. Splitting windows pays only where the library has no fast convolution;
+# on a CPU it has one. Moving rearrangements through functions to the next product doesn't pay,
+# since a segment ends before that product. Parts of one row are read through a reshape, which must
+# be defined as a scope first. Fully expanded scopes make two equal programs meet, but are slow.
 _UNBOUNDED = tuple(replace(phase, until=1.0, growth=math.inf) for phase in DEFAULT_PHASES)
 _EXPANDED = ("expand-explore", "define", "index", "scalar", "normal", "simplify")
 PROVE_PHASES = (
@@ -115,7 +116,7 @@ def saturate(
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     done: Callable[[Session], bool] = lambda _session: False,
 ) -> SaturationReport:
-    """Runs the phases; ``done`` is asked after each round and ends the run early."""
+    """Run the phases; ``done`` is called after each round, and True ends the run."""
     with collecting_seldom():
         return _run(session, phases, limits, done)
 
@@ -171,8 +172,8 @@ def _run(
 
 
 def _own_phases(known: set[str], phases: Sequence[Phase]) -> list[Phase]:
-    """A phase for rulesets that no phase names: those of a user's rule files, with what their
-    terms need to be understood and run."""
+    """Return a phase for rulesets that no phase names, those of a user's rule files, together with
+    the rulesets that define and lower their terms."""
     named = {name for phase in (*phases, *PROVE_PHASES) for name in phase.rulesets}
     own = sorted(name for name in known - named if not name.startswith("analysis"))
     if not own:

@@ -1,12 +1,12 @@
-"""Cutting a program into segments, saturating equal ones once, stitching the e-graphs together.
+"""Segments of a program: cutting it, recognizing equal segments, and joining their e-graphs.
 
-Where the cuts are: ``cutting.py``.
-
-Where the program reads only a part of its last layer, the layers before a cut need only compute
-a part, too. So a segment whose e-graph can do with a slice of what it is given has that slice asked
-for: it becomes a second root of the segment before, and its class is one class of both e-graphs.
+If a program uses only a part of its last layer, the layers before need only compute a part too. So
+if a segment can be computed from a slice of its input, the slice becomes a second root of the
+segment before. The slice's e-class then belongs to both e-graphs.
 
     relu(q @ k') | (r @ v)[0:1]   ->   r and r[0:1] | r[0:1] @ v
+
+Not here: where the cuts are (``cutting.py``).
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from eqsynth.ir.tensor import (
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a program in its own names.
+    """A part of a program, with its own names of inputs and weights.
 
     Attributes:
-        roots: outputs over ``Input("x0")…`` and ``Weight("w0")…``.
-        names: what each of these names stands for in the program: an input, a weight, or the term
-            on the other side of a cut.
+        roots: the segment's outputs, terms over ``Input("x0")…`` and ``Weight("w0")…``.
+        names: each of these inputs and weights -> the program's term that it stands for: an input,
+            a weight, or a term of an earlier segment.
         outputs: the program's terms that the roots stand for.
-        part: the last root is a part of the first, and is all that is wanted of it.
+        part: whether the last root is a slice of the first root, and later segments need only the
+            slice.
     """
 
     roots: tuple[Tensor, ...]
@@ -51,15 +52,16 @@ class Segment:
 
     @property
     def key(self) -> bytes:
-        """Equal for segments that saturate alike: operators, attributes, shapes, sharing."""
+        """The digest of operators, attributes, shapes and sharing. Segments with equal keys
+        saturate to the same e-graph."""
         return digest_of(*(root.digest for root in self.roots))
 
 
 def cut(program: Program, most: int = MOST_TERMS) -> list[Segment]:
-    """The segments of a program, in order; a program that can't be cut is one segment.
+    """Return the segments of a program, in order; a program that can't be cut is one segment.
 
     Args:
-        most: terms that aren't constant in a segment before it is cut where something is lost.
+        most: a segment with more non-constant terms is cut also where a rewrite may be lost.
     """
     segments: list[Segment] = []
     done: set[Tensor] = set()
@@ -70,7 +72,7 @@ def cut(program: Program, most: int = MOST_TERMS) -> list[Segment]:
 
 
 def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
-    """The part of the program between what is done and the outputs."""
+    """Return the segment that computes ``outputs`` from the terms of ``done``."""
     renamed: dict[Tensor, Tensor] = {}
     names: dict[Tensor, Tensor] = {}
     counts = {"x": 0, "w": 0}
@@ -95,15 +97,17 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
 
 
 def with_part(segment: Segment, part: Op) -> Segment:
-    """The segment, which has one output, asked for a slice of it as well: the slice is wanted."""
+    """Return a segment of one output with a slice of the output as its second root."""
     images = {segment.outputs[0]: segment.roots[0]}
     roots = (segment.roots[0], over(part, images))
     return Segment(roots, segment.names, (segment.outputs[0], part), part=True)
 
 
 def demanded(segment: Segment, graph: EGraph) -> dict[Tensor, Op]:
-    """What is given across a cut -> the smallest slice of it, of half of it at most, with which
-    the segment can do. Nothing for what it needs whole, or several parts of."""
+    """Return input of the segment -> the smallest slice of it that suffices to compute the outputs.
+
+    A slice has at most half of the input's elements. An input of which the segment needs all, or
+    several slices, isn't in the result."""
     wanted = graph.roots[-1:] if segment.part else graph.roots
     found: dict[Tensor, Op] = {}
     for ref, members in graph.classes.items():
@@ -127,7 +131,8 @@ def demanded(segment: Segment, graph: EGraph) -> dict[Tensor, Op]:
 def _reached(
     graph: EGraph, segment: Segment, whole: ClassRef, part: ClassRef, wanted: Sequence[ClassRef]
 ) -> bool:
-    """Whether the wanted classes can be computed of the part and the other inputs."""
+    """Whether the e-classes ``wanted`` can be computed from ``part`` and the inputs other than
+    ``whole``."""
     done = {
         ref
         for ref, members in graph.classes.items()
@@ -149,7 +154,7 @@ def _reached(
 
 
 def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a region as terms over other arguments."""
+    """Return the outputs of a region as terms over ``args``."""
     images: dict[Tensor, Tensor] = {Input(str(n), a.type): a for n, a in enumerate(args)}
     for term in topological(region.outputs):
         if term not in images:
@@ -160,7 +165,8 @@ def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _given(
     segment: Segment, graph: EGraph, of_term: Mapping[Tensor, ClassRef]
 ) -> dict[ClassRef, ClassRef]:
-    """Classes of a segment that earlier ones have: what is given, and the slices asked for."""
+    """Return e-class of a segment -> e-class of the whole, for inputs that earlier segments
+    compute and for slices of them."""
     outer = {
         ref: segment.names[member]
         for ref, members in graph.classes.items()
@@ -180,9 +186,9 @@ def _given(
 
 
 def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGraph]) -> EGraph:
-    """One e-graph of the whole program from those of its segments.
+    """Join the e-graphs of a program's segments into one e-graph.
 
-    Extraction is global over it, so layouts cross the cuts.
+    Extraction works on the joined e-graph, so that it can choose layouts across cuts.
     """
     classes: dict[ClassRef, tuple[Tensor, ...]] = {}
     original: dict[ClassRef, tuple[Tensor, ...]] = {}
@@ -209,7 +215,7 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
                 own = [over(m, images) for m in members if m not in segment.names]
                 classes[new] = tuple(dict.fromkeys((*classes[new], *own)))
         for ref, members in graph.original.items():
-            # What lies across a cut is the original of the segment that made it.
+            # An input from an earlier segment is replaced by the program's term.
             whole = [segment.names.get(m, m) for m in members]
             own = [over(m, images) for m in whole if all(arg in images for arg in args_of(m))]
             known = original.get(images[ref], ())
@@ -236,5 +242,3 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
         growth=dict(sum((Counter(g.growth) for g in distinct), Counter())),
         original=original,
     )
-
-

@@ -1,8 +1,8 @@
-"""An e-graph of tensor programs: terms in, rounds of rules, classes out.
+"""An e-graph of tensor programs: it takes IR terms, runs rounds of rules, and returns e-classes.
 
-The session joins the engine (which knows no tensors) to the IR: it types and names classes, lets
-laws answer requests, and keeps the log of ground equalities from which ``explain`` is made. Which
-rulesets run when, and for how long, is ``schedule.py``'s.
+The session connects the engine, which knows nothing of tensors, to the IR. It types and names
+e-classes, lets laws answer requests, and logs the ground equalities that ``explain`` needs. Not
+here: which rulesets run when, and for how long (``schedule.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eqsynth.rules import Rule, RuleSet
 
 @dataclass
 class Session:
-    """See the module. ``matches`` counts the instances of each rule that were united."""
+    """One e-graph; see the module. ``matches`` counts the united instances of each rule."""
 
     rules: RuleSet
     log_matches: bool = True
@@ -43,17 +43,17 @@ class Session:
         self.defined = operators_of(self.rules.definitions)
         self.requests = Requests(self.rules)
         self.engine = Engine(self.rules)
-        # Called when the e-graph can be read, before laws are asked.
+        # Called before laws are asked, when the e-graph is consistent and can be read.
         self.on_view: Callable[[], None] = lambda: None
         self._handles: dict[Tensor, int] = {}
         self._digests: dict[int, bytes] = {}
         self._constant: dict[int, bool] = {}
         self._view: View | None = None
-        # The engine's count of changes that the view has seen.
+        # The engine's count of changes when the view was made.
         self._view_changes = 0
         self._decoded = Decoded()
         self._refs: dict[tuple[Any, ...], ClassRef] = {}
-        # The engine's count of changes after a round of a ruleset that found nothing to do.
+        # Ruleset -> the engine's count of changes after its last round, if that round did nothing.
         self._idle: dict[str, int] = {}
         self._rounds = 0
         self._pending: Counter[str] = Counter()
@@ -61,23 +61,23 @@ class Session:
         self._out_until: Counter[str] = Counter()
 
     def close(self) -> None:
-        """Leaves the engine's e-graph to the next session, and nothing else."""
+        """Leave the engine's e-graph to the next session, and clear all other caches."""
         self.engine.close()
         caches.forget()
 
     # ---- terms in ----------------------------------------------------------
 
     def add(self, roots: Sequence[Tensor]) -> list[int]:
-        """Adds terms with all their subterms; the handles of the roots."""
+        """Add terms with all their subterms; return the handles of the roots."""
         self._insert(roots)
         return [self._handles[root] for root in roots]
 
     def handle(self, term: Tensor) -> int:
-        """The handle of a term that was added."""
+        """Return the handle of a term that was added."""
         return self._handles[term]
 
     def _insert(self, roots: Sequence[Tensor]) -> None:
-        """Inserts what is new among the subterms, with types and what is constant."""
+        """Insert the new subterms, with their types and whether they are constant."""
         parts: dict[Tensor, Any] = {}
         new: list[Tensor] = []
         for term in topological(roots):
@@ -111,7 +111,8 @@ class Session:
     # ---- the view ------------------------------------------------------------
 
     def view(self) -> View:
-        """The e-graph as it is, every Tensor class named and typed."""
+        """Return a view of the current e-graph, in which every Tensor e-class has a handle and a
+        type."""
         if self._view is None:
             snapshot = self.engine.snapshot()
             tensors = [c for c in snapshot.classes if c.sort == "Tensor"]
@@ -121,7 +122,7 @@ class Session:
                 new = self.engine.name(unnamed, snapshot)
                 for eclass, handle in new.items():
                     self.definitions[handle.n] = terms[eclass]
-                # Naming adds rows of `Tok` and changes no class.
+                # New handles add e-nodes `Tok` and change nothing else in the snapshot.
                 handles = {**snapshot.handles, **{h: c for c, h in new.items()}}
                 snapshot = Snapshot(snapshot.classes, snapshot.rows, handles)
             refs = self._references(snapshot)
@@ -138,8 +139,8 @@ class Session:
         refs: dict[EClass, ClassRef] = {}
         untyped: list[EClass] = []
         for eclass, numbers in handles.items():
-            # What a rewrite made may have its type from the rules, but whether it is constant, and
-            # its place in the order, only from a member.
+            # An e-class that a rewrite made may have a type from the rules. Whether it is constant,
+            # and its sort key, must come from a member.
             known = any(number in self._constant for number in numbers)
             if known and eclass in shapes and eclass in dtypes:
                 refs[eclass] = self._reference(numbers, TensorType(shapes[eclass], dtypes[eclass]))
@@ -149,12 +150,14 @@ class Session:
         return refs
 
     def _reference(self, numbers: list[int], type_: TensorType) -> ClassRef:
-        # The oldest term's: when classes merge, readers of the younger one alone change order.
+        # The digest of the oldest term: when e-classes merge, only the readers of the younger one
+        # get another order of operands.
         digest = next((self._digests[n] for n in sorted(numbers) if n in self._digests), b"")
         constant = any(self._constant.get(n, False) for n in numbers)
-        # The handle is part of the digest: results that are cached over terms (canonical forms,
-        # merged scopes) name classes by handle, and handles mean nothing in another session.
-        # Whether the class is constant isn't: it may become so, and ties of readers would change.
+        # The digest contains the session's own handle: caches of results over terms (canonical
+        # forms, merged scopes) refer to e-classes by handle, which has another meaning in another
+        # session. It doesn't contain whether the e-class is constant: this may change, and would
+        # then change the order of operands.
         oldest = min(numbers)
         key = (oldest, type_, constant, digest)
         if key not in self._refs:
@@ -169,7 +172,8 @@ class Session:
         handles: dict[EClass, list[int]],
         refs: dict[EClass, ClassRef],
     ) -> None:
-        """Types of what rewrites made, from the operator table, arguments first."""
+        """Infer the types of e-classes that rewrites made, from the operator table, arguments
+        first."""
         values: list[tuple[tuple[Any, ...], Any]] = []
         facts: list[tuple[Any, ...]] = []
         view = View(snapshot, refs, Decoded(), self.defined)
@@ -212,7 +216,7 @@ class Session:
     def graph(
         self, terms: Sequence[Tensor], stop: str, seconds: float, over_budget: Mapping[str, int]
     ) -> EGraph:
-        """The e-graph as plain data; its roots are ``terms``, which were added."""
+        """Return the e-graph as plain data; its roots are ``terms``, which have been added."""
         view = self.view()
         classes, original = view.classes({t: self.handle(t) for t in topological(terms)})
         return EGraph(
@@ -230,20 +234,19 @@ class Session:
         )
 
     def logged(self) -> Log:
-        """The log as it is now."""
+        """Return the log so far."""
         return Log(tuple(self.log), dict(self.definitions), self.defined)
 
     # ---- a round ---------------------------------------------------------------
 
     def round(self, ruleset: str, budget: int) -> tuple[bool, list[str]]:
-        """Every rule of a ruleset once, on the e-graph as it is now.
+        """Run every rule of a ruleset once on the current e-graph.
 
         Args:
-            budget: matches of one rule that are united at most.
+            budget: the most matches of one rule to unite.
 
         Returns:
-            Whether anything was united, and the rules that were over budget (their other matches
-            wait).
+            Whether anything was united, and the rules over budget, whose matches stay pending.
         """
         self._rounds += 1
         if self._idle.get(ruleset) == self.engine.changes:
@@ -267,11 +270,12 @@ class Session:
         return changed, over
 
     def _rewrite(self, rules: Sequence[Rule], budget: int) -> tuple[bool, list[str]]:
-        """The rewrites of a ruleset: match all, then unite those within their budget.
+        """Run the rewrites of a ruleset: match all rules, then unite the matches of each rule that
+        is within its budget.
 
-        A rule over its budget sits out, each time for twice as many rounds and then with twice
-        the budget; its matches stay pending in the engine. They are logged when they are found,
-        since only then do the numbers of their classes mean anything.
+        A rule over its budget sits out, each time for twice as many rounds and afterwards with
+        twice the budget; its matches stay pending in the engine. Matches are logged when they are
+        found, since the numbers of e-classes in them are valid only then.
         """
         changed, over = False, []
         due = [r for r in rules if r.kind == "rewrite" and self._out_until[r.name] < self._rounds]
@@ -292,11 +296,11 @@ class Session:
         return changed, over
 
     def fresh_view(self) -> View:
-        """The view of the e-graph after steps that went past the session."""
+        """Return a view of the e-graph after steps that were run in the engine directly."""
         if self._view is None or self._view_changes != self.engine.changes:
             self._view = None
             return self.view()
-        # Requests were filed at most: the classes are those of the view.
+        # At most requests have been added since the view was made; the e-classes are the same.
         self._view.renew(self.engine.snapshot_rows())
         return self._view
 
@@ -311,7 +315,7 @@ class Session:
             self.log.append(Equality(grounded(left, terms), grounded(right, terms), rule.name))
 
     def _answers(self, ruleset: str, budget: int) -> tuple[list[Answer], list[str]]:
-        """Answers to the requests that are due, and the laws that were over budget."""
+        """Return the answers to the requests that are due, and the laws over budget."""
         view = self.fresh_view()
         self.on_view()
         laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
@@ -337,13 +341,14 @@ class Session:
         self.engine.insert(facts=facts)
         changed, laws = False, {answer.law for answer in answers}
         for rule in self.rules.rules:
-            # A user's ruleset may request laws that are applied in one of ours.
+            # A user's ruleset may request a law whose answers a built-in ruleset applies.
             if rule.kind == "law-apply" and (rule.ruleset == ruleset or rule.law in laws):
                 changed |= self.engine.apply(rule)
         return changed
 
     def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:
-        """The columns of an answer: its class, or its parts where the rule marks them."""
+        """Return the columns of an answer's row: its e-class, or the parts of the scope if the
+        relation has columns for them."""
         if len(self.rules.known.signatures[f"{law}-answer"].inputs) == 2:
             return (result,)
         assert isinstance(answer, Scope)
@@ -352,7 +357,7 @@ class Session:
         return (list(answer.traversal), list(answer.reduction), answer.reducer, body)
 
     def _interiors(self, answer: Tensor, before: int) -> list[tuple[Any, ...]]:
-        """Marks for the operators that a match has made inside of its answer."""
+        """Return facts that mark the new operators inside of an answer."""
         return [
             ("instantiated", Handle(self._handles[term]))
             for term in topological([answer])

@@ -1,7 +1,8 @@
-"""An e-graph as plain data: what leaves the engine, and what can leave its process.
+"""An e-graph as plain data, which the engine returns and which can be sent to another process.
 
-Values are ints, floats, strings, bools, tuples (Vec) and `EClass`. An e-class's number is only
-good within one snapshot: a later union may give the class another one. Handles last.
+Values are ints, floats, strings, bools, tuples (of sort Vec) and `EClass`. The number of an e-class
+is valid within one snapshot only, since a later union may change it. A handle, `(Tok 3)`, stays
+valid.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class ENode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A lasting name for a class of sort Tensor: the term `(Tok n)`."""
+    """A permanent name of an e-class of sort Tensor: the term `(Tok n)`."""
 
     n: int
 
 
 def handles_in(term: Any) -> list[int]:
-    """The handles in a nested tuple, each object looked into once."""
+    """Return the numbers of the handles in a nested tuple; a shared object is visited once."""
     found: list[int] = []
     seen: set[int] = set()
     stack = [term]
@@ -50,9 +51,11 @@ def handles_in(term: Any) -> list[int]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`classes`: the e-nodes of every e-class, handles left out. `rows`: relations as rows of
-    arguments, functions as rows of arguments and value; match relations left out. `handles`: the
-    class of every handle.
+    """The contents of an e-graph.
+
+    `classes`: the e-nodes of every e-class, without handles. `rows`: the rows of each relation
+    (arguments) and function (arguments and value), without the relations of matches. `handles`: the
+    e-class of every handle.
     """
 
     classes: Mapping[EClass, list[ENode]]
@@ -65,7 +68,7 @@ class Snapshot:
 
     @cached_property
     def named(self) -> Mapping[EClass, Handle]:
-        """A handle, the oldest, of every class that has one."""
+        """The oldest handle of every e-class that has a handle."""
         named: dict[EClass, Handle] = {}
         for handle, eclass in sorted(self.handles.items(), key=lambda item: item[0].n):
             named.setdefault(eclass, handle)
@@ -73,13 +76,13 @@ class Snapshot:
 
     @cached_property
     def terms(self) -> Mapping[EClass, Any]:
-        """The smallest terms, see :func:`smallest_terms`."""
+        """The smallest term of every e-class, see :func:`smallest_terms`."""
         return smallest_terms(self)
 
 
 def smallest_terms(snapshot: Snapshot) -> Mapping[EClass, Any]:
-    """A term for every class: its handle, or else an e-node of least depth over terms of its
-    children. Terms share their parts. Classes that only contain themselves have none.
+    """Return a term for every e-class: its handle, or the e-node of least depth with the terms of
+    its children. Terms share parts. An e-class all of whose e-nodes contain it has no term.
     """
     terms: dict[EClass, Any] = dict(snapshot.named)
     parents: dict[EClass, list[tuple[EClass, ENode]]] = {}

@@ -1,4 +1,7 @@
-"""Hash-consed ground terms: what proofs are made of. What a head means is unknown here."""
+"""Hash-consed ground terms, which proofs are about: equal terms have one number.
+
+``bank.add("f", (x, x))`` is the term f(x, x). Not here: the meaning of a head (``explanation.py``).
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ Term = int
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A head over child terms. Heads equal in Python are one head (1 == True, 0.0 == -0.0)."""
+    """A head and its child terms. Heads that are equal in Python (1 == True) are one head."""
 
     head: Hashable
     children: tuple[Term, ...]
 
 
 class TermBank:
-    """Hash-consed terms; a child's id is always smaller than its parent's."""
+    """A store of hash-consed terms; the number of a child is smaller than its parent's."""
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -43,7 +46,7 @@ class TermBank:
         return len(self._nodes) - 1
 
     def subterms(self, term: Term) -> list[Term]:
-        """The distinct subterms, `term` included, children before parents."""
+        """Return the distinct subterms, including `term`, children before parents."""
         seen, stack = {term}, [term]
         while stack:
             for child in self._nodes[stack.pop()].children:
@@ -53,7 +56,7 @@ class TermBank:
         return sorted(seen)
 
     def replace(self, term: Term, old: Term, new: Term) -> Term:
-        """`term` with `old` replaced by `new` everywhere, at once: `new` is not searched again."""
+        """Return `term` with `old` replaced by `new` everywhere; `new` itself isn't searched."""
         image: dict[Term, Term] = {}
         for sub in self.subterms(term):
             if sub == old:

@@ -1,8 +1,8 @@
-"""A snapshot read as IR: the terms that derivations work on.
+"""A snapshot decoded into IR, for derivations: ``(Relu %3)`` is ``Op("Relu", (ClassRef(3, …),))``.
 
-Tensor classes are leaves (:class:`ClassRef`); of each index and scalar class the smallest member is
-taken. Every operator's type is inferred again and held against its class: two answers mean that
-some rule is unsound.
+E-classes of tensors are leaves (:class:`ClassRef`). An e-class of indices or scalars is decoded as
+its smallest member. The type of every decoded operator is inferred and compared with the type of
+its e-class; if they differ, some rule is unsound.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ Members = dict[ClassRef, tuple[Tensor, ...]]
 State = tuple[bytes, int, int]
 
 
-
 class Decoded:
-    """What e-nodes mean, as they were read last, for the views of one session.
+    """The cache of decoded e-nodes for the views of one session.
 
-    Numbers of classes change their meaning, so what the classes among an e-node's arguments mean
-    says whether its term is still right. The engine gives the same object for an e-node as long as
-    it is there, so e-nodes go by identity.
+    A cached term is still right if the terms of the e-classes among the e-node's arguments are the
+    same as before, since an e-class may change while its number stays. The engine returns the same
+    object for an e-node as long as the e-node exists, so the cache is keyed by ``id``.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class Decoded:
         self._parts: dict[int, tuple[ENode, tuple[EClass, ...]]] = {}
 
     def parts(self, node: ENode) -> tuple[EClass, ...]:
-        """The classes among the arguments, those in vectors too."""
+        """Return the e-classes among the arguments, also inside of vectors."""
         known = self._parts.get(id(node))
         if known is None or known[0] is not node:
             known = self._parts[id(node)] = node, tuple(_classes_in(node.args))
@@ -65,12 +64,11 @@ def _classes_in(args: tuple[Any, ...]) -> Iterator[EClass]:
             yield from _classes_in(arg)
 
 
-
 class View:
-    """Read access to a snapshot in which every Tensor class has a handle and a type.
+    """Read access to a snapshot in which every Tensor e-class has a handle and a type.
 
     Attributes:
-        meanings: the comprehensions by which rule files define our operators, by name.
+        meanings: built-in operator -> the cases of its definition in a rule file.
     """
 
     def __init__(
@@ -97,42 +95,40 @@ class View:
         return self._by_handle[handle]
 
     def renew(self, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:
-        """Takes the rows of now, of an e-graph in which requests were filed since and no more."""
+        """Replace the rows by the current ones, if only requests have been added since."""
         self.snapshot = replace(self.snapshot, rows=rows)
 
     def state(self, handle: int) -> State:
-        """The place of a handle's class in the order, how many e-nodes it has, and how large the
-        bodies of its scopes read: with new members, or such as read smaller, it has another
-        state."""
+        """Return the state of a handle's e-class: its sort key, its number of e-nodes, and the sum
+        of the sizes of its scopes' bodies. The state differs if the e-class has new members, or
+        members whose bodies are smaller now."""
         if handle not in self._states:
             eclass = self._by_handle[handle]
             nodes = self.snapshot.classes[eclass]
-            bodies = sum(
-                self._sizes[node.args[-1]] for node in nodes if node.function == "Scope"
-            )
+            bodies = sum(self._sizes[node.args[-1]] for node in nodes if node.function == "Scope")
             self._states[handle] = self.refs[eclass].order, len(nodes), bodies
         return self._states[handle]
 
     def body_size(self, row: tuple[Any, ...]) -> int:
-        """The size of a request's body as it reads now: laws on indices make bodies smaller."""
+        """Return the current size of a request's body, which rules of indices make smaller."""
         body = row[-1]
         if not isinstance(body, EClass) or body.sort == "Tensor":
             return 0
         return self._sizes[body]
 
     def size_of(self, body: EClass) -> int | None:
-        """The size of an index or scalar class; None if it isn't one any more."""
+        """Return the size of an index or scalar e-class; None if the number is no longer valid."""
         return self._sizes.get(body)
 
     def current(self, ref: ClassRef) -> ClassRef:
-        """The reference by which the class goes in this view."""
+        """Return this view's reference to an e-class of an earlier view."""
         return self.refs[self.eclass(ref)]
 
     def members(self, ref: ClassRef) -> tuple[Tensor, ...]:
-        """The e-nodes of a class, as terms over references.
+        """Return the e-nodes of an e-class, as terms over references.
 
         Raises:
-            SaturationError: a member has another type than its class.
+            SaturationError: a member has another type than its e-class.
         """
         eclass = self.eclass(ref)
         if eclass not in self._members:
@@ -149,16 +145,16 @@ class View:
         return self._members[eclass]
 
     def classes(self, terms: Mapping[Tensor, int]) -> tuple[Members, Members]:
-        """The members of every class, and those among them that came as these terms.
+        """Return the members of every e-class, and the members that are one of ``terms``.
 
         Args:
-            terms: terms with their subterms, arguments first -> their handles.
+            terms: added terms and their subterms, arguments first -> their handles.
         """
         refs: dict[Tensor, ClassRef] = {}
         original: Members = {}
         for term, handle in terms.items():
             refs[term] = self.refs[self.by_handle(handle)]
-            # As it came: a member's body is read as the smallest of its class.
+            # The term as it was added; a decoded member has the smallest body of its e-class.
             own = (*original.get(refs[term], ()), over(term, refs))
             original[refs[term]] = tuple(dict.fromkeys(own))
         everything = {
@@ -174,7 +170,7 @@ class View:
         return [term for term in self.members(ref) if isinstance(term, Op)]
 
     def products_of(self, ref: ClassRef) -> list[Op]:
-        """Products of two operands, the first this class, the second constant."""
+        """Return the contractions with this e-class as first and a constant as second operand."""
         return self._products.get(ref, [])
 
     @cached_property
@@ -188,7 +184,7 @@ class View:
         return found
 
     def places_of(self, outlined: Outline) -> Collection[Places]:
-        """Where sums of products with this outline read their tensors; no derived ones."""
+        """Return the places of the sums of products with this outline, without derived scopes."""
         return self._places.get(outlined, ())
 
     @cached_property
@@ -203,7 +199,7 @@ class View:
 
     @cached_property
     def derived(self) -> frozenset[Scope]:
-        """The scopes marked derived."""
+        """The scopes that are marked as results of a derivation."""
         rows = self.snapshot.rows.get("derived", [])
         return frozenset(scope_as(t, s, self.scalar(b), r) for t, s, r, b in rows)
 
@@ -212,7 +208,7 @@ class View:
         return frozenset(row[0] for row in self.snapshot.rows.get("instantiated", []))
 
     def once(self, law: Callable[[View, Scope], Any], scope: Scope) -> Any:
-        """What a pure function says of a scope, found once for this view."""
+        """Return ``law(view, scope)``, computed once for this view."""
         key = law, scope
         if key not in self._found:
             self._found[key] = law(self, scope)
@@ -221,7 +217,7 @@ class View:
     # ---- decoding ----------------------------------------------------------
 
     def value(self, value: Any) -> Any:
-        """Any value of a row: classes become terms."""
+        """Decode any value of a row; e-classes become terms."""
         if isinstance(value, EClass):
             if value.sort == "Tensor":
                 return self.refs[value]
@@ -239,7 +235,8 @@ class View:
         return self._scalars[eclass]
 
     def _as_before(self, node: ENode, decode: Callable[[str, Sequence[Any]], Any]) -> Any:
-        """What a node means: the term of an earlier view, if its arguments are those of then."""
+        """Return the term of an e-node: the term object of an earlier view if the decoded arguments
+        are the same, so that terms can be compared by identity."""
         now = [self.value(part) for part in self._decoded.parts(node)]
         known = self._decoded.terms.get(id(node))
         if known is not None and all(map(operator.is_, now, known[0])):
@@ -264,7 +261,8 @@ class View:
 
     @cached_property
     def _smallest(self) -> tuple[dict[EClass, ENode], dict[EClass, int]]:
-        """The smallest member of each index and scalar class, ties by its own structure; sizes."""
+        """Return the smallest member of each index and scalar e-class (ties are broken by the
+        member's structure), and its size."""
         parts_of = self._decoded.parts
         work: list[tuple[EClass, ENode, list[EClass]]] = []
         users: defaultdict[EClass, list[tuple[EClass, ENode, list[EClass]]]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Rules of scopes: the left side found in a scope, the right side built from what was found.
+"""Applies rules of scopes: matches a rule's left side against a scope, and builds the right side.
 
-``binding.py`` is what names stand for, with the conditions; ``matching.py`` finds it,
-``building.py`` builds from it, ``law.py`` asks as for any law. What such a rule says, as a tree, is
-``rules/scope_rules``'. A rule's equality is its author's claim, and the checker's to test; what is
-promised here is that the answer is the right side of that claim and nothing else.
+``matching.py`` finds the bindings of the rule's names, ``binding.py`` holds a binding and checks
+conditions, ``building.py`` builds the right side, and ``law.py`` makes a law of the rule. The
+rule's equality is its author's claim, which the checker tests; this room only guarantees that an
+answer is the rule's right side for a match. Not here: parsing of rules (``rules/scope_rules``).
 """

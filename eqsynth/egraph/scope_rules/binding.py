@@ -1,4 +1,4 @@
-"""What the names of a rule stand for in one scope; indices of it, and whether conditions hold."""
+"""Bindings of a rule's names to parts of a scope, and conditions of the rule under a binding."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from eqsynth.rules.scope_rules.syntax import (
 
 
 class NoFit(Exception):
-    """Raised where the right side means nothing for what was matched: a division by no number."""
+    """The right side has no meaning for this match, such as a division by an iterator."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What was matched, by name."""
+    """The parts of a scope that a rule's names stand for."""
 
     iterators: Mapping[str, It] = field(default_factory=dict)
     groups: Mapping[str, tuple[It, ...]] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class Binding:
         return replace(self, indices={**self.indices, name: index})
 
     def its(self, name: str) -> tuple[It, ...]:
-        """An iterator, or those of a group."""
+        """Return the iterators of a name: one, or several for a group ``*y``."""
         return self.groups[name] if name in self.groups else (self.iterators[name],)
 
     def index(self, place: Place) -> Index:
-        """The index that a place stands for.
+        """Return the index that a place expression stands for.
 
         Raises:
-            NoFit: two indices are multiplied, or one is divided by no positive number.
+            NoFit: it multiplies two indices, or divides by something other than a positive number.
         """
         match place:
             case Whole(value=value):
@@ -76,10 +76,10 @@ class Binding:
                 return _computed(sign, self.index(left), self.index(right))
 
     def number(self, place: Place) -> int:
-        """The number that a place stands for.
+        """Return the number that a place expression stands for.
 
         Raises:
-            NoFit: it is none.
+            NoFit: it isn't a number.
         """
         index = self.index(place)
         if index.terms:
@@ -98,7 +98,7 @@ def _computed(sign: str, a: Index, b: Index) -> Index:
 
 
 def holds(condition: Condition, given: Binding) -> bool:
-    """Whether a condition is known to hold: what it affirms is so for all values of iterators."""
+    """Whether a condition is known to hold for all values of the iterators."""
     try:
         match condition:
             case Compare(left=left, sign=sign, right=right):
@@ -118,7 +118,7 @@ def holds(condition: Condition, given: Binding) -> bool:
 
 
 def used_by(given: Binding, variable: str) -> set[It]:
-    """The iterators on which what a variable stands for depends."""
+    """Return the iterators that the part bound to a variable uses."""
     if variable in given.indices:
         return set(given.indices[variable].iterators())
     return iterators(given.bodies[variable])
@@ -133,7 +133,8 @@ def _has(what: str, body: Scalar) -> bool:
 
 
 def finite(body: Scalar) -> bool:
-    """Elements are finite; fills need not be, nor what functions give."""
+    """Whether the body is known to be finite for finite tensors: a sum or product of numbers, index
+    values and reads, without functions and infinite fills."""
     if isinstance(body, Sum | Prod):
         return all(map(finite, children(body)))
     return isinstance(body, Value) or (isinstance(body, Num | Read) and is_finite(body))

@@ -1,4 +1,4 @@
-"""Builds the right side of a rule from what its left side was found to stand for."""
+"""Builds the right side of a rule from a match of its left side."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from eqsynth.rules.scope_rules.syntax import (
 )
 
 MAX_ANSWERS = 8
-"""Right sides of one rule for one scope."""
+"""The most answers of one rule for one scope."""
 
 MAX_EXTENT = 1 << 31
 
 
 def answers(rule: ScopeRule, scope: Scope) -> list[Scope]:
-    """The scopes that a rule says are equal to this one, other than it."""
+    """Return the other scopes that a rule states are equal to this one."""
     found: dict[Scope, None] = {}
     for given in matches(rule, scope):
         answer = built(rule, given, scope)
@@ -56,7 +56,7 @@ def answers(rule: ScopeRule, scope: Scope) -> list[Scope]:
 
 
 def built(rule: ScopeRule, given: Binding, scope: Scope) -> Scope | None:
-    """The right side; None if it means nothing here, or would be computed in another dtype."""
+    """Return the right side for a match; None if it has no meaning, or another dtype."""
     side = rule.right
     try:
         around = {it for axis in side.head for it in given.its(axis.name)}
@@ -70,24 +70,24 @@ def built(rule: ScopeRule, given: Binding, scope: Scope) -> Scope | None:
 
 
 class Builder:
-    """Bodies of one rule's sides.
+    """Builds the bodies of one rule's sides.
 
     Args:
-        listed: the iterators in the parentheses of each variable, on the left.
-        scope: that the left side was found in. All is computed in the dtype of its body.
+        listed: variable -> the iterators in its parentheses on the left side.
+        scope: the scope that the left side matches. The right side must have its body's dtype.
     """
 
     def __init__(self, listed: dict[str, tuple[str, ...]], scope: Scope) -> None:
         self._listed, self._scope, self._dtype = listed, scope, dtype_of(scope.body)
-        # How many iterators there are; those that a side makes come behind them.
+        # The number of slots in use; new iterators get the next ones.
         self._slots = len(scope.extents)
 
     def reducer(self, name: str) -> str:
-        """What a side says it reduces by."""
+        """Return the reducer that a side names."""
         return self._scope.reducer if name == ANY else name or "sum"
 
     def reduced(self, axes: Sequence[Axis], given: Binding) -> tuple[Binding, list[It]]:
-        """The iterators that are reduced, and the binding that knows those made here."""
+        """Return the binding extended by new iterators, and the iterators to reduce."""
         found: list[It] = []
         known = dict(given.iterators)
         for axis in axes:
@@ -97,16 +97,14 @@ class Builder:
                     raise NoFit
                 known[axis.name] = It(self._slots, extent)
                 self._slots += 1
-            found += given.groups.get(axis.name) or (
-                () if axis.group else (known[axis.name],)
-            )
+            found += given.groups.get(axis.name) or (() if axis.group else (known[axis.name],))
         return Binding(known, given.groups, given.bodies, given.indices), found
 
     def body(self, body: Body, given: Binding, around: set[It]) -> Scalar:
-        """A body over the iterators around it.
+        """Build a body over the iterators ``around`` it.
 
         Raises:
-            NoFit: it uses others, or another dtype.
+            NoFit: it uses other iterators, or has another dtype.
         """
         match body:
             case Number(value=value):
@@ -138,7 +136,7 @@ class Builder:
                 return closed(whole, around, self.reducer(reducer), own)
 
     def _between(self, index: Index, extent: int, around: set[It]) -> Scalar:
-        """``[0 <= index < extent]``: a read of ones, or the number that it always is."""
+        """Return ``[0 <= index < extent]``: a read of a tensor of ones, or its constant value."""
         low, high = index.range()
         if low >= 0 and high < extent:
             return Num(1.0)
@@ -148,4 +146,3 @@ class Builder:
             raise NoFit
         assert self._dtype is not None
         return Read(Op("Full", (), ((extent,), 1.0, self._dtype)), (index,))
-

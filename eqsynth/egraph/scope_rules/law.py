@@ -1,7 +1,7 @@
-"""Rules of scopes among the laws: each is asked about the scopes that its requests are filed for.
+"""Rules of scopes as laws, which answer requests for scopes.
 
-As the laws of products do, they wait for the normal form (ARCHITECTURE.md): a scope in canonical
-form that no derivation made, and a product with everything inlined that can be.
+Like the laws of products, they answer only for scopes in normal form (ARCHITECTURE.md): in
+canonical form, not made by a derivation, and, if a product, with everything inlined that can be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eqsynth.rules.scope_rules.syntax import ScopeRule
 
 
 def laws_of(rules: RuleSet) -> Mapping[str, Law]:
-    """The laws that the rules of scopes state, by the names of the rules."""
+    """The laws of the rules of scopes, by the rules' names."""
     return {
         rule.law: partial(_answered, rule.scopes)
         for rule in rules.rules

@@ -1,8 +1,8 @@
-"""Finds the left side of a rule in a scope, in every way up to the order of sums and products.
+"""Matches the left side of a rule against a scope, in every order of operands and reductions.
 
-Iterators that are reduced are unordered, too: ``sum(k, *y)`` is any of them as k, the others as y.
-Of a product ``F * G(k)`` F stands for any factors that don't depend on k, and G for the others.
-What is tried for one scope is bounded: a rule with many ways to match finds some of them.
+``sum(k, *y)`` matches each reduced iterator as k, with the others as y. In a product ``F * G(k)``,
+F matches any factors that don't depend on k, and G the other factors. The work for one scope is
+bounded, so that of very many matches only some are found.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from eqsynth.rules.scope_rules.syntax import (
 )
 
 MAX_STEPS = 4000
-"""Operands that are held against parts of a pattern, for one scope."""
+"""The most comparisons of an operand with a part of a pattern, for one scope."""
 
-# Operands that are shared out between variables, and iterators between groups, in all ways.
+# The most operands to distribute among variables, or iterators among groups, in all ways.
 MAX_SHARED = 8
 
 
 class _Enough(Exception):
-    """Raised when as much was tried as may be."""
+    """Raised when the bound on comparisons is reached."""
 
 
 def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
-    """What the names of the left side may stand for, where the conditions hold."""
+    """Yield the bindings for which the left side matches the scope and the conditions hold."""
     side = rule.left
     if bool(scope.reduction) != bool(side.reducer):
         return
@@ -72,9 +72,7 @@ def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
         for head, axes in itertools.product(
             _in_order(side.head, scope.traversal), _in_any_order(side.axes, scope)
         ):
-            given = Binding(
-                {**head.iterators, **axes.iterators}, {**head.groups, **axes.groups}
-            )
+            given = Binding({**head.iterators, **axes.iterators}, {**head.groups, **axes.groups})
             for found in matcher.body(side.body, scope.body, given):
                 if all(holds(condition, found) for condition in rule.conditions):
                     yield found
@@ -83,7 +81,7 @@ def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
 
 
 def _in_order(axes: Sequence[Axis], extents: Sequence[int]) -> Iterator[Binding]:
-    """The axes of the result, in their order."""
+    """Yield bindings of the result's axes, which keep their order."""
     its = [It(slot, extent) for slot, extent in enumerate(extents)]
     groups = sum(axis.group for axis in axes)
     free = len(its) - (len(axes) - groups)
@@ -105,7 +103,7 @@ def _in_order(axes: Sequence[Axis], extents: Sequence[int]) -> Iterator[Binding]
 
 
 def _in_any_order(axes: Sequence[Axis], scope: Scope) -> Iterator[Binding]:
-    """The reduced iterators, by name or in groups; names are given to the last ones first."""
+    """Yield bindings of the reduced iterators to names and groups, the last iterators first."""
     its = reduction_iterators(scope)
     names = [axis.name for axis in axes if not axis.group]
     groups = [axis.name for axis in axes if axis.group]
@@ -128,7 +126,7 @@ def _shared_out(rest: Sequence[It], groups: int) -> Iterator[list[tuple[It, ...]
 
 
 class _Matcher:
-    """One rule and one scope."""
+    """Matches one rule against one scope."""
 
     def __init__(self, rule: ScopeRule, scope: Scope) -> None:
         self.listed = dict(rule.bodies)
@@ -163,15 +161,15 @@ class _Matcher:
                         yield found
 
     def _may_stand_for(self, name: str, scalar: Scalar, given: Binding) -> bool:
-        """It depends on no iterator that has a name but those in the variable's parentheses."""
+        """Whether the scalar uses no named iterators except those in the variable's parentheses."""
         own = {given.iterators[listed] for listed in self.listed[name]}
         return not iterators(scalar) & ({*given.iterators.values()} - own)
 
     def _computes_in_its_dtype(self, operands: Sequence[Scalar]) -> bool:
-        """Taken apart or put together otherwise, the operands are computed in the same dtype.
+        """Whether the operands are computed in the same dtype when they are grouped differently.
 
-        uint8 arithmetic wraps; as a part of a sum of floats it wouldn't. A comparison of indices
-        counts as 0 or 1 in each. Bools have no arithmetic.
+        uint8 arithmetic wraps around, but not as a part of a sum of floats. A comparison of indices
+        is 0 or 1 in every dtype. Bools aren't computed with.
         """
         return self.dtype != "bool" and all(
             dtype_of(part) in (None, self.dtype) or _comparison(part) is not None
@@ -191,7 +189,8 @@ class _Matcher:
         self, kind: type[Plus] | type[Times], patterns: Sequence[Body],
         operands: Sequence[Scalar], given: Binding,
     ) -> Iterator[Binding]:  # fmt: skip
-        """Every operand is matched by one of the patterns, and each of them matches some."""
+        """Yield bindings in which every operand is matched by one pattern, and every pattern
+        matches at least one operand."""
         if not patterns:
             if not operands:
                 yield given
@@ -218,7 +217,7 @@ class _Matcher:
         self, name: str, kind: type[Plus] | type[Times], operands: Sequence[Scalar], last: bool,
         given: Binding,
     ) -> Iterator[tuple[list[Scalar], list[Scalar]]]:  # fmt: skip
-        """The operands that a variable may stand for, at least one, the most first."""
+        """Yield (operands for a variable, other operands), largest share first, never empty."""
         known = given.bodies.get(name)
         if known is not None:
             rest = list(operands)
@@ -246,9 +245,10 @@ class _Matcher:
     def _equal(
         self, pattern: Equals, scalar: Scalar, given: Binding
     ) -> Iterator[tuple[Binding, list[Scalar]]]:
-        """``[u == 0]`` among the factors, as ``[k == k - u]``; and the factors that are left of it.
+        """Match ``[u == 0]`` among the factors as ``[k == k - u]``; yield the bindings and the rest
+        of the factor.
 
-        The sign of u is free, and so is a number that all of it is a multiple of.
+        u may have either sign, and may be divided by a common factor of its coefficients.
         """
         for found, rest in zeros_outside(scalar):
             for u in (found, -found):
@@ -263,22 +263,22 @@ def _solved(pattern: Equals, u: Index, given: Binding) -> Iterator[Binding]:
     place: Place = pattern.right
     if isinstance(place, Named) and place.name not in {*given.indices, *given.iterators}:
         value = given.index(pattern.left) - u
-        # k - E, and not E - k: what is found depends on k only if u does otherwise.
+        # With u = k - E, the value k - u is E; with u = E - k it would depend on k.
         yield given.with_index(place.name, value)
     elif given.index(pattern.left) - given.index(place) == u:
         yield given
 
 
 def _fixed_first(parts: Iterable[Body]) -> list[Body]:
-    """Variables last: they stand for what is left."""
+    """Sort the variables last, since they match the remaining operands."""
     return sorted(parts, key=lambda part: isinstance(part, Variable))
 
 
 def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:
-    """The indices u for which a factor is ``[u == 0] * rest``, with the rest.
+    """Yield the indices u for which a factor is ``[u == 0] * rest``, and the rest.
 
-    A comparison of two indices; and a read of a tensor along an axis of one element, with zeros
-    around it: ``t[k - e, ..] = [k - e == 0] * t[0, ..]``. Such is a matrix of ones on a diagonal.
+    The factor is a comparison of two indices, or a read along an axis of one element with zeros
+    outside, as a matrix with ones on a diagonal: ``t[k - e, ..] = [k - e == 0] * t[0, ..]``.
     """
     u = _comparison(factor)
     if u is not None and u.terms:
@@ -292,7 +292,7 @@ def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:
 
 
 def _comparison(factor: Scalar) -> Index | None:
-    """u of ``u == 0``, a comparison of two indices."""
+    """Return u if the factor is ``u == 0``, a comparison of two indices; otherwise None."""
     if not isinstance(factor, Call) or factor.fn != "eq":
         return None
     sides = [as_index(arg) for arg in factor.args]
@@ -300,14 +300,14 @@ def _comparison(factor: Scalar) -> Index | None:
 
 
 def _least(u: Index) -> Index:
-    """u without a number that all of it is a multiple of."""
+    """Return u divided by the common factor of its coefficients."""
     shared = math.gcd(u.const, *(c for _, c in u.terms))
     return Index(u.const // shared, tuple((atom, c // shared) for atom, c in u.terms))
 
 
 @remembered(maxsize=1 << 14)
 def is_selected(scope: Scope) -> bool:
-    """Whether a factor of a sum of products is zero but at one value of a reduced iterator."""
+    """Whether a factor of a sum of products is zero except at one value of a reduced iterator."""
     if not is_product(scope) or not is_float(scope.dtype) or not isinstance(scope.body, Prod):
         return False
     reduced = set(reduction_iterators(scope))
