@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,8 @@ from eqsynth.lower.engines import inductor, inductor_kept
 from eqsynth.lower.engines.inductor_kept import Compiled
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
 
+ROOT = Path(__file__).resolve().parents[2]
+
 X, W, B, V = (
     Input(str(n), TensorType(shape, "float32"))
     for n, shape in enumerate([(4, 400), (400, 100), (160,), (400, 60)])
@@ -33,6 +38,7 @@ LAYER = Region((Op("Relu", (Op("Add", (Op("Matmul", (X, BOTH)), B)),)),), (X, W,
 def constants(w: torch.Tensor, bias: torch.Tensor) -> dict[int, torch.Tensor]:
     """The layer's, so that its product is one with ``w``."""
     return {1: w[:, :100].contiguous(), 2: bias, 3: w[:, 100:].contiguous()}
+
 
 pytestmark = pytest.mark.skipif(
     inductor.Inductor().version() is None, reason="Inductor needs a C++ compiler"
@@ -102,6 +108,58 @@ def test_what_is_kept_is_read_as_data_and_a_damaged_file_costs_a_compilation(
         inductor_kept.load(LAYER, weights)
     kept.keep(path, found, 1 << 20)
     inductor_kept.load(LAYER, weights)
+
+
+BATCH = Region(
+    (Op("Relu", (Op("Matmul", (Input("0", TensorType((6, 64, 64), "float32")),) * 2),)),),
+    (Input("0", TensorType((6, 64, 64), "float32")),),
+)
+IN_ANOTHER_PROCESS = """
+import sys, torch
+from tests.lower.test_inductor_kept import BATCH, LAYER, constants
+from eqsynth.lower.engines import inductor_kept
+
+w, x, y = torch.randn(400, 160), torch.randn(4, 400), torch.randn(6, 64, 64)
+bias = torch.linspace(-1.0, 1.0, 160)
+(found,) = inductor_kept.load(LAYER, constants(w, bias))([x])
+torch.testing.assert_close(found, torch.relu(x @ w + bias), rtol=1e-4, atol=1e-4)
+(found,) = inductor_kept.load(BATCH, {})([y])
+torch.testing.assert_close(found, torch.relu(y @ y), rtol=1e-4, atol=1e-4)
+print("torch._inductor.select_algorithm" in sys.modules)
+"""
+
+
+def test_another_process_loads_no_templates(compiled: list[Region]) -> None:
+    """Of a packed product, and of one of torch's functions, which Inductor has its own name for."""
+    inductor.Inductor().compiled(BATCH, {})
+    kept_code = kept.load(inductor_kept._path(BATCH, {}), kept.classes(Compiled))
+    assert kept_code is not None and "extern_kernels.bmm(" in kept_code.source
+    threads = f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", threads + IN_ANOTHER_PROCESS],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout == "False\n", done.stderr
+
+
+IMPORT = "from torch._inductor.select_algorithm import extern_kernels\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [
+        ("extern_kernels.bmm(x, y, out=z)", True),
+        ("torch.ops.mkldnn._linear_pointwise(x, y)", True),
+        ("extern_kernels.bias_addmm(b, x, y, out=z)", False),  # Inductor's own
+        ("extern_kernels.mm_dtype(x, y, out=z)", False),
+        ("extern_kernels.relu(x)", False),  # torch's, but no name of Inductor's
+        ("call(extern_kernels)", False),
+        ("torch.ops.prims.inductor_random(x)", False),
+    ],
+)
+def test_code_takes_from_torch_what_is_torchs(code: str, taken: bool) -> None:
+    found = inductor_kept.without_templates(IMPORT + code)
+    assert found == ("import torch as extern_kernels\n" if taken else IMPORT) + code
 
 
 def test_what_gives_other_values_is_not_kept(

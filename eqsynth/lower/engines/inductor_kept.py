@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -163,6 +164,40 @@ def _loaded(found: Compiled, constants: Mapping[str, torch.Tensor]) -> Call:
     return cast(Call, module.call)
 
 
+_TEMPLATES: Final = "from torch._inductor.select_algorithm import extern_kernels\n"
+_FROM_TORCH: Final = "import torch as extern_kernels\n"
+
+_IN_LIBRARIES: Final = frozenset({"aten", "inductor", "mkl", "mkldnn", "_quantized"})
+"""Namespaces of operators that importing torch registers: all that code for a CPU speaks of."""
+
+
+def without_templates(source: str) -> str:
+    """Code of Inductor that takes library functions from torch, where Inductor's names for them
+    mean torch's own functions; the code as it is, where one doesn't.
+
+        from torch._inductor.select_algorithm import extern_kernels    ->    import torch as ...
+        extern_kernels.bmm(x, y, out=z)                                      the same: torch.bmm
+
+    The module that has these names makes the templates of all of Inductor's kernels when it is
+    imported: 0.30 s of CPU in each process that loads a region, and code that is written needs
+    none. An operator that is registered while that module is imported would be missing, so the
+    code may speak of those only that torch's libraries register.
+    """
+    from torch._inductor.select_algorithm import extern_kernels
+
+    named = re.findall(r"\bextern_kernels\.(\w+)", source)
+    theirs = all(
+        hasattr(torch, name) and getattr(torch, name) is getattr(extern_kernels, name, None)
+        for name in named
+    )
+    # Once more than it is named, in the import: nothing else is done with the object itself.
+    plain = len(re.findall(r"\bextern_kernels\b", source)) == len(named) + 1
+    spaces = set(re.findall(r"\btorch\.ops\.(\w+)", source))
+    if theirs and plain and spaces <= _IN_LIBRARIES:
+        return source.replace(_TEMPLATES, _FROM_TORCH)
+    return source
+
+
 def _instructions() -> str:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
@@ -266,6 +301,7 @@ class Tape:
         if code and all(id(value) in self._numbers for value in values.values()):
             named = {name: self._numbers[id(value)] for name, value in values.items()}
             steps = self._leading_to(set(named.values()))
+            code = without_templates(code)
             self.compiled = Compiled(code, _instructions(), steps, tuple(named.items()))
         return result
 
