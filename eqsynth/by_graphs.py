@@ -43,6 +43,7 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.rounding import largest_error
 from eqsynth.race import race
 from eqsynth.report import Graph, Report
+from eqsynth.settings import one_of
 from eqsynth.sizes import Compiled
 
 log = logging.getLogger("eqsynth.optimize")
@@ -68,10 +69,12 @@ def by_graphs(whole: Callable[_Args, CompiledProgram]) -> Callable[_Args, Compil
     """Wrap ``pipeline.optimize``: if torch sees several graphs in the module, they are optimized
     one by one."""
     signature = inspect.signature(whole)
+    names = list(signature.parameters)
 
     @functools.wraps(whole)
     def optimize(*args: _Args.args, **kwargs: _Args.kwargs) -> CompiledProgram:
         begin = time.monotonic()
+        one_of("argument", kwargs, names, where="optimize", hint="help(eqsynth.optimize) tells all")
         found = whole(*args, **kwargs)
         if not found.report.several_graphs:
             return found

@@ -17,7 +17,7 @@ from eqsynth.extract.target import CPU
 from eqsynth.lower.backends import engines
 from eqsynth.numerics import rule_files, rules_of
 from eqsynth.pipeline import optimize
-from eqsynth.settings import Settings, flags
+from eqsynth.settings import Settings, flags, one_of
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
 # Arguments of `optimize` that the backend sets itself; users can't.
@@ -63,7 +63,7 @@ class Asked:
             if name not in _OURS
         }
         known = [*defaults, "sizes", "mode"]
-        _one_of("option", given, known, "options are the arguments of optimize")
+        one_of("option", given, known, where=_WHERE, hint="options are the arguments of optimize")
         sizes = given.pop("sizes", _SIZES)
         if isinstance(sizes, bool) or not isinstance(sizes, int) or sizes < 0:
             raise _wrong("sizes", sizes, "a number of sizes, 0 or more")
@@ -104,20 +104,7 @@ def _check_mode(mode: str | None) -> None:
     from torch._inductor import list_mode_options
 
     known = [FAST_START, *list_mode_options()]
-    _one_of("mode", [mode], known, "further modes are those of Inductor")
-
-
-def _one_of(kind: str, names: Any, allowed: list[str], hint: str) -> None:
-    """Raise an error for the first of ``names`` that isn't among the allowed ones."""
-    for name in names:
-        if name not in allowed:
-            raise EqsynthError(
-                f"unknown {kind} {name!r}",
-                where=_WHERE,
-                got=repr(name),
-                expected=", ".join(allowed),
-                hint=hint,
-            )
+    one_of("mode", [mode], known, where=_WHERE, hint="further modes are those of Inductor")
 
 
 def _wrong(name: str, value: object, expected: str) -> EqsynthError:

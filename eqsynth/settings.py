@@ -8,8 +8,9 @@ Not here: the arguments of ``torch.compile`` (``compile_options.py``), their mea
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from numbers import Real
@@ -199,4 +200,29 @@ def flags(values: Mapping[str, object], *, where: str) -> None:
                 got=repr(value)[:200],
                 expected="True or False",
                 hint="a word or a number isn't taken for one of the two",
+            )
+
+
+def one_of(
+    kind: str, names: Iterable[str], allowed: Sequence[str], *, where: str, hint: str
+) -> None:
+    """Refuse the first of ``names`` that isn't allowed, and suggest the allowed name that is most
+    like it: ``time_limit`` -> ``Did you mean time_limit_s?``
+
+    Args:
+        kind: what the names are, for instance ``option``.
+        where: the function that the user called.
+
+    Raises:
+        EqsynthError: a name isn't allowed.
+    """
+    for name in names:
+        if name not in allowed:
+            close = difflib.get_close_matches(name, allowed, n=1)
+            raise EqsynthError(
+                f"unknown {kind} {name!r}",
+                where=where,
+                got=repr(name),
+                expected=", ".join(allowed),
+                hint=f"Did you mean {close[0]}?" if close else hint,
             )

@@ -189,6 +189,14 @@ def test_a_rule_file_with_a_syntax_error_names_the_place(tmp_path: Path) -> None
     assert caught.value.line == 5 and caught.value.column > 0
 
 
+def test_an_unknown_argument_gets_the_name_that_was_meant() -> None:
+    with pytest.raises(EqsynthError) as caught:
+        eqsynth.optimize(nn.Linear(4, 4), (X,), time_limit=5)
+    assert (caught.value.got, caught.value.where) == ("'time_limit'", "optimize")
+    assert "time_limit_s" in str(caught.value.hint)
+    assert "time_limit_s" in str(caught.value.expected)
+
+
 def test_a_rule_with_an_unknown_ruleset_names_the_place(tmp_path: Path) -> None:
     path = rule_file(tmp_path, '(rewrite (Relu (Relu x)) (Relu x) :ruleset yours :name "mine")\n')
     with pytest.raises(RuleError) as caught:
