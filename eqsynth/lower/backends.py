@@ -40,8 +40,8 @@ from eqsynth.lower.vendor import OneDnnBackend
 # the deadline is looked at again.
 _TOGETHER = 16
 
-# For timing whole programs in turns: the number of rounds, the most calls in a timed block, the
-# seconds of one turn, and the pause before each turn.
+# For timing whole programs in turns: the number of rounds, the most calls and seconds of one turn,
+# and the pause before each turn.
 _ROUNDS, _BLOCK, _TURN_S, _PAUSE_S = 7, 100, 0.03, 0.01
 # Programs within this factor of the fastest get further rounds, with longer turns and pauses.
 _NEAR, _LONG_TURN_S, _LONG_PAUSE_S = 1.25, 0.1, 0.05

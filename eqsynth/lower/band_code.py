@@ -228,8 +228,8 @@ class BandCode:
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
-    """A row of neighbours in pieces (count, size, start): whole pieces, and the rest rounded up to
-    half vectors. The rounded piece overlaps the one before it."""
+    """A row of neighbours in pieces (count, size, start): whole pieces, and one for the rest. That
+    one's size is rounded up to half vectors, so it may overlap the piece before it."""
     whole, rest = divmod(extent, size)
     found = [(whole, size, 0)] if whole else []
     if rest:

@@ -28,10 +28,12 @@ _PLAIN: Final = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
     types.FunctionType, types.BuiltinFunctionType,
 )  # fmt: skip
+"""Classes of the values without tensors that an object may hold."""
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was defined by Python code
 _SHARED: Final = (
     "training", "_parameters", "_buffers", "_non_persistent_buffers_set", "_modules",
 )  # fmt: skip
+"""Attributes of every module that an opened module takes from the module inside."""
 
 
 @dataclass

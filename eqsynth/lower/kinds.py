@@ -80,8 +80,12 @@ _TRIES_S = 2.0  # after this long for all inputs, no more runs than ten for each
 
 @dataclass(frozen=True)
 class Range:
-    """The original takes the integers from ``low`` to ``high``. ``bounded``: it refuses some
-    others."""
+    """A range of integers that the original takes.
+
+    Attributes:
+        low, high: its least and its greatest integer.
+        bounded: whether the original refuses an integer outside of the range.
+    """
 
     low: int
     high: int

@@ -29,11 +29,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 Opaque = Mapping[str, Callable[..., torch.Tensor]]
+"""Functions that run opaque operators, by the operators' names."""
 Run = Callable[..., list[torch.Tensor]]
 """The steps of a program as one function: from tensors of fixed types and layouts to its
 results."""
 
 HOST: Final = torch.device(CPU)
+"""The CPU's memory, from which programs for other devices are built, too."""
 
 
 def _other_steps(threads: int, far: int) -> OtherSteps:

@@ -23,6 +23,7 @@ import torch
 from eqsynth.lower.places import HOST
 
 _KEPT: Final = 2
+"""The most memories of one result that a program keeps."""
 
 
 class Results:
