@@ -300,8 +300,7 @@ class _Chain:
         for n, viewing in enumerate(self._greedy.views[place]):
             viewed = viewing.views.get(choice.needs[0])
             if viewed is not None and viewed[1] is choice:
-                member = self._greedy.views[here][n].member
-                found = table.view(table.order[here], member, needs[0])
+                found = table.view(here, self._greedy.views[here][n], needs[0])
                 assert found is not None
                 return found
         return state, table.copy(needs[0], state, self._prices)

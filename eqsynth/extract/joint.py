@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import networkx as nx
 
@@ -39,8 +39,7 @@ CYCLIC = 2
 """Classes from which a component of the e-graph has cycles to be kept out of a plan."""
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """One way of computing a class: the state that it gives, the states that it needs, the cost."""
 
     state: int

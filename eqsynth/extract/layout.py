@@ -7,6 +7,8 @@ Not here: what a layout is (``kernel.py``), copies into another layout (``candid
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from eqsynth.extract.kernel import Kernel, Layout
 from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Op, Scope, Tensor
@@ -42,6 +44,7 @@ def free_view(term: Tensor, layout: Layout) -> Layout | None:
     return None
 
 
+@lru_cache(maxsize=1 << 14)
 def view_kernel(term: Tensor, layout: Layout) -> Kernel | None:
     """The kernel that computes a term as a view of its one argument, which is dense in ``layout``;
     None if elements would have to move."""

@@ -116,11 +116,9 @@ class OnePart:
             below = self._below(choice)
             if below is not None:
                 better |= self._offer(place, state, choice, below)
-        for member, source, views in self._views[place]:
-            for known in tuple(self.made[source]):
-                if known not in views:
-                    views[known] = self._table.view(self._table.order[place], member, known)
-                found = views[known]
+        for viewing in self._views[place]:
+            for known in tuple(self.made[viewing.source]):
+                found = self._table.view(place, viewing, known)
                 if found is not None:
                     below = self._below(found[1])
                     if below is not None:

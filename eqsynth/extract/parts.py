@@ -22,10 +22,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from eqsynth.extract.candidates import placeholder
 from eqsynth.extract.prices import Ways
 from eqsynth.extract.states import States, Viewing
 from eqsynth.ir.tensor import Input
+
+LEAST_CLASSES = 16
+"""Classes of a part at least, but for the last one. What a part hands on takes as long as choosing
+for a few classes, and a program without alternatives could be cut at almost every one (the original
+operators of GCN, 630 parts)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _pieces(below: dict[int, _Needs]) -> list[_Piece]:
     found: list[_Piece] = [(None, [])]
     live: set[int] = set()
     for place, needs in below.items():
-        if len(live) == 1 and place > open_until and found[-1][1]:
+        if len(live) == 1 and place > open_until and len(found[-1][1]) >= LEAST_CLASSES:
             found.append((min(live), []))
         found[-1][1].append(place)
         live.add(place)
@@ -167,7 +171,7 @@ def _up_to_names(
             )
             for way in ways[ref]
         )
-        viewed = tuple((placeholder(v.member, {})[0], number[v.source]) for v in views[place])
+        viewed = tuple((v.term, number[v.source]) for v in views[place])
         return ref.type, given, table.readers[place], made, viewed
 
     below = None if border is None else (table.order[border].type, table.readers[border])

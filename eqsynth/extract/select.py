@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.extract.states import States
-from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
+from eqsynth.ir.tensor import ClassRef, Input, args_of
 
 # Seconds that stating the choice of all classes at once may take; with less it isn't begun.
 _JOINTLY_S = 1.0
@@ -216,32 +216,22 @@ class Selection:
             if not root.constant:
                 states[table.rank[root]].add(table.number(root, contiguous(len(root.shape))))
         work = deque(found)
-        seen: set[tuple[int, Tensor, int]] = set()
+        seen: set[tuple[int, int, int]] = set()
         while work:
             place = work.popleft()
-            for key in self._viewed(place, states):
-                if key in seen:
-                    continue
-                seen.add(key)
-                viewed = table.view(table.order[place], *key[1:])
-                if viewed is None:
-                    continue
-                found[place].append(viewed)
-                if viewed[0] not in states[place]:
-                    states[place].add(viewed[0])
-                    work.extend(user for user in table.users[place] if user in found)
+            for n, viewing in enumerate(self._greedy.views[place]):
+                for state in sorted(states[viewing.source]):
+                    if (place, n, state) in seen:
+                        continue
+                    seen.add((place, n, state))
+                    viewed = table.view(place, viewing, state)
+                    if viewed is None:
+                        continue
+                    found[place].append(viewed)
+                    if viewed[0] not in states[place]:
+                        states[place].add(viewed[0])
+                        work.extend(user for user in table.users[place] if user in found)
         return found
-
-    def _viewed(
-        self, place: int, states: Mapping[int, Collection[int]]
-    ) -> Iterator[tuple[int, Tensor, int]]:
-        """Members of a class that read one other class, with each state of what they read."""
-        table = self._states
-        for member in self.graph.classes[table.order[place]]:
-            args = args_of(member)
-            if len(args) == 1 and isinstance(args[0], ClassRef) and not args[0].constant:
-                for state in sorted(states[table.rank[args[0]]]):
-                    yield place, member, state
 
 
 def _place(choices: list[tuple[int, Choice]], state: int, choice: Choice) -> int:

@@ -26,11 +26,13 @@ class Viewing(NamedTuple):
     """A member that reads one other class, which it may be a view of.
 
     Attributes:
+        term: the member over a placeholder.
         source: the place of that class.
         views: by its states, what ``States.view`` has said.
     """
 
     member: Tensor
+    term: Tensor
     source: int
     views: dict[int, tuple[int, Choice] | None]
 
@@ -53,7 +55,7 @@ class States:
         self._kernel_numbers: dict[Kernel, int] = {}
         self._copies: dict[tuple[int, int], Candidate] = {}
         self._numbers: dict[State, int] = {}
-        self._views: dict[tuple[ClassRef, Tensor, int], tuple[int, Choice] | None] = {}
+        self._terms: dict[Tensor, Tensor] = {}
         self.order = _in_order(graph)
         self.rank = {ref: n for n, ref in enumerate(self.order)}
         self.users: dict[int, list[int]] = {n: [] for n in range(len(self.order))}
@@ -96,12 +98,11 @@ class States:
             self.kernels.append(kernel)
         return number
 
-    def view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+    def view(self, place: int, viewing: Viewing, source: int) -> tuple[int, Choice] | None:
         """The state that a member of a class gives if it is a view of a state, and its choice."""
-        key = (ref, member, source)
-        if key not in self._views:
-            self._views[key] = self._view(*key)
-        return self._views[key]
+        if source not in viewing.views:
+            viewing.views[source] = self._view(self.order[place], viewing, source)
+        return viewing.views[source]
 
     def viewed(self, members: Members) -> list[list[Viewing]]:
         """Members of each class that read one other class, which it may be a view of."""
@@ -109,12 +110,17 @@ class States:
 
     def _reads(self, members: Members, ref: ClassRef) -> list[Viewing]:
         return [
-            Viewing(member, self.rank[args[0]], {})
+            Viewing(member, self._term(member), self.rank[args[0]], {})
             for member in members.get(ref, ())
             if len(args := args_of(member)) == 1
             and isinstance(args[0], ClassRef)
             and not args[0].constant
         ]
+
+    def _term(self, member: Tensor) -> Tensor:
+        if member not in self._terms:
+            self._terms[member] = placeholder(member, {})[0]
+        return self._terms[member]
 
     def copy(self, source: int, state: int, prices: Prices) -> Choice:
         """The choice of making a state from another of its class."""
@@ -158,13 +164,13 @@ class States:
             choice.cost_s,
         )
 
-    def _view(self, ref: ClassRef, member: Tensor, source: int) -> tuple[int, Choice] | None:
+    def _view(self, ref: ClassRef, viewing: Viewing, source: int) -> tuple[int, Choice] | None:
         arg, layout = self.states[source]
-        kernel = view_kernel(placeholder(member, {})[0], layout)
+        kernel = view_kernel(viewing.term, layout)
         if kernel is None:
             return None
-        choice = Choice(Candidate(member, kernel, (arg,)), (source,), VIEW_S)
-        return self.number(ref, normalized(kernel.output, member.shape)), choice
+        choice = Choice(Candidate(viewing.member, kernel, (arg,)), (source,), VIEW_S)
+        return self.number(ref, normalized(kernel.output, viewing.member.shape)), choice
 
 
 def _ordered(

@@ -136,7 +136,7 @@ def test_equal_layers_are_solved_once() -> None:
 def test_a_plan_with_a_kernel_that_does_not_work_bounds_nothing() -> None:
     """A worker that died while it timed a kernel leaves an infinite cost in the plan."""
     asked, hint = layers(1)
-    broken = {n: replace(way, cost_s=math.inf) if n == 2 else way for n, way in hint.items()}
+    broken = {n: way._replace(cost_s=math.inf) if n == 2 else way for n, way in hint.items()}
     assert least_s(asked, math.inf, least_ways=5) == 0.0
     assert improved(asked, broken, math.inf, Solved(), least_ways=5) is None
 

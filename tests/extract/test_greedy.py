@@ -117,6 +117,11 @@ def wholly(monkeypatch: pytest.MonkeyPatch, drawn: Drawn) -> Selection:
     return whole
 
 
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LEAST_CLASSES", 1)
+
+
 def random_chain(choices: Choices) -> Drawn:
     kinds = [layer(choices, range(1, 9)) for _ in range(choices.pick((1, 2, 3)))]
     stack = [choices.pick(kinds) for _ in range(choices.pick(range(1, 7)))]
