@@ -166,9 +166,9 @@ def decided(polynomial: Polynomial, of: Callable[[Scalar], Polynomial]) -> dict[
 def _decided(
     monomial: Monomial, coefficient: Fraction, of: Callable[[Scalar], Polynomial]
 ) -> Polynomial:
-    compared = {atom: above for atom, _ in monomial if (above := _compared(atom)) is not None}
-    for a, b in permutations(compared, 2):
-        above, other = compared[a], compared[b]
+    above_zero = {atom: above for atom, _ in monomial if (above := compared(atom)) is not None}
+    for a, b in permutations(above_zero, 2):
+        above, other = above_zero[a], above_zero[b]
         first, second = as_index(above), as_index(other)
         if first is not None and second is not None:
             apart, met = second - first, second + first
@@ -186,7 +186,7 @@ def _decided(
     return {joined(monomial, ()): coefficient}
 
 
-def _compared(atom: Scalar) -> Scalar | None:
+def compared(atom: Scalar) -> Scalar | None:
     """Return x of ``[x > 0]``; None for another atom."""
     match atom:
         case Cast(arg=Call(fn="gt", args=(above, Num(value=0.0)))):

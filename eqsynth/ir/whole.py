@@ -1,6 +1,7 @@
 """Functions of integers as polynomials, by identities that hold though integers wrap around.
 
     min(p, q)         ->  p + q - max(p, q)
+    abs(p)            ->  max(p, -p)
     p % 6             ->  p - 6 * (p // 6)
     (p // 2) // 3     ->  p // 6
     (p % 6) % 3       ->  p - 3 * (p // 3)
@@ -22,7 +23,6 @@ from eqsynth.ir.ring import (
     Monomial,
     Polynomial,
     collect,
-    leading_coefficient,
     of_atom,
     plus,
     scaled,
@@ -45,9 +45,9 @@ def functions(dtype: str | None, of: Opened) -> dict[str, Opened]:
     most = int(np.iinfo(dtype).max) if dtype and signed else 0
 
     def absolute(x: Polynomial) -> dict[Monomial, Fraction]:
-        """``abs(-x)`` is ``abs(x)`` for signed dtypes."""
-        turned = x and leading_coefficient(x) < 0 and signed
-        return of_atom(Call("abs", (collect(scaled(x, _MINUS) if turned else x),)))
+        """``abs(x)`` is ``max(x, -x)`` for signed dtypes. Of the least integer both sides are the
+        integer itself, since its negative wraps around to it."""
+        return _larger(x, scaled(x, _MINUS)) if signed else of_atom(Call("abs", (collect(x),)))
 
     def quotient(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
         by = _divisor(y)
@@ -102,6 +102,8 @@ def _number(value: int) -> dict[Monomial, Fraction]:
 
 def _larger(x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
     """``max(p, q)`` as an atom; a sum can't move out of it, since integers wrap around."""
+    if x == y:
+        return {**x}
     first, second = sorted(map(collect, (x, y)), key=lambda one: one.digest)
     return of_atom(Call("max", (first, second)))
 

@@ -335,6 +335,35 @@ def test_a_reduction_of_few_values_is_written_out() -> None:
     assert [one.extent for one in by_points(longer)] == [3, 4]
 
 
+def test_truths_are_counted_among_integers() -> None:
+    """``sum_k [i[x] = k] * {[k = j]}[k, j]`` of int64 is ``[i[x] = j]``, and a sum of truths counts
+    them in int64."""
+    i, j, k = it(0, 3), it(1, 4), it(2, 4)
+    ids = Read(leaf("ids", 3, dtype="int64"), (i,))
+    eye = Scope((4, 4), (), call("eq", Value(it(0, 4)), Value(it(1, 4))))
+    picked = [Cast("int64", call("eq", ids, Value(k))), Cast("int64", Read(eye, (k, j)))]
+    form = expanded(canonical_term(Scope((3, 4), (4,), product(picked))), map_of)  # type: ignore[arg-type]
+    assert form == canonical_term(Scope((3, 4), (), Cast("int64", call("eq", ids, Value(j)))))
+    own = call("eq", ids, Value(it(1, 4)))
+    counted, cast = (Scope((3,), (4,), body) for body in (own, Cast("int64", own)))
+    assert counted.dtype == "int64"
+    both = [expanded(one, map_of) or one for one in (counted, cast)]
+    assert canonical_term(both[0]) == canonical_term(both[1])
+
+
+def test_the_largest_is_compared_where_any_is() -> None:
+    """``any_k x[i, k] > 0`` is ``{max_k x}[i] > 0``, and ``all_k`` the same of the minimum."""
+    i, k = it(0, 2), it(1, 5)
+    x = Read(leaf("x", 2, 5), (i, k))
+    for reducer in ("max", "min"):
+        whole = Read(Scope((2,), (5,), x, reducer), (i,))
+        any_or_all = Scope((2,), (5,), call("gt", x, Num(0)), reducer)
+        by_extreme = Scope((2,), (), call("gt", whole, Num(0)))
+        both = [expanded(one, map_of) or one for one in (any_or_all, by_extreme)]
+        assert canonical_term(both[0]) == canonical_term(both[1])
+        assert Sides(any_or_all, both[0]).all_data("proof") is None
+
+
 def test_a_maximum_of_maxima_is_taken_as_it_is_written() -> None:
     """``min_k abs(y[k])``, k < 4, is a maximum of 16 minima and no more than that; as a polynomial
     a part of it is the opposite of a minimum of maxima, and a part of that a maximum of minima."""

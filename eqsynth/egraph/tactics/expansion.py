@@ -119,7 +119,7 @@ def expanded(
         return None
     truths = scope.dtype == "bool"
     numbers = scope
-    if truths:
+    if truths or dtype_of(scope.body) == "bool":  # a sum of truths counts them
         body = Cast(dtype, scope.body)
         numbers = Scope(scope.traversal, scope.reduction, body, scope.reducer)
     if not of_dtype(numbers, dtype):

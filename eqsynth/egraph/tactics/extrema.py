@@ -4,6 +4,7 @@
     max_k (c[i] - 2 * x[i, k])       ->  c[i] - 2 * {min_k x}[i]
     max_k max(x[i, k], y[k])         ->  max({max_k x}[i], {max_k y})
     any_k not (c[i, k] and d[k])     ->  not ({all_k c}[i] and {all_k d})
+    any_k x[i, k] > 0                ->  {max_k x}[i] > 0
 
 Each is a law of its reducer: products of products, a maximum lets out what it doesn't depend on
 and a factor that isn't negative, the largest of increasing values is that of the largest, and a
@@ -36,7 +37,7 @@ from eqsynth.ir.ring import (
     times,
 )
 from eqsynth.ir.scalar import Call, Cast, Num, Scalar, dtype_of, iterators
-from eqsynth.ir.truths import is_truth
+from eqsynth.ir.truths import compared, is_truth
 from eqsynth.ir.types import is_float
 
 _ONE: Final[Polynomial] = {ONE: Fraction(1)}
@@ -223,6 +224,11 @@ class _Reduction:
         body = collect(truth)
         if not self._own(body):
             return truth
+        if (above := compared(body)) is not None and is_float(dtype_of(above) or "bool"):
+            # max_k [f > 0] is [max_k f > 0], and min_k [f > 0] is [min_k f > 0]
+            extreme = collect(self.extreme(expand(above), reducer))
+            to = dtype_of(body) or "float32"
+            return expand(Cast(to, Call("gt", (extreme, Num(0.0)))))
         condition = body.arg if isinstance(body, Cast) else Call("ne", (body, Num(0.0)))
         return of_atom(Cast(dtype_of(body) or "float32", self._closed(condition, reducer)))
 

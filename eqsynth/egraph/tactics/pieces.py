@@ -49,13 +49,15 @@ class Cut(Exception):
 def of_dtype(scope: Scope, dtype: str) -> bool:
     """Whether a scope may be written out among floats of a dtype: it is of that dtype and reads,
     besides it, integers and truths only; or it is one of these, and not of numbers alone, which
-    would take the dtype of what is around them; and no part of it is infinite. Among integers all
-    of it but its conditions has one dtype, in which it comes round."""
+    would take the dtype of what is around them; and no part of it is infinite. Among integers
+    all of it but its conditions has one dtype, in which it wraps around; a scope of truths may be
+    written out there, too."""
     if not is_float(dtype):
         number = isinstance(scope.body, Num) and scope.body.value.is_integer()
         parts = (*composites(scope.body), *leaves(scope.body))
-        return number or (scope.dtype == dtype
-                          and all(dtype_of(part) in (None, dtype, "bool") for part in parts))
+        truths = scope.dtype == "bool" and dtype_of(scope.body) is not None
+        own = scope.dtype == dtype or truths
+        return number or (own and all(dtype_of(part) in (None, dtype, "bool") for part in parts))
     found = {read.tensor.dtype for read in reads(scope.body)} | {scope.dtype}
     apart = not is_float(scope.dtype) and dtype_of(scope.body) is None
     floats = {one for one in found if is_float(one)}
@@ -123,8 +125,11 @@ def same_border(read: Read, body: Scalar, box: Box) -> Read | None:
     Raises:
         Cut: another read is in a part of the piece.
     """
-    parts = [part for part in terms_of(body)
-             if not (isinstance(part, Read) and part.fill == 0 and in_range(part, box) is False)]
+    parts = [
+        part
+        for part in terms_of(body)
+        if not (isinstance(part, Read) and part.fill == 0 and in_range(part, box) is False)
+    ]
     part = parts[0] if len(parts) == 1 else None
     if not isinstance(part, Read):
         return None
