@@ -35,7 +35,7 @@ Run = Callable[..., list[torch.Tensor]]
 results."""
 
 HOST: Final = torch.device(CPU)
-"""The CPU's memory, from which programs for other devices are built, too."""
+"""The CPU, as a device of torch."""
 
 
 def _other_steps(threads: int, far: int) -> OtherSteps:
