@@ -1,4 +1,8 @@
-"""Rule files: reading them as data, and the catalogue of what was read."""
+"""Rule files (``*.egg``): loading them as data, checking their form, and the catalogue of rules.
+
+``load_rules()["factor"]`` is the rule of that name. Not here: whether a rule is true (``verify``,
+``testing``), running rules (``egraph``).
+"""
 
 from eqsynth.rules.lint import lint
 from eqsynth.rules.load import load_rules, load_text

@@ -1,4 +1,4 @@
-"""Which scopes a law is asked for, and what becomes of its answers: one form.
+"""The form ``ask`` of rule files: for which scopes a law is requested, and how to use its answers.
 
     (ask sum-split :of (Scope t s "sum" b) :when ((>= (vec-length s) 2))
          :gives derived :ruleset derive-explore)
@@ -10,10 +10,10 @@
         (rule ((sum-split-answer e t s r b)) ((union e (Scope t s r b)) (derived t s r b))
               :ruleset derive-explore :name "sum-split-apply")
 
-Of an operator, ``(Conv2d x w _ _ _ 1)``, the arguments that have names are filed. Without
-``:gives derived`` an answer is any tensor, and is united as it is. A law may be asked by
-several forms, under names of their own (``:name``); what becomes of its answers is then said by the
-first, and is the same for all.
+For an operator, ``(Conv2d x w _ _ _ 1)``, the request holds the arguments that are variables.
+Without ``:gives derived`` an answer is any tensor, which is united with the e-class. Several forms
+with different names (``:name``) may request one law; the first form then determines, for all of
+them, how answers are used.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from eqsynth.rules.sorts import Declarations
 
 HEAD: Final = "ask"
 _OPTIONS: Final = (":of", ":when", ":gives", ":numerics", ":ruleset", ":name")
-# The sorts of a scope's class, extents, reducer and body.
+# The sorts of a request's columns: e-class, traversal, reduction, reducer and body of a scope.
 SCOPE: Final = ("Tensor", "Ints", "Ints", "String", "Scalar")
 _GIVES: Final = ("derived", "tensor")
 _NUMBER = re.compile(r"[+-]?\d")
 
 
 def expand_ask(form: Form, known: Declarations) -> tuple[str, list[Form]]:
-    """The numerics that the form says, or an empty text, and the forms in its place.
+    """Return the form's numerics class, or an empty text, and the forms that replace it.
 
     Raises:
-        RuleError: something is missing or unknown, or the law answers otherwise already.
+        RuleError: something is missing or unknown, or an earlier form uses the law's answers in
+            another way.
     """
     words = words_of(form)
     if not words or words[0].text.startswith((":", "(", '"')):
@@ -87,7 +88,7 @@ def expand_ask(form: Form, known: Declarations) -> tuple[str, list[Form]]:
 
 
 def _answers(law: str, derived: bool) -> tuple[tuple[str, ...], str]:
-    """The sorts of an answer, and the rule that unites it, without its options."""
+    """Return the sorts of an answer, and the rule that unites it, without the rule's options."""
     if derived:
         union = "(union e (Scope t s r b)) (derived t s r b)"
         return SCOPE, f"(rule (({law}-answer e t s r b)) ({union})"
@@ -95,8 +96,8 @@ def _answers(law: str, derived: bool) -> tuple[tuple[str, ...], str]:
 
 
 def _columns(form: Form, of: Piece, known: Declarations) -> list[tuple[str, str]]:
-    """What is filed of the term that is matched, and its sorts: the arguments that have names, and
-    texts. ``_`` and numbers are conditions alone."""
+    """Return the columns of a request and their sorts: the arguments of the matched term that are
+    variables or strings. ``_`` and numbers only restrict the match."""
     words = [word.group() for word in WORD.finditer(of.text) if word.group()[0] != ";"]
     if words[0] != "(" or len(words) < 3 or "(" in words[1:]:
         raise form.error("a law is asked of a scope or of an operator", of.offset,

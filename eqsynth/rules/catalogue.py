@@ -1,4 +1,7 @@
-"""The catalogue: what each rule says, for people. Printing it is the command line's work."""
+"""The catalogue: an entry for each rule, with its mathematics and its sides, for people.
+
+Not here: printing (the command line).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from eqsynth.rules.tree import Tree, render, replace_vars
 
 @dataclass(frozen=True)
 class Entry:
-    """A rule as the catalogue shows it.
+    """The catalogue's entry for a rule.
 
     Attributes:
         kind: ``rewrite``, ``law`` or ``analysis``.
         statement: the rule's line of mathematics, as its author wrote it.
-        left, right: the sides of a rewrite; of a law what is asked, and who answers.
-        tested: test files that name the rule.
+        left, right: the sides of a rewrite; for a law, the term of the request and the law.
+        tested: the test files that name the rule.
     """
 
     name: str
@@ -41,19 +44,19 @@ class Entry:
 
 
 def entry(rules: RuleSet, name: str) -> Entry:
-    """The entry of a rule.
+    """Return the entry of a rule.
 
     Raises:
-        RuleError: no rule has this name; the nearest name is in the hint.
+        RuleError: no rule has this name; the hint contains the nearest name.
     """
     return _entry(find(rules, name))
 
 
 def find(rules: RuleSet, name: str) -> Rule:
-    """The rule of a name.
+    """Return the rule of a name.
 
     Raises:
-        RuleError: there is none; the nearest names are in the hint.
+        RuleError: no rule has this name; the hint contains the nearest names.
     """
     for rule in rules.rules:
         if rule.name == name:
@@ -88,8 +91,8 @@ def _entry(rule: Rule) -> Entry:
 
 
 def statement(rule: Rule) -> str:
-    """The comment above a rule as one line, without its source; of a rule of scopes without one
-    its text."""
+    """Return the comment above a rule as one line, without the source in brackets; the text of a
+    rule of scopes that has no comment."""
     comment = rule.comment or (rule.scopes.text if rule.scopes else "")
     lines = (line.strip().lstrip(";").strip() for line in comment.splitlines())
     text = " ".join(line for line in lines if line)
@@ -97,9 +100,9 @@ def statement(rule: Rule) -> str:
 
 
 def tested_in(name: str) -> tuple[str, ...]:
-    """Files of the checkout's tests that name a rule; none in an installed eqsynth.
+    """Return the test files of the checkout that name a rule; none in an installed eqsynth.
 
-    Besides, the checker tests every rule (``eqsynth rules check``).
+    The checker (``eqsynth rules check``) tests every rule, named here or not.
     """
     tests = rules_dir().parent / "tests"
     if not (tests / "rules").is_dir():

@@ -1,4 +1,4 @@
-"""What an operator is, in one form: its declaration, its definition and its shape.
+"""The form ``define`` of rule files: an operator's declaration, definition and shape.
 
     (define (WindowMax x (k i64) (s i64)) "(x; k, s) [*n, i] = max(k) x[*n, s*i + k]"
       :when ((= n (shape x)) (= a (- (vec-length n) 1)) (> s 0) (> k 0) (>= (vec-get n a) k))
@@ -11,12 +11,12 @@
               :ruleset define :name "window-max-definition")
 
 The right side is a comprehension, a term, or the request of a law, `(view "Permute" (vec-of x))`.
-An argument without a sort is a tensor. A comprehension is over the tensors among the arguments and
-over the integers (``i64`` and ``Ints``, in their order) unless ``:tensors`` and ``:numbers`` say
-over which. ``e`` is the operator itself.
+An argument without a sort is a tensor. The arguments of a comprehension are the operator's tensors
+and integers (``i64`` and ``Ints``) in their order, unless ``:tensors`` and ``:numbers`` list other
+ones. The variable ``e`` stands for the operator itself.
 
-Also here: the operators of the table (``eqsynth/ir/operators.py``) as declarations, and the scalar
-functions (``eqsynth/ir/functions.py``) as definitions of the operators that map them.
+Also here: declarations for the rows of the operator table (``eqsynth/ir/operators.py``), and
+definitions of the operators that map scalar functions (``eqsynth/ir/functions.py``).
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _LITERAL = re.compile(r'[+-]?\d|"')
 
 
 def expand_define(form: Form, known: Declarations) -> tuple[str, list[Form]]:
-    """The numerics that the form says, or an empty text, and the forms in its place.
+    """Return the form's numerics class, or an empty text, and the forms that replace it.
 
     Raises:
-        RuleError: something is missing or unknown, or the arguments aren't those of the operator.
+        RuleError: something is missing or unknown, or the arguments don't fit the operator's
+            declaration.
     """
     words = words_of(form)
     if len(words) < 2 or not words[0].text.strip("( )") or words[1].text.startswith(":"):
@@ -108,7 +109,7 @@ def expand_define(form: Form, known: Declarations) -> tuple[str, list[Form]]:
 
 
 def kebab(name: str) -> str:
-    """An operator's name as rules are named.
+    """Return an operator's name in the style of rule names.
 
     >>> [kebab(name) for name in ("ReduceSum", "GeluTanh", "Conv2d", "G2BMM")]
     ['reduce-sum', 'gelu-tanh', 'conv2d', 'g2bmm']
@@ -119,7 +120,7 @@ def kebab(name: str) -> str:
 def _arguments(
     form: Form, name: str, left: Piece, given: Sequence[Piece], known: Declarations
 ) -> tuple[list[tuple[Piece, str]], Signature | None]:
-    """The arguments with their sorts, and the operator's signature if it has one."""
+    """Return the arguments with their sorts, and the operator's signature if it is declared."""
     signature = known.signatures.get(name)
     if signature is not None and len(given) != len(signature.inputs):
         raise form.error(f"{name} has {len(signature.inputs)} arguments", left.offset,
@@ -157,7 +158,7 @@ def _tensors(arguments: Sequence[tuple[Piece, str]]) -> str:
 
 
 def _numbers(arguments: Sequence[tuple[Piece, str]]) -> str:
-    """All integers among the arguments that have names, as one vector."""
+    """Return the text of a vector of all integer arguments that are variables."""
     parts: list[str] = []
     single: list[str] = []
     for word, sort in arguments:
@@ -175,13 +176,13 @@ def _vector(words: Sequence[str]) -> str:
 
 
 def declarations(form: Form) -> Iterator[Form]:
-    """A constructor for each row of the table: ``(constructor Cast (Tensor String) Tensor)``."""
+    """Yield a declaration for each table row: ``(constructor Cast (Tensor String) Tensor)``."""
     for row in OPERATORS.values():
         yield in_place_of(form, [f"(constructor {row.name} ({' '.join(sorts_of(row))}) Tensor)"])
 
 
 def sorts_of(row: Operator) -> tuple[str, ...]:
-    """The sorts of an operator's arguments.
+    """Return the sorts of an operator's arguments.
 
     >>> sorts_of(OPERATORS["Concat"]), sorts_of(OPERATORS["Softmax"])
     (('Tensors', 'i64'), ('Tensor', 'i64'))
@@ -191,7 +192,7 @@ def sorts_of(row: Operator) -> tuple[str, ...]:
 
 
 def functions(form: Form) -> Iterator[Form]:
-    """A definition for each operator that maps a scalar function:
+    """Yield a definition for each operator that maps a scalar function:
     ``(define (Silu a) "(a) [*n] = silu(a[^n])")``."""
     for row in OPERATORS.values():
         if row.function in FUNCTIONS:

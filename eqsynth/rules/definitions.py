@@ -1,12 +1,11 @@
-"""What the operators that a rule file declares are: their definitions, read from its rules as data.
+"""The definitions of operators that a rule file declares, read from its rules as data.
 
     (define (Blend a b (t f64)) (Add a (Mul (Sub b a) (Full (vec-empty) t (dtype a)))))
 
-A definition comes here as the rule that ``define.py`` writes for such a form: of the status
-`definition`, with the operator on its left side, its arguments as variables. Its right side is a
-term of operators that are known before, or a request of the law `definition` with a comprehension.
-What such an operator is worth on arrays, and what type it has, ``eqsynth/egraph/defined.py``
-computes from it.
+``define.py`` turns such a form into a rule with status `definition`, which this module reads. The
+rule's left side is the operator with variables as arguments. Its right side is a term of operators
+that were defined before, or a request of the law `definition` with a comprehension. Not here: the
+operator's type and value, which ``eqsynth/egraph/defined.py`` computes from the definition.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from eqsynth.rules.values import COMPUTED
 
 ATTRIBUTE_SORTS = ("i64", "f64", "String", "Ints")
 _LAW = "definition-request"
-# Constructors of tensors that are no operators: a scope, leaves, a handle.
+# Constructors of tensors that aren't operators: a scope, leaves, a handle.
 _NO_OPERATORS = frozenset({"Scope", "Input", "Weight", "Tok"})
 
 
 @dataclass(frozen=True)
 class Comprehension:
-    """The right side of a definition: a text over tensors and integers
+    """A right side of a definition that is a comprehension over tensors and integers
     (``calculus/notation.py``)."""
 
     tensors: Tree
@@ -39,14 +38,14 @@ class Comprehension:
 
 @dataclass(frozen=True)
 class Case:
-    """What an operator is for some arguments, or which shape it has.
+    """One case of an operator's definition, or of its shape.
 
     Attributes:
-        rule: the name of the rule that says it.
-        arguments: a variable, or the literal that an argument must be, for each argument.
-        facts: what must hold, and what other variables are.
-        value: a term, a comprehension, or a shape.
-        root: the variable that stands for the operator itself; empty where no fact may ask for it.
+        rule: the name of the rule that states the case.
+        arguments: for each argument a variable, or the literal that it must equal.
+        facts: the conditions of the case, and equations that bind other variables.
+        value: the right side: a term, a comprehension, or a shape.
+        root: the variable for the operator itself; empty if no fact may use it.
     """
 
     rule: str
@@ -58,11 +57,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Definition:
-    """An operator of a rule file; of its cases the first that holds says what it is.
+    """An operator of a rule file. The first case whose facts hold defines it.
 
     Attributes:
-        sorts: of its arguments.
-        shapes: what the file's analyses say of its shape.
+        sorts: the sorts of the arguments.
+        shapes: cases of the operator's shape, from the file's analyses.
     """
 
     name: str
@@ -74,14 +73,14 @@ class Definition:
 
     @property
     def arity(self) -> int | None:
-        """Tensors among the arguments; None for a vector of them."""
+        """The number of tensor arguments; None for a vector of tensors."""
         if self.sorts[:1] == ("Tensors",):
             return None
         return sum(sort == "Tensor" for sort in self.sorts)
 
     @property
     def attributes(self) -> tuple[tuple[str, str], ...]:
-        """Name and sort of each attribute; the names are those of the first case."""
+        """The name (taken from the first case) and the sort of each attribute."""
         first = 1 if self.arity is None else self.arity
         names = [part.name if isinstance(part, Var) else "" for part in self._arguments]
         return tuple(zip(names[first:], self.sorts[first:], strict=True))
@@ -92,7 +91,7 @@ class Definition:
 
     @property
     def heads(self) -> frozenset[str]:
-        """The heads of all calls in its cases: which other operators it is defined by."""
+        """The heads of all calls in the cases, among them the operators that define this one."""
         parts = [
             part for case in self.cases
             for part in ((case.value.tensors, case.value.numbers)
@@ -102,7 +101,7 @@ class Definition:
 
 
 def undefined(trees: Iterable[Tree], operators: Mapping[str, Definition]) -> Definition | None:
-    """An operator of a rule file that these trees name, and that has no definition."""
+    """Return an operator of a rule file that the trees use and that has no definition; or None."""
     for tree in trees:
         for head in _heads(tree):
             if head in operators and not operators[head].cases:
@@ -111,7 +110,7 @@ def undefined(trees: Iterable[Tree], operators: Mapping[str, Definition]) -> Def
 
 
 def how_to_define(operator: Definition) -> str:
-    """What to write so that an operator has a definition."""
+    """Return a hint: how to write a definition of the operator."""
     names = "abcdfghi"[: len(operator.sorts)] if len(operator.sorts) <= 8 else ""
     left = f"({' '.join([operator.name, *names])})" if names else f"({operator.name} ...)"
     return (
@@ -121,8 +120,8 @@ def how_to_define(operator: Definition) -> str:
 
 
 def declared(name: str, signature: Signature, file: str, line: int) -> Definition | None:
-    """The operator that a constructor declares, not yet defined; None if it is none, or one of
-    eqsynth's own."""
+    """Return the operator that a constructor declares, without a definition so far; None if the
+    constructor isn't an operator, or is one of eqsynth's own."""
     if signature.output != "Tensor" or name in OPERATORS or name in _NO_OPERATORS:
         return None
     return Definition(name, signature.inputs, file, line)
@@ -131,16 +130,17 @@ def declared(name: str, signature: Signature, file: str, line: int) -> Definitio
 def defines(
     raw: RawRule, kind: Kind, status: str, file: str, operators: Mapping[str, Definition]
 ) -> Definition | None:
-    """The operator with what a rule says of it: what it is, or which shape it has.
+    """Return the operator that a rule is about, with the rule added as a case of its definition or
+    shape.
 
     Args:
-        operators: those that the files so far declare.
+        operators: the operators that files have declared so far.
 
     Returns:
-        None if the rule defines no operator of a rule file.
+        None if the rule doesn't define an operator of a rule file.
 
     Raises:
-        Unusable: a definition that can't be computed from what it says.
+        Unusable: the right side can't be computed from the arguments.
     """
     if kind != "analysis" and status != "definition":
         return None
@@ -163,13 +163,13 @@ def defines(
 def comprehends(
     raw: RawRule, kind: Kind, status: str, before: Mapping[str, tuple[Case, ...]]
 ) -> dict[str, tuple[Case, ...]]:
-    """An operator of eqsynth's own, by name, with the comprehensions that it is defined by.
+    """Return a built-in operator's name and the comprehensions that define it, the rule's added.
 
     Args:
-        before: those of earlier rules.
+        before: operator -> the comprehensions of earlier rules.
 
     Returns:
-        Nothing of other rules, and of those for operators of certain operators.
+        An empty dict for other rules, also for a rule about an operator of particular operators.
     """
     found = _left(raw.body, OPERATORS) if kind == "law-request" else None
     if found is None or status != "definition":
@@ -186,7 +186,7 @@ def comprehends(
 def _left(
     body: Iterable[Tree], operators: Mapping[str, object]
 ) -> tuple[Var, Tree, tuple[Tree, ...]] | None:
-    """The fact `(= root (Operator …))`: root and pattern, and the other facts."""
+    """Find the fact `(= root (Operator …))`; return root, the pattern, and the other facts."""
     facts = tuple(body)
     for fact in facts:
         if fact[0] != "=":
@@ -198,7 +198,7 @@ def _left(
 
 
 def _value(root: Var, head: Iterable[Tree], kind: Kind) -> Tree | Comprehension | None:
-    """What the actions say that the operator is equal to, or which shape it has."""
+    """Return the term or comprehension that the actions unite with the operator, or its shape."""
     for action in head:
         if kind == "rewrite" and action[0] == "union" and root in action[1:]:
             return action[2] if action[1] == root else action[1]
@@ -213,10 +213,10 @@ def _usable(
     case: Case, operator: Definition, file: str, operators: Mapping[str, Definition],
     is_shape: bool,
 ) -> None:  # fmt: skip
-    """Checks that a case can be computed from the arguments alone.
+    """Check that a case can be computed from the operator's arguments.
 
     Raises:
-        Unusable: it can't.
+        Unusable: the case can't be computed.
     """
     name = operator.name
     if file != operator.file:
@@ -241,9 +241,12 @@ def _usable(
     parts = (case.value.tensors, case.value.numbers) if comprehension else (case.value,)
     if comprehension and not isinstance(case.value.text, str):
         raise Unusable("a definition without its text", "Write the comprehension as a literal.")
-    terms = set() if is_shape else {
-        head for head in OPERATORS
-    } | {other.name for other in operators.values() if other.cases and other is not operator}
+    terms = (
+        set()
+        if is_shape
+        else {head for head in OPERATORS}
+        | {other.name for other in operators.values() if other.cases and other is not operator}
+    )
     unbound = {n for part in (*parts, *case.facts) for n in variables(part)} - _bound(own, case)
     if unbound:
         raise Unusable(
@@ -266,7 +269,7 @@ def _usable(
 
 
 def _bound(own: Iterable[str], case: Case) -> set[str]:
-    """The variables that have values once the facts are computed."""
+    """Return the variables that have values after the facts are evaluated."""
     bound = set(own)
     for _ in case.facts:
         for fact in case.facts:

@@ -1,4 +1,4 @@
-"""Forms that stand for several others: what each of them says, and what is loaded in its place."""
+"""Forms of rule files that expand to several others: ``(define …)`` to a declaration and rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eqsynth.rules.scope_rules.syntax import ScopeRule
 from eqsynth.rules.sorts import Declarations
 
 HEADS: Final = (expansion.HEAD, ask.HEAD, define.HEAD)
-# Forms that stand for one form for each row of a table.
+# Forms that expand to one form for each row of a table.
 TABLES: Final = {
     define.OPERATORS_HEAD: define.declarations,
     define.FUNCTIONS_HEAD: define.functions,
@@ -22,11 +22,11 @@ TABLES: Final = {
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a form says.
+    """The expansion of a form.
 
     Attributes:
-        numerics, status: what it says of its rules; empty if it doesn't.
-        forms: what is loaded in its place.
+        numerics, status: the classes that the form states for its rules; empty if it states none.
+        forms: the forms that are loaded in its place.
         named: the rule among them that has the form's own name.
     """
 
@@ -38,10 +38,10 @@ class Expanded:
 
 
 def expanded(form: Form, known: Declarations) -> Expanded:
-    """The forms in the place of one of ``HEADS``.
+    """Expand a form whose head is in ``HEADS``.
 
     Raises:
-        RuleError: it can't be read, with the place of what is wrong.
+        RuleError: the form has a mistake, with the mistake's place in the file.
     """
     if form.head == define.HEAD:
         numerics, forms = define.expand_define(form, known)

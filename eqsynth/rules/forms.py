@@ -1,9 +1,9 @@
-"""A rule file as text: top-level forms, with their places, and the comments above them.
+"""Splits a rule file into its top-level forms, with their places and the comments above them.
 
-Nothing here knows what a form means. Files may come from strangers, so size, number, depth and
-literals are bounded before the text reaches egglog's parser, which overflows its stack on deep
-nesting. The bounds are many times what a file of one family needs (300 lines), and keep the
-loading of the worst file to seconds.
+Not here: the meaning of a form (``loader.py``). Files may come from strangers, so the number of
+forms, their size, depth and literals are bounded before the text reaches egglog's parser, which
+overflows its stack on deep nesting. The bounds are many times larger than any real file needs (300
+lines), and even the worst file loads within seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from eqsynth.errors import RuleError
 MAX_FILE_BYTES = 1 << 18
 # The engine's cost of a declaration grows with the number of declarations.
 MAX_FORMS = 1000
-# Each span of the parser carries a copy of its text: a form costs the square of its length.
+# Each span of the parser holds a copy of the form's text, so time grows with the square of its
+# length.
 MAX_FORM_CHARS = 1 << 12
 MAX_WORD_CHARS = 128
 MAX_DEPTH = 200
@@ -30,7 +31,7 @@ MAX_DEPTH = 200
 _TOKEN = re.compile(r""";[^\n]*|"(?:\\.|[^"\\])*"|[()"]|[^\s();"]+""", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+\Z")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z")
-# Bounded repetitions: a stranger's comment must not cost the square of its length.
+# The repetitions are bounded, so that matching a stranger's comment doesn't take quadratic time.
 _OVERRIDE = re.compile(
     r"\((numerics|status): {0,8}([^()\s]{1,40}(?: {0,8}\([^()]{0,40}\))?) {0,8}\)"
 )
@@ -49,7 +50,8 @@ class Form:
     comment: str
 
     def at(self, byte_offset: int) -> tuple[int, int]:
-        """The place in the file of an offset into the form's UTF-8 text, as egglog reports it."""
+        """Return line and column in the file of an offset into the form's UTF-8 text, which egglog
+        reports."""
         before = self.text.encode()[:byte_offset].decode(errors="ignore")
         newline = before.rfind("\n")
         if newline < 0:
@@ -57,7 +59,7 @@ class Form:
         return self.line + before.count("\n"), len(before) - newline
 
     def find(self, word: str) -> int:
-        """The byte offset of the last place where a word stands in the form; 0 if it doesn't."""
+        """Return the byte offset of a word's last occurrence in the form; 0 if there is none."""
         places = [match.start() for match in _TOKEN.finditer(self.text) if match.group() == word]
         return len(self.text[: places[-1]].encode()) if places else 0
 
@@ -73,7 +75,7 @@ class Form:
 
 
 def split_forms(text: str, file: str) -> list[Form]:
-    """Cuts a rule file into its top-level forms.
+    """Split a rule file into its top-level forms.
 
     Raises:
         RuleError: unbalanced parentheses, an unclosed string, a form too deep or too long, a
@@ -168,7 +170,7 @@ def split_forms(text: str, file: str) -> list[Form]:
 
 
 def header_fields(text: str) -> dict[str, str]:
-    """The `;; Numerics` and `;; Status` lines of the comment that opens a file."""
+    """Return the values of the `;; Numerics` and `;; Status` lines in a file's first comment."""
     fields: dict[str, str] = {}
     for line in text.lstrip().split("\n"):
         if not line.startswith(";"):
@@ -180,10 +182,11 @@ def header_fields(text: str) -> dict[str, str]:
 
 
 def own_fields(form: Form) -> dict[str, str]:
-    """What the comment of a rule says of it alone: `(numerics: cancels)`, `(status: unproved)`.
+    """Return the fields that a rule's comment sets for this rule: `(numerics: cancels)`,
+    `(status: unproved)`.
 
     Raises:
-        RuleError: something begins like that and isn't.
+        RuleError: a field is misspelt.
     """
     found = _OVERRIDE.findall(form.comment)
     meant = form.comment.count("(numerics:") + form.comment.count("(status:")
@@ -199,7 +202,7 @@ def own_fields(form: Form) -> dict[str, str]:
 def _check_number(word: str, fail: object) -> None:
     assert callable(fail)
     if _INTEGER.match(word):
-        # Length first: int() of a very long text is itself an error in Python.
+        # Check the length first: int() of a very long text raises an error.
         if len(word) > 20 or not -(2**63) <= int(word) < 2**63:
             raise fail("integer does not fit in 64 bits", "Use a smaller one.")
     elif _NUMBER.match(word) and not math.isfinite(float(word)):
@@ -207,7 +210,7 @@ def _check_number(word: str, fail: object) -> None:
 
 
 def _blanked(body: str, comments: list[tuple[int, int]]) -> str:
-    """The form with blanks for its comments: egglog's parser begins comments in fewer places."""
+    """Replace the form's comments by blanks: egglog's parser recognizes fewer of them."""
     characters = list(body)
     for begin, end in comments:
         characters[begin:end] = " " * (end - begin)
@@ -215,8 +218,8 @@ def _blanked(body: str, comments: list[tuple[int, int]]) -> str:
 
 
 def _runs_on(text: str, token: re.Match[str]) -> bool:
-    """Whether a word is followed by a string without a space, or a string by a word: egglog's
-    parser reads one word, quotes included."""
+    """Whether a word and a string touch without a space: egglog's parser would read one word,
+    including the quotes."""
     before, after = text[token.start() - 1 : token.start()], text[token.end() : token.end() + 1]
     if token.group().startswith('"'):
         return bool(after and after not in " \t\r\n();")
@@ -303,6 +306,6 @@ def read_text(path: Path) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint: which of the names was probably meant."""
+    """Return a hint with the name among ``names`` that was probably meant."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"Did you mean {close[0]}?" if close else "Declare it, or load its file before this."

@@ -1,8 +1,8 @@
-"""What a rule file lacks although it loads: what a program can check of the law of rule writing.
+"""Checks rule files that load for style: the part of `rules/README.md` that a program can check.
 
-The loader refuses what can't be used; whether a rule is true is the checker's. Here is
-the rest of `rules/README.md`: a header, the mathematics above each rule, a status and a numerics
-class that were written and not defaulted, names in one style, lines that can be read.
+A file needs a header; a rule needs a line of mathematics above it, an explicit status and numerics
+class, a name in the common style, and lines of readable length. Not here: mistakes that prevent
+loading (``loader.py``), whether a rule is true (the checker).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MORE = re.compile(r";; {4,}(\S.*)")
 
 
 def lint(files: Iterable[str | Path] = DEFAULT_FILES) -> list[RuleError]:
-    """Everything in rule files that breaks the law of rule writing, in the order of the files.
+    """Return all violations of the rules of style, in the order of the files.
 
-    The files are loaded together, in the given order, as `load_rules` does it; so names are
-    compared over all of them. Nothing is raised: a file that doesn't load is one finding, the last.
+    The files are loaded together in the given order, as `load_rules` does, so names must be unique
+    in all of them. No error is raised: a file that doesn't load is the last finding.
 
     >>> lint()
     []
@@ -61,7 +61,7 @@ def _in(rule: Rule, path: Path) -> bool:
 
 
 def _header(path: Path, text: str, before: set[str], used: set[str]) -> Iterator[RuleError]:
-    """The first line, and the rulesets and files that the header names."""
+    """Check the first line, and the rulesets and files that the header names."""
     first = _FIRST_LINE.match(text)
     if first is None or first.group(1) != path.name:
         yield RuleError(
@@ -110,7 +110,7 @@ def _header(path: Path, text: str, before: set[str], used: set[str]) -> Iterator
 
 
 def _fields(text: str) -> dict[str, list[str]]:
-    """The lines of the header's `Rulesets` and `Needs`, those that go on below among them."""
+    """Return the lines of the header's `Rulesets` and `Needs`, including continuation lines."""
     fields: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.split("\n"):
@@ -153,7 +153,7 @@ def _layout(path: Path, text: str) -> Iterator[RuleError]:
 
 
 def _operators(path: Path, rules: RuleSet) -> Iterator[RuleError]:
-    """Operators that the file declares and doesn't define."""
+    """Find operators that the file declares and doesn't define."""
     for operator in rules.definitions.values():
         if operator.file == str(path) and not operator.cases:
             yield RuleError(
@@ -168,17 +168,18 @@ def _operators(path: Path, rules: RuleSet) -> Iterator[RuleError]:
 
 
 def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleError]:
-    """What the rules of one form lack: mathematics, status, numerics class, the bound of approx."""
+    """Find what the rules of one form lack: mathematics, status, numerics class, or the error bound
+    of class approx."""
     mine = [r for r in rules.rules if (r.file, r.line) == (form.file, form.line)]
     if not mine:
         return
     rule, given = mine[0], {**header, **own_fields(form)}
     mathematics = re.sub(r"\[[^\[\]]*\]|\((numerics|status):[^()]*\)", "", form.comment)
     if rule.scopes is not None:
-        # Its text is mathematics.
+        # The text of a rule of scopes is mathematics, so no comment is needed.
         mathematics = rule.scopes.text
     if form.head in (DEFINE, FUNCTIONS_HEAD):
-        # So is a comprehension.
+        # A comprehension is mathematics too.
         mathematics, given["status"] = rule.comment, rule.status
     if form.head in (ASK, SCOPES, DEFINE):
         given |= dict(re.findall(r":(numerics)\s+(\S+)", form.text))

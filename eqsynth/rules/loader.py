@@ -1,10 +1,9 @@
-"""Reads the text of `.egg` rule files, as data.
+"""Reads the text of `.egg` rule files as data, and finds their mistakes.
 
-What a file may say is a closed list of forms over declared names and a closed list of
-primitives: no schedule, no check, no file access, no Python. What is wrong is found here, with
-its place, before the engine sees it, since the engine answers some mistakes with a crash. Which
-files are read is `load.py`'s; how a rule is run, `phases.py`'s; running it, that of
-`eqsynth.egraph`.
+A file may contain a fixed list of forms, over declared names and a fixed list of primitives: no
+schedule, no check, no file access, no Python. Mistakes are found here, with their places, before
+egglog sees the text, since some mistakes crash egglog. Not here: which files are read (`load.py`),
+the phases in which a rule runs (`phases.py`), running it (`eqsynth.egraph`).
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _ALLOWED = (
     *HEADS, *TABLES,
 )  # fmt: skip
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
-# Declared names are ASCII: a letter of another alphabet must not pass for one of ours.
+# Declared names are ASCII, so that a look-alike letter of another alphabet can't imitate a name.
 _DECLARED = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
-# Relations and variables that the two phases of a rule are written with; Python's primitives.
+# Reserved names: the relations and variables of a rule's two phases, and primitives of Python.
 _GENERATED = re.compile(r"M_|py-|(root|p|v|any)\d*\Z")
 _KEYWORDS = (
     ":name", ":ruleset", ":when", ":merge", ":no-merge", ":unextractable", ":cost", ":subsume",
 )  # fmt: skip
-# The names by which Python speaks of classes; in a rule they would name arbitrary ones.
+# The constructor of handles, by which Python names e-classes; in a rule it could name any e-class.
 _HANDLE = "Tok"
 _OPTION = re.compile(r"(?<!\S):[a-z-]+")
 MAX_ARITY = 64
@@ -54,7 +53,7 @@ _SOURCE = re.compile(r"\[([^\[\]]+)\]\s*\Z", re.MULTILINE)
 
 
 def _misspelt(word: str, words: Iterable[str]) -> str:
-    """The hint of `nearest` where there is a near one."""
+    """Return the hint of `nearest` if a similar word exists."""
     hint = nearest(word, words)
     return hint if hint.startswith("Did") else ""
 
@@ -66,7 +65,8 @@ def _start(expr: Any) -> int:
 
 @dataclass
 class Loader:
-    """Accumulates files. Its own e-graph checks that all that is generated is accepted."""
+    """Loads files one after the other. Its own e-graph checks that egglog accepts the generated
+    text."""
 
     known: Declarations = field(default_factory=Declarations)
     declarations: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Loader:
     panicked: bool = False
 
     def copy(self) -> Loader:
-        """A loader that knows the same; the e-graph is that of both."""
+        """Return a loader with the same declarations and rules; both share the e-graph."""
         known = self.known
         return replace(
             self,
@@ -152,7 +152,7 @@ class Loader:
             )
 
     def _in_place(self, form: Form) -> None:
-        """Loads the forms that another one stands for."""
+        """Load the forms that a form expands to."""
         said = expanded(form, self.known)
         request = said.named
         named = re.search(r':name "([^"]*)"', request.text)
@@ -179,7 +179,7 @@ class Loader:
         return commands[0]
 
     def _from_egglog(self, form: Form, error: Exception) -> RuleError:
-        """egglog's own message, at its place in the file where it tells one."""
+        """Return an error with egglog's message, and its place in the file if egglog reports it."""
         text = str(error)
         place = re.search(r"In (\d+):(\d+)-[^\n]*\n(.*)", text, re.DOTALL)
         if not place:
@@ -205,7 +205,7 @@ class Loader:
             raise self._from_panic(form, error) from None
 
     def _from_panic(self, form: Form, error: BaseException) -> RuleError:
-        """A Rust panic is no Exception; an interrupt is not ours to keep."""
+        """Return an error for a Rust panic, which isn't an Exception; raise an interrupt again."""
         self.panicked = True
         if type(error).__name__ != "PanicException":
             raise error

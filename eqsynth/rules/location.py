@@ -1,14 +1,14 @@
-"""Where the rule files are.
+"""Finds the rule files.
 
-A wheel carries the repository's `rules/` inside the package as `eqsynth/_rules`; a checkout
-(an editable install) reads `rules/` beside the package. Loading the files is not done here.
+A wheel contains the repository's `rules/` inside of the package, as `eqsynth/_rules`; a checkout
+(an editable install) uses `rules/` beside the package. Not here: loading the files (`load.py`).
 """
 
 from pathlib import Path
 
 from eqsynth.errors import RuleError
 
-# In the order of loading: a file may use what the files before it declare.
+# In the order of loading: a file may use declarations of the files before it.
 DEFAULT_FILES = (
     "schema.egg",
     "shape.egg",
@@ -34,7 +34,7 @@ DEFAULT_FILES = (
 
 
 def rules_directory() -> Path:
-    """The directory that holds `*.egg`: of this installation, or of the checkout it runs from.
+    """Return the directory with `*.egg`, of this installation or of the checkout.
 
     Raises:
         FileNotFoundError: the installation has no rules.
@@ -51,10 +51,10 @@ def rules_directory() -> Path:
 
 
 def rules_dir() -> Path:
-    """The directory of the rule files that come with eqsynth.
+    """Return the directory of the rule files that come with eqsynth.
 
     Raises:
-        RuleError: the installation has none.
+        RuleError: the installation has no rule files.
     """
     try:
         return rules_directory()
@@ -63,11 +63,14 @@ def rules_dir() -> Path:
 
 
 def rule_path(name: str | Path) -> Path:
-    """Where a rule file is: a name of `DEFAULT_FILES` is eqsynth's own, whatever lies in the
-    working directory; any other is looked for from there, a bare name then among our own.
+    """Return the path of a rule file.
+
+    A name of `DEFAULT_FILES` is eqsynth's own file, even if the working directory has a file of
+    this name. Any other path is relative to the working directory; a bare name that isn't there is
+    looked up among eqsynth's own files.
 
     Raises:
-        RuleError: there is no such file; it says where it was looked for.
+        RuleError: there is no such file; the message lists the paths that were tried.
     """
     path, own = Path(name), rules_dir() / name
     if str(name) in DEFAULT_FILES:

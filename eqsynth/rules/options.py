@@ -1,4 +1,4 @@
-"""Options of a form, ``:name "x"``, and forms that stand in the place of another."""
+"""Options of a form, such as ``:name "x"``, and forms that another form expands to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Piece:
     """A part of a form's text.
 
     Attributes:
-        text: as it is written; a group has its parentheses.
-        offset: where it begins, in bytes of the form's text.
+        text: the part as it is written, a group with its parentheses.
+        offset: where the part begins, in bytes of the form's text.
     """
 
     text: str
@@ -28,11 +28,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class InPlaceOf(Form):
-    """A form that another one stands for: what is wrong in it is told at its place in that one.
+    """A form that the author's form expands to. An error in it is reported at its place in the
+    author's form.
 
     Attributes:
-        source: what the author wrote.
-        pieces: where a part of the author's text begins here, and that part.
+        source: the author's form.
+        pieces: the parts of the author's text in this form, each with its offset here.
     """
 
     source: Form
@@ -46,7 +47,7 @@ class InPlaceOf(Form):
 
 
 def in_place_of(form: Form, parts: Sequence[str | Piece]) -> InPlaceOf:
-    """A form of texts and of parts of the author's own form."""
+    """Return a form joined from new texts and parts of the author's form."""
     text, pieces = "", list[tuple[int, Piece]]()
     for part in parts:
         if isinstance(part, Piece):
@@ -58,7 +59,7 @@ def in_place_of(form: Form, parts: Sequence[str | Piece]) -> InPlaceOf:
 
 
 def words_of(form: Form) -> list[Piece]:
-    """What stands in a form behind its head: words, strings, and groups in parentheses.
+    """Return the parts of a form after its head: words, strings, and groups in parentheses.
 
     >>> form = Form("ask", '(ask x :of (A b) :name "n")', "f", 1, 1, "")
     >>> [piece.text for piece in words_of(form)]
@@ -78,13 +79,11 @@ def words_of(form: Form) -> list[Piece]:
     return found
 
 
-def options_of(
-    form: Form, words: Sequence[Piece], known: Collection[str]
-) -> Mapping[str, Piece]:
-    """The options among words, by their names.
+def options_of(form: Form, words: Sequence[Piece], known: Collection[str]) -> Mapping[str, Piece]:
+    """Return the options among words, by their names.
 
     Raises:
-        RuleError: one is unknown, given twice or without a value.
+        RuleError: an option is unknown, is given twice, or has no value.
     """
     found: dict[str, Piece] = {}
     key: Piece | None = None
