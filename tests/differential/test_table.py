@@ -26,6 +26,21 @@ def test_an_operator_without_rows_is_found() -> None:
     assert {"aten::relu", "ops.relu"} <= set(without_rows(rows))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["add", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and",
+     "logical_or"],
+)  # fmt: skip
+def test_either_operand_is_broadcast_somewhere(name: str) -> None:
+    """A definition ``a[*n] + b[^n]``, which broadcasts b alone, is wrong where a is broadcast."""
+    entries = (f"aten::{name}", f"aten::{name}.Tensor")
+    pairs = [row.args[:2] for row in ROWS if row.entry in entries and len(row.args) > 1]
+    shapes = [(a.shape, b.shape) for a, b in pairs
+              if isinstance(a, Operand) and isinstance(b, Operand)]  # fmt: skip
+    whole = [(a, b, torch.broadcast_shapes(a, b)) for a, b in shapes]
+    assert any(a != both for a, _, both in whole) and any(b != both for _, b, both in whole)
+
+
 @pytest.mark.rotating
 def test_parts_are_the_whole_table() -> None:
     parts = [{case.name for case in cases_of(ROWS, part, PARTS)} for part in range(PARTS)]

@@ -259,7 +259,9 @@ def _promotion() -> Iterator[Row]:
     for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "floor_divide", "maximum"):
         yield Row(f"aten::{name}", (small, large))
         yield Row(f"aten::{name}", (large, small))
-    for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "maximum", "gt.Tensor", "atan2"):
+    comparisons = (f"{name}.Tensor" for name in _COMPARISONS)
+    for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "atan2",
+                 "logical_and", "logical_or", *comparisons):  # fmt: skip
         yield Row(f"aten::{name}", (_ROW, _COLUMN))
         yield Row(f"aten::{name}", (X, _ROW))
         yield Row(f"aten::{name}", (_COLUMN, RANK_0))
