@@ -364,12 +364,14 @@ def test_the_largest_is_compared_where_any_is() -> None:
         assert Sides(any_or_all, both[0]).all_data("proof") is None
 
 
-def test_a_maximum_of_maxima_is_taken_as_it_is_written() -> None:
-    """``min_k abs(y[k])``, k < 4, is a maximum of 16 minima and no more than that; as a polynomial
-    a part of it is the opposite of a minimum of maxima, and a part of that a maximum of minima."""
-    y, k = leaf("y", 4), it(0, 4)
-    least = Scope((), (4,), call("sqrt", product([Read(y, (k,)), Read(y, (k,))])), "min")
-    form = expanded(least, map_of, points=True)
+@pytest.mark.parametrize("name", ["y4", "y5", "y9", "y10", "y11", "y12", "y13", "y20"])
+def test_a_maximum_of_maxima_is_taken_as_it_is_written(name: str) -> None:
+    """``min_k abs(y[k])``, k < 4: as a polynomial a part of it is the negative of a minimum of
+    maxima, and a part of that again a maximum of minima. Which of the two is written depends on
+    digests, and so on the name: for these names the form was opened without an end."""
+    y = leaf(name, 4)
+    least = Scope((), (4,), call("abs", Read(y, (it(0, 4),))), "min")
+    form = expanded(canonical_term(least), map_of, points=True)  # type: ignore[arg-type]
     assert form is None or Sides(least, form).all_data("proof") is None
 
 
