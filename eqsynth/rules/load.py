@@ -1,12 +1,13 @@
-"""Loads `.egg` rule files into a `RuleSet`: which files those are, and each text once.
+"""Loads `.egg` rule files into a `RuleSet`: ``load_rules(["schema.egg", "mine.egg"])``.
 
-A process that has loaded a list of files leaves the `RuleSet` in the cache directory, and the next
-process reads it there: eqsynth's own files take 0.24 s of CPU to load and 0.01 s to read. Its name
-is a digest of the files' texts and paths, of eqsynth's code and of egglog's version, so a file that
-has changed is loaded, and checked, anew. Files with a mistake are never kept.
+A process stores the `RuleSet` of a list of files in the cache directory, and the next process reads
+it: eqsynth's own files take 0.24 s of CPU to load, and 0.01 s to read from the cache. The name of
+the cached file is a digest of the texts and paths of the rule files, eqsynth's code and egglog's
+version, so a rule file that has changed is loaded and checked again. Files with a mistake are never
+cached.
 
-What a file may say, and what is wrong with it, is found in `loader.py`; how files are kept,
-`eqsynth/kept.py`.
+Not here: what a rule file may contain, and its mistakes (`loader.py`); how cached files are written
+(`eqsynth/kept.py`).
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ from eqsynth.rules.sorts import Declarations, Signature
 from eqsynth.rules.tree import Var
 
 MAX_BYTES: Final = 16 << 20
-"""Of kept rules; of more, the files that weren't used for longest go."""
+"""The largest size of the cached rules; beyond it the least recently used files are deleted."""
 
 
 def load_rules(files: Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
-    """Loads rule files in the given order.
+    """Load rule files in the given order.
 
-    A name of `DEFAULT_FILES` is eqsynth's own; any other path is looked for from the working
+    A name of `DEFAULT_FILES` is eqsynth's own file; any other path is relative to the working
     directory (`rule_path`).
 
     Raises:
-        RuleError: a file that cannot be read, or a form that cannot be used, with its place.
+        RuleError: a file can't be read, or a form can't be used; the error has the form's place.
     """
     paths = map(rule_path, files)
     return _remembered(tuple((read_text(path), str(path)) for path in paths))
 
 
 def load_text(text: str, file: str = "<text>", *, after: Iterable[str | Path] = ()) -> RuleSet:
-    """Loads rules from a text, after the given files: for tests and for interactive use."""
+    """Load rules from a text, after the given files; for tests and interactive use."""
     paths = [rules_dir() / name for name in after]
     return _loaded((*((read_text(path), str(path)) for path in paths), (text, file)))
 
 
 @lru_cache(maxsize=32)
 def _remembered(texts: tuple[tuple[str, str], ...]) -> RuleSet:
-    """The rules of texts with their files, from the cache directory if they are there."""
+    """Return the rules of (text, file) pairs, from the cache directory if they are there."""
     versions = metadata.version("egglog"), kept.code_of("ir", "rules")
     name = hashlib.blake2b(repr((texts, versions)).encode(), digest_size=16).hexdigest()
     path = kept.directory("rules-1") / name
@@ -72,13 +73,13 @@ _CLASSES: Final = kept.classes(
     RuleSet, Rule, Declarations, Signature, Var, Definition, Case, Comprehension,
     *(kind for kind in vars(syntax).values() if isinstance(kind, type) and is_dataclass(kind)),
 )  # fmt: skip
-"""Classes of what a rule set consists of: data alone."""
+"""The classes that a pickled rule set may contain; all of them are plain data."""
 
 
 @lru_cache(maxsize=32)
 def _loaded(texts: tuple[tuple[str, str], ...]) -> RuleSet:
-    """The rules of texts with their files. What comes before the last text is kept, loaded, for
-    the next one: many files are loaded after eqsynth's own."""
+    """Load the rules of (text, file) pairs. The loader of all texts but the last is cached, since
+    many single files are loaded after eqsynth's own files."""
     *before, last = texts or (("", ""),)
     key = ("loader", *before)
     loader: Loader | None = rewind.take(key)

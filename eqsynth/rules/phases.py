@@ -1,13 +1,14 @@
-"""How an author's rule becomes what the engine runs: two phases, and actions that cannot fail.
+"""Splits an author's rule into the two phases that the engine runs, with actions that can't fail.
 
     (rewrite (Add a (Neg a)) (Zero (shape a)) :ruleset r :name "n")
     ->  (relation M_n (Tensor Tensor Ints))
         (rule ((= root (Add a (Neg a))) (= p1 (shape a))) ((M_n root a p1)))
         (rule ((M_n root a p1)) ((union root (Zero p1))))
 
-Between the two, Python reads the new rows: budgets by match, and the log for explain. Primitive
-and function calls of the action move into the query of the match phase: there a division by zero
-or a missing value is no match, in an action it is an error that leaves the step half done.
+Between the phases, Python reads the new rows, to apply the budgets and to write the log of
+`explain`. Calls of primitives and functions in the action move into the query of the match phase.
+There, a division by zero or a missing value means no match; in an action it would be an error that
+leaves the step half done.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from eqsynth.rules.tree import (
     variables,
 )
 
-# An action's lets are written out; doubling lets of a hostile file would never end.
+# The most nodes of an action with its lets expanded: lets can double the size again and again.
 MAX_TREE = 4000
 
 
 class Unusable(Exception):
-    """Raised here, made a RuleError by the loader: (what, hint)."""
+    """A rule that can't be run; the arguments are (what, hint). The loader makes it a RuleError."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RawRule:
 
 @dataclass(frozen=True)
 class Phased:
-    """The parts of a Rule that this file computes."""
+    """The parts of a Rule that this module computes."""
 
     kind: Kind
     equality: tuple[Tree, Tree] | None
@@ -71,7 +72,7 @@ class Phased:
 
 @dataclass
 class _Lifter:
-    """Moves primitive and function calls out of an action; `facts` go into the query."""
+    """Moves calls of primitives and functions out of an action; `facts` are to join the query."""
 
     known: Declarations
     taken: set[str]
@@ -79,7 +80,7 @@ class _Lifter:
     names: dict[str, Var] = field(default_factory=dict)
 
     def written(self) -> tuple[tuple[str, Tree], ...]:
-        """The names that were made, with what the author wrote in their places."""
+        """The new variables, each with the author's expression that it replaces."""
         return tuple((fact[1].name, fact[2]) for fact in self.facts)
 
     def lift(self, tree: Tree) -> Tree:
@@ -117,10 +118,10 @@ def rewrite_to_rule(
 
 
 def two_phase(raw: RawRule, known: Declarations) -> Phased:
-    """The phases of a rule.
+    """Return the phases of a rule.
 
     Raises:
-        Unusable: the rule cannot be run, for the reason in the exception.
+        Unusable: the rule can't be run, with the reason.
     """
     taken = {name for tree in (*raw.body, *raw.head) for name in variables(tree)}
     body = tuple(_name_wildcards(fact, taken) for fact in raw.body)
@@ -189,7 +190,7 @@ def _one_phase(
     lifter: _Lifter,
     wildcards: list[tuple[str, Var]],
 ) -> Phased:
-    """Analyses, requests and answers: what they say is not logged by match, so one step does."""
+    """Return the single phase of an analysis, request or answer, whose matches aren't logged."""
     actions = [_lift_action(action, lifter) for action in (*unions, *others)]
     matching = _ordered((*_take_vectors_apart(body, lifter.taken), *lifter.facts), lifter.known)
     _sorts([], (*matching, *map(_as_fact, actions)), lifter.known)
@@ -232,7 +233,7 @@ def _fresh(stem: str, taken: set[str]) -> Var:
 
 
 def _name_wildcards(tree: Tree, taken: set[str]) -> Tree:
-    # egglog's parser has made each _ a variable of its own, under a name that it reserves.
+    # egglog's parser has replaced each _ by a separate variable with a reserved name.
     return replace_vars(
         tree, lambda var: _fresh("any", taken) if var.name.startswith(("@", "_")) else var
     )
@@ -244,8 +245,8 @@ def _as_written(fact: Tree, wildcards: Iterable[tuple[str, Var]]) -> str:
 
 
 def _take_vectors_apart(body: Iterable[Tree], taken: set[str]) -> list[Tree]:
-    """egglog computes vec-of in a query but does not match it: a pattern `(Prod (vec-of x y))`
-    becomes `(Prod v)` with `v` of length 2, `x` and `y` its elements.
+    """Replace patterns with vec-of, which egglog can compute but not match: `(Prod (vec-of x y))`
+    becomes `(Prod v)` with facts that `v` has length 2 and elements `x` and `y`.
     """
     facts: list[Tree] = []
 
@@ -264,17 +265,17 @@ def _take_vectors_apart(body: Iterable[Tree], taken: set[str]) -> list[Tree]:
 
 
 def _ordered(facts: Iterable[Tree], known: Declarations) -> tuple[Tree, ...]:
-    """The facts, each behind those that give values to what it computes with.
+    """Sort the facts, so that a variable has a value before a fact computes with it.
 
-    egglog runs the primitives of a query in the order in which they are written, and panics where
-    an argument has no value yet: `(= 1 (vec-get (shape x) a))` goes behind `(= a (vec-get v 0))`.
+    egglog runs the primitives of a query in their textual order, and panics if an argument has no
+    value yet: `(= 1 (vec-get (shape x) a))` must come after `(= a (vec-get v 0))`.
     """
     waiting = list(facts)
     bound = {name for fact in waiting for name in _matched(fact, known)}
     done: list[Tree] = []
     while waiting:
         ready = (fact for fact in waiting if _computed_with(fact, known) <= bound)
-        # What nothing gives a value to is the loader's engine's to refuse.
+        # If no fact gives a value to a variable, the loader's e-graph will refuse the rule.
         fact = next(ready, waiting[0])
         waiting.remove(fact)
         done.append(fact)
@@ -284,8 +285,8 @@ def _ordered(facts: Iterable[Tree], known: Declarations) -> tuple[Tree, ...]:
 
 
 def _matched(tree: Tree, known: Declarations, table: bool = False) -> set[str]:
-    """The variables to which rows of tables give values: arguments of constructors, of functions
-    and of relations, and what a fact says that such a call is."""
+    """Return the variables that get values from rows of tables: arguments of constructors,
+    functions and relations, and the other side of a fact `(= v call)`."""
     if isinstance(tree, Var):
         return {tree.name} if table else set()
     if not is_call(tree):
@@ -299,7 +300,7 @@ def _matched(tree: Tree, known: Declarations, table: bool = False) -> set[str]:
 
 
 def _computed_with(tree: Tree, known: Declarations) -> set[str]:
-    """The variables that the primitives of a fact take."""
+    """Return the variables that are arguments of a fact's primitives."""
     if not is_call(tree):
         return set()
     below = set().union(*(_computed_with(child, known) for child in tree[1:]))
@@ -309,7 +310,7 @@ def _computed_with(tree: Tree, known: Declarations) -> set[str]:
 
 
 def write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
-    """The actions of a rule without their lets, whose values stand in the places of the names."""
+    """Return the actions of a rule with their lets expanded: each name is replaced by its value."""
     lets: dict[str, Tree] = {}
     sizes: dict[str, int] = {}
 
@@ -340,7 +341,7 @@ def write_out_lets(head: Iterable[Tree], bound: set[str]) -> list[Tree]:
 
 
 def _definitions(body: Iterable[Tree], known: Declarations) -> dict[str, Tree]:
-    """Variables that a fact `(= x (Constructor ...))` defines; the first one counts."""
+    """Return variable -> term for facts `(= x (Constructor ...))`; of several the first counts."""
     definitions: dict[str, Tree] = {}
     for fact in body:
         if fact[0] != "=":
@@ -352,7 +353,7 @@ def _definitions(body: Iterable[Tree], known: Declarations) -> dict[str, Tree]:
 
 
 def _expand(tree: Tree, definitions: dict[str, Tree], active: frozenset[str] = frozenset()) -> Tree:
-    """Writes definitions out, so that the equality holds as it stands, without the body."""
+    """Replace variables by their definitions, so that a rule's equality holds without its facts."""
 
     def definition(var: Var) -> Tree:
         if var.name not in definitions or var.name in active:
@@ -373,7 +374,7 @@ def _lift_action(action: Tree, lifter: _Lifter) -> Tree:
 
 
 def _as_fact(action: Tree) -> Tree:
-    """An action as a fact of the same sorts, for inference."""
+    """Return a fact with the same sorts as an action, for the inference of sorts."""
     return ("=", *action[1:]) if action[0] in ("set", "union") else action
 
 

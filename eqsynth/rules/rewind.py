@@ -1,9 +1,9 @@
-"""E-graphs of egglog that are used again: what was run first stays, what came later is forgotten.
+"""Reuses egglog e-graphs: an e-graph is reset to the state after its declarations and rules.
 
-Running all declarations and rules takes egglog 60 ms, which is more than most searches take it. An
-e-graph can't be copied from Python, but put back: ``(push)`` marks a place and ``(pop)`` returns to
-it. The numbers of classes and values return too, so a search on an e-graph that was put back takes
-the same steps as on a new one (``tests/rules/test_rewind.py``).
+Running all declarations and rules takes egglog 60 ms, longer than most searches. Python can't copy
+an e-graph, but can reset it: ``(push)`` marks a state, and ``(pop)`` returns to it. The numbers of
+e-classes and values are reset too, so a search takes the same steps as on a new e-graph
+(``tests/rules/test_rewind.py``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Final
 from eqsynth.rules.bindings import egg
 
 MAX_KEPT: Final = 3
-"""E-graphs that a thread keeps; of more, those that were used longest ago go."""
+"""The most e-graphs that a thread keeps; beyond it the least recently used one is dropped."""
 
 
 class _Kept:
-    """What a thread keeps."""
+    """The e-graphs that one thread keeps."""
 
     def __init__(self) -> None:
         self.owners: list[tuple[Hashable, Any]] = []
@@ -29,7 +29,7 @@ class _Kept:
 
 
 class _Threads(threading.local):
-    """An e-graph belongs to the thread that made it."""
+    """The kept e-graphs of the current thread: only the thread that made an e-graph may use it."""
 
     def __init__(self) -> None:
         self.kept = _Kept()
@@ -38,14 +38,14 @@ class _Threads(threading.local):
 _every: weakref.WeakSet[_Kept] = weakref.WeakSet()
 _threads = _Threads()
 
-# A child process has one thread, the one that has forked, and what others kept is thrown away: by
-# that thread, of which egglog complains on the terminal. So what they keep is held meanwhile.
+# After a fork, the child has one thread, which would free the e-graphs of the other threads; egglog
+# prints a complaint about this. So this list holds references to them.
 _held: list[_Kept] = []
 os.register_at_fork(before=lambda: _held.extend(_every), after_in_parent=_held.clear)
 
 
 def take(key: Hashable) -> Any:
-    """What was kept under a key, for the caller alone; None if nothing is."""
+    """Remove and return the object that was kept under a key; None if there is none."""
     owners = _threads.kept.owners
     for place, (known, owner) in enumerate(owners):
         if known == key:
@@ -55,16 +55,16 @@ def take(key: Hashable) -> Any:
 
 
 def keep(key: Hashable, owner: Any) -> None:
-    """Keeps an e-graph, or what holds one, for the next ``take`` of this thread."""
+    """Keep an e-graph, or an object that holds one, for the next ``take`` in this thread."""
     kept = _threads.kept
     kept.owners = [*kept.owners, (key, owner)][-MAX_KEPT:]
 
 
 def mark(egraph: egg.EGraph) -> None:
-    """The place to which ``rewind`` returns."""
+    """Mark the current state, to which ``rewind`` returns."""
     egraph.run_program(*egraph.parse_program("(push)"))
 
 
 def rewind(egraph: egg.EGraph) -> None:
-    """Forgets all since ``mark``. Not for an e-graph on which a step has failed half way."""
+    """Reset the e-graph to the state of ``mark``. Not allowed after a step that failed midway."""
     egraph.run_program(*egraph.parse_program("(pop)"))

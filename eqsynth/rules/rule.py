@@ -1,4 +1,4 @@
-"""A rule as data: what the catalogue, the scheduler, the engine and `explain` know of it."""
+"""A rule as data, for the catalogue, the scheduler, the engine and `explain`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ Kind = Literal["rewrite", "law-request", "law-apply", "analysis"]
 class Rule:
     """One named rule.
 
-    `rewrite` unites two terms and runs in two phases: a match phase fills `relation` with the
-    values of `columns`, an apply phase unites. `law-request` files requests in `relation`,
-    Python answers, `law-apply` unites with the answer. `analysis` derives facts about classes.
+    The kind `rewrite` unites two terms in two phases: the match phase fills `relation` with the
+    values of `columns`, and the apply phase unites. The kind `law-request` adds requests to
+    `relation`, which Python answers; `law-apply` unites with an answer. The kind `analysis` derives
+    facts about e-classes.
 
-    A `match_ruleset` or `apply_ruleset` that is empty is a phase that the rule does not have;
-    analyses of one ruleset share theirs. `program` is the egglog text of the rule, `body` are the
-    facts that its author wrote, `written` what stands in the author's text for each variable that
-    the loader named: an expression, or `_`. `actions` are what an analysis sets, and what a request
-    or an answer does, over those names. `scopes` is what a rule of scopes says.
+    An empty `match_ruleset` or `apply_ruleset` means that the rule doesn't have this phase; the
+    analyses of one ruleset share theirs. `program` is the egglog text of the rule, and `body` the
+    author's facts. `written` maps each variable that the loader introduced to the author's text
+    that it replaces: an expression, or `_`. `actions` are the actions of an analysis, a request or
+    an answer, over the same variables. `scopes` is the syntax tree of a rule of scopes.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Rule:
 
     @property
     def law(self) -> str:
-        """Name of the computed law that the rule belongs to, or an empty text."""
+        """The name of the law that the rule requests or applies, or an empty text."""
         if self.kind == "law-request":
             return self.relation.removesuffix("-request")
         if self.kind == "law-apply":
@@ -58,11 +59,11 @@ class Rule:
         return ""
 
     def binding(self, match: Sequence[Any]) -> Mapping[str, Any]:
-        """The values of the variables in one row of `relation`."""
+        """Return the values of the variables in one row of `relation`."""
         return {name: value for (name, _), value in zip(self.columns, match, strict=True)}
 
     def instance(self, match: Sequence[Any]) -> tuple[Tree, Tree]:
-        """Both sides of the equality that a match stands for, as ground terms."""
+        """Return both sides of the equality that a match states, as ground terms."""
         if self.equality is None:
             raise ValueError(f"{self.name} states no equality")
         binding = self.binding(match)

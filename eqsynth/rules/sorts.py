@@ -76,7 +76,7 @@ class SortMismatch(Exception):
 
 @dataclass(frozen=True)
 class Signature:
-    """A declared constructor, function or relation. A relation's output is Unit."""
+    """A declared constructor, function or relation; the output of a relation is Unit."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -85,7 +85,7 @@ class Signature:
 
 @dataclass
 class Declarations:
-    """What the files loaded so far have declared."""
+    """The declarations of the files loaded so far."""
 
     eq_sorts: list[str] = field(default_factory=list)
     vecs: dict[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ _Overload = tuple[str, ...]
 
 
 def _overloads(name: str, arity: int, known: Declarations) -> Iterator[_Overload]:
-    """The signatures a call can have, each as its input sorts and then its output sort."""
+    """Yield the signatures that a call can have, each as input sorts and then the output sort."""
     signature = known.signatures.get(name)
     if signature is not None:
         if len(signature.inputs) == arity:
@@ -128,12 +128,12 @@ def _overloads(name: str, arity: int, known: Declarations) -> Iterator[_Overload
 
 
 def infer_sorts(trees: Iterable[Tree], known: Declarations) -> Mapping[str, frozenset[str]]:
-    """The sorts that each variable can have: one, in a rule that is well sorted.
+    """Return the possible sorts of each variable; in a well-sorted rule each variable has one.
 
-    Every call narrows what its arguments and result may be, until nothing changes.
+    Each call restricts the sorts of its arguments and its result, until nothing changes.
 
     Raises:
-        SortMismatch: a call that fits no signature.
+        SortMismatch: a call fits no signature.
     """
     domains: dict[str, set[str]] = {}
     calls: list[tuple[tuple[str, ...], list[_Overload], Tree]] = []
@@ -160,8 +160,8 @@ def infer_sorts(trees: Iterable[Tree], known: Declarations) -> Mapping[str, froz
     for number, (places, _, _) in enumerate(calls):
         for place in places:
             users.setdefault(place, []).append(number)
-    # A call is looked at again only when what it touches has narrowed: a stranger's rule may
-    # chain hundreds of calls of as many overloads as there are sorts.
+    # A call is visited again only if the sorts of an argument or its result have been restricted:
+    # a stranger's rule may chain hundreds of calls with as many overloads as there are sorts.
     work = dict.fromkeys(range(len(calls)))
     while work:
         number = next(iter(work))

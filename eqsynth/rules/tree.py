@@ -29,7 +29,7 @@ def is_call(tree: Tree) -> bool:
 
 
 def variables(tree: Tree) -> Iterator[str]:
-    """Names of the variables of a tree, in order of appearance, with repetitions."""
+    """Yield the names of a tree's variables, in order of appearance, with repetitions."""
     if isinstance(tree, Var):
         yield tree.name
     elif isinstance(tree, tuple):
@@ -54,7 +54,7 @@ def replace_vars(tree: Tree, replacement: Callable[[Var], Tree]) -> Tree:
 
 
 def render(tree: Tree) -> str:
-    """The tree as egglog text."""
+    """Return the tree as egglog text."""
     if isinstance(tree, Var):
         return tree.name
     if isinstance(tree, tuple):
@@ -69,8 +69,8 @@ def render(tree: Tree) -> str:
 
 
 def instantiate(pattern: Tree, binding: Mapping[str, Any]) -> Tree:
-    """The ground term of a pattern. A Vec becomes a tuple of its elements, without a head, as in
-    a snapshot: `("Prod", ("vec-of", Var("a"), Var("b")))` becomes `("Prod", (A, B))`.
+    """Return the ground term of a pattern. A Vec becomes a tuple of its elements without a head, as
+    in a snapshot: `("Prod", ("vec-of", Var("a"), Var("b")))` becomes `("Prod", (A, B))`.
     """
     if isinstance(pattern, Var):
         return binding[pattern.name]

@@ -1,7 +1,8 @@
-"""Expressions and conditions of rules on plain values, as far as these alone tell what they are.
+"""Evaluates expressions and conditions of rules on plain values: ``(vec-get p 0)`` for p = (1, 2).
 
-Definitions of operators are computed with it (``egraph/defined.py``); the checker of rules steers
-its samples by it, and tells which condition never held. Whether a rule matches, the engine says.
+It serves to compute definitions of operators (``egraph/defined.py``), and the checker of rules uses
+it to choose samples and to report conditions that never held. Not here: matching of rules, which
+egglog does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from eqsynth.rules.tree import Tree, Var
 
 
 class Unknown(Exception):
-    """Raised for what the values alone don't tell."""
+    """An expression whose value doesn't follow from the variables' values."""
 
 
 def _truncated(a: Any, b: Any) -> Any:
@@ -57,23 +58,26 @@ _PRIMITIVES: Final[dict[str, Callable[..., Any]]] = {
 
 
 COMPUTED: Final = frozenset((*_PRIMITIVES, "shape", "dtype"))
-"""What can be told of plain values: other heads are terms, analyses, or the engine's alone."""
+"""The heads that can be evaluated; other heads are terms, analyses, or primitives of egglog only.
+"""
 
-# A constructor of the schema and its arguments -> what they make.
+# (constructor, arguments) -> the term.
 Build = Callable[[str, list[Any]], Any]
 
 
 def evaluate(tree: Tree, bound: Mapping[str, Any], build: Build | None = None) -> Any:
-    """The value of an expression over the variables that are bound.
+    """Return the value of an expression over the variables in ``bound``.
 
     Args:
-        build: makes terms of the constructors in the expression; without it they are unknown.
+        build: builds terms for the constructors in the expression; without it, an expression with
+            a constructor is ``Unknown``.
 
     >>> evaluate(("=", ("vec-get", Var("p"), 0), 1), {"p": (1, 2)})
     True
 
     Raises:
-        Unknown: a variable without a value, a term, or an analysis other than shape and dtype.
+        Unknown: the expression contains a variable without a value, a term that can't be built, or
+            an analysis other than shape and dtype.
     """
     if isinstance(tree, Var):
         if tree.name not in bound:

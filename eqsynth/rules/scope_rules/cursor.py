@@ -1,4 +1,4 @@
-"""The words of a rule of scopes, one after the other, and how a parser says what is wrong."""
+"""The tokens of a rule of scopes, a cursor over them, and the parser's errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FORM: Final = "[*x] = sum(k, *y) F(k) * [k == E] => [*x] = sum(*y) F(E) if 0 <=
 
 
 class TextError(Exception):
-    """Raised for a text that is no rule of scopes; the loader knows the file and line of it.
+    """The text isn't a rule of scopes; the loader adds the file and line.
 
     Attributes:
-        offset: where in the text.
+        offset: the mistake's place in the text.
     """
 
     def __init__(self, what: str, offset: int, *, got: str = "", expected: str = "",
@@ -41,7 +41,7 @@ class Token:
 
 
 class Cursor:
-    """A text, and where its parser stands in it."""
+    """A text, and the parser's position in it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -95,5 +95,3 @@ def _tokens(text: str) -> Iterator[Token]:
         if kind != "space":
             yield Token(kind, match.group(), match.start())
     yield Token("end", "", len(text))
-
-

@@ -1,4 +1,4 @@
-"""A rule of scopes in a rule file, as the request and the answer that it stands for.
+"""The form ``rule-of-scopes`` of rule files, which expands to a law's request and answer.
 
     (rule-of-scopes "[*x] = max(*y) -F => [*x] = -{min(*y) F}"
       :numerics bitwise :ruleset contract-explore :name "max-of-negative")
@@ -10,9 +10,9 @@
         (rule ((max-of-negative-answer e q)) ((union e q))
               :ruleset contract-explore :name "max-of-negative-apply")
 
-So it is a law of its own name, asked and explained as each of them is. With ``:gives derived`` its
-answers are marked as what a derivation made (ARCHITECTURE.md, the normal form); with ``:choose
-first`` a scope that matches in several ways has one answer.
+So the rule is a law with the rule's name, requested and explained like any law. With ``:gives
+derived`` its answers are marked as results of a derivation (ARCHITECTURE.md, the normal form). With
+``:choose first`` a scope that matches in several ways gets one answer.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from eqsynth.rules.scope_rules.syntax import ANY, Plus, ScopeRule, Times
 
 HEAD: Final = "rule-of-scopes"
 _OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose")
-# What the options may say that have one word.
+# Option -> the only word that it may have.
 _WORDS: Final = {":gives": "derived", ":choose": "first"}
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a form says.
+    """The expansion of a form.
 
     Attributes:
-        numerics: what it says of rounding; empty if it doesn't.
-        forms: what is loaded in its place.
+        numerics: the numerics class that the form states; empty if it states none.
+        forms: the forms that are loaded in its place.
     """
 
     rule: ScopeRule
@@ -48,10 +48,10 @@ class Expanded:
 
 
 def expand(form: Form) -> Expanded:
-    """The forms in the place of a rule of scopes.
+    """Expand a rule of scopes.
 
     Raises:
-        RuleError: it is none, with the place of what is wrong.
+        RuleError: the text isn't a rule of scopes, with the mistake's place.
     """
     words = words_of(form)
     if not words or not words[0].text.startswith('"'):
@@ -82,7 +82,7 @@ def expand(form: Form) -> Expanded:
 
 
 def _placed(form: Form, error: TextError, offset: int) -> Exception:
-    """The error of a text at its place in the file."""
+    """Return a text's error with its place in the file."""
     found = form.error(error.what, offset, expected=error.expected, hint=error.hint)
     if error.got:
         found.got = error.got
@@ -106,4 +106,4 @@ def _texts(rule: ScopeRule, name: str, ruleset: str, derived: bool) -> Iterable[
     yield (f"(rule ((= e (Scope t s {reducer} b)) {' '.join(facts)}) "
            f'(({name}-request e t s {reducer} b)) {own}")')  # fmt: skip
     answer = "(union e (Scope t s r b)) (derived t s r b)" if derived else "(union e q)"
-    yield f"(rule (({name}-answer e {'t s r b' if derived else 'q'})) ({answer}) {own}-apply\")"
+    yield f'(rule (({name}-answer e {"t s r b" if derived else "q"})) ({answer}) {own}-apply")'

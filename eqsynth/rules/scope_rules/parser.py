@@ -1,4 +1,4 @@
-"""Reads the text of a rule of scopes, and finds what is wrong with it, with its place.
+"""Parses the text of a rule of scopes, and finds its mistakes with their places.
 
     rule      = side "=>" side ["if" condition {"," condition}]
     side      = "[" axes "]" "=" [reducer "(" axes ")"] sum
@@ -52,7 +52,7 @@ from eqsynth.rules.scope_rules.syntax import (
     Within,
 )
 
-# What a matcher tries grows with each of these; a rule that a person reads has fewer.
+# Bounds on a rule's size: the work of matching grows with each; rules of people are smaller.
 MAX_TEXT: Final = 2000
 MAX_PARTS: Final = 8
 MAX_AXES: Final = 6
@@ -64,14 +64,14 @@ _WORDS: Final = (
 
 
 def parse(text: str) -> ScopeRule:
-    """The rule that a text states.
+    """Parse the text of a rule.
 
     >>> rule = parse("[*x] = max(*y) -F  =>  [*x] = -{min(*y) F}")
     >>> rule.left.reducer, rule.bodies
     ('max', (('F', ()),))
 
     Raises:
-        TextError: it is none.
+        TextError: the text isn't a rule of scopes.
     """
     if len(text) > MAX_TEXT:
         raise TextError(f"the text is longer than {MAX_TEXT} characters", MAX_TEXT)
@@ -117,7 +117,7 @@ class _Parser(Places):
         return f"[{', '.join('*' * axis.group + axis.name for axis in side.head)}]"
 
     def reduction(self) -> tuple[str, tuple[Axis, ...]]:
-        """``sum(k, *y)``, if there is one: ``max(F, G)`` is a function."""
+        """Parse a reduction ``sum(k, *y)``, if there is one; ``max(F, G)`` is a function."""
         axis, behind = self.peek(2), self.peek(3)
         small = axis.kind == "name" and axis.text[0].islower() and behind.text != "("
         if not (self.next.text[:1].islower() and self.peek().text == "("):
@@ -138,10 +138,11 @@ class _Parser(Places):
         return reducer.text, axes
 
     def axes(self, end: str, reads: bool) -> tuple[Axis, ...]:
-        """Iterators and groups up to a bracket.
+        """Parse iterators and groups up to a bracket.
 
         Args:
-            reads: they are those of the left side, and new ones with their extents.
+            reads: whether the names refer to axes of the left side, or, with an extent, to new
+                ones.
         """
         names, found = self.names, list[Axis]()
         while not self.has(end):
@@ -355,15 +356,16 @@ class _Parser(Places):
     # ---- scopes ------------------------------------------------------------------
 
     def check_scopes(self, conditions: list[Condition]) -> None:
-        """Each variable of the right side stands within all that it may depend on.
+        """Check that each variable on the right side is in the scope of all iterators that it may
+        depend on.
 
-        ``sum(k) F(k) * [k == E] => F(E)`` needs ``k not in E``: else k would mean nothing there.
-        """
+        ``sum(k) F(k) * [k == E] => F(E)`` needs the condition ``k not in E``: the right side has no
+        k."""
         names, absent = self.names, {c for c in conditions if isinstance(c, Absent)}
         for use in names.uses:
             free = names.left.items()
             if use.name in names.bodies:
-                # The iterators in its parentheses are replaced; it depends on no other ones.
+                # The named iterators are in its parentheses and are replaced; groups remain free.
                 free = {name: True for name, group in free if group}.items()
             for axis, group in free:
                 if axis not in use.around and Absent(axis, use.name) not in absent:

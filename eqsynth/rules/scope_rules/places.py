@@ -1,4 +1,4 @@
-"""Indices in a rule of scopes, and what the names mean that may stand in them."""
+"""Parses the indices in a rule of scopes, and records the names that they may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_VARIABLES: Final = 8
 
 @dataclass(frozen=True)
 class Use:
-    """A variable on the right side: what is reduced or traversed around it."""
+    """A variable on the right side, and the iterators and groups in scope around it."""
 
     name: str
     offset: int
@@ -23,13 +23,13 @@ class Use:
 
 @dataclass
 class Names:
-    """What the names mean that were read so far.
+    """The names that were parsed so far.
 
     Attributes:
-        left: iterators and groups of the left side; of each whether it is a group.
-        around: iterators and groups that are in scope where the parser stands.
-        on_left: whether the left side is being read.
-        any_reducer: whether the left side is of any reducer.
+        left: iterator or group of the left side -> whether it is a group.
+        around: the iterators and groups in scope at the parser's position.
+        on_left: whether the parser is in the left side.
+        any_reducer: whether the left side matches any reducer (``reduce``).
     """
 
     left: dict[str, bool] = field(default_factory=dict)

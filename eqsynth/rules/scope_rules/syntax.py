@@ -1,10 +1,10 @@
-"""What a rule of scopes says, as a tree: two sides, and conditions.
+"""The syntax tree of a rule of scopes: two sides, and conditions.
 
     [*x] = sum(k, *y) F(k) * [k == E]  =>  [*x] = sum(*y) F(E)   if 0 <= E < #k, k not in E
 
 ``k`` is an iterator, ``*x`` a group of any number of axes, ``F`` a variable for a body (``F(k)``
-may depend on k), ``E`` one for an index. The tree is plain data; ``parser.py`` has checked that
-each name means something where it stands.
+may depend on k), ``E`` a variable for an index. The tree is plain data; ``parser.py`` has checked
+that each name is defined where it is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 ANY: Final = "reduce"
-"""Stands for any reducer."""
+"""The name that matches any reducer."""
 
 # ---- indices ------------------------------------------------------------------------
 
@@ -35,15 +35,15 @@ class Named:
 
 @dataclass(frozen=True)
 class Extent:
-    """``#k``: how many values an iterator has."""
+    """``#k``: the extent of an iterator."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """``+ - * // %`` of two indices; what stands behind ``//`` and ``%``, and one side of ``*``, is
-    a number once the iterators' extents are known."""
+    """``+ - * // %`` of two indices. The right operand of ``//`` and ``%``, and one operand of
+    ``*``, must be a number once the iterators' extents are known."""
 
     sign: Literal["+", "-", "*", "//", "%"]
     left: Place
@@ -64,8 +64,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Variable:
-    """``F(k)``: any body. On the left its arguments are the named iterators that it may depend on;
-    on the right they are what stands in their places."""
+    """``F(k)``: any body. On the left, the arguments are the named iterators that the body may use;
+    on the right, the indices that replace these iterators."""
 
     name: str
     args: tuple[Place, ...]
@@ -73,7 +73,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Equals:
-    """``[a == b]``: 1 where the indices are equal, else 0."""
+    """``[a == b]``: 1 if the indices are equal, otherwise 0."""
 
     left: Place
     right: Place
@@ -81,7 +81,7 @@ class Equals:
 
 @dataclass(frozen=True)
 class Within:
-    """``[low <= value < high]``: 1 where it is so, else 0."""
+    """``[low <= value < high]``: 1 if the condition holds, otherwise 0."""
 
     low: Place
     value: Place
@@ -115,7 +115,7 @@ class Axis:
     """An iterator, or a group of them.
 
     Attributes:
-        extent: of an iterator that the right side makes: ``q < #k // 2``.
+        extent: the extent of an iterator that the right side introduces: ``q < #k // 2``.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Inner:
-    """``{sum(*y) F}``: a scope of its own, over the iterators around that its body uses."""
+    """``{sum(*y) F}``: an inner scope, traversed over the outer iterators that its body uses."""
 
     reducer: str
     axes: tuple[Axis, ...]
@@ -142,7 +142,7 @@ class Side:
     """``[head] = reducer(axes) body``.
 
     Attributes:
-        reducer: empty where nothing is reduced; ``reduce`` for any, the same on both sides.
+        reducer: empty without a reduction; ``reduce`` for any reducer, the same on both sides.
     """
 
     head: tuple[Axis, ...]
@@ -162,7 +162,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Divides:
-    """``divisor divides value``, both numbers once extents are known."""
+    """``divisor divides value``; both must be numbers once extents are known."""
 
     divisor: Place
     value: Place
@@ -178,7 +178,7 @@ class Has:
 
 @dataclass(frozen=True)
 class Absent:
-    """``k not in E``: the variable doesn't depend on the iterator, or on any of a group."""
+    """``k not in E``: the variable uses neither the iterator nor any iterator of the group."""
 
     axis: str
     variable: str
@@ -186,7 +186,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Broadcasts:
-    """``F broadcasts over *x``: it is the same for all values of one of them, or of an iterator."""
+    """``F broadcasts over *x``: F doesn't depend on the iterator, or on one of the group."""
 
     variable: str
     axis: str
@@ -200,9 +200,9 @@ class ScopeRule:
     """A rule of scopes.
 
     Attributes:
-        bodies: the variables for bodies, and the iterators that each may depend on besides groups.
+        bodies: the variables for bodies, each with the named iterators that it may use.
         indices: the variables for indices.
-        first: of several ways to match the first one is taken: the others follow from its answer.
+        first: whether only the first of several matches is used, since the others follow from it.
     """
 
     text: str
@@ -215,7 +215,7 @@ class ScopeRule:
 
 
 def subterms(body: Body) -> Iterator[Body]:
-    """A body's parts, itself first."""
+    """Yield a body and its parts, outermost first."""
     yield body
     parts: tuple[Body, ...] = ()
     if isinstance(body, Plus | Times):
