@@ -40,8 +40,8 @@ def test_no_mutant_is_taken_for_true(head: str) -> None:
     assert [j for j in found if j.verified == "proved" and j.fate != "accepted"] == []
     assert unexplained(found) == []
     # A reason that nothing needs any more is taken out.
-    accepted = Counter(j.rule for j in found if j.fate == "accepted")
-    assert all(accepted[j.rule] == ACCEPTED[j.rule][0] for j in found if j.rule in ACCEPTED)
+    needed = {j.rule for j in found if j.fate == "accepted"}
+    assert {j.rule for j in found if j.rule in ACCEPTED} <= needed
 
 
 @pytest.mark.parametrize(
