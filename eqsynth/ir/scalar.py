@@ -273,20 +273,29 @@ def rewrite_leaves(
 ) -> Scalar:
     """Rewrite an expression from its leaves up: apply ``leaf`` to each read, number and index
     value, and ``composite`` to each sum, product, function and cast with rewritten children."""
-    done: dict[Scalar, Scalar] = {}
+    return _rewritten(scalar, leaf, composite, {})
 
-    def rewritten(part: Scalar) -> Scalar:
-        parts = children(part)
-        if not parts:
-            return leaf(part)
-        if part not in done:
-            new = [rewritten(p) for p in parts]
-            same = part._flat and all(map(operator.is_, new, parts))
-            made = part if same else rebuild(part, new)
-            done[part] = composite(made) if composite else made
-        return done[part]
 
-    return rewritten(scalar)
+def _rewritten(
+    part: Scalar,
+    leaf: Callable[[Scalar], Scalar],
+    composite: Callable[[Scalar], Scalar] | None,
+    done: dict[Scalar, Scalar],
+) -> Scalar:
+    """Do the work of ``rewrite_leaves``, which has rewritten the parts in ``done``.
+
+    This isn't a function inside of ``rewrite_leaves``: such a function that calls itself refers to
+    itself, and would keep ``done`` with all terms in it until Python collects cyclic garbage.
+    """
+    parts = children(part)
+    if not parts:
+        return leaf(part)
+    if part not in done:
+        new = [_rewritten(p, leaf, composite, done) for p in parts]
+        same = part._flat and all(map(operator.is_, new, parts))
+        made = part if same else rebuild(part, new)
+        done[part] = composite(made) if composite else made
+    return done[part]
 
 
 def substitute(scalar: Scalar, image: Callable[[It], Index]) -> Scalar:

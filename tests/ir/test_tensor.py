@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 
 import pytest
 
-from eqsynth.ir.scalar import Call, Read
+from eqsynth.ir.scalar import Call, Prod, Read, rewrite_leaves
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Terms
 from eqsynth.ir.types import TensorType
 from tests.terms import it
@@ -33,3 +34,17 @@ def test_terms_that_are_deeper_than_pickle_goes_are_pickled() -> None:
         deep = Op("Relu", (deep,))
     terms = Terms((deep, deep.args[0] if isinstance(deep, Op) else deep))
     assert pickle.loads(pickle.dumps(terms)) == terms
+
+
+def test_a_body_that_was_rewritten_leaves_no_cycles() -> None:
+    """A cycle would keep all terms of the body until Python collects cyclic garbage."""
+    read = Read(Input("x", TensorType((4,), "float32")), (it(0, 4),), 0.0)
+    body = Call("exp", (Prod((read, Call("tanh", (read,)))),))
+    gc.collect()
+    gc.disable()
+    try:
+        other = rewrite_leaves(body, lambda part: Call("abs", (part,)), lambda part: part)
+        assert other != body
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
