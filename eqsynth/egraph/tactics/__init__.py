@@ -1,6 +1,7 @@
-"""What is worth deriving: tactics, which answer what a rule asks for.
+"""Tactics: functions that answer the requests of rules with derivations worth trying.
 
-A tactic takes the scope (or operator) that a rule's match named and says steps of the calculus
-(``eqsynth/calculus``), never a term, so that none can be unsound. ``table.py`` says which function
-answers which request; the few that it calls ``COMPUTED`` still compute their terms themselves.
+A tactic takes the scope (or operator) that a rule matched and returns steps of the calculus
+(``eqsynth/calculus``), not a term: the laws of the calculus check every step, so a tactic can't be
+unsound. ``table.py`` maps each request to the tactic that answers it. The few tactics that it lists
+as ``COMPUTED`` still compute their terms themselves.
 """

@@ -1,4 +1,4 @@
-"""What functions of terms have cached over the classes of a session."""
+"""The caches of functions of terms, whose keys are e-classes of one session."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from eqsynth.ir import normal
 
 
 def forget() -> None:
-    """Clears it: the next session may number another class so, or one that isn't constant (yet),
-    as the cached terms over it are."""
+    """Clear these caches before the next session.
+
+    The next session may give the same number to another e-class, or to an e-class that isn't known
+    to be constant, while the cached terms still call it constant.
+    """
     normal.forget()
     scope_as.cache_clear()
     view_chains.view_chain.cache_clear()

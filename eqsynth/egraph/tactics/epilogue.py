@@ -1,6 +1,8 @@
-"""Epilogues: what follows a product elementwise, as arguments of the library's fused operator.
+"""Epilogues: a bias, a residual and an activation after a product, fused into its operator.
 
     L . post(product[x] + bias[channel] + residual[x])  =  Fused…(…, bias, residual, post)
+
+The result is proposed as an operator of the library (``FusedConv2d``, ``FusedMatmulAdd``).
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ Nodes = Callable[[Tensor], Sequence[Op]]
 
 
 def match_epilogue(scope: Scope, nodes: Nodes) -> Iterator[tuple[Tensor, Op]]:
-    """Fused operators that a map over a product is equal to, and the product.
+    """Pairs of a fused operator that is equal to ``scope``, and the product that ``scope`` reads.
 
-    ``nodes`` gives the operators among the e-nodes of what is read.
+    ``nodes`` returns the operators among the e-nodes of a tensor's e-class.
     """
     if scope.reduction:
         return
@@ -47,9 +49,7 @@ def _fused(scope: Scope, op: Op, rest: list[Scalar], post: str) -> Iterator[Tens
         yield from _build(scope, op, 1, rest, post)
 
 
-def _build(
-    scope: Scope, op: Op, channel: int, rest: list[Scalar], post: str
-) -> Iterator[Tensor]:
+def _build(scope: Scope, op: Op, channel: int, rest: list[Scalar], post: str) -> Iterator[Tensor]:
     if len(op.args[1].shape) > (2 if op.name == "Matmul" else 4):
         return
     slot = traversal_iterators(scope)[channel]
@@ -79,7 +79,7 @@ def _build(
 
 
 def _vector(scope: Scope, body: Scalar, channel: int) -> Tensor:
-    """The bias as a vector over the channels; a plain read of one by views alone."""
+    """The bias as a vector over the channels; a plain read of a vector is only reshaped."""
     it = traversal_iterators(scope)[channel]
     if isinstance(body, Read) and body.tensor.type.size == it.extent and body.in_range():
         if it.extent == 1 or any(index.bare() == it for index in body.index):

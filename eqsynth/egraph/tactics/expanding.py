@@ -1,6 +1,7 @@
-"""Expanded forms as the e-graph asks for them: by which members of the classes that a scope reads.
+"""Answers to the e-graph's requests for expanded forms.
 
-The law itself, a function of one scope, stands in ``expansion.py``.
+For each e-class that the scope reads, this module chooses the member (a map) to expand it by. The
+expansion itself is a function of one scope and stands in ``expansion.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def expand_points(view: View, row: Sequence[Any]) -> Iterable[Using]:
 def _expanded(
     view: View, row: Sequence[Any], cancels: bool = False, points: bool = False
 ) -> Iterable[Using]:
-    """The expanded form of a scope, by the maps that what it reads is."""
+    """The expanded form of a scope, with each e-class that it reads replaced by a map."""
     members: dict[Tensor, Tensor] = {}
     scope = underived(view, row)
     dtype = expansion.computed_in(scope)
@@ -58,9 +59,12 @@ def _expanded(
 
 
 def _map_of(view: View, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> Scope | None:
-    """What the elements of a class are computed from, element by element; where they are only
-    moved, what is moved. Of two classes that are views of each other one is that of the other, and
-    by way of the members that were chosen already none comes back to itself."""
+    """The map by which an e-class is expanded: one that computes, or else a view.
+
+    The choice never leads in a circle. Of two e-classes that are views of each other, only one is
+    expanded into the other, and a map that reaches ``ref`` by way of the members chosen already is
+    left out.
+    """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         return None
     maps = [scope for scope in maps_of(view, ref) if canonical(scope) == scope]
@@ -76,7 +80,8 @@ def _map_of(view: View, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> Scop
 
 
 def _comes_back(view: View, ref: ClassRef, moved: Scope) -> bool:
-    """Whether what a view reads is a view of ``ref`` in its turn, and comes after it."""
+    """Whether the e-class that the view ``moved`` reads is itself a view of ``ref``, and follows
+    ``ref`` in the order of digests."""
     (read,) = reads(moved.body)
     assert isinstance(read.tensor, ClassRef)
     if any(isinstance(member, Input | Weight) for member in view.members(read.tensor)):

@@ -1,7 +1,10 @@
-"""Which places of a masked softmax are worth going over (``calculus/restrict.py``).
+"""Which positions of a masked softmax have to be visited (``calculus/restrict.py``).
 
-    |i - j| <= 256, (i - j) % 4 == 0      129 places of 2,048: j = i - 256 + 4*w
-    i // 64 == j // 64                    64 places: j = i // 64 * 64 + w
+    the mask shows                        so each row i visits
+    |i - j| <= 256, (i - j) % 4 == 0      129 columns of 2,048: j = i - 256 + 4*w
+    i // 64 == j // 64                    64 columns: j = i // 64 * 64 + w
+
+The law itself, which proves that the other positions add nothing, stands in the calculus.
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ from eqsynth.ir.scalar import Read, iterators, reads
 from eqsynth.ir.tensor import Op, Scope
 
 FEWER: Final = 2
-"""At most one place in so many is gone over: reading in a band costs more than reading rows."""
+"""A softmax is restricted if at most one position in ``FEWER`` is left: reading a band costs more
+than reading whole rows."""
 
 
 def masks_of(scores: Scope, read: Read, holds: Scope) -> Iterator[Mask]:
-    """The read as a mask, with a value that makes the scores -inf, if its tensor reads nothing."""
+    """The masks that ``read`` can be: one for each value of ``read`` that makes the scores -inf.
+
+    None if ``holds``, the scope that ``read`` reads, reads tensors itself or is too large.
+    """
     if any(True for _ in reads(holds.body)) or math.prod(holds.extents) > LARGEST:
         return
     for value in (0.0, 1.0, -math.inf):
@@ -33,7 +40,7 @@ def masks_of(scores: Scope, read: Read, holds: Scope) -> Iterator[Mask]:
 
 
 def restricted(scope: Scope, weights: Read, softmax: Op, scores: Scope, mask: Mask) -> Path | None:
-    """The sum over the fewest places; None where these are nearly all."""
+    """The sum over the fewest positions; None if more than one in ``FEWER`` would be left."""
     axis = softmax.attrs[0]
     assert isinstance(axis, int)
     place = traversal_iterators(scores)[axis]
@@ -61,7 +68,10 @@ def restricted(scope: Scope, weights: Read, softmax: Op, scores: Scope, mask: Ma
 
 
 def _bases(its: list[It], place: It) -> Iterator[Index]:
-    """Where places may be counted from: the first one, the own one, the first one of a block."""
+    """The starts from which positions may be counted: 0, another iterator, or its block's start.
+
+    For a row ``i``: ``0``, ``i``, and ``i // b * b`` for each ``b`` that divides its extent.
+    """
     yield Index(0)
     for it in its:
         if it != place:

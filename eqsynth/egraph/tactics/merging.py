@@ -1,4 +1,4 @@
-"""Which reads become what they read: what is worth inlining (``calculus/inline.py``)."""
+"""Which scopes are worth inlining where they are read (``calculus/inline.py``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Num, Read, factors_of, reads, tree_size
 from eqsynth.ir.tensor import Scope
 
-# A body with more reads than this isn't grown any further.
+# A scope isn't inlined if the tree of the resulting body would be larger than this.
 MAX_READS = 16
 
 
 def is_permutation(scope: Scope) -> bool:
-    """True for a view that changes the order of axes only (and axes of extent 1)."""
+    """Whether ``scope`` only changes the order of axes, or adds and drops axes of extent 1."""
     if not is_view(scope):
         return False
     (read,) = factors_of(scope.body)
@@ -29,8 +29,11 @@ def is_permutation(scope: Scope) -> bool:
 
 @remembered(maxsize=1 << 15)
 def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
-    """``outer`` with ``read`` inlined; None if that isn't an equality, the body would grow too
-    large, or a sum would come out that isn't one of a product."""
+    """Return ``outer`` with ``read`` replaced by the body of ``inner``, which ``read`` reads.
+
+    None if the result wouldn't be equal to ``outer``, if its body would be larger than
+    ``MAX_READS``, or if it would be a sum of something else than a product.
+    """
     if inner.reduction and outer.body != read and not _is_product_with(outer, read, inner):
         return None
     if not _keeps_its_box(read, inner):
@@ -40,17 +43,25 @@ def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
 
 
 def _is_product_with(outer: Scope, read: Read, inner: Scope) -> bool:
-    """What a sum inside is taken out of stays a product: a square would be one of itself."""
+    """Whether ``outer`` stays a product when the sum ``inner`` is inlined.
+
+    ``read`` has to occur once: ``(sum_k f)^2`` would be a product of two sums.
+    """
     return sum(factor == read for factor in factors_of(outer.body)) == 1 and all(
         isinstance(factor, Read | Num) for factor in factors_of(inner.body)
     )
 
 
 def _keeps_its_box(read: Read, inner: Scope) -> bool:
-    """What is read beyond its ends is zero there by itself, on both sides, whether or not both are
-    reached: what a bound has cut off at one side is computed as it was cut."""
+    """Whether ``inner`` can be inlined without its bounds.
+
+    Along each axis, ``read`` stays inside ``inner``, or the body of ``inner`` gives the fill of
+    ``read`` on both sides outside. Both sides count, even if ``read`` reaches only one: an axis
+    that was narrowed at one side stays narrowed.
+    """
     inside = all(
-        index.range()[0] >= 0 and index.range()[1] < extent
+        index.range()[0] >= 0
+        and index.range()[1] < extent
         or vanishes_outside(inner, axis, read.fill)
         for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
     )
@@ -58,8 +69,10 @@ def _keeps_its_box(read: Read, inner: Scope) -> bool:
 
 
 def sums_each_once(scope: Scope) -> bool:
-    """A sum of one operand that is read no more often than it has elements: computing them where
-    they are read costs no more than computing them before."""
+    """Whether ``scope`` reduces one operand and reads it at most once an element.
+
+    Computing such a reduction's operand where it is read costs no more than computing it before.
+    """
     found = list(reads(scope.body))
     return (
         bool(scope.reduction)

@@ -1,6 +1,7 @@
-"""The same scope elsewhere: over other iterators, on a smaller box, by a part of what it reads.
+"""Scopes rewritten over other iterators, on a smaller box, or by way of a part of what they read.
 
-Each function writes down what is to be the same; whether it is, the calculus says (``same.py``).
+Each function returns a step ``Same`` with the rewritten scope. Whether that scope is equal to the
+original is decided by the law of the step (``calculus/same.py``), not here.
 """
 
 from __future__ import annotations
@@ -26,19 +27,25 @@ from eqsynth.ir.tensor import Scope
 def reindexed(
     scope: Scope, inner: Scope, at: Sequence[Index], outer: Iterable[It] = (), fill: float = 0.0
 ) -> Same:
-    """``L_x R_{y,z} f(p(x, y), z)  =  L_x R_y {L_u R_z f(u, z)}[p(x, y)]``: any scope that is read
-    at iterators of the traversal and those that are reduced ``outer`` side of it."""
+    """``L_x R_{y,z} f(p(x, y), z)  =  L_x R_y {L_u R_z f(u, z)}[p(x, y)]``.
+
+    Args:
+        inner: the scope ``{L_u R_z f(u, z)}``.
+        at: the index ``p(x, y)`` at which ``inner`` is read.
+        outer: the iterators ``y``, which stay reduced outside of ``inner``.
+    """
     return Same(same_scope(scope, Read(inner, tuple(at), fill), outer))
 
 
 def read_by(scope: Scope, read: Read, by: Read) -> Same:
-    """``L_x f(t[m(x)])  =  L_x f({L_u t[l(u)]}[n(x)])``, wherever it is read."""
+    """``L_x f(t[m(x)])  =  L_x f({L_u t[l(u)]}[n(x)])``: each ``read`` replaced by ``by``."""
     body = rewrite_leaves(scope.body, lambda leaf: by if leaf == read else leaf)
     return Same(same_scope(scope, body, reduction_iterators(scope)))
 
 
 def termwise(scope: Scope) -> Same:
-    """``L_x sum_y (f + g)  =  L_x {L_x sum_y f}[x] + {L_x sum_y g}[x]``; a number is multiplied."""
+    """``L_x sum_y (f + g)  =  L_x {L_x sum_y f}[x] + {L_x sum_y g}[x]``; a number ``f``
+    becomes ``f`` times the number of places ``y``."""
     traversal, reduced = set(traversal_iterators(scope)), reduction_iterators(scope)
     count = math.prod(scope.reduction)
     parts: list[Scalar] = []
@@ -49,12 +56,13 @@ def termwise(scope: Scope) -> Same:
 
 
 def bounded(scope: Scope, box: Mapping[It, tuple[int, int]], outside: float) -> Same:
-    """``L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]``, the reduction narrowed in place.
+    """``L_X R_Y f  =  L_X {L_X' R_Y' f}[x - lo]``; if only ``Y`` is narrowed, ``L_X R_Y' f``.
 
     Args:
-        box: [low, high) of each iterator that is narrowed.
-        outside: what is read outside of the box.
+        box: the range [low, high) of each narrowed iterator.
+        outside: the value of the elements outside of the box.
     """
+
     def span(it: It) -> tuple[int, int]:
         return box.get(it, (0, it.extent))
 

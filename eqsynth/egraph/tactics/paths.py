@@ -1,7 +1,8 @@
-"""Paths: the steps that a tactic proposes, and where they lead.
+"""Paths: the steps that a tactic proposes, and the scope to which they lead.
 
-A tactic says what it found as steps of the calculus (``calculus/deriving.py``). Where they lead it
-may look at, to choose among them; who puts answers into the e-graph applies the steps again.
+A tactic answers with steps of the calculus (``calculus/deriving.py``). It may look at the scope at
+the end of a path to choose among several paths. That scope isn't trusted: the steps are applied
+again when the answer is put into the e-graph.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ class Path:
     steps: tuple[Step, ...] = ()
 
     def then(self, step: Step) -> Path | None:
-        """One step further; None if its law refuses."""
+        """Return this path extended by ``step``; None if the law of the step refuses it."""
         found = path(self.scope, step)
         return found and Path(found.scope, (*self.steps, step))
 
     def along(self, tactic: Callable[[Scope], Path | None]) -> Path | None:
-        """As far as a tactic goes from here."""
+        """Return this path extended by the path that ``tactic`` finds from its scope, if any."""
         found = tactic(self.scope)
         return found and Path(found.scope, (*self.steps, *found.steps))
 
 
 def path(term: Tensor, *steps: Step) -> Path | None:
-    """The way through these steps; None if a law refuses one of them."""
+    """Return the path of ``steps`` from ``term``; None if a law refuses a step, or if the steps end
+    in an operator."""
     try:
         end = derive(term, steps)
     except LawError:

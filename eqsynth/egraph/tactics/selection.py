@@ -1,4 +1,7 @@
-"""What is worth selecting (``calculus/select.py``): numbers for constants, rows by data."""
+"""Proposals for the laws of ``calculus/select.py``.
+
+Reads of constant tensors become numbers; a product of gathered rows becomes rows of a product.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 
 
 def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Path | None:
-    """The scope with reads of constant tensors, always in range, as the number that they give.
+    """Replace each read of a tensor whose elements are all one number by that number.
 
-    ``constant`` says which number all elements of a tensor are.
+    Args:
+        constant: the number that all elements of a tensor are; None if they aren't one number.
     """
     known = [(tensor, constant(tensor)) for tensor in tensors(scope.body)]
     numbers = tuple((tensor, value) for tensor, value in known if value is not None)
@@ -29,8 +33,12 @@ def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> 
 def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     """``L_{i,j} sum_k t[ids[i], k] f(k, j) = L_{i,j} {L_{v,j} sum_k t[v, k] f(k, j)}[ids[i], j]``.
 
-    Where table and f are constant the product of the two is a table that is computed once.
-    ``read``, a factor, equals ``gathered``, which is ``Embedding(t, ids)``.
+    Only where ``t`` and ``f`` are constant: their product is then a table that is computed once,
+    and each run only gathers its rows.
+
+    Args:
+        read: the factor of ``scope`` that reads the gathered rows.
+        gathered: the operator ``Embedding(t, ids)`` that is equal to the tensor of ``read``.
     """
     table, ids = gathered.args
     factors = list(factors_of(scope.body))

@@ -1,7 +1,9 @@
 """Expression merging: products that share an operand, as one product (EinNet §4.2).
 
-All that share it are merged at once, their weights in the order of their structure, so that there
-is one merged product and not one for every subset and order.
+    x @ w1, x @ w2  ->  slices of  x @ [w1 w2]
+
+All products of the shared operand are merged at once, with their weights in a canonical order. So
+one merged product is proposed, and not one for every subset and order of the weights.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ from eqsynth.egraph.tactics.requests import Law
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor
 
-# More products than this are left as they are: a merged product computes all of them.
+# If more weights than this share an operand, nothing is merged: the merged product computes all of
+# their products, even if only some are needed.
 MAX_MERGED = 16
 
 
 def merged(product: Op, peers: Sequence[Op], axis: int) -> Tensor | None:
-    """``product`` as a slice of the product of its first operand with all weights side by side.
+    """``product`` as a slice of the product of its first operand with all weights concatenated.
 
     Args:
         peers: products of the same first operand and attributes, ``product`` among them; their
             weights are constant and differ in their extent along one axis only.
-        axis: of the result, along which the weights stand side by side: the last one of a product
-            of matrices, that of the channels of a convolution.
+        axis: the axis of the result that belongs to the concatenated axis of the weights: the
+            last one of a matrix product, the channels of a convolution.
     """
     along = 0 if product.name == "Conv2d" else 1
     weights = sorted({peer.args[1] for peer in peers}, key=lambda weight: weight.order)
@@ -43,7 +46,10 @@ def merged(product: Op, peers: Sequence[Op], axis: int) -> Tensor | None:
 
 
 def merging(name: str, axis: int) -> Law:
-    """The law of merging products of one operator; ``axis`` of the result is sliced."""
+    """Return the law that merges products of the operator ``name``.
+
+    ``axis`` is the axis of the result that is sliced.
+    """
 
     def law(view: View, row: Sequence[Any]) -> Iterable[Steps]:
         e, x, w = row

@@ -2,7 +2,8 @@
 
     x[0, k] W[k, j]  and  x[1, k] W[k, j]  ->  parts of  L_{t,j} sum_k x[t, k] W[k, j]
 
-The steps of an unrolled loop are such products: an RNN reads its weights once for all steps then.
+The steps of an unrolled loop are such products: stacked, an RNN reads its weights once for all
+steps.
 Not here: products of one operand with several weights (``sharing.py``).
 """
 
@@ -23,13 +24,14 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 
 
 def stacked(scope: Scope, peers: Collection[Places]) -> Iterator[Tensor]:
-    """A product as parts of products with one more axis, over which its places move.
+    """``scope`` as a slice of products with one more axis, over which its constant offsets move.
 
-    A part is equal to the scope whatever the peers are; they say only which axes are worth it: on
-    each, all that is computed is the scope itself and peers.
+    The slice is equal to ``scope`` whatever the peers are. The peers only say which axes are worth
+    adding: each slice of a proposed product is ``scope`` itself or one of its peers.
 
     Args:
-        peers: places of scopes with the same outline, those of ``scope`` among them.
+        peers: the offsets of the scopes with the same outline, including ``scope``. An outline is
+            a scope without its constant offsets (``ir/outline.py``).
     """
     outlined, own = outline(scope)
     its = traversal_iterators(scope), reduction_iterators(scope)
@@ -44,10 +46,11 @@ def stacked(scope: Scope, peers: Collection[Places]) -> Iterator[Tensor]:
 
 
 def _progressions(own: Places, peers: Collection[Places]) -> Iterator[tuple[Places, int, int]]:
-    """Steps along which ``own`` stands in a full row of peers; how many are before it, and in all.
+    """The arithmetic progressions of peers that contain ``own``: step, number before it, length.
 
-    Along one place, where the others are as in ``own``; if there is no such row, along all places
-    that differ at once, such as ``q[h] k[h]`` over the heads h.
+    First the progressions in a single offset, where the other offsets are equal to those of
+    ``own``. If there is none, the progression of all offsets at once, such as ``q[h] k[h]`` over
+    the heads h.
     """
     varying = [n for n in range(len(own)) if len({peer[n] for peer in peers}) > 1]
     alone = [
@@ -63,7 +66,8 @@ def _progressions(own: Places, peers: Collection[Places]) -> Iterator[tuple[Plac
 
 
 def _row(own: Places, peers: Collection[Places]) -> tuple[Places, int, int] | None:
-    """The peers as one arithmetic progression, if there are several and they are one."""
+    """The step, the number before ``own`` and the length, if ``peers`` is one progression of at
+    least two."""
     found = sorted(set(peers))
     steps = {tuple(b - a for a, b in zip(*pair, strict=True)) for pair in pairwise(found)}
     if len(steps) != 1:

@@ -1,4 +1,4 @@
-"""How many ways of computing one thing a class takes, and which of them are counted."""
+"""Limits on how many equal scopes an e-class takes from one law, and which scopes count."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from eqsynth.ir.tensor import Scope, Tensor
 
 @dataclass(frozen=True)
 class Variants:
-    """How many ways of computing one thing a class takes from a law.
+    """The limit on the scopes that one e-class takes from one law.
 
     Attributes:
-        most: the scopes up to which it takes them.
-        counts: which scopes are counted, and which answers need room; by default all.
+        most: the law is no longer asked about an e-class that has more scopes than this.
+        counts: whether a scope counts against ``most``; an answer that doesn't count is always
+            taken. If None, every scope counts.
     """
 
     most: int
@@ -24,27 +25,25 @@ class Variants:
 
 
 def is_map_of_several(scope: Tensor) -> bool:
-    """Whether it is computed element by element from several reads, without a sum.
+    """Whether ``scope`` computes each element from several different reads, without a reduction.
 
-    Of three tensors that are views in eight ways each, 512 such maps would be made, where a class
-    takes few (``VARIANTS``). Products under a sum take all views: operators are found by them.
+    If it reads three tensors, each of which is a view in eight ways, there are 8 * 8 * 8 = 512
+    equal maps; ``VARIANTS`` limits how many of them an e-class takes. Products under a sum aren't
+    limited: operators are matched by means of their views.
     """
-    return (
-        isinstance(scope, Scope)
-        and not scope.reduction
-        and len(set(reads(scope.body))) > 1
-    )
+    return isinstance(scope, Scope) and not scope.reduction and len(set(reads(scope.body))) > 1
 
 
-# Laws whose answers are ways of computing one thing in more or fewer steps, and the scopes up to
-# which a class takes them, those with small bodies first. Which maps are fused into a map is a
-# subset of those before it: a gate of an LSTM would have hundreds. Which views a map of several
-# reads takes is a choice for each read: the scores of one token against a cache of keys in two
-# pieces, with rotated positions, had 1,444 sums in one class.
+# The laws whose answers compute the same tensor in more or fewer steps, and the limit of scopes an
+# e-class for each; answers with small bodies are taken first. Without a limit the answers multiply:
+# - "expression-fusion" can fuse any subset of the maps before a map: hundreds for an LSTM's gate.
+# - "view-merge" can merge a view into each read of a map, or not. Attention of one token to a cache
+#   of keys in two pieces, with rotary positions, had 1,444 sums in the e-class of its scores.
 VARIANTS: Final[Mapping[str, Variants]] = {
     "expression-fusion": Variants(16),
     "view-merge": Variants(16, is_map_of_several),
 }
-# The same of classes that are products element by element (``sigmoid(o) * tanh(c)``): all but the
-# whole are hardly ever worth a kernel. (LSTM, e-nodes with 16, 8 and 4: 12,093, 7,439, 5,482.)
+# The limit for e-classes that are elementwise products (``sigmoid(o) * tanh(c)``): only the fully
+# fused map is usually worth a kernel. (E-nodes of LSTM with limits of 16, 8 and 4: 12,093, 7,439
+# and 5,482.)
 GATE_VARIANTS: Final = 4

@@ -236,12 +236,14 @@ class _Threads(Emitter):
 class _TileCode:
     """The code of one :class:`Tiles` schedule.
 
-    for each chunk of the reduction:        the same for all threads of a block
-        operands of the chunk -> shared
-        barrier
-        registers += body(shared)
-        barrier
-    registers -> result
+        for each chunk of the reduction:
+            operands of the chunk -> shared
+            barrier
+            registers += body(shared)
+            barrier
+        registers -> result
+
+    All threads of a block go through the chunks together.
     """
 
     def __init__(self, emitter: _Threads, schedule: Tiles, loops: tuple[Loop, Loop]) -> None:
