@@ -1,7 +1,8 @@
-"""Checks that other test suites can use too; ``docs/testing.md`` shows how.
+"""Checks of rules, e-graphs and optimized programs, for eqsynth's tests and other test suites.
 
-The names are imported when they are used: the pytest plugin lives in this package, and must cost
-nothing in a run that has no rules. ``eqsynth.testing.strategies`` needs hypothesis.
+``docs/testing.md`` shows how they are used. The names below are imported on first use: the pytest
+plugin is in this package, and a pytest run without rule files must not pay for imports.
+``eqsynth.testing.strategies`` needs hypothesis.
 """
 
 from __future__ import annotations

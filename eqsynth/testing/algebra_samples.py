@@ -1,4 +1,9 @@
-"""Random scopes for laws of sums, of quotients of iterators, and of what is looked up."""
+"""Families of random scopes for laws of sums, of quotients of iterators, and of look-ups.
+
+Each function draws one scope from a world's decisions. The docstring shows the general form; the
+tensors, extents, numbers and reducers are random. Not here: the general families
+(``scope_samples.py``).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def plain_read(world: World, its: Sequence[It], name: str = "") -> Read:
 
 
 def sum_of_terms(world: World) -> Tensor:
-    """``L reduce_y (f + g + ..)``: products, functions and constants among the terms."""
+    """``L reduce_y (f + g + ..)``; some terms are products, functions or constants."""
     pick = world.choices.pick
     outer, inner = extents(world, 1, 2), extents(world, 0, 2)
     its = iterators((*outer, *inner))
@@ -73,7 +78,7 @@ def squared_difference(world: World) -> Tensor:
 
 
 def scaled_by_function(world: World) -> Tensor:
-    """``f(i, j) * g(i)`` and ``f(i, j) / g(i)``, g a function of what broadcasts."""
+    """``f(i, j) * g(i)`` or ``f(i, j) / g(i)``, where g may be a function of a read."""
     pick = world.choices.pick
     outer, inner = extents(world, 2, 3), extents(world, 0, 1)
     its = iterators((*outer, *inner))
@@ -102,7 +107,7 @@ def quotients(world: World) -> Tensor:
         return pick((first, second, first + second, first - second, second * divisor + first))
 
     if chance(world.choices, 3):
-        # Nothing but the quotient, or the remainder, of an iterator is used.
+        # The body reads an iterator only by its quotient, or only by its remainder.
         one = at(its[0])
         parts_of = (one // divisor if chance(world.choices, 2) else one % divisor, at(its[-1]))
         extent = max(1, parts_of[0].range()[1] + 1)
@@ -116,14 +121,14 @@ def quotients(world: World) -> Tensor:
         indices = indices[:1] if chance(world.choices, 2) else indices[1:]
     shape = [max(1, i.range()[1] + 1) for i in indices]
     parts: list[Scalar] = [Read(leaf(world, shape, "x"), tuple(indices))]
-    # What names a reduced iterator besides, and says where it ends.
+    # A second factor that reads the reduced iterators themselves, in tensors of their extents.
     kept = [it for it in its if it.slot >= len(outer) or chance(world.choices, 2)]
     parts.append(Read(leaf(world, [it.extent for it in kept], "w"), tuple(map(at, kept))))
     return made_scope(outer, inner, product(parts[: pick((2, 2, 1))]))
 
 
 def of_constant(world: World) -> Tensor:
-    """Reads of a tensor of one number beside others."""
+    """A product or a sum of a read of a constant tensor (``Full``) and another read."""
     outer, inner = extents(world, 1, 2), extents(world, 0, 1)
     its = iterators((*outer, *inner))
     shape = tuple(it.extent for it in its)
@@ -134,7 +139,7 @@ def of_constant(world: World) -> Tensor:
 
 
 def diagonal(world: World) -> Tensor:
-    """``sum_k f(k) * t[k - e]``, t of extent 1 and zero outside."""
+    """``sum_k f(k) * t[k - e]``, where t has one element, so that only k = e adds to the sum."""
     outer, inner = extents(world, 1, 2), extents(world, 1, 2)
     its = iterators((*outer, *inner))
     k, i = its[-1], world.choices.pick(its[: len(outer)])
@@ -144,7 +149,8 @@ def diagonal(world: World) -> Tensor:
 
 
 def looked_up(world: World) -> Tensor:
-    """``sum_k t[ids[i], k] * f[k, j]``: rows of a table by data, through a product."""
+    """``sum_k t[ids[i], k] * f[k, j]``: a product with rows of a table that an index tensor
+    chooses."""
     pick = world.choices.pick
     if not is_float(world.dtype):
         raise Rejected("products of floats only")
@@ -159,10 +165,12 @@ def looked_up(world: World) -> Tensor:
 
 
 def strided(world: World) -> Tensor:
-    """``sum_k x[(i + p - d*k) // s] * w[k]`` where s divides i + p - d*k, the rest mostly outside.
+    """Transposed convolutions, in one of three forms.
 
-    A transposed convolution; or one at every sub-pixel: ``sum_k x[i // s + k] * w[i % s - s*k]``;
-    or the taps of a phase alone: ``sum_q x[(i + p) // s - q] * w[s*q + (i + p) % s]``.
+    The general form is ``sum_k x[u // s] * w[k]`` with ``u = i + p - d*k``; where s doesn't divide
+    u, x is mostly read outside, so that the term is 0. The second form has one convolution per
+    sub-pixel: ``sum_k x[i // s + k] * w[i % s - s*k]``. The third has the taps of each phase:
+    ``sum_q x[(i + p) // s - q] * w[s*q + (i + p) % s]``.
     """
     pick = world.choices.pick
     positions, channels, taps = pick((5, 6, 4)), pick((2, 1)), pick((3, 4, 2))
@@ -185,13 +193,13 @@ def strided(world: World) -> Tensor:
 
 
 def banded(world: World) -> Tensor:
-    """``sum_k a[m, k] * b[m + d*w - p, k]``, a band of a product, or with w summed and k not, a
-    band times a matrix: bands in the middle or beside it, of every row or of every second."""
+    """A band of a product, ``sum_k a[m, k] * b[m + d*w - p, k]``; or, summed over w instead of k, a
+    band times a matrix. The band may lie beside the diagonal, and use every second row only."""
     pick = world.choices.pick
     batch, rows, columns = extents(world, 0, 1), world.extent(), world.extent()
     diagonals, dilation, step = pick((3, 3, 5, 1, 2)), pick((1, 1, 2, 3)), pick((1, 1, 1, 2))
     if rows and not chance(world.choices, 4):
-        # So many rows that every diagonal has an element.
+        # With this many rows, every diagonal of the band has an element.
         rows += dilation * (diagonals // 2)
     summed = chance(world.choices, 2)
     outer = (*batch, rows, columns if summed else diagonals)
@@ -209,7 +217,8 @@ def banded(world: World) -> Tensor:
 
 
 def unfolded(world: World) -> Tensor:
-    """``reduce_k f(k // d, k % d)``: over axes that were flattened, of a multiple of d elements."""
+    """``reduce_k f(k // d, k % d)``: a reduction over flattened axes; the extent of k is mostly a
+    multiple of d."""
     pick = world.choices.pick
     outer, d, whole = extents(world, 0, 1), pick((2, 3)), pick((2, 3))
     its = iterators((*outer, d * whole + pick((0, 0, 0, 1))))
@@ -224,7 +233,7 @@ def unfolded(world: World) -> Tensor:
 
 
 def part_of_sum(world: World) -> Tensor:
-    """``f({L_u sum_k g}[m(x)])``, where m takes a slice, a diagonal, or every second place."""
+    """``f({L_u sum_k g}[m(x)])``, where m(x) reads a slice, a diagonal, or every second element."""
     pick = world.choices.pick
     outer = extents(world, 1, 2)
     its = iterators(outer)
@@ -238,7 +247,7 @@ def part_of_sum(world: World) -> Tensor:
 
 
 def extreme(world: World) -> Tensor:
-    """``max_y f(g(x, y))``: increasing functions, sums and multiples, one in the other."""
+    """``max_y f(g(x, y))``: nested functions, sums and multiples, most of them monotone."""
     pick = world.choices.pick
     outer, inner = extents(world, 1, 1), extents(world, 1, 2)
     its = iterators((*outer, *inner))
@@ -258,7 +267,8 @@ def extreme(world: World) -> Tensor:
 
 
 def pieces(world: World) -> Tensor:
-    """``sum_k {a[p, q] + b[p - n, q]}[i + c, j + k] * w[k]``: rows of one piece, or of both."""
+    """``sum_k {a[p, q] + b[p - n, q]}[i + c, j + k] * w[k]``: a convolution of a concatenation,
+    over rows of one piece or of both."""
     pick = world.choices.pick
     first, second, columns, taps = pick((1, 2, 3)), pick((2, 3)), pick((4, 3)), pick((2, 3))
     p, q = map(at, iterators((first + second, columns)))
@@ -288,7 +298,8 @@ def taps(world: World) -> Tensor:
 
 
 def rearranged(world: World) -> Tensor:
-    """Maps, reductions and products of a view ``{g}[i // d, i % d, j]``, marked derived."""
+    """Maps, reductions and products of a view ``{g}[i // d, i % d, j]``. The view is among
+    ``world.derived``, as a scope that a derivation has made."""
     pick = world.choices.pick
     d, count, columns = pick((2, 3)), pick((2, 3)), pick((3, 2, 1))
     rows = d * count - pick((0, 0, 0, 1))
@@ -323,7 +334,7 @@ def rearranged(world: World) -> Tensor:
 
 
 def product_of_type(world: World, kind: TensorType) -> Scope:
-    """A product of two matrices that has a given type: in the place of an argument of a law."""
+    """A matrix product of a given type, which replaces a leaf among the arguments of a law."""
     inner = max(1, world.extent())
     if not kind.rank:
         raise Rejected("no axes")

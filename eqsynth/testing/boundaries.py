@@ -1,7 +1,7 @@
-"""Attributes at the boundary of what a rule's facts compare them with.
+"""Samples of a rule with an attribute at the boundary of one of the rule's comparisons.
 
-`(<= e (vec-get (shape x) 0))` is wrong or right at e = extent and next to it; drawn at random, e
-is seldom there. So some samples are written once more, with one attribute moved to the boundary.
+For the condition `(<= e (vec-get (shape x) 0))`, a fault shows where e is the extent, or one more
+or less. A random e seldom is. Therefore some samples are rebuilt with one attribute moved there.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NO_VALUE = (Unknown, EqsynthError, ArithmeticError, LookupError, TypeError, Val
 
 
 def at_a_boundary(template: Template, choices: Choices, bound: dict[str, Any]) -> dict[str, Any]:
-    """The variables of a sample with one attribute moved, and its terms written once more.
+    """Move one attribute of a sample to a boundary, and rebuild the sample's terms.
 
     Args:
         bound: the values of the rule's variables.
 
     Returns:
-        The new values; those that were given where no attribute can be moved.
+        The new values of the variables; ``bound`` if no attribute can be moved.
     """
     side, other = choices.pick(template.compared)
     at = -1
@@ -52,7 +52,12 @@ def at_a_boundary(template: Template, choices: Choices, bound: dict[str, Any]) -
 
 
 def _written(new: dict[str, Any], old: dict[str, Any], template: Template) -> dict[str, Any]:
-    """The values with all terms that the rule's patterns describe written out again."""
+    """Rebuild all terms that the rule's patterns define from the new values of the variables.
+
+    Args:
+        new: the values with the moved attribute.
+        old: the values before; they are returned if the new terms don't fit together.
+    """
     definitions = template.definitions
 
     def whole(tree: Tree) -> Tree:

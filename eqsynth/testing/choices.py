@@ -1,7 +1,8 @@
-"""Where random terms get their decisions from: a generator of random numbers, or hypothesis.
+"""The sources of decisions for random terms: a random generator, or hypothesis.
 
-What makes terms asks for one of some options, again and again, simplest first. So the same code
-draws thousands of samples quickly, and lets hypothesis search and shrink a counterexample.
+Code that draws a term asks a :class:`Choices` again and again for one of several options, listed
+simplest first: ``choices.pick((2, 1, 3))``. By a random generator the same code draws thousands of
+samples quickly; by hypothesis it can search for a counterexample and shrink it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Rejected(Exception):
-    """Raised where the decisions so far lead to no sample."""
+    """The decisions so far lead to no valid sample."""
 
 
 class Choices(Protocol):
@@ -28,7 +29,7 @@ class Choices(Protocol):
 
 
 class RandomChoices:
-    """Decisions of a random generator: many and fast."""
+    """Decisions of a random generator, which are fast."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -40,7 +41,7 @@ class RandomChoices:
 
 
 class DrawnChoices:
-    """Decisions that hypothesis makes, and makes simpler where it can."""
+    """Decisions of hypothesis, which can shrink them towards the first options."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -52,12 +53,12 @@ class DrawnChoices:
 
 
 def chance(choices: Choices, one_in: int) -> bool:
-    """True once in so many times; the simple answer is no."""
+    """True with probability ``1 / one_in``; False is the simpler answer."""
     return choices.pick(range(one_in)) == one_in - 1 if one_in > 1 else True
 
 
 def several(choices: Choices, options: Sequence[T], low: int, high: int) -> list[T]:
-    """Between ``low`` and ``high`` options, with repetitions."""
+    """Between ``low`` and ``high`` of the options; an option may be drawn several times."""
     return [choices.pick(options) for _ in range(choices.pick(range(low, high + 1)))]
 
 

@@ -1,4 +1,8 @@
-"""The whole e-graph is the test: all members of an e-class must have one value."""
+"""The consistency check of an e-graph: all e-nodes of an e-class must have the same value.
+
+One saturated e-graph tests every rule that fired in it: a wrong rule unites terms of different
+values, and two members of a class then differ.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,20 @@ from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, args_o
 from eqsynth.ir.types import is_float
 
 LARGE = 1 << 22
-"""Points of an iteration space beyond which a scope is compared at sampled output points."""
+"""The most points of an iteration space for which a scope is evaluated whole. A larger scope is
+compared at sampled points of its result."""
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """What was compared: classes with a value, members evaluated, members that have no value here
-    (opaque operators and what depends on them)."""
+    """What was compared.
+
+    Attributes:
+        classes: the number of e-classes that have a value.
+        members: the number of e-nodes that were evaluated and compared.
+        without_value: the number of e-nodes that couldn't be evaluated: opaque operators, and
+            e-nodes that depend on them.
+    """
 
     classes: int
     members: int
@@ -50,10 +61,12 @@ def assert_egraph_consistent(
     seed: int = 0,
     rtol: float = 1e-7,
 ) -> Consistency:
-    """Evaluates every Tensor e-node with the NumPy interpreter (float64) and compares in classes.
+    """Evaluate every Tensor e-node by the NumPy interpreter in float64, and compare the values
+    within each e-class.
 
     Args:
-        env: values of inputs and weights by name; random where they are missing.
+        env: values of inputs and weights by name; missing ones are random.
+        rtol: the difference allowed, relative to the largest value.
 
     Raises:
         EquivalenceError: two members of one class differ; both are in the message.
@@ -62,7 +75,7 @@ def assert_egraph_consistent(
     given = _leaf_values(graph, rng) | dict(env or {})
     values: dict[Tensor, Array] = {}
     chosen: dict[ClassRef, Tensor] = {}
-    # A class's value comes from a small member, if it has one.
+    # The value of a class is computed by a small member, if the class has one.
     for large in (False, True):
         changed = True
         while changed:
@@ -115,20 +128,20 @@ def _is_large(member: Tensor) -> bool:
 
 
 def _points(scope: Scope, rng: np.random.Generator) -> list[Array]:
-    """Output points to sample of a large scope, as many as its reduction leaves room for."""
+    """Random points of a large scope's result, fewer for a longer reduction."""
     count = min(64, max(1, LARGE // max(1, math.prod(scope.reduction))))
     return [rng.integers(0, extent, size=count) for extent in scope.traversal]
 
 
 def _leaf_values(graph: EGraph, rng: np.random.Generator) -> dict[str, Any]:
-    """Random values of the inputs and weights: normal floats, small integers.
+    """Random values of the inputs and weights: normally distributed floats, small integers.
 
-    Integers that are positions lie in range. Where positions are computed, all integers are 0 or
-    1, which are positions in anything that has two entries.
+    Integers that are used as positions are in range. If some positions are computed from integers,
+    all integers are 0 or 1, which are valid positions in any axis of two elements.
     """
     classes = [(ref, member) for ref, members in graph.classes.items() for member in members]
     bounds = positions(member for _, member in classes)
-    # Pairs: a rule that is wrong may unite two inputs.
+    # A list of pairs and no dict: a wrong rule may unite two inputs in one class.
     leaves = [(ref, m) for ref, m in classes if isinstance(m, Input | Weight)]
     computed = bool(set(bounds) - {ref for ref, _ in leaves})
     env: dict[str, Any] = {}
@@ -160,8 +173,12 @@ def _cancels(
     members: Sequence[Tensor],
     values: Mapping[Tensor, Array],
 ) -> bool:
-    """Whether the difference is rounding: small at each element beside what a member of the class
-    sums up there, such as the values of a normalized row, of which nothing is left."""
+    """Whether the difference of two values is rounding after cancellation.
+
+    A sum of large terms may be near 0, as the sum of a normalized row is. The difference is
+    rounding if, at each element, it is small relative to the sum of absolute values that some
+    member of the class adds up there.
+    """
     if not is_float(ref.dtype) or value.shape != ref.shape or expected.shape != ref.shape:
         return False
     rounding = np.zeros(ref.shape)
@@ -175,7 +192,8 @@ def _cancels(
 
 
 def _absolute_sum(member: Tensor) -> Tensor | None:
-    """What gives the sum of absolute values where a member sums up products of reads."""
+    """A term that computes the sum of absolute values on absolute inputs, if the member is a sum
+    of products of reads; else None."""
     if isinstance(member, Op):
         row = member.row
         return member if row.kind == "contraction" and not row.vendor else None
@@ -186,7 +204,8 @@ def _absolute_sum(member: Tensor) -> Tensor | None:
 
 
 def _absolute(body: Scalar) -> Scalar | None:
-    """A polynomial of reads with the absolute values of its numbers; None if it is none."""
+    """A polynomial of reads with its numbers replaced by their absolute values; None if the body
+    isn't a polynomial."""
     match body:
         case Read():
             return body

@@ -1,4 +1,4 @@
-"""The smallest counterexample of a rule that hypothesis finds, and how it is shown."""
+"""Counterexamples of a rule: the search for the smallest one by hypothesis, and its text."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.templates import Sample, Template
 
 SEARCH_S: Final = 10.0
-"""Seconds after which no smaller counterexample is looked for."""
+"""The time limit of the search for a smaller counterexample, in seconds."""
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Two terms that a rule unites, and how they differ."""
+    """Two terms that a rule unites although they differ, and their difference."""
 
     pair: Pair
     difference: Difference
@@ -79,7 +79,10 @@ def smallest(
     seed: int,
     search_s: float,
 ) -> Counterexample:
-    """A counterexample of the kind of a known one, as small as hypothesis makes it in time."""
+    """The smallest counterexample that hypothesis finds in ``search_s`` seconds.
+
+    It differs in the same way (``Difference.kind``) as the known one.
+    """
     literals = template.literals
     best = [_simplified(known, rule, seed, literals)]
     kind = known.difference.kind
@@ -98,7 +101,7 @@ def smallest(
     @st.composite
     def samples(draw: st.DrawFn) -> Sample | None:
         if time.monotonic() > deadline:
-            # Nothing is drawn, so nothing is left to vary: hypothesis ends.
+            # Without any decision drawn, hypothesis has nothing to vary, and ends.
             return None
         try:
             return sample_of(template, DrawnChoices(draw))
@@ -116,7 +119,7 @@ def smallest(
             ),
         )  # fmt: skip
     except HypothesisException:
-        # Nothing smaller was found, or time was up: what is known stands.
+        # Nothing smaller was found, or the time was up: the best one so far is returned.
         pass
     return _simplified(best[0], rule, seed, literals)
 
@@ -134,10 +137,8 @@ def _failure(
     return None
 
 
-def difference_of(
-    pair: Pair, numerics: str, seed: int, literals: Literals
-) -> Difference | None:
-    """How the sides of a pair differ on any data."""
+def difference_of(pair: Pair, numerics: str, seed: int, literals: Literals) -> Difference | None:
+    """The difference of the sides of a pair on the first kind of data where they differ, if any."""
     if pair.problem is not None:
         return Difference(*pair.problem)
     if pair.sort == "Idx":
@@ -146,7 +147,7 @@ def difference_of(
 
 
 def _size(pair: Pair) -> int:
-    """Elements and length of the text: what makes a counterexample hard to read."""
+    """A measure of how hard a counterexample is to read: its text's length and its elements."""
     size = 0
     for side in (pair.left, pair.right):
         size += len(str(side))
@@ -155,10 +156,8 @@ def _size(pair: Pair) -> int:
     return size
 
 
-def _simplified(
-    found: Counterexample, rule: Rule, seed: int, literals: Literals
-) -> Counterexample:
-    """The counterexample with as many simple numbers among its values as possible."""
+def _simplified(found: Counterexample, rule: Rule, seed: int, literals: Literals) -> Counterexample:
+    """Replace as many of the counterexample's values as possible by 0, 1 or -1."""
     difference, pair = found.difference, found.pair
     if pair.problem or pair.sort == "Idx" or not isinstance(pair.left, Tensor):
         return found
@@ -183,7 +182,7 @@ def _simplified(
                 try:
                     other = sides.verdict(difference.data, rule.numerics, changed)
                 except Meaningless:
-                    # A position that is simple may be none.
+                    # The value is a position, and the simpler number is out of range.
                     continue
                 if other is not None and other.kind == kind:
                     env[name][at], difference = simple_number, other
@@ -191,9 +190,7 @@ def _simplified(
     return replace(found, difference=difference)
 
 
-def _with(
-    env: Mapping[str, Array], name: str, at: tuple[int, ...], value: int
-) -> dict[str, Array]:
+def _with(env: Mapping[str, Array], name: str, at: tuple[int, ...], value: int) -> dict[str, Array]:
     changed = np.array(env[name])
     changed[at] = value
     return {**env, name: changed}

@@ -1,8 +1,8 @@
-"""Argument types and attributes that fit an operator of a rule file, drawn along its definition.
+"""Argument types and attributes for an operator whose rule file defines it by a comprehension.
 
-A definition that is a term is drawn like any pattern (``patterns.py``). Of one that is a
-comprehension each tensor gets the axes that it is read at: `x[*n, s*i + k]` gives x some axes and
-a last one that holds most of the indices.
+Each tensor gets the axes that the comprehension reads it at: `x[*n, s*i + k]` gives x some leading
+axes, and a last axis long enough for most of the indices. Not here: an operator that is defined by
+a term, which is drawn like any pattern (``patterns.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eqsynth.rules.tree import Tree, Var
 from eqsynth.testing.choices import chance
 from eqsynth.testing.world import World
 
-# What a read leaves of an axis, or has more than it: mostly the axis fits.
+# How much longer an axis is than the indices that read it; a negative number is shorter.
 _SLACK = (0, 0, 0, 1, -1, 2)
 
 
@@ -27,9 +27,14 @@ def fit_comprehension(
     case: Case, world: World, want: TensorType | None,
     types: Sequence[TensorType | None], attrs: Sequence[Any],
 ) -> tuple[list[TensorType | None], list[Any]]:  # fmt: skip
-    """Types and attributes of an operator, the unknown ones (None) made up along a comprehension.
+    """Fill in the unknown (None) types and attributes of an operator, from its comprehension.
 
-    What the definition computes by more than names (a sum of attributes) stays unknown.
+    A type or attribute that the definition doesn't name by itself, but computes (a sum of two
+    attributes), stays unknown.
+
+    Args:
+        case: a case of the operator's definition.
+        want: the type that the result should have, if any.
     """
     said = case.value
     assert isinstance(said, Comprehension)
@@ -51,7 +56,7 @@ def fit_comprehension(
 
 
 def _places(tree: Tree, names: Sequence[str], place: dict[str, int]) -> dict[str, int]:
-    """Which argument each name of the text is, where it is one as it stands."""
+    """Name in the comprehension -> position of the argument that it is, if it is one by itself."""
     parts = tree[1:] if isinstance(tree, tuple) and tree[0] == "vec-of" else (tree,)
     return {
         name: place[part.name] for name, part in zip(names, parts, strict=False)
@@ -62,7 +67,11 @@ def _places(tree: Tree, names: Sequence[str], place: dict[str, int]) -> dict[str
 def _numbers(
     tree: Tree, parts: Parts, place: dict[str, int], count: int, world: World, attrs: Sequence[Any]
 ) -> tuple[dict[str, int], list[Any]]:
-    """The integers of the text by name, and the attributes that they are."""
+    """Draw the comprehension's integers.
+
+    Returns:
+        The integers by name, and the attributes with those that they determine filled in.
+    """
     given, drawn = list(attrs), {n: _number(world, n in parts.reduced) for n in parts.numbers}
     rest = list(parts.numbers)
     vectors = tree[1:] if isinstance(tree, tuple) and tree[0] == "vec-append" else (tree,)
@@ -94,7 +103,13 @@ def _number(world: World, extent: bool) -> int:
 
 
 class _Axes:
-    """The extents of the names and stars of a comprehension, as they become known."""
+    """The extents of a comprehension's iterators and starred groups of axes, found step by step.
+
+    Attributes:
+        extents: iterator -> its extent.
+        stars: name of a group (``*n``) -> the extents of its axes.
+        found: tensor -> its shape.
+    """
 
     def __init__(
         self, world: World, parts: Parts, numbers: dict[str, int], want: TensorType | None,
@@ -111,7 +126,7 @@ class _Axes:
             self._learn([item.partition(":")[0] for item in parts.head], want.shape)
 
     def _learn(self, items: Sequence[str], shape: Shape) -> None:
-        """The extents of names and stars from the shape of what is read at them."""
+        """Learn extents from the shape of a tensor that is read at these items."""
         stars = [item for item in items if item[0] in "*^"]
         length = len(shape) - (len(items) - len(stars))
         if len(stars) > 1 or length < 0 or (not stars and length):
@@ -126,7 +141,7 @@ class _Axes:
                 place += 1
 
     def shapes(self) -> dict[str, Shape]:
-        """A shape for each tensor that is read."""
+        """A shape for each tensor of the comprehension; unknown extents are drawn."""
         for tensor, items in self.parts.reads:
             if tensor not in self.found:
                 self.found[tensor] = self._shape(items)
@@ -168,4 +183,3 @@ class _Axes:
         except (RuleError, ArithmeticError):
             return self.world.extent()
         return max(1, last + 1 + self.world.choices.pick(_SLACK))
-

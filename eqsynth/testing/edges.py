@@ -1,8 +1,8 @@
-"""Data at which operators go wrong: the ends of each dtype, and tensors of awkward magnitudes.
+"""Data on which operators tend to go wrong: limits of each dtype, and awkward magnitudes.
 
-Single values (:func:`edge_values`) and whole tensors by kind (:func:`draw`); NumPy arrays, since
-the checker of rules and the table of differential tests both draw from here. Not here: what is
-done with the data (``differential/``, ``soundness.py``).
+Here are single values (:func:`edge_values`) and whole tensors by kind (:func:`draw`), as NumPy
+arrays. Both the checker of rules and the differential tests draw from here. Not here: the tests
+themselves (``differential/``, ``soundness.py``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.types import is_float, numpy_dtype
 
-# Where functions change their course: ±20 ends softplus, ±88 and ±104 are the ends of exp in
-# float32, ±709 in float64, ±2.5 rounds to even, ±30 and ±100 are tails of all of them.
+# Numbers at which functions change their behaviour: torch's softplus is the identity above 20; exp
+# overflows at 88 and underflows at -104 in float32, and overflows at 709 in float64; 2.5 is rounded
+# to even; at 30 and 100 most functions are constant or very large.
 _REALS: Final = (
     0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 1 / 3, 1e-3, 1e-4, 1e-6, math.pi, 10.0, 20.0, 20.5, 30.0,
     88.0, 100.0, 104.0, 709.0, 1e4, 1e6, 2.0**24 + 1, 2.0**53 + 1, 1e30,
@@ -60,8 +61,8 @@ def edge_values(dtype: str) -> Array:
 
 
 def _edges(shape: Sequence[int], dtype: str, rng: np.random.Generator, position: int) -> Array:
-    """Edge values in an order of their own for each operand, so that the operands of one position
-    of a large tensor are every pair of edge values."""
+    """Edge values, in a different order for the first two operands: if the tensors are large
+    enough, every pair of edge values meets at some position."""
     values, size = edge_values(dtype), math.prod(shape)
     count = len(values)
     if position > 1 or size < count:
@@ -89,7 +90,7 @@ def _offset(amount: float) -> Draw:
 
 
 def _wide(shape: Sequence[int], dtype: str, rng: np.random.Generator, position: int) -> Array:
-    """Integers of the whole range; floats from 1e-6 to 1e6 within one tensor, of both signs."""
+    """Integers from the dtype's whole range; floats of magnitudes from 1e-6 to 1e6, both signs."""
     if dtype == "bool":
         return rng.random(shape) < 0.5
     if not is_float(dtype):
@@ -110,7 +111,7 @@ def _constant_rows(
 
 
 def _near_equal(shape: Sequence[int], dtype: str, rng: np.random.Generator, position: int) -> Array:
-    """Values of which two differ by a few roundings; the same base for every operand."""
+    """Values near 1.7 that differ from each other by a few roundings, for every operand."""
     if not is_float(dtype):
         return _constant_rows(shape, dtype, rng, position)
     eps = float(_limits(dtype).eps)
@@ -118,7 +119,7 @@ def _near_equal(shape: Sequence[int], dtype: str, rng: np.random.Generator, posi
 
 
 def _sparse(shape: Sequence[int], dtype: str, rng: np.random.Generator, position: int) -> Array:
-    """Nine of ten are zero."""
+    """Values of which nine in ten are zero."""
     values = _normal(shape, dtype, rng, position)
     return np.where(rng.random(shape) < 0.9, np.zeros((), values.dtype), values)
 

@@ -1,7 +1,8 @@
-"""Two programs that should compute the same: terms by the interpreter, anything else by running.
+"""The comparison of two programs that should compute the same.
 
-Not here: whether a whole e-graph agrees (``consistency.py``), what may be blamed on rounding
-(``eqsynth/lower/rounding.py``).
+Terms are evaluated by the interpreter; modules and other callables are run. Not here: the
+comparison of a whole e-graph (``consistency.py``), and the decision whether rounding explains a
+difference (``eqsynth/lower/rounding.py``).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def assert_equivalent(
     rtol: float = 1e-7,
     examples: int | None = None,
 ) -> None:
-    """Compares two programs on data that finds faults.
+    """Check that two programs are equal, on data that tends to show faults.
 
-    Two **terms or expressions** are compared by the interpreter, floats in float64, over the
-    reals so to say. Two **callables** (modules, compiled programs, functions of tensors) run on
-    the inputs and on others of their types (``eqsynth.lower.kinds``); a difference that rounding
-    explains (``eqsynth.lower.rounding``, as for ``optimize``) is none.
+    Two **terms or expressions** are evaluated by the interpreter, with floats in float64. Two
+    **callables** (modules, compiled programs, functions of tensors) run on the inputs and on others
+    of the same types (``eqsynth.lower.kinds``). A difference that rounding explains is allowed, as
+    in ``optimize`` (``eqsynth.lower.rounding``).
 
     Args:
         inputs: for terms, arrays by name (by default every kind of ``eqsynth.ir.data``); for
@@ -95,7 +96,7 @@ def _arguments(inputs: Any) -> Sequence[Any]:
 
 
 def _given(program: Program, reference: Program, inputs: Any) -> list[Any]:
-    """The inputs, or every kind of data for the leaves of two terms."""
+    """The inputs that were given; without any, values of every kind for the terms' leaves."""
     if inputs is not None:
         return [inputs]
     terms = [p.tensor if isinstance(p, Expr) else p for p in (program, reference)]

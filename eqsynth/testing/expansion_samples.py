@@ -1,4 +1,8 @@
-"""Random scopes for the form in which proofs meet: maps of maps, pieces, and sums in any order."""
+"""Families of random scopes for expanded forms, by which proofs compare two terms.
+
+They have maps of maps, concatenated pieces, sums in any order, comparisons and choices. Not here:
+the general families (``scope_samples.py``).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _TAKEN_APART: Final = (
 
 
 def _index(world: World, it: It) -> Index:
-    """An iterator, moved, mirrored or rotated."""
+    """An index over one iterator: bare, shifted, mirrored, rotated, or a number."""
     pick = world.choices.pick
     kind = pick(("bare", "bare", "bare", "moved", "mirrored", "rotated", "number"))
     if kind == "moved":
@@ -34,7 +38,7 @@ def _index(world: World, it: It) -> Index:
 
 
 def _leaf_read(world: World, its: Sequence[It]) -> Read:
-    """A read of some of the iterators, of a tensor that is smaller or larger than they reach."""
+    """A read at some of the iterators. The tensor may be larger or smaller than they reach."""
     pick = world.choices.pick
     if chance(world.choices, 6):
         # A diagonal: one element, where two iterators are the same.
@@ -67,7 +71,7 @@ def _body(world: World, its: Sequence[It], depth: int) -> Scalar:
 
 
 def _map(world: World, its: Sequence[It]) -> Read:
-    """A read of a map of random body, at iterators that may leave it."""
+    """A read of a map with a random body, at indices that may lie outside of the map."""
     own = iterators([max(1, it.extent + world.choices.pick((0, 0, 0, -1))) for it in its])
     made = made_scope([it.extent for it in own], (), _body(world, own, 1))
     fill = world.choices.pick((0.0, 0.0, 1.0))
@@ -75,7 +79,8 @@ def _map(world: World, its: Sequence[It]) -> Read:
 
 
 def written_out(world: World) -> Tensor:
-    """``L reduce_y f({g}[..], {h}[..], x[..])``: polynomials and functions of maps and leaves."""
+    """``L reduce_y f({g}[..], {h}[..], x[..])``: a polynomial or function of reads of maps and
+    leaves."""
     pick = world.choices.pick
     outer, inner = extents(world, 1, 2), extents(world, 0, 1)
     its = iterators((*outer, *inner))
@@ -88,7 +93,8 @@ def written_out(world: World) -> Tensor:
 
 
 def concatenated(world: World) -> Tensor:
-    """``L f(x[i] + y[i - n]) * (u[i] + v[i - n])``: functions and products of pieces."""
+    """``L f((x[i] + y[i - n]) * (u[i] + v[i - n]))``: functions and products of concatenations,
+    whole, or with some rows read or reduced."""
     pick = world.choices.pick
     first, second, columns = pick((1, 2)), pick((2, 1, 3)), pick((1, 2))
     i, j = map(at, iterators((first + second, columns)))
@@ -120,7 +126,8 @@ def concatenated(world: World) -> Tensor:
 
 
 def places_of_type(world: World, kind: TensorType) -> Scope:
-    """Positions that are computed from those of the result: in order, reversed, repeated."""
+    """Integers of a given type that are computed from their own positions: ``i``, ``n - 1 - i``,
+    ``i // 2``, ``i % 2``."""
     pick = world.choices.pick
     its = iterators(kind.shape)
     i = at(pick(its)) if its else Index(0)
@@ -130,7 +137,8 @@ def places_of_type(world: World, kind: TensorType) -> Scope:
 
 
 def _ordered(world: World, its: Sequence[It], depth: int) -> Scalar:
-    """Maxima, minima and choices of a few reads, their multiples and numbers apart."""
+    """A random scalar of maxima, minima, choices and sums over a few reads, which are shifted by
+    numbers or multiplied by them."""
     pick = world.choices.pick
     if not depth:
         read = Read(leaf(world, [it.extent for it in its], pick("xy")), tuple(map(at, its)))

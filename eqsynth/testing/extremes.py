@@ -1,8 +1,9 @@
-"""Data on which the two sides of a rule are compared over the reals only.
+"""Extreme data: the two sides of a rule are compared on it over the reals only.
 
-Numbers that the rule's text names, the ends of the dtypes, magnitudes from 1e-6 to 1e6 in one
-tensor, and numbers up to 1e30. What rounding or an overflow does to such data says nothing of a
-rule; what the exact values are does. Not here: data on which rounding is judged (``ir/data.py``).
+It has numbers that the rule's text names, limits of the dtypes, magnitudes from 1e-6 to 1e6 in one
+tensor, and numbers up to 1e30. Both sides may round such data differently, or overflow, although
+the rule is right; their exact values must agree. Not here: data on which rounding is judged
+(``ir/data.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from eqsynth.ir.types import TensorType, is_float
 from eqsynth.testing import edges
 from eqsynth.testing.literals import Literals
 
-# A little more than 1e30: the float32 next to it is.
+# The float32 nearest to 1e30 is a little larger than 1e30, and is allowed.
 _LARGEST: Final = 1.0001e30
 
 
@@ -40,7 +41,7 @@ def _mixed(kind: TensorType, rng: np.random.Generator, _literals: Literals) -> A
 
 
 def _huge(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
-    """Ordinary numbers among such of up to 1e30, or up to what the dtype holds."""
+    """Ordinary numbers, and others up to 1e30 or up to the dtype's largest number."""
     if not is_float(kind.dtype):
         return _edges(kind, rng, literals)
     top = np.log10(_finite(edges.edge_values(kind.dtype)).max())
@@ -51,7 +52,7 @@ def _huge(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Arr
 
 
 def _named(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
-    """Numbers that the rule names, infinite ones too, among small ones."""
+    """Numbers that the rule names, or infinities if it names these, among small numbers."""
     if is_float(kind.dtype):
         small: Array = rng.normal(size=kind.shape)
         values: Array = np.asarray(literals.infinities or literals.reals or (0.0,), np.float64)
@@ -78,9 +79,15 @@ def draw(
     inputs: Mapping[str, Input | Weight], bounds: Mapping[Tensor, int], kind: str, seed: int,
     literals: Literals,
 ) -> dict[str, Array]:  # fmt: skip
-    """Arrays for inputs and weights by name; positions are in range."""
+    """Draw arrays of one kind for inputs and weights, by name.
+
+    Args:
+        bounds: for integers that are positions, the bound below which they must be.
+        kind: a key of ``EXTREMES``.
+        literals: the numbers that the rule names.
+    """
     env: dict[str, Array] = {}
-    # One input at most is infinite somewhere: of two, most of what is computed is no number.
+    # At most one input has infinities: with two, most results would be NaN.
     floats = [name for name, leaf in inputs.items() if is_float(leaf.dtype)]
     which = np.random.default_rng([seed, crc32(kind.encode())])
     infinite = floats[which.integers(len(floats))] if floats else ""
@@ -94,8 +101,8 @@ def draw(
             named = literals if name == infinite else finite
             drawn = np.asarray(EXTREMES[kind](leaf.type, rng, named))
             if is_float(leaf.dtype):
-                # Elements are finite, but for a rule that names what isn't: what the dtype can't
-                # hold is the largest that it can.
+                # Numbers too large for the dtype become its largest number. Only infinities that
+                # the rule itself names stay infinite.
                 top = _finite(edges.edge_values(leaf.dtype)).max()
                 wide = drawn.astype(np.float64)
                 named_so = np.isin(wide, named.infinities) & (kind == "named")

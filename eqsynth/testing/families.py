@@ -1,4 +1,4 @@
-"""The families of scopes that the laws of scopes are sampled on."""
+"""The families of random scopes on which laws of scopes are sampled, collected in one list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def canonical_family(family: Family) -> Family:
-    """The family in canonical form: most laws wait for that form."""
+    """The family whose scopes are those of ``family`` in canonical form, which most laws need."""
 
     def drawn(world: World) -> Tensor:
         return canonical_term(family(world))

@@ -1,7 +1,7 @@
-"""One rule fired on samples in an e-graph of its own: what it unites, as pairs of terms.
+"""One rule fired on samples in an e-graph of its own: the terms that it unites, as pairs.
 
-The session runs the rule, the law that answers it and the analyses, and nothing else. So every
-class but those that the rule changed has one member, and a pair tells exactly what the rule says.
+The session runs the rule, the answer to its law, and the analyses, and no other rule. Every class
+that the rule didn't change therefore has one member, and each pair is an instance of the rule.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from eqsynth.rules import Rule, RuleSet
 from eqsynth.testing.templates import Sample
 
 BUDGET: Final = 100_000
-"""Matches that one round may unite: all of a few samples."""
+"""The most matches that one round unites, enough for all matches on a few samples."""
 
 MAX_PAIRS: Final = 2000
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two terms that the rule says are equal. For indices, raw terms over iterators.
+    """Two terms that the rule says are equal.
 
     Attributes:
-        problem: why one side is no term, if it isn't: (kind, text).
+        left, right: the terms. Of sort ``Idx`` they are raw terms (``("IDiv", …)``), since the
+            IR's own indices are always in canonical form.
+        sort: the sort of the terms in the rule: ``Tensor``, ``Scalar`` or ``Idx``.
+        problem: if one side isn't a valid term, the kind of problem and a text; else None.
     """
 
     left: Any
@@ -43,7 +46,7 @@ class Pair:
 
 
 def alone(rules: RuleSet, rule: Rule) -> RuleSet:
-    """The rule set with this rule, what applies its law, and the analyses."""
+    """The rule set with this rule, the rules that apply its law, and the analyses alone."""
     kept = tuple(
         r
         for r in rules.rules
@@ -54,7 +57,7 @@ def alone(rules: RuleSet, rule: Rule) -> RuleSet:
 
 
 def fire(rules: RuleSet, rule: Rule, samples: Sequence[Sample]) -> list[Pair]:
-    """The pairs that a rule unites on samples.
+    """Fire a rule on samples and return the pairs that it unites.
 
     Args:
         rules: as `alone` gives them.
@@ -114,7 +117,7 @@ def _with_handles(raw: Any, handles: Mapping[Tensor, Handle]) -> Any:
 
 
 def fired_alone(rules: RuleSet, rule: Rule, sample: Sample) -> list[Pair]:
-    """The pairs of one sample; an engine that fails on it is a pair with a problem."""
+    """The pairs of one sample; if the engine fails on it, a pair with the failure as problem."""
     try:
         return fire(rules, rule, [sample])
     except SaturationError as error:
@@ -159,9 +162,7 @@ def _sort(session: Session, rule: Rule) -> str:
     return dict(rule.columns)[left.name]
 
 
-def _pair(
-    session: Session, left: Any, right: Any, sort: str, terms: Mapping[int, Tensor]
-) -> Pair:
+def _pair(session: Session, left: Any, right: Any, sort: str, terms: Mapping[int, Tensor]) -> Pair:
     if sort == "Idx":
         return Pair(left, right, sort)
     read: list[Any] = []
@@ -181,13 +182,13 @@ def _pair(
 
 
 def _extents(its: Iterable[It]) -> tuple[int, ...]:
-    """The traversal over which a loose scalar is looked at."""
+    """The extents of the scope around a scalar that stands alone, from its iterators."""
     found = {it.slot: it.extent for it in its}
     return tuple(found.get(slot, 1) for slot in range(max(found, default=-1) + 1))
 
 
 def _read_back(session: Session, tree: Any, terms: Mapping[int, Tensor]) -> Any:
-    """A ground tree over handles as IR."""
+    """Decode a ground tree, whose leaves are handles of known terms, into a term of the IR."""
     if isinstance(tree, Handle):
         return terms[tree.n]
     if not isinstance(tree, tuple):
@@ -225,7 +226,8 @@ def _answered(session: Session, rule: Rule, terms: Mapping[int, Tensor]) -> list
         left = known.get(ref)
         if left is None:
             continue
-        # As they are, and as rebuilt terms are written: sums of sums become flat.
+        # The original terms as they are, and rebuilt: rebuilding flattens sums of sums, and such a
+        # term isn't news.
         given = {t for o in original.get(ref, [left]) for t in (o, over(o, _Same()))}
         for other in original.get(ref, [])[1:]:
             pairs.append(Pair(left, other))
@@ -239,16 +241,14 @@ def _answered(session: Session, rule: Rule, terms: Mapping[int, Tensor]) -> list
 
 
 class _Same(dict[Tensor, Tensor]):
-    """Every term is its own image."""
+    """A map in which every term is its own image."""
 
     def __missing__(self, term: Tensor) -> Tensor:
         return term
 
 
-def _complete(
-    known: dict[Tensor, Tensor], members: Mapping[ClassRef, Sequence[Tensor]]
-) -> None:
-    """Terms for classes that the law made, over terms of their arguments."""
+def _complete(known: dict[Tensor, Tensor], members: Mapping[ClassRef, Sequence[Tensor]]) -> None:
+    """Add a term for each class that the law has made, built from the terms of its arguments."""
     changed = True
     while changed:
         changed = False

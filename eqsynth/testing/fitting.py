@@ -1,8 +1,8 @@
 """Argument types and attributes that fit together, for each operator.
 
-``fit`` is given what is known of an operator's arguments, attributes and result, and makes up the
-rest. It is a guess that is often right: shape inference has the last word, so an operator without
-an entry here only gets fewer samples.
+``fit`` takes the known types and attributes of an operator, and draws the others. The result is a
+guess that often fits; shape inference decides. An operator without an entry in ``_FITS`` is guessed
+by trial, and so gets fewer valid samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHER_DTYPES: Final = (
 )  # fmt: skip
 _RANKS: Final = (2, 1, 3, 2, 1, 3, 4, 5)
 
-# Guesses at an operator that has no entry here, until shape inference takes one.
+# The most guesses at an operator without an entry, until shape inference accepts one.
 _TRIES: Final = 40
 
 
@@ -32,10 +32,12 @@ def fit(
     row: Operator, world: World, want: TensorType | None, types: Sequence[TensorType | None],
     attrs: Sequence[Any],
 ) -> tuple[list[TensorType], list[Any]]:  # fmt: skip
-    """Types and attributes of an operator, the unknown ones (None) made up.
+    """Fill in the unknown (None) types and attributes of an operator.
 
     Args:
+        row: the operator.
         want: the type that the result should have, if any.
+        types, attrs: the types of the arguments and the attributes, None where unknown.
     """
     name, types, attrs = row.name, list(types), list(attrs)
     if name in _FITS:
@@ -63,11 +65,15 @@ def fit(
 def along_vector(
     world: World, known: Sequence[int | None], parts: Sequence[Any], attribute: str
 ) -> tuple[int, ...] | None:
-    """Integers for a vector of which some are known; None if the operator may say what fits.
+    """The integers of an attribute that a rule writes as a vector, such as `(vec-of k 1)`.
 
     Args:
-        parts: what stands there; equal parts are equal numbers.
-        attribute: its name. Axes of one tensor differ.
+        known: the integers that are known, None for the others.
+        parts: the parts of the vector in the rule; equal parts are equal numbers.
+        attribute: the attribute's name; for ``axes`` and ``order`` the numbers differ.
+
+    Returns:
+        The integers; or None if none is known, so that ``fit`` may draw the whole attribute.
     """
     if all(number is None for number in known) and chance(world.choices, 2):
         return None
@@ -82,7 +88,7 @@ def along_vector(
 
 
 def _any_attr(world: World, name: str, kind: str, types: Sequence[TensorType]) -> Any:
-    """An attribute of an operator without an entry: by its name and kind alone."""
+    """A guess at an attribute of an operator without an entry, by its name and kind."""
     pick = world.choices.pick
     if name == "axis" and types:
         return _axis_of(world, types[0])
@@ -103,7 +109,7 @@ def _elementwise(
 ) -> None:
     base = want or known_type(types) or world.type()
     dtype = world.dtype if want is None or want.dtype == "bool" else want.dtype
-    # One argument has the whole shape; the others may be broadcast to it.
+    # One argument has the result's shape; the others may broadcast to it.
     whole = world.choices.pick(range(len(types)))
     for position, known in enumerate(types):
         if known is None:
@@ -113,7 +119,7 @@ def _elementwise(
 
 
 def _broadcastable(world: World, shape: Shape) -> Shape:
-    """A shape that broadcasts with another: mostly the same one."""
+    """A shape that broadcasts to ``shape``; in half of the cases ``shape`` itself."""
     if chance(world.choices, 2):
         return shape
     start = world.choices.pick((0, *range(len(shape) + 1)))
@@ -143,7 +149,7 @@ def _matmul(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
 def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
     rank = None if want is None else want.rank
     if attrs[0]:
-        # All of the axes are there; at times more.
+        # The rank is large enough for all of the axes, and sometimes larger.
         rank = max(max(attrs[0]) + world.choices.pick((1, 1, 2)), rank or 0)
     x = fill(types, 0, lambda: world.type(rank))
     if attrs[0] is None:
@@ -153,7 +159,7 @@ def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> 
 
 
 def _axis_of(world: World, x: TensorType) -> int:
-    """An axis; the last one, which many rules are about, more often."""
+    """An axis; the last one is more likely, since many rules are about it."""
     rank = max(x.rank, 1)
     axes: tuple[int, ...] = (*range(rank), rank - 1)
     return world.choices.pick(axes)
@@ -180,7 +186,7 @@ def _permute(world: World, want: TensorType | None, types: Types, attrs: Attrs) 
 
 
 def factorization(world: World, size: int) -> Shape:
-    """A shape of so many elements."""
+    """A shape with ``size`` elements: 12 -> ``(3, 4)``, ``(12,)``, ``(2, 1, 6)``, …"""
     shape: list[int] = []
     rest = size
     while rest > 1 and len(shape) < 3:
@@ -257,7 +263,11 @@ def _concat(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
 
 
 def _on_axis(options: Callable[[int], Sequence[int]]) -> Fit:
-    """Operators with an axis and a number that depends on its extent."""
+    """The entry of operators with an axis and a number that depends on the axis's extent.
+
+    Args:
+        options: gives the options for the number, from the extent.
+    """
 
     def fitted(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
         x = _shaped(world, want, types)
@@ -285,7 +295,7 @@ def _merge(world: World, want: TensorType | None, types: Types, attrs: Attrs) ->
 
 
 def _divided(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
-    """An axis and a divisor of its extent, which is a product of extents now and then."""
+    """The entry of operators with an axis and a divisor of its extent (``Split``, ``Stride``)."""
     free = types[0] is None and want is None
     x = _shaped(world, want, types)
     if attrs[0] is None:
@@ -331,7 +341,8 @@ def _upsample(world: World, want: TensorType | None, types: Types, attrs: Attrs)
 def _full(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
     if attrs[0] is None:
         attrs[0] = want.shape if want is not None else world.shape()
-    # Of the dtype that is wanted, as of all else in the sample: what is joined has one.
+    # Mostly the dtype of the other terms of the sample, since operators that join tensors need one
+    # dtype.
     if attrs[2] is None and not chance(world.choices, 8):
         attrs[2] = want.dtype if want is not None else world.dtype
 
@@ -360,7 +371,7 @@ def _literal(world: World, want: TensorType | None, types: Types, attrs: Attrs) 
 
 
 def _embedding(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:
-    # Two rows at least: indices are drawn among the first two.
+    # At least two rows, since data for indices are 0 and 1.
     fill(types, 0, lambda: TensorType((2 + world.extent(), world.extent()), world.dtype))
     fill(types, 1, lambda: TensorType(world.shape(1), "int64"))
 
@@ -402,8 +413,16 @@ _FITS: Final[dict[str, Fit]] = {
 
 
 def as_built(kind: TensorType, types: Sequence[TensorType], built: Sequence[Tensor]) -> TensorType:
-    """The type that is wanted of an argument, in the dtype that those before it came out with:
-    ``softmax(q / c) @ v`` of integers has a v of floats, since the quotient is one."""
+    """The type for the next argument of an operator, with the dtype that earlier arguments have.
+
+    An earlier argument may have another dtype than was wanted for it: in ``softmax(q / c) @ v``
+    with integers q, the quotient is of floats, so v must be, too.
+
+    Args:
+        kind: the type that is wanted for the argument.
+        types: the types that were wanted for the arguments before it.
+        built: those arguments.
+    """
     for want, term in zip(types, built, strict=False):
         if want.dtype == kind.dtype != term.dtype:
             return TensorType(kind.shape, term.dtype)

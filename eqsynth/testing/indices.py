@@ -1,4 +1,4 @@
-"""Equalities of indices, decided over all values of their iterators."""
+"""Equalities of indices, decided by evaluation at all values of their iterators."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from eqsynth.testing.judging import Difference
 
 
 def indices_differ(left: Any, right: Any) -> Difference | None:
-    """How two raw indices (``("IDiv", ("It", 0, 4), 2)``) differ on the ranges of their iterators.
+    """The difference of two raw indices on the ranges of their iterators; None if they are equal.
 
-    Raw terms, since the IR's indices are canonical by themselves. ``//`` and ``%`` floor; a
-    divisor is positive.
+    Raw indices are terms of the engine, such as ``("IDiv", ("It", 0, 4), 2)``; the IR's own indices
+    are always in canonical form. ``//`` and ``%`` floor, and a divisor must be positive.
     """
     extents: dict[int, int] = {}
     for side in (left, right):

@@ -1,4 +1,4 @@
-"""Rules whose patterns the engine can only match by going through combinations of terms."""
+"""Detection of rules that the engine can only match by trying all combinations of terms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from eqsynth.rules.sorts import Declarations
 
 
 def joins_blindly(rule: Rule, known: Declarations) -> bool:
-    """Whether a pattern looks at several elements of vectors by more than their names.
+    """Whether the rule's patterns look into several elements of vectors.
 
-    The engine finds an element by going through all terms, and an element of that through all of
-    them again: so ``(Concat (vec-of (Concat v a) (Concat w a)) b)`` takes the cube of the terms.
+    egglog has no index from a vector to its elements, so it tries all terms for each element:
+    ``(Concat (vec-of (Concat v a) (Concat w a)) b)`` takes time in the cube of the number of terms.
     """
     elements: set[str] = set()
     calls: list[Tree] = []

@@ -1,8 +1,9 @@
-"""Whether two terms are equal: in type, over the reals, exactly, and in float32 as claimed.
+"""The judge of a rule's instance: are its two sides equal?
 
-`Sides.verdict` looks at one kind of data. Equality over the reals is judged in 320-bit numbers, so
-that rounding is never mistaken for a difference, nor a difference for rounding. Exact equality is
-decided in finite fields (``numbers.py``).
+The sides are compared in type, over the reals, exactly, and in float32 as far as the rule claims.
+`Sides.verdict` compares on one kind of data, `Sides.judge` on several. Values over the reals are
+computed in 320-bit numbers, so that rounding is never mistaken for a difference, nor a difference
+for rounding. Exact equality is decided in finite fields (both in ``numbers.py``).
 """
 
 from __future__ import annotations
@@ -28,37 +29,41 @@ from eqsynth.testing.literals import Literals
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, Undecided, exact
 
 REAL_TOLERANCE: Final = 1e-12
-"""Of 320-bit results relative to the largest: constants of rules are float64 at best."""
+"""The difference that 320-bit results may have, relative to the largest: the constants in rules
+have the precision of float64."""
 
 LOST: Final = 64.0
-"""The right side loses digits if its float32 error is so many times what can't be blamed on it:
-the left side's own error, what rounding the inputs once does to the left side (they are rounded
-already), and some roundings of the result (`ROUNDINGS`)."""
+"""The right side loses digits if its float32 error is more than this many times the error that is
+allowed. Allowed is the largest of: the left side's own error; the change of the left side when its
+inputs are rounded once, since real inputs are rounded, too; and `ROUNDINGS` of the result."""
 
 ROUNDINGS: Final = 16
+"""How many roundings of its largest value a result may always be off."""
 _NAMES_NOTHING: Final = Literals()
-# Ordinary data whose numbers are of about the size of 1, and such with larger ones: where the right
-# side must not overflow in float16, and where it is told if it does.
+# Kinds of ordinary data with numbers of about 1, on which the right side must not overflow in
+# float16; and kinds with larger numbers, on which an overflow is only reported.
 _OF_ORDER_ONE: Final = ("normal", "near-equal", "negative", "sparse", "ties")
 _LARGER: Final = ("scaled", "offset", "far-offset")
 _INTEGERS: Final = {"zeros": "zeros", "ties": "ties"}
-# Kinds of data on which the sides are compared where no input is a float.
+# Kinds of data for terms without inputs of floats.
 _OF_INTEGERS: Final = ("ties", "normal", "named", "edges", "mixed")
-# What the interpreter raises for a term that has no value on some data.
+# The errors that the interpreter raises for a term that has no value on some data.
 _NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
+# For rules of proofs, values below this count as 0.
 _VANISHES: Final = 1e-60
 _EPS: Final = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two terms that differ.
+    """How two terms differ.
 
     Attributes:
         kind: ``shape``, ``dtype``, ``value``, ``numerics`` or ``overflow``.
-        data: the kind of data, or what was compared exactly.
-        env: the values of inputs and weights.
-        left, right: both results.
+        what: the difference, in words.
+        data: the kind of data, or ``a finite field``, or ``all values`` of iterators.
+        env: the values of inputs and weights at which the terms differ.
+        left, right: the results of both sides.
     """
 
     kind: str
@@ -70,7 +75,7 @@ class Difference:
 
 
 class Meaningless(Exception):
-    """Raised for a left side without a value, as a look-up outside of a table."""
+    """The left side has no value on this data: it reads a row outside of a table, for example."""
 
 
 def value(term: Tensor, env: Mapping[str, Array], arithmetic: Arithmetic) -> Array:
@@ -80,12 +85,13 @@ def value(term: Tensor, env: Mapping[str, Array], arithmetic: Arithmetic) -> Arr
 
 
 def for_proofs(numerics: str) -> bool:
-    """Whether a rule's right side is a form that proofs meet in: nothing is claimed of its rounding
-    and its range, nor where a part of a side has no finite value."""
+    """Whether the rule makes a form that is used in proofs only. Such a rule claims nothing about
+    rounding and range, and nothing where a part of a side has no finite value."""
     return numerics.startswith("proof")
 
 
 def types_differ(left: Tensor, right: Tensor) -> Difference | None:
+    """The difference in shape or dtype, if there is one."""
     for kind, a, b in (("shape", left.shape, right.shape), ("dtype", left.dtype, right.dtype)):
         if a != b:
             return Difference(kind, f"the sides have two {kind}s", left=a, right=b)
@@ -93,11 +99,15 @@ def types_differ(left: Tensor, right: Tensor) -> Difference | None:
 
 
 class Sides:
-    """Two terms of one type that a rule says are equal, and the data that they are compared on.
+    """Two terms of one type that a rule says are equal, and the data on which they are compared.
+
+    Attributes:
+        overflows: whether the right side has overflowed in float16 on larger data where the left
+            side hasn't.
 
     >>> from eqsynth.ir.tensor import Input, Op
     >>> from eqsynth.ir.types import TensorType
-    >>> x = Input("x", TensorType((2,), "float32"))
+    >>> x = Input("x", TensorType((3,), "float32"))
     >>> Sides(Op("Relu", (x,)), Op("Abs", (x,))).verdict("ties", "real").kind
     'value'
     """
@@ -106,21 +116,21 @@ class Sides:
         self, left: Tensor, right: Tensor, seed: int = 0, literals: Literals = _NAMES_NOTHING
     ) -> None:
         self.left, self.right, self.seed, self.literals = left, right, seed, literals
-        # The right side has overflowed in float16, on larger data, where the left side hasn't.
         self.overflows = False
-        # Which draw of extreme data: pairs of one type are compared on data of their own.
+        # The number of the draw of extreme data, so that each pair of a rule gets different data.
         self.turn = 0
         first = list(topological([left]))
         known = set(first)
-        # What the sides share is computed once.
+        # Terms that both sides share are computed once: they aren't in the second list.
         self._orders = (first, [term for term in topological([right]) if term not in known])
         self._leaves = leaves((left, right))
-        # What is a position on the right side alone is any number: the left side says which.
+        # Bounds of positions come from the left side alone. An integer that only the right side
+        # uses as a position may be any number.
         self._bounds = positions(first)
         self._environments: dict[str, dict[str, Array]] = {}
 
     def environment(self, kind: str) -> dict[str, Array]:
-        """Values for the inputs and weights, floats of a kind of data."""
+        """Values of one kind of data for the inputs and weights; each kind is drawn once."""
         found = self._environments.get(kind)
         if found is None:
             if kind in EXTREMES:
@@ -139,7 +149,8 @@ class Sides:
         return any(dtypes(leaf.dtype) for leaf in self._leaves.values())
 
     def _field_environment(self, prime: int) -> dict[str, Array]:
-        """Random elements of a field in the place of all floats; integers stay what they are."""
+        """Values with random elements of the field of ``prime`` in place of all floats; integers
+        are small numbers, as in other data."""
         found = dict(self.environment("ties"))
         for name, leaf in self._leaves.items():
             if is_float(leaf.dtype):
@@ -159,12 +170,20 @@ class Sides:
             yield values[side]
 
     def judge(self, numerics: str, turn: int) -> tuple[Difference | None, bool]:
-        """How the sides differ, if they do, and whether they are equal exactly.
+        """Compare the sides on several kinds of data.
 
-        Values over the reals are compared on two kinds of data, by turns, one of them extreme (the
-        numbers that a rule names, every second time, where it names infinite ones), and in one
-        field; rounding on all ordinary kinds; what overflows in float16 on two kinds.
-        Integers are cheap: they are compared on all kinds.
+        Values over the reals are compared on one ordinary and one extreme kind of data, which
+        change from turn to turn, and in one finite field. If the rule names infinities, every
+        second extreme kind is ``named``, the only one that has them. Rounding is compared on all
+        ordinary kinds, and overflow in float16 on two kinds. Terms without floats are cheap, and
+        are compared on all kinds that have integers.
+
+        Args:
+            numerics: the rule's claim; see :meth:`verdict`.
+            turn: the number of the instance, which chooses the kinds of data.
+
+        Returns:
+            The difference, or None; and whether the sides are equal in the field.
 
         Raises:
             Meaningless: the left side has no value.
@@ -173,7 +192,8 @@ class Sides:
         kinds, extreme = list(FLOATS), list(EXTREMES)
         chosen = [kinds[turn % len(kinds)], extreme[turn % len(extreme)]]
         if self.literals.infinities and turn % 2:
-            # What a rule says of -inf is seen in few inputs only, of which one at a time has some.
+            # A fault of such a rule shows only where inputs are infinite, and only one input at a
+            # time has infinities.
             chosen[1] = "named"
         if not self._has(is_float):
             chosen = list(_OF_INTEGERS)
@@ -193,14 +213,17 @@ class Sides:
     def verdict(
         self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
     ) -> Difference | None:
-        """How the sides differ on one kind of data, if they do.
+        """Compare the sides on one kind of data: values over the reals, rounding, and overflow.
 
-        On extreme data only values over the reals are compared, where they can be computed; and
-        bits, if these are claimed to be the same.
+        On extreme data, only values over the reals are compared, if they can be computed, and bits
+        if the rule claims ``bitwise``.
 
         Args:
-            numerics: what is claimed: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
+            numerics: the rule's claim: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
             env: values to use instead of those of the kind.
+
+        Returns:
+            The difference, or None.
 
         Raises:
             Meaningless: the left side has no value.
@@ -219,13 +242,13 @@ class Sides:
             return None
         except _NO_VALUE as error:
             return Difference("shape", f"the right side has no value: {error}", kind, env)
-        # A bound that is claimed is relative for large results and absolute for small ones.
+        # A claimed bound is relative for results above 1, and absolute for smaller ones.
         least = 1.0 if numerics.startswith("approx") else 0.0
         if for_proofs(numerics):
-            # 1 - sigmoid(1e4) is e^-10000, and 0 in numbers of any length; so is relu(x) - x.
+            # 1 - sigmoid(1e4) is e^-10000. Computed as a difference it is 0, in any precision.
             least = _VANISHES
         if for_proofs(numerics):
-            # A form that holds where both sides are defined: x / x is 1 but at 0.
+            # Only elements at which both sides are finite are compared: x / x = 1 except at 0.
             if a.shape == b.shape:
                 defined = np.isfinite(shown(a).astype(float)) & np.isfinite(shown(b).astype(float))
                 a, b = a[defined], b[defined]
@@ -240,9 +263,10 @@ class Sides:
         return None
 
     def _rounding_differs(self, numerics: str, kinds: Sequence[str]) -> Difference | None:
-        """How rounding in float32 contradicts the claim, on any of these kinds of data.
+        """How rounding in float32 contradicts the rule's claim on one of these kinds of data.
 
-        Seen against float64, and confirmed against high precision.
+        Errors are first measured against float64, which is fast; a contradiction is confirmed
+        against 320-bit numbers.
         """
         if not self._rounds(numerics):
             return None
@@ -254,14 +278,14 @@ class Sides:
                 raise Meaningless(str(error)) from None
             differ = self._rounding(near, kind, numerics, env)
             if differ is not None:
-                # A difference of the values themselves is told as one.
+                # Confirmed, unless the values themselves differ: then that difference is returned.
                 differ = self.verdict(kind, numerics)
             if differ is not None:
                 return differ
         return None
 
     def _rounds(self, numerics: str) -> bool:
-        """Whether anything is claimed of how the right side rounds."""
+        """Whether the rule claims something about how the right side rounds."""
         return is_float(self.left.dtype) and not (
             numerics.startswith(("cancels", "approx")) or for_proofs(numerics)
         )
@@ -293,10 +317,10 @@ class Sides:
     def _overflow(
         self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
     ) -> Difference | None:
-        """Whether the right side overflows in float16 where the left side doesn't.
+        """The difference if the right side overflows in float16 where the left side doesn't.
 
-        A rule that says it may lose digits isn't asked: rsqrt(E[x^2] - E[x]^2) of a lost
-        difference is infinite, and no number was too large.
+        A rule that claims ``cancels`` isn't checked: when all digits of E[x^2] - E[x]^2 are lost,
+        its rsqrt is infinite, although no number was too large.
         """
         claims_range = not numerics.startswith(("approx", "cancels")) and not for_proofs(numerics)
         if not claims_range or not self._has("float16".__eq__):
@@ -312,7 +336,8 @@ class Sides:
         return Difference("overflow", what, kind, env, a, b)
 
     def all_data(self, numerics: str) -> Difference | None:
-        """The difference on the simplest kind of data, if there is one on any."""
+        """The difference on the first kind of data that shows one, or in a finite field; else
+        None."""
         differ = types_differ(self.left, self.right)
         if differ is not None:
             return differ
@@ -323,7 +348,7 @@ class Sides:
         return self.exactly()[1]
 
     def exactly(self, primes: Sequence[int] = PRIMES) -> tuple[bool, Difference | None]:
-        """Whether the sides are equal exactly, and how they differ if that refutes the equality.
+        """Decide the equality in finite fields.
 
         Returns:
             (True, None) if they are equal in every field; (False, None) if the fields don't
@@ -355,7 +380,7 @@ def _field(prime: int) -> Field:
 
 
 def shown(array: Array) -> Array:
-    """Elements of an arithmetic of objects as float64."""
+    """An array of numbers of another arithmetic as float64."""
     return array.astype(np.float64) if array.dtype == object else array
 
 
@@ -380,12 +405,12 @@ def _close(a: Array, b: Array, bound: float, least: float = 0.0) -> bool:
 
 
 def _same_bits(a: Array, b: Array) -> bool:
-    """Equal numbers; the sign of a zero isn't looked at, nor which NaN it is."""
+    """Whether all numbers are equal. Signs of zeros, and the bits of NaNs, aren't compared."""
     return bool(np.array_equal(a, b, equal_nan=True))
 
 
 def sensitivity(term: Tensor, env: Mapping[str, Array]) -> float:
-    """How far the value moves when every float input is rounded once, by half a unit either way."""
+    """How far the value moves if every float input moves by half a unit in the last place."""
     base, moved = value(term, env, FLOAT64), 0.0
     for seed in range(8):
         signs = np.random.default_rng(seed)
@@ -402,11 +427,13 @@ def sensitivity(term: Tensor, env: Mapping[str, Array]) -> float:
 
 
 def digits_lost(exact: Array, left: Array, right: Array, reach: float = 0.0) -> float:
-    """How many times larger the right side's float32 error is than what can't be blamed on it.
+    """The right side's float32 error, as a multiple of the error that is allowed (`LOST`).
 
-    Errors are measured where the left side is finite.
+    Errors are measured at elements where the left side is finite.
 
     Args:
+        exact: the exact value.
+        left, right: the sides' values in float32.
         reach: how far the exact value moves when the inputs are rounded.
     """
     with np.errstate(all="ignore"):

@@ -1,7 +1,8 @@
-"""The numbers and dtypes that a rule's own text names: where it may go wrong, and no sample is.
+"""The numbers and dtypes in a rule's own text. A fault may show at these only.
 
-A rule that says ``5`` somewhere is sampled with 4, 5, 6 and 10 as extents, steps, axes, amounts and
-data; one that says ``3.7`` and ``3.8`` with these, with 3.75 between them and with 4.7.
+Random samples would seldom contain them. A rule with a ``5`` in its text is sampled with 4, 5, 6
+and 10 as extents, steps, axes, amounts and data; a rule with ``3.7`` and ``3.8`` with these, with
+3.75 between them, and with 4.7.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from eqsynth.rules.values import Unknown, evaluate
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _INFINITY = re.compile(r"(?<![\w.-])-?inf(?![\w.-])")
 _WORD = re.compile(r'"(\w+)"')
-# What is drawn anyway: no rule is about these alone.
+# Numbers that are always among the samples, and so aren't literals of a rule.
 _COMMON = frozenset((-2, -1, 0, 1, 2, 3))
 _NONE: Mapping[str, Definition] = {}
 _LARGEST_EXTENT = 40
@@ -29,13 +30,14 @@ _LARGEST_NUMBER = 10**6
 
 @dataclass(frozen=True)
 class Literals:
-    """What the text of a rule names, and what lies next to it.
+    """The literals in the text of a rule, and numbers near them.
 
     Attributes:
-        integers: for steps, axes, amounts: each one, one more and one less, twice as much.
-        reals: for constants and data: these, their negatives, and the middle between two.
-        dtypes: by name.
-        infinities: among the data of a rewrite that treats them.
+        integers: for steps, axes and amounts: each integer n, n + 1, n - 1 and 2 * n.
+        reals: for constants and data: each number, neighbours as for integers, the middle of two
+            neighbouring numbers, and the negatives of all of these.
+        dtypes: names of dtypes.
+        infinities: ``inf`` and ``-inf``, if a rewrite names them; they are used as data.
     """
 
     integers: tuple[int, ...] = ()
@@ -50,7 +52,7 @@ class Literals:
 
 
 def _computed(tree: Tree) -> Iterator[float]:
-    """What arithmetic over literals alone gives: 1517 of `(* 37.0 41.0)`."""
+    """The values of arithmetic over literals alone: `(* 37.0 41.0)` -> 1517."""
     if not is_call(tree):
         return
     try:
@@ -64,10 +66,11 @@ def _computed(tree: Tree) -> Iterator[float]:
 
 
 def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Literals:
-    """The literals of a rule: of its pattern, its conditions, both sides, and comprehensions.
+    """The literals of a rule, from its pattern, conditions, both sides, and comprehensions.
 
     Args:
-        definitions: operators of rule files; of those that the rule is about, the literals count.
+        definitions: operators that rule files define. For those that occur in the rule, the
+            literals of their definitions are included.
     """
     text = "\n".join((*rule.program, rule.scopes.text if rule.scopes else ""))
     text += "\n".join(
@@ -83,7 +86,7 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
     reals += [(a + b) / 2 for a, b in zip(named, named[1:], strict=False)]
     reals = [r for r in dict.fromkeys((*reals, *(-r for r in reals))) if abs(r) < 1e38]
     dtypes = tuple(dict.fromkeys(word for word in _WORD.findall(text) if word in DTYPES))
-    # Laws are asked about products, of what is finite.
+    # Only rewrites get infinities: laws are sampled on products, of finite data.
     of_rule = _INFINITY.findall(text) if rule.kind == "rewrite" else ()
     infinities = tuple(dict.fromkeys(map(float, of_rule)))
     return Literals(tuple(integers), tuple(reals), dtypes, infinities)

@@ -1,4 +1,5 @@
-"""Random scopes under masks: weights of a softmax, and guards against rows that a mask hides."""
+"""Families of random scopes under masks: softmax weights, and tests for rows without any visible
+element."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from eqsynth.testing.world import World
 
 
 def shown(world: World, i: It, j: It) -> Scalar:
-    """Whether row i sees column j: in a band, a band of every second, a block, or at the front."""
+    """A random mask: whether row i sees column j. Visible is a band, every second column of a band,
+    a block, or the first columns."""
     pick = world.choices.pick
     apart, width = at(j) - at(i), pick((1, 0, 2))
     kind = pick(("band", "every second", "before", "block", "front"))
@@ -32,7 +34,8 @@ def shown(world: World, i: It, j: It) -> Scalar:
 
 
 def scores(world: World, i: It, j: It) -> tuple[Scalar, Read]:
-    """Scores of a query and a key, -inf where a mask hides the key; and the mask's read."""
+    """Scores of query i and key j, which are -inf where a mask hides the key; and a read of the
+    mask."""
     pick = world.choices.pick
     if not is_float(world.dtype):
         raise Rejected("softmax of floats only")
@@ -49,7 +52,7 @@ def scores(world: World, i: It, j: It) -> tuple[Scalar, Read]:
 
 
 def masked_weights(world: World) -> Tensor:
-    """``sum_j softmax(s)[i, j] * v[j, d]``, s -inf where a mask hides j from i."""
+    """``sum_j softmax(s)[i, j] * v[j, d]``, where s is -inf if a mask hides j from i."""
     rows, columns, width = (world.choices.pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
     i, j = iterators((rows, columns))
     weights = Op("Softmax", (made_scope((rows, columns), (), scores(world, i, j)[0]),), (1,))
@@ -60,7 +63,7 @@ def masked_weights(world: World) -> Tensor:
 
 
 def guarded_rows(world: World) -> Tensor:
-    """``where(max_j s[i, j] = -inf, 0, x[i])``, s -inf where a mask hides j from i."""
+    """``where(max_j s[i, j] = -inf, 0, x[i])``, where s is -inf if a mask hides j from i."""
     rows, columns = world.choices.pick((4, 6, 3)), world.choices.pick((4, 6, 2))
     i, j = iterators((rows, columns))
     peak = made_scope((rows,), (columns,), scores(world, i, j)[0], "max")

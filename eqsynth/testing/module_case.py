@@ -1,7 +1,8 @@
-"""A torch module as data: its layers and the lines of ``forward``, as text.
+"""A torch module as data: its layers and the lines of its ``forward``, as text.
 
-So a module that hypothesis has drawn and shrunk prints as code: its ``repr`` builds it again, and
-``source()`` is plain torch, for a bug report. Not here: drawing one (``strategies/modules.py``).
+A module that hypothesis has drawn and shrunk can thus be printed: its ``repr`` is code that builds
+the case again, and ``source()`` is plain torch for a bug report. Not here: drawing a module
+(``strategies/modules.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Argument:
     """An argument of a module: a tensor of this shape and dtype.
 
     Attributes:
-        below: integers are at least 0 and below this number, as positions are.
+        below: integers are drawn from 0 to ``below - 1``, for arguments that are positions.
     """
 
     shape: tuple[int, ...]
@@ -50,7 +51,7 @@ class Argument:
         return f"Argument({', '.join(parts)})"
 
     def tensor(self, rng: np.random.Generator, kind: str = "normal") -> torch.Tensor:
-        """A random tensor; floats of a kind of ``eqsynth.ir.data.FLOATS``."""
+        """A random tensor; floats are of a kind in ``eqsynth.ir.data.FLOATS``."""
         if self.below is not None:
             drawn = rng.integers(0, max(self.below, 1), size=self.shape)
         else:
@@ -61,14 +62,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class ModuleCase:
-    """A torch module with arguments; equal data, equal module and arguments.
+    """A torch module with arguments. Equal cases have equal modules and equal arguments.
 
     Attributes:
-        inputs: arguments of ``forward``, which names them ``x0``, ``x1``, …
-        layers: lines ``name = expression``: submodules and parameters of the module.
-        forward: its lines. They may use ``self``, ``torch``, ``nn`` and ``F``.
-        dtype: the floats of the layers.
-        seed: of all weights and arguments.
+        inputs: the arguments of ``forward``, where they are named ``x0``, ``x1``, ….
+        layers: lines ``name = expression`` for submodules and parameters of the module.
+        forward: the lines of ``forward``, which may use ``self``, ``torch``, ``nn`` and ``F``.
+        dtype: the dtype of the layers' floats.
+        seed: the seed of all weights and arguments.
 
     >>> case = ModuleCase(
     ...     inputs=(Argument((2, 3)),),
@@ -106,10 +107,11 @@ class ModuleCase:
         return _HEAD + "\n".join([*lines, *(f"        {line}" for line in self.forward)]) + "\n"
 
     def module(self) -> nn.Module:
-        """The module in evaluation mode, with weights by the seed. torch's own seed stays."""
+        """The module in evaluation mode, with random weights from ``seed``. The state of torch's
+        random generator doesn't change."""
         source, scope = self.source(), dict[str, Any]()
         name = f"<module case {hash(self) & 0xFFFFFFFF:08x}>"
-        # torch.export asks for the source of what it traces.
+        # torch.export asks linecache for the source of the code that it traces.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         exec(compile(source, name, "exec"), scope)
         with torch_seed(self.seed), warnings.catch_warnings():
@@ -120,21 +122,22 @@ class ModuleCase:
         return drawn
 
     def arguments(self, kind: str = "normal", seed: int | None = None) -> tuple[torch.Tensor, ...]:
-        """Tensors for ``forward``; floats of a kind of ``eqsynth.ir.data.FLOATS``."""
+        """Tensors for ``forward``; floats are of a kind in ``eqsynth.ir.data.FLOATS``."""
         rng = np.random.default_rng(self.seed if seed is None else seed)
         return tuple(argument.tensor(rng, kind) for argument in self.inputs)
 
 
 @contextmanager
 def torch_seed(seed: int) -> Iterator[None]:
-    """torch's random numbers start here; afterwards they go on as if nothing had been."""
+    """Seed torch's random generator inside of the ``with`` block, and restore its state after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def set_weights(module: nn.Module, seed: int) -> None:
-    """Random floats for all parameters and buffers: half of unit scale, variances around 1."""
+    """Set all floating-point parameters and buffers to random numbers of scale 0.5; running
+    variances are at least 0.5."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in [*module.named_parameters(), *module.named_buffers()]:

@@ -1,14 +1,15 @@
-"""Arithmetics in which an equality is judged without rounding: high precision, and a finite field.
+"""Arithmetics that judge an equality without rounding: high precision, and a finite field.
 
-**High precision** has 320 bits and no bounds on the exponent: the square of 1e30 beside 1e-30 keeps
-all of its digits. Its functions are the real ones, so it decides whether two terms are equal over
-the reals, but at sampled data only.
+**High precision** has 320 bits and an unbounded exponent: 1e60 + 1e-30 keeps all of its digits. Its
+functions are those of the reals, so it shows whether two terms are equal over the reals, at sampled
+data.
 
-**A finite field** decides polynomial identities: two polynomials of degree d that differ agree at a
-random point of a field of p elements with probability d/p at most (Schwartz and Zippel), and here
-p is 2**61 - 1 and larger. Functions that aren't polynomials are uninterpreted: an element is
-mapped to the hash of the function's name and its arguments. Two terms that are equal there are
-equal whatever these functions mean; two that differ may still be equal, by a law of one of them.
+**A finite field** decides polynomial identities: two different polynomials of degree d agree at a
+random point of a field of p elements with a probability of at most d/p (Schwartz and Zippel), and
+here p is 2**61 - 1 or larger. Functions that aren't polynomials are uninterpreted: their value is
+the hash of the function's name and its arguments. Terms that are equal in the field are equal
+whatever these functions mean. Terms that differ in the field may still be equal, by a law of such a
+function.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ PRIMES: Final = (2**61 - 1, 2**89 - 1, 2**107 - 1)
 
 _BITS: Final = 320
 _SIMPLE: Final = 10**6
-# What has more digits before the point than are kept.
+# Numbers above this have more digits before the point than are kept.
 _LARGEST: Final = 2**_BITS
 
 
 class Undecided(Exception):
-    """Raised where the field has no answer: a float becomes an integer, 0 is divided by."""
+    """The field has no answer: a float would become an integer, or something is divided by 0."""
 
 
 def simplest(value: float) -> Fraction:
-    """The fraction that a constant stands for: 1/3 for 0.333…, where a float can't say it.
+    """The simplest fraction that rounds to a constant, such as 1/3 for the float 0.333….
 
     >>> simplest(1 / 3), simplest(0.5)
     (Fraction(1, 3), Fraction(1, 2))
@@ -51,7 +52,7 @@ def simplest(value: float) -> Fraction:
 
 
 class TooLarge(ArithmeticError):
-    """Raised where a number of high precision would have too many digits: exp(exp(1e30))."""
+    """A number of high precision would have too many digits: exp(exp(1e30))."""
 
 
 def _elementwise(function: Callable[..., Any], *arrays: Any) -> Array:
@@ -71,7 +72,7 @@ _context.prec = _BITS
 
 
 def exact(array: Array) -> Array:
-    """Data as numbers of high precision: floats are what they are, no fraction's stand-in."""
+    """Data as numbers of high precision. Each float is taken exactly, not as a simple fraction."""
     return _elementwise(_context.mpf, array) if array.dtype.kind == "f" else array
 
 
@@ -88,7 +89,11 @@ def _real(value: Any) -> Any:
 
 
 def _limited(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function whose work grows with the size of its argument."""
+    """``function`` with an error for large arguments, since its work grows with them.
+
+    Raises (when called):
+        TooLarge: the argument is too large, but not infinite.
+    """
 
     def limited(x: Any) -> Any:
         if _LARGEST < abs(x) < _context.inf:
@@ -99,7 +104,7 @@ def _limited(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _floor(x: Any) -> Any:
-    # Beyond its digits a number has no fraction.
+    # A number this large has no digits after the point.
     return x if abs(x) > _LARGEST else _context.floor(x)
 
 
@@ -116,7 +121,7 @@ def _log(x: Any) -> Any:
 
 def _divided(x: Any, y: Any) -> Any:
     if y == 0 or _context.isnan(y):
-        # As IEEE says it; mpmath raises.
+        # The results of IEEE 754; mpmath would raise an error.
         return _context.nan if x == 0 or x != x or y != y else _context.inf * _context.sign(x)
     return x / y
 
@@ -174,7 +179,12 @@ _REAL_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 def _of_others(
     functions: dict[str, Callable[..., Any]], number: Callable[[float], Any]
 ) -> dict[str, Callable[..., Any]]:
-    """The functions that are made of others, of elements."""
+    """The functions of the IR that are defined by other functions (``silu`` by ``sigmoid``).
+
+    Args:
+        functions: the others, on elements of the arithmetic.
+        number: converts a number into an element.
+    """
 
     def element(made: Made) -> Callable[..., Any]:
         return lambda x: made.of(x, lambda name, part: functions[name](part), number)
@@ -206,7 +216,10 @@ def _convert(element: Callable[[Any], Any]) -> Callable[[Array], Array]:
 def _apply(
     convert: Callable[[Array], Array], functions: dict[str, Callable[..., Any]]
 ) -> Callable[[str, Sequence[Any]], Any]:
-    """Functions on arrays of elements; ``where`` chooses, and comparisons are bools."""
+    """The function by which an arithmetic applies a named function to arrays of its elements.
+
+    ``where`` chooses between elements, and comparisons give bools.
+    """
 
     def apply(name: str, args: Sequence[Any]) -> Any:
         arrays = [np.asarray(arg) for arg in args]
@@ -226,7 +239,8 @@ def _real_cast(array: Array, dtype: str) -> Array:
         cast = narrow.astype(numpy_dtype(dtype))
     if not is_float(dtype):
         return cast
-    # Exact, not the simplest fraction: rounding is what the program asks for.
+    # The rounded value is taken exactly and not as a simple fraction, since the program itself asks
+    # for this rounding.
     return exact(cast.astype(np.float64))
 
 
@@ -234,14 +248,15 @@ _convert_real = _convert(_real)
 REAL: Final = Arithmetic(
     "real", np.dtype(object), _convert_real, _apply(_convert_real, _REAL_FUNCTIONS), _real_cast
 )
-"""High precision: equalities over the reals, at sampled data."""
+"""The arithmetic of high precision, which decides equality over the reals at sampled data."""
 
 
 # ---- a finite field ----------------------------------------------------------
 
 
 class Element:
-    """A number of a finite field, ordered by representatives: any total order would do."""
+    """A number of a finite field. Numbers are ordered by their representatives; comparisons only
+    need some total order."""
 
     __slots__ = ("n", "field")
 
@@ -300,10 +315,11 @@ class Element:
 
 
 class Field:
-    """The integers modulo a prime, with infinities as points of their own.
+    """The integers modulo a prime.
 
     Attributes:
-        polynomial: nothing but sums, products and quotients was computed since it was last set.
+        polynomial: whether only sums, products and quotients were computed since it was last set
+            to True.
     """
 
     def __init__(self, prime: int) -> None:
@@ -340,7 +356,8 @@ class Field:
             return value % self.prime
         if math.isinf(value):
             self.polynomial = False
-            # The ends of the order; as numbers they are like any other.
+            # The infinities are the largest and the smallest element of the order. In sums and
+            # products they are ordinary elements.
             return self.prime - 1 if value > 0 else 0
         if math.isnan(value):
             raise Undecided

@@ -1,7 +1,7 @@
-"""ONNX's own tests of operators and small models, run on what a model becomes here.
+"""ONNX's own tests of operators and small models, run on eqsynth's modules and programs.
 
-They come with the ``onnx`` package: models with inputs and the outputs that ONNX expects. A case
-ends in one of :class:`Verdict`; which operators nothing here can run is told with each.
+The tests come with the ``onnx`` package, as models with inputs and expected outputs. Each case ends
+with a :class:`Verdict`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _RANDOM: Final = ("test_bernoulli",)
 class Verdict(enum.Enum):
     """How a case ends.
 
-    CAPTURED: right, and so is the program that it is captured as. RUNS: right, and runs as it is,
-    since what it computes depends on data. UNKNOWN: nothing here runs an operator, or holds an
-    element type. OLD: of an opset before 13. RANDOM: no result to compare with. WRONG: another
-    result than expected. ESCAPED: an error that isn't one of eqsynth's, or that shouldn't be.
+    CAPTURED: the module's results are right, and so are those of its captured program. RUNS: the
+    results are right, but the module can't be captured, for example because a shape depends on
+    data. UNKNOWN: an operator or an element type isn't supported. OLD: the opset is below 13.
+    RANDOM: the results are random. WRONG: a result isn't the expected one. ESCAPED: an error that
+    isn't eqsynth's, or that shouldn't be raised for this case.
     """
 
     CAPTURED = "captured"
@@ -52,7 +53,12 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """A model with inputs and the outputs that are expected."""
+    """A model with inputs and expected outputs.
+
+    Attributes:
+        data: pairs of inputs and expected outputs.
+        rtol, atol: the relative and absolute difference that ONNX allows.
+    """
 
     name: str
     model: onnx.ModelProto
@@ -68,10 +74,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case's end.
+    """The result of a case.
 
     Attributes:
-        tells: what was wrong, or what isn't known.
+        case: the case's name.
+        tells: what was wrong, or isn't supported; empty for a case that is captured.
     """
 
     case: str
@@ -81,7 +88,7 @@ class Outcome:
 
 @functools.cache
 def cases(kind: str = "node") -> tuple[Case, ...]:
-    """All cases of a kind, as ONNX makes them."""
+    """All cases of a kind (one of ``KINDS``), from the ``onnx`` package."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -114,10 +121,10 @@ def _stored(folder: Path, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]
 
 
 def run(case: Case, captured: bool = True) -> Outcome:
-    """Runs a case: the module on its inputs, then the program that the module is captured as.
+    """Run a case: the model's module, and then its captured program.
 
     Args:
-        captured: capture it, too; else a right result is ``RUNS``.
+        captured: whether to capture the module. Without that, right results are ``RUNS``.
     """
     if case.name.startswith(_RANDOM):
         return Outcome(case.name, Verdict.RANDOM)
@@ -140,15 +147,14 @@ def run(case: Case, captured: bool = True) -> Outcome:
         return Outcome(case.name, Verdict.UNKNOWN, f"{error.what}: {error.got}"[:200])
     except EqsynthError as error:
         return Outcome(case.name, Verdict.ESCAPED, " ".join(str(error).split())[:300])
-    except Exception as error:  # whatever gets through is what is looked for
+    except Exception as error:  # errors that aren't eqsynth's are what these tests look for
         return Outcome(case.name, Verdict.ESCAPED, f"{type(error).__name__}: {error}"[:300])
     return Outcome(case.name, verdict, tells)
 
 
-def _compiled(
-    module: OnnxModule, given: Sequence[Any], expected: Sequence[Any], case: Case
-) -> str:
-    """Why the module can't be captured; if it can, the program's results are compared, too."""
+def _compiled(module: OnnxModule, given: Sequence[Any], expected: Sequence[Any], case: Case) -> str:
+    """Capture the module, and compare the program's results. If capture refuses, return why; else
+    an empty text."""
     try:
         program = capture(module, tuple(given))
     except CaptureError as error:
@@ -175,8 +181,11 @@ def _tensor(value: Any) -> Any:
 
 
 def _same(got: Any, expected: Any, case: Case) -> None:
-    """Raises ``AssertionError`` where results differ by more than the case allows, or than a few
-    roundings of their dtype."""
+    """Check that results differ by no more than the case allows, or a few roundings of 16 bits.
+
+    Raises:
+        AssertionError: they differ.
+    """
     got = list(got) if isinstance(got, tuple) else [got]
     _equal(got, list(expected), case)
 

@@ -1,7 +1,7 @@
-"""Damaged ONNX models: files cut, bits turned, and models whose parts say what isn't so.
+"""Damaged ONNX models: cut files, flipped bits, and models with inconsistent parts.
 
-A damaged model either runs or is refused by an error of eqsynth, within seconds and without taking
-the machine's memory.
+A damaged model must either run or be refused by an error of eqsynth, within seconds and without
+filling the machine's memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _WORDS: Final = (
 
 
 def refusal(model: Any, inputs: Sequence[torch.Tensor] = ()) -> EqsynthError | None:
-    """The error with which a model is refused; None if it runs. Anything else is raised."""
+    """Run a model. Return eqsynth's error if the model is refused, None if it runs; any other error
+    is raised."""
     try:
         module, args = module_of(model, tuple(inputs), {})
         with torch.no_grad():
@@ -38,7 +39,7 @@ def refusal(model: Any, inputs: Sequence[torch.Tensor] = ()) -> EqsynthError | N
 
 
 def damaged(model: onnx.ModelProto, seed: int) -> bytes:
-    """The model with one to three kinds of damage, the same for the same seed."""
+    """The model's bytes with one to three kinds of damage; equal seeds give equal damage."""
     choice = random.Random(seed)
     broken = onnx.ModelProto()
     broken.CopyFrom(model)
@@ -79,7 +80,7 @@ def _any_node(choice: random.Random, model: onnx.ModelProto) -> onnx.NodeProto |
 
 
 def _attribute(choice: random.Random, model: onnx.ModelProto) -> None:
-    """An attribute gets another value, or is one that the operator doesn't have."""
+    """Give an attribute another value, or add one that the operator doesn't have."""
     node = _any_node(choice, model)
     if node is None:
         return
@@ -105,7 +106,7 @@ def _attribute(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _rewired(choice: random.Random, model: onnx.ModelProto) -> None:
-    """A node reads another value: one that comes later, itself, or none."""
+    """Make a node read another value: its own, a later one, or one that doesn't exist."""
     node = _any_node(choice, model)
     if node is None or not node.input:
         return
@@ -117,7 +118,7 @@ def _rewired(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _renamed(choice: random.Random, model: onnx.ModelProto) -> None:
-    """A node is another operator."""
+    """Turn a node into another operator."""
     node = _any_node(choice, model)
     if node is not None:
         node.op_type = choice.choice(
@@ -127,7 +128,7 @@ def _renamed(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _constant(choice: random.Random, model: onnx.ModelProto) -> None:
-    """A constant is gone, has another type or shape, or odd numbers in it."""
+    """Remove a constant, change its type, shape or numbers, or make its data external."""
     stored = model.graph.initializer
     if not stored:
         return
@@ -151,7 +152,7 @@ def _constant(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _shape(choice: random.Random, model: onnx.ModelProto) -> None:
-    """An input or output has other sizes, or another type."""
+    """Change a size or the element type of an input or output."""
     infos = [*model.graph.input, *model.graph.output]
     kind = choice.choice(infos).type.tensor_type
     if kind.shape.dim and choice.random() < 0.7:
@@ -166,7 +167,7 @@ def _opset(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _order(choice: random.Random, model: onnx.ModelProto) -> None:
-    """The nodes come in another order, or one of them twice, or not at all."""
+    """Shuffle the nodes, repeat one of them, or remove one."""
     nodes = list(model.graph.node)
     kind = choice.randrange(3)
     if kind == 0:
@@ -181,7 +182,7 @@ def _order(choice: random.Random, model: onnx.ModelProto) -> None:
 
 
 def _circle(choice: random.Random, model: onnx.ModelProto) -> None:
-    """A function calls itself, or one that isn't there."""
+    """Make each function call itself, or a function that doesn't exist."""
     for function in model.functions:
         node = choice.choice(function.node)
         node.domain, node.op_type = function.domain, choice.choice((function.name, "Missing"))

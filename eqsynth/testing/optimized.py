@@ -1,4 +1,4 @@
-"""``optimize`` as a whole on one module: everything that it promises of the result."""
+"""The check of ``optimize`` as a whole on one module: every promise about its result."""
 
 from __future__ import annotations
 
@@ -30,28 +30,29 @@ def assert_optimize_sound(
     again: bool = True,
     **settings: Any,
 ) -> CompiledProgram:
-    """Optimizes a module and holds the result against what ``optimize`` promises.
+    """Optimize a module and check the promises of ``optimize``.
 
-    - It computes what the module computes, on the example inputs, on every other kind of inputs
-      (``eqsynth.lower.kinds``), and on the ``further`` ones, by the judgement that ``optimize``
-      itself uses; a second call gives the same bits.
-    - The module is as it was.
-    - FLOPs don't rise, and don't fall any more when the program that was found is optimized again;
-      neither does its result change then, nor that of the compiled program if it is optimized.
-    - Saved and loaded it gives the same bits.
+    - The program computes what the module computes, on the example inputs, on inputs of other kinds
+      (``eqsynth.lower.kinds``), and on the ``further`` ones. Results are judged as ``optimize``
+      judges them. A second call gives the same bits.
+    - The module's weights don't change.
+    - FLOPs don't rise. If the optimized program is optimized again, its FLOPs don't rise and its
+      results stay right. If the compiled program itself is optimized, it gives the same bits.
+    - The program gives the same bits after it is saved and loaded.
     - Arguments of another shape or dtype are errors of eqsynth.
 
     Args:
         further: more arguments, of the shapes and dtypes of ``example_inputs``.
-        again: optimize what was found once more; without, it takes a third of the time.
-        objective, time_limit_s, settings: of ``optimize``. With ``objective="flops"`` no kernel is
-            timed, which makes it quick.
+        again: whether the optimized program is optimized again. Without that, the check takes a
+            third of the time.
+        objective, time_limit_s, settings: arguments of ``optimize``. With ``objective="flops"`` no
+            kernel is timed, which makes it quick.
 
     Returns:
         The optimized program.
 
     Raises:
-        EquivalenceError: one of these doesn't hold.
+        EquivalenceError: a promise doesn't hold.
 
     >>> layer = torch.nn.Linear(2, 2).eval()
     >>> program = assert_optimize_sound(layer, (torch.ones(1, 2),))        # doctest: +SKIP
@@ -76,7 +77,7 @@ def assert_optimize_sound(
         _same("the program that was saved and loaded", loaded(*example_inputs), first)
         if again and not _has_opaque(program):
             _optimized_again(program, module, example_inputs, limits)
-    if again:  # compiled code can't be captured, so this gives the program itself
+    if again:  # a compiled program can't be captured, so optimize gives the program itself
         _same("it, optimized", optimize(program, example_inputs, **limits)(*example_inputs), first)
     return program
 
@@ -84,7 +85,11 @@ def assert_optimize_sound(
 def _optimized_again(
     program: CompiledProgram, module: torch.nn.Module, args: Sequence[Any], limits: dict[str, Any]
 ) -> None:
-    """What was found, as an expression, has nothing left to gain."""
+    """Optimize the found program once more, as an expression, and check its FLOPs and results.
+
+    Raises:
+        EquivalenceError: the FLOPs rise, or the results differ.
+    """
     explanation = program.explain()
     if isinstance(explanation, NoExplanation) or not program.inputs:
         return
@@ -115,7 +120,7 @@ def _optimized_again(
 
 
 def _outputs(result: Any, given: Sequence[Any]) -> list[torch.Tensor]:
-    """What a program computes: each tensor of its result once, and no arguments."""
+    """The tensors of a program's result, each once, without those that are arguments."""
     known = {id(x) for x in given}
     tensors = (leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor))
     return list({id(x): x for x in tensors if id(x) not in known}.values())

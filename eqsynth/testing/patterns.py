@@ -1,8 +1,10 @@
-"""Terms on which a rule matches, made from the rule's own pattern.
+"""Random terms on which a rule may match, built from the rule's own pattern.
 
-A sample is built along the facts of the rule's body: variables become inputs, attributes, scalars
-and indices that fit where they stand. Conditions steer where they say what a variable is; for the
-rest the e-graph decides whether the rule matches.
+    (Relu (Add x y))   ->   Relu(Add(x_2x3, y_2x3))
+
+The variables of the pattern become inputs, attributes, scalars and indices of fitting types. A
+condition that determines a variable (``(= n (rank x))``) is followed; other conditions may fail,
+and the e-graph decides whether the rule matches.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from eqsynth.testing.scope_samples import MAX_POINTS, leaf
 from eqsynth.testing.templates import SLOTS, Sample, Template
 from eqsynth.testing.world import MAX_ELEMENTS, World, world_of_rule
 
-# Extents of iterators besides SLOTS.
+# Extents of iterators that are drawn in place of those in SLOTS.
 _SLOTS: Final = (5, 7, 2, 1, 9, 13)
 _REALS: Final = (0.0, 1.0, 2.0, -1.0, 0.5)
 _NUMBER_ROLES: Final = {"IDiv": "divisor", "IMod": "divisor"}
 
 
 def sample_of(template: Template, choices: Choices) -> Sample:
-    """A sample on which the rule may match.
+    """Build a sample on which the rule may match.
 
     Raises:
-        Rejected: these decisions lead to terms that don't fit together.
+        Rejected: the decisions lead to terms that don't fit together.
     """
     try:
         return _Builder(template, choices).build()
@@ -50,9 +52,16 @@ def sample_of(template: Template, choices: Choices) -> Sample:
 
 
 class _Builder:
-    """One sample in the making; ``bound`` holds the variables' values."""
+    """Builds one sample.
 
-    # What tells the leaves of siblings apart.
+    Attributes:
+        bound: variable of the rule -> its value, as far as it is built.
+        slots: the extents of the iterators of the body that is being built.
+        loose: the extents of the iterators of scalars and indices outside of scopes.
+        result: the sample.
+    """
+
+    # Part of the names of a sibling's leaves, so that siblings have different leaves.
     suffix = ""
 
     def __init__(self, template: Template, choices: Choices, world: World | None = None) -> None:
@@ -71,7 +80,7 @@ class _Builder:
         used = set()
         for tree in self.template.definitions.values():
             used |= set(variables(tree))
-        # What another pattern contains is built with it.
+        # A pattern that is part of another one is built with that one.
         for name in [n for n in roots if n not in used] or roots:
             self._root(name)
         if self.template.compared and chance(self.choices, 3):
@@ -96,7 +105,8 @@ class _Builder:
             self.result.raw.append((sort, build(Var(name), 2)))
 
     def _siblings(self, name: str) -> None:
-        """Others of the same operator on the same first operand: a law may look at them."""
+        """Add terms of the same operator with the same first operand, since some laws join such
+        siblings (``a @ b`` and ``a @ c``)."""
         definition, term = self.template.definitions[name], self.bound[name]
         if not isinstance(term, Op) or len(term.args) != 2 or not isinstance(definition, tuple):
             return
@@ -112,7 +122,7 @@ class _Builder:
         self.bound, self.suffix = own, ""
 
     def _count_conditions(self) -> None:
-        """Which conditions hold on this sample, as far as the values alone tell."""
+        """Count which of the rule's conditions hold on this sample, where they can be evaluated."""
         for fact in self.template.rule.body:
             try:
                 holds = evaluate(fact, self.bound)
@@ -123,7 +133,8 @@ class _Builder:
             self.template.true[text] += bool(holds)
 
     def _slots(self) -> tuple[int, ...]:
-        """Extents of the iterators of loose scalars and indices: some that the rule names."""
+        """Extents of iterators for scalars and indices outside of scopes; some are numbers that
+        the rule names."""
         others = (*self.template.literals.extents, *_SLOTS)
         return tuple(
             self.choices.pick(others) if chance(self.choices, 3) else extent for extent in SLOTS
@@ -137,7 +148,8 @@ class _Builder:
         return value
 
     def _hinted(self, tree: Tree) -> Any:
-        """What the facts say that a variable is, or None."""
+        """The value that the rule's facts give to a variable, or None. It is ignored in one of
+        eight cases, so that the fact fails sometimes."""
         if not isinstance(tree, Var):
             return None
         for hint in self.template.hints.get(tree.name, ()):
@@ -150,7 +162,7 @@ class _Builder:
         return None
 
     def _attribute(self, tree: Tree) -> Any:
-        """The value of an attribute if it is known, else None."""
+        """The value of an attribute if it is known already, else None."""
         if isinstance(tree, Var):
             return self.bound.get(tree.name, self._hinted(tree))
         try:
@@ -176,7 +188,7 @@ class _Builder:
         return self._operator(tree, want)
 
     def _as_said(self, name: str, kind: TensorType) -> TensorType:
-        """The type with the shape and the dtype that the facts say a variable has."""
+        """The type ``kind``, with the shape and dtype that the rule's facts give a variable."""
         found: dict[str, Any] = {"shape": kind.shape, "dtype": kind.dtype}
         for what in found:
             for tree in self.template.types.get((what, name), ()):
@@ -197,7 +209,7 @@ class _Builder:
         text = f"{name or 'x'}{self.suffix}_{'x'.join(map(str, kind.shape))}"
         if kind.dtype != "float32":
             text += f"_{kind.dtype}"
-        # A law may look into what its operator reads.
+        # A law may look at the terms that its operator reads, so leaves may be products.
         of_law = self.template.rule.kind == "law-request"
         if of_law and is_float(kind.dtype) and chance(self.choices, 4):
             return product_of_type(self.world, kind)
@@ -223,7 +235,7 @@ class _Builder:
                      for a, part in zip(attrs, rest, strict=True)]  # fmt: skip
             given, attrs = self._along_definition(name, want, given, attrs)
         types, fitted = fit(row, self.world, want, given, attrs)
-        # First, since an argument may have the same attributes.
+        # Attributes are bound before the arguments are built, which may have the same attributes.
         for part, value in zip(rest, fitted, strict=True):
             self._bind_attribute(part, value)
         args: tuple[Tensor, ...] = ()
@@ -237,14 +249,15 @@ class _Builder:
         return built
 
     def _along_vector(self, tree: Tree, attribute: str) -> Any:
-        """Integers along a pattern `(vec-of k 1)`; None if the operator may say what fits."""
+        """Integers for an attribute that is a pattern such as `(vec-of k 1)`; None if ``fit`` may
+        draw the attribute."""
         if not isinstance(tree, tuple) or tree[0] != "vec-of":
             return None
         known = [self._attribute(part) for part in tree[1:]]
         return along_vector(self.world, known, tree[1:], attribute)
 
     def _of_length(self, tree: Tree) -> Any:
-        """Some integers, as many as the facts say that the vector has; None if they don't."""
+        """Integers for a vector whose length the rule's facts give; None if they don't."""
         if not isinstance(tree, Var) or tree.name not in self.template.lengths:
             return None
         return tuple(self.world.number((1, 2, 0)) for _ in range(self.template.lengths[tree.name]))
@@ -252,7 +265,8 @@ class _Builder:
     def _along_definition(
         self, name: str, want: TensorType | None, types: list[TensorType | None], attrs: list[Any]
     ) -> tuple[list[TensorType | None], list[Any]]:
-        """Types and attributes of an operator of a rule file, as far as its definition tells."""
+        """Types and attributes of an operator that a rule file defines, as far as its definition
+        determines them."""
         template = self.template
         definition = template.rules.definitions[name]
         if definition.arity is None:
@@ -285,7 +299,12 @@ class _Builder:
         return self.bound.get(tree.name) if isinstance(tree, Var) else None
 
     def _members(self, tree: Tree, most: int) -> list[Tree]:
-        """The patterns of a vector's elements, made up where it is a variable."""
+        """The patterns of a vector's elements. If the vector is a variable, a length is drawn, and
+        the elements are new variables.
+
+        Args:
+            most: the largest length that is drawn usually.
+        """
         if isinstance(tree, tuple) and tree[0] == "vec-of":
             return list(tree[1:])
         if isinstance(tree, Var) and tree.name in self.bound:
@@ -297,12 +316,12 @@ class _Builder:
             least = max(given, default=0) + 1
             length = self.choices.pick(range(least, max(least, most) + 1))
             if most > 1 and chance(self.choices, 4):
-                # Behind those that the rule names, too.
+                # Sometimes more elements than the rule names.
                 length += self.choices.pick((1, 2))
         return [given.get(n, Var(f"{name or 'v'}{n}")) for n in range(length)]
 
     def _scope(self, tree: Tree) -> Tensor:
-        """A scope along the pattern, or one of the families of scopes."""
+        """A scope built from the pattern, or drawn from one of the families of scopes."""
         _, traversal, reduction, reducer, body = tree
         pattern = isinstance(body, tuple) or (
             isinstance(body, Var) and body.name in self.template.definitions
@@ -337,7 +356,7 @@ class _Builder:
         raw = self._scalar(body, 2)
         self.slots = self.loose
         flat: Scalar = read_back(raw, self.template.known)
-        # Sums of sums are flat in the IR.
+        # Rewriting flattens sums of sums, as the IR has them.
         return Scope(outer, inner, rewrite_leaves(flat, lambda part: part), chosen)
 
     # ---- scalars and indices ---------------------------------------------------

@@ -1,11 +1,11 @@
 """The pytest plugin: every rule of an ``.egg`` file is a test.
 
-    pytest rules/            # a test for each rule that unites, and one for what the linter finds
+    pytest rules/            # a test for each rule that unites terms, and one for the linter
     pytest mine.egg -k name
 
-A file is collected if its first line is a rule file's (``;; name.egg -- …``), or if it is given by
-name. The files of a directory with a ``conftest.py`` that sets ``collect_ignore_glob`` stay out, as
-for any plugin. Nothing heavy is imported before such a file is met.
+A file is collected if its first line is that of a rule file (``;; name.egg -- …``), or if it is
+named on the command line. A ``conftest.py`` can exclude files by ``collect_ignore_glob``, as for
+any plugin. Checker and linter are imported only when a rule file is collected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _has_header(path: Path) -> bool:
 
 
 class RuleFile(pytest.File):
-    """A rule file: an item for the linter, and one for each rule that unites."""
+    """A rule file: one item for the linter, and one for each rule that unites terms."""
 
     def collect(self) -> Iterator[pytest.Item]:
         from eqsynth.errors import RuleError
@@ -87,7 +87,7 @@ class LintItem(pytest.Item):
 
 
 class LintFailure(AssertionError):
-    """What the linter finds in a file."""
+    """The linter's findings in a file, as text."""
 
 
 class RuleItem(pytest.Item):

@@ -1,6 +1,8 @@
-"""Raw indices and scalars: terms of the schema as the engine takes them, in any form.
+"""Raw indices and scalars: terms of the schema in the engine's form, such as
+``("IDiv", ("It", 0, 4), 2)``.
 
-The IR's indices are canonical by themselves; rules are about the forms that are not.
+The IR brings each of its indices into canonical form. Rules also match other forms, so samples of
+rules need raw terms.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ DIVISORS: Final = (2, 3, 1, 4, 6, 12)
 
 
 def any_raw_index(world: World, slots: Sequence[int], depth: int) -> Any:
-    """A raw index over iterators of these extents."""
+    """A random raw index over iterators.
+
+    Args:
+        slots: the extents of the iterators.
+        depth: how many operations may be nested.
+    """
     choices = world.choices
     kinds = ("it", "it", "number", "mul", "sum", "div", "mod", "min", "max")
     kind = choices.pick(kinds[:4] if depth <= 0 else kinds)
@@ -38,7 +45,7 @@ def any_raw_index(world: World, slots: Sequence[int], depth: int) -> Any:
 
 
 def read_back(raw: Any, known: Declarations) -> Any:
-    """A raw scalar or index over tensors as IR."""
+    """Decode a raw scalar or index into the IR; its tensors are terms of the IR already."""
     if isinstance(raw, list):
         return tuple(read_back(part, known) for part in raw)
     if not isinstance(raw, tuple):
@@ -46,5 +53,3 @@ def read_back(raw: Any, known: Declarations) -> Any:
     args = [read_back(part, known) for part in raw[1:]]
     decode = decode_index if known.signatures[raw[0]].output == "Idx" else decode_scalar
     return decode(raw[0], args)
-
-

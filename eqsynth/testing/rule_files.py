@@ -1,4 +1,7 @@
-"""Checking the rules of files: which rules those are, one after the other or in processes."""
+"""The check of whole rule files: loads them, and checks their rules, in several processes if asked.
+
+Not here: the check of one rule (``soundness.py``).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,15 @@ def check_rules(
     rules: RuleSet, names: Sequence[str], *, samples: int = SAMPLES, processes: int = 1,
     limit_s: float = LIMIT_S,
 ) -> Iterator[Checked]:  # fmt: skip
-    """Checks the rules of these names that unite, in order; what is found of each as it comes.
+    """Check the rules of these names that unite terms, in order.
 
     Args:
-        limit_s: seconds of the processor that each rule may take.
-        processes: that share the work; each is fresh, and imports what it needs.
+        samples: the number of instances that are judged for each rule, at least.
+        processes: the number of processes, which are spawned and share the rules.
+        limit_s: the CPU seconds that each rule may take.
+
+    Yields:
+        The result for each rule, once it is checked.
     """
     wanted = to_check(rules, names)
     if processes < 2 or len(wanted) < 2 * processes:
@@ -35,16 +42,16 @@ def check_rules(
         pool = multiprocessing.get_context("spawn").Pool(
             processes, _share, (rules, samples, limit_s)
         )
-    # Leaving the block ends the processes, after an interrupt too.
+    # Leaving the block ends the processes, also after Ctrl-C.
     with pool:
         yield from pool.imap(_check_shared, [rule.name for rule in wanted])
 
 
 def to_check(rules: RuleSet, names: Sequence[str], part: tuple[int, int] = (1, 1)) -> list[Rule]:
-    """The rules of these names that unite, in order; of n equal parts the k-th alone.
+    """The rules of these names that unite terms, in order, or one of n parts of them.
 
     Args:
-        part: (k, n): every n-th rule, from the k-th on.
+        part: (k, n) for the k-th part of n: every n-th rule, beginning with the k-th.
     """
     asked = set(names)
     wanted = [rule for rule in rules.rules if unites(rule) and rule.name in asked]
@@ -54,12 +61,13 @@ def to_check(rules: RuleSet, names: Sequence[str], part: tuple[int, int] = (1, 1
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started in it don't hear Ctrl-C, which this one hears when it ends.
+    """Start processes inside of this block that ignore Ctrl-C; this process gets it afterwards.
 
-    The mask alone would do for the processes; but here another thread may hear Ctrl-C, and the
-    interrupt would come out between a process and what it is told first.
+    The signal mask is inherited and makes the processes ignore Ctrl-C. In this process another
+    thread may still receive it, and would interrupt the start of a process halfway. So a handler
+    notes it, and raises it when the block ends.
     """
-    resource_tracker.ensure_running()  # it lifts the mask when it starts
+    resource_tracker.ensure_running()  # starting it inside of the block would unblock the signal
     heard: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda *_: heard.append(1)) if main else None
@@ -87,15 +95,18 @@ def _check_shared(name: str) -> Checked:
 
 
 def processes_to_use() -> int:
-    """As many processes as the machine has cores for this one, four at most."""
+    """The number of cores that this process may use, at most four."""
     return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
 
 
 def load_for_check(files: Sequence[str | Path]) -> tuple[RuleSet, list[str]]:
-    """The default rules with those of files and directories, and the names of the latter.
+    """Load the default rules and those of the given files and directories.
+
+    Returns:
+        All rules, and the names of the given files' rules.
 
     Raises:
-        RuleError: a file that cannot be used, or none.
+        RuleError: a file can't be used, or there is none.
     """
     paths = rule_files(files)
     rules = load_rules(_with_ours(paths))
@@ -104,7 +115,7 @@ def load_for_check(files: Sequence[str | Path]) -> tuple[RuleSet, list[str]]:
 
 
 def lint_for_check(files: Sequence[str | Path]) -> list[RuleError]:
-    """What the linter finds in files and directories, which are loaded after the default rules.
+    """The linter's findings in files and directories, which are loaded after the default rules.
 
     Raises:
         RuleError: there is no file.
@@ -120,14 +131,15 @@ def _with_ours(paths: Sequence[Path]) -> list[str | Path]:
 
 
 def rule_files(files: Sequence[str | Path]) -> list[Path]:
-    """The rule files among files and directories, in order.
+    """The given files, and the ``.egg`` files in the given directories, in order.
 
     Raises:
         RuleError: there is none.
     """
     found: list[Path] = []
     for name in files:
-        # A file that has the name of one of ours isn't taken for it.
+        # An absolute path, so that a user's file with the name of a default file isn't mistaken for
+        # that one.
         path = Path(name).absolute() if str(name) in DEFAULT_FILES else Path(name)
         found += sorted(path.rglob("*.egg")) if path.is_dir() else [path]
     if not found:
@@ -141,16 +153,16 @@ def rule_files(files: Sequence[str | Path]) -> list[Path]:
 def assert_rule_sound(
     rules: str | Path | RuleSet, name: str | None = None, *, samples: int = SAMPLES
 ) -> list[Checked]:
-    """Checks the rules of a file, or of a rule set, or one of them.
+    """Check that the rules of a file or of a rule set are sound.
 
     Args:
-        rules: a rule file (loaded after eqsynth's own), or rules that are loaded already.
-        name: the one rule to check; all of them without it.
-        samples: equalities that each rule must state and that are judged.
+        rules: a rule file, which is loaded after eqsynth's own; or loaded rules.
+        name: the only rule to check; by default all.
+        samples: the number of instances that are judged for each rule, at least.
 
     Raises:
-        UnsoundRule: the first rule that fails, with the smallest counterexample.
-        RuleError: a file that cannot be loaded, a name that no rule has.
+        UnsoundRule: a rule fails; the error has the smallest counterexample that was found.
+        RuleError: a file can't be loaded, or no rule has this name.
 
     >>> assert_rule_sound("simplify.egg", "relu-of-relu")[0].method
     'exact'

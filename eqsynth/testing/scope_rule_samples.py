@@ -1,8 +1,8 @@
-"""Random scopes that the left side of a rule of scopes matches: its variables filled.
+"""Random scopes that match the left side of a rule of scopes.
 
-Groups get any number of axes, variables for bodies products, sums and functions of reads over what
-they may depend on, variables for indices whatever an index may be; now and then one breaks a
-condition, which the rule then has to see.
+Each variable of the left side is filled: a group of axes by some axes, a variable for a body by a
+product, sum or function of reads over the iterators it may depend on, a variable for an index by
+any index. Sometimes a filling breaks one of the rule's conditions, and the rule must not fire.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from eqsynth.testing.families import Family, canonical_family
 from eqsynth.testing.scope_samples import any_index, at, leaf, made_scope
 from eqsynth.testing.world import World
 
-# Fillings that are drawn until one meets the conditions; the last one is taken as it is.
+# The most fillings that are drawn until one meets the conditions; the last one is used in any case.
 _TRIES: Final = 8
-# Some are infinite somewhere.
+# Functions in bodies; some are infinite at some points.
 _FUNCTIONS: Final = ("relu", "reciprocal", "exp", "log", "abs", "tanh", "floor")
 _FILLS: Final = (0.0, 0.0, 0.0, 0.0, 1.5)
 
 
 def families_of(rule: ScopeRule) -> tuple[Family, ...]:
-    """The scopes that match a rule's left side, in canonical form and as they are drawn."""
+    """Families of scopes that match a rule's left side, in canonical form and as drawn."""
 
     def matching(world: World) -> Tensor:
         return drawn(rule, world)
@@ -58,7 +58,7 @@ def families_of(rule: ScopeRule) -> tuple[Family, ...]:
 
 
 def drawn(rule: ScopeRule, world: World) -> Tensor:
-    """A scope that is the left side for some filling."""
+    """A scope that is the rule's left side with its variables filled."""
     for _ in range(_TRIES):
         given = _filled(rule, world)
         if all(holds(condition, given) for condition in rule.conditions):
@@ -72,7 +72,7 @@ def drawn(rule: ScopeRule, world: World) -> Tensor:
 
 
 def _filled(rule: ScopeRule, world: World) -> Binding:
-    """Something for each name of the left side."""
+    """A random binding of all names of the left side."""
     extents = _extents(rule, world)
     iterators: dict[str, It] = {}
     groups: dict[str, tuple[It, ...]] = {}
@@ -93,7 +93,7 @@ def _filled(rule: ScopeRule, world: World) -> Binding:
 
 
 def _extents(rule: ScopeRule, world: World) -> dict[str, tuple[int, ...]]:
-    """Of each iterator and group; mostly such as conditions on extents ask for."""
+    """Extents for each iterator and group; they mostly meet the rule's conditions on extents."""
     found: dict[str, tuple[int, ...]] = {}
     for axes in (rule.left.head, rule.left.axes):
         for axis in axes:
@@ -111,15 +111,15 @@ def _extents(rule: ScopeRule, world: World) -> dict[str, tuple[int, ...]]:
 
 
 def _allowed(rule: ScopeRule, name: str, given: Binding) -> list[It]:
-    """The iterators on which a variable may depend, by the conditions; now and then all."""
+    """The iterators on which a variable may depend by the rule's conditions."""
     absent = {c.axis for c in rule.conditions if isinstance(c, Absent) and c.variable == name}
     names = [axis for axis in (*given.iterators, *given.groups) if axis not in absent]
     return [it for axis in names for it in given.its(axis)]
 
 
 def _index(rule: ScopeRule, name: str, given: Binding, world: World) -> Index:
-    """An index for a variable: any, or one that goes to the end of what it is compared with, stops
-    before it, or goes one beyond."""
+    """An index for a variable: any index; or, if the body compares it with an iterator, one whose
+    range ends at the iterator's end, before it, or one beyond it."""
     its, pick = _allowed(rule, name, given), world.choices.pick
     if chance(world.choices, 2):
         return any_index(world.choices, its)
@@ -136,7 +136,11 @@ def _index(rule: ScopeRule, name: str, given: Binding, world: World) -> Index:
 def _filling(
     rule: ScopeRule, name: str, listed: Sequence[str], given: Binding, world: World
 ) -> Scalar:
-    """A body for a variable."""
+    """A body for a variable, mostly one that the rule's conditions allow.
+
+    Args:
+        listed: the iterators that the left side lists for the variable.
+    """
     pick = world.choices.pick
     wanted = {c.what for c in rule.conditions if isinstance(c, Has) and c.variable == name}
     others = {*given.iterators.values()} - {given.iterators[n] for n in listed}
@@ -160,8 +164,8 @@ def _filling(
 
 
 def _read(world: World, its: Sequence[It], name: str, fills: Sequence[float]) -> Read:
-    """A read of a leaf of this name, over most of the iterators, now and then partly outside; the
-    leaf may be longer than the iterators go."""
+    """A read of a leaf of this name over most of the iterators. The leaf may be longer than the
+    indices reach, or shorter, so that some reads lie outside."""
     pick = world.choices.pick
     kept = [it for it in its if not chance(world.choices, 4)]
     indices = [at(it) for it in kept]
@@ -188,15 +192,14 @@ def _body(body: Body, given: Binding, world: World) -> Scalar:
             return total([_body(part, given, world) for part in parts])
         case Times(parts=parts):
             return product([_body(part, given, world) for part in parts])
-    raise AssertionError(body)  # the parser lets nothing else stand on the left
+    raise AssertionError(body)  # the parser allows nothing else on a left side
 
 
 def _equality(left: Index, right: Index, world: World) -> Scalar:
-    """``[left == right]`` in one of the ways in which a body may say it."""
+    """``[left == right]``, as a comparison or as a read of a tensor of one element."""
     u = left - right
     if chance(world.choices, 3):
         return Call("eq", (Value(left), Value(right)))
     if chance(world.choices, 3):
         u = -u
     return Read(leaf(world, (1,), world.choices.pick("tw")), (u,))
-

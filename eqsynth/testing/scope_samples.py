@@ -1,8 +1,9 @@
-"""Random scopes, in the shapes that the laws of scopes are about.
+"""Families of random scopes, in the forms that the laws of scopes are about.
 
-Each family is general: products with any reads, scopes that read scopes, sums of products that
-share factors, windows, products of matrices, what follows an operator elementwise. Extents come
-from the indices, so that most reads are in range and many lie partly outside.
+A family is a function from a world's decisions to a scope: products of any reads, scopes that read
+scopes, sums of products with common factors, windows, matrix products, elementwise maps after an
+operator. The shapes of tensors follow from the indices, so that most reads are in range and many
+lie partly outside.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from eqsynth.testing.fitting import fit
 from eqsynth.testing.world import World
 
 MAX_POINTS: Final = 600
-"""Points of an iteration space that a sample may have."""
+"""The most points of the iteration space of a sample."""
 
 FILLS: Final = (0.0, 0.0, 0.0, 1.5, -math.inf, math.inf)
 SMOOTH: Final = ("relu", "exp", "abs", "tanh", "sigmoid", "sin", "floor", "sign")
@@ -67,7 +68,7 @@ def any_index(choices: Choices, its: Sequence[It], plain: bool = False) -> Index
 
 
 def read(world: World, its: Sequence[It], plain: bool = False, name: str = "") -> Read:
-    """A read of a leaf that mostly holds the indices."""
+    """A read of a leaf, whose shape is mostly large enough for the indices."""
     pick = world.choices.pick
     indices = tuple(any_index(world.choices, its, plain) for _ in range(pick((2, 1, 3, 0))))
     slack = (0,) if plain else (0, 0, 0, -1, 1, -2)
@@ -76,7 +77,7 @@ def read(world: World, its: Sequence[It], plain: bool = False, name: str = "") -
 
 
 def read_of(world: World, tensor: Tensor, its: Sequence[It], fills: Sequence[float]) -> Read:
-    """A read of a given tensor, mostly near its extents."""
+    """A read of a given tensor, at indices whose ranges are mostly near its extents."""
     found = []
     for extent in tensor.shape:
         fitting = [it for it in its if it.extent <= extent]
@@ -113,13 +114,18 @@ def scalar(world: World, its: Sequence[It], depth: int = 2) -> Scalar:
 
 
 def extents(world: World, low: int, high: int) -> tuple[int, ...]:
-    """So many extents."""
+    """Between ``low`` and ``high`` extents."""
     return tuple(several(world.choices, world.extents, low, high))
 
 
 def made_scope(
     traversal: Sequence[int], reduction: Sequence[int], body: Scalar, reducer: str = "sum"
 ) -> Scope:
+    """A scope with few enough points to be a sample.
+
+    Raises:
+        Rejected: it has more than ``MAX_POINTS``.
+    """
     if math.prod((*traversal, *reduction)) > MAX_POINTS:
         raise Rejected("too many points")
     return Scope(tuple(traversal), tuple(reduction), body, reducer)
@@ -129,6 +135,7 @@ def made_scope(
 
 
 def any_scope(world: World) -> Tensor:
+    """A scope with any body and reducer."""
     outer, inner = extents(world, 1, 3), extents(world, 0, 2)
     reducer = world.choices.pick(("sum", "sum", "max", "min", "prod"))
     return made_scope(outer, inner, scalar(world, iterators((*outer, *inner))), reducer)
@@ -148,7 +155,7 @@ def any_product(world: World, plain: bool = False) -> Scope:
 
 
 def view(world: World) -> Tensor:
-    """A scope that only reads; now and then the whole tensor as it is."""
+    """A scope whose body is one read; sometimes of a whole tensor, unchanged."""
     outer = extents(world, 1, 3)
     its = iterators(outer)
     if chance(world.choices, 2):
@@ -158,7 +165,7 @@ def view(world: World) -> Tensor:
 
 
 def nested(world: World) -> Tensor:
-    """A scope that reads a scope, alone or beside others."""
+    """A scope that reads another scope, alone or in a product, sum or function."""
     pick = world.choices.pick
     kind = pick(("product", "view", "map", "any"))
     inner: Tensor = {
@@ -181,7 +188,8 @@ def nested(world: World) -> Tensor:
 
 
 def reduced_twice(world: World) -> Tensor:
-    """A reduction of what the same reduction gives, both over windows, some partly outside."""
+    """``max_u {max_v x[..]}[..]``: a reduction of a reduction by the same reducer, both over
+    windows, some of which lie partly outside."""
     pick = world.choices.pick
     reducer = pick(("max", "min", "prod"))
     places, outer = iterators([pick((3, 2, 4, 1)) for _ in range(2)])
@@ -196,7 +204,7 @@ def reduced_twice(world: World) -> Tensor:
 
 
 def elementwise_map(world: World) -> Scope:
-    """A sum or a function of reads, nothing reduced."""
+    """A sum or a function of reads, without a reduction."""
     outer = extents(world, 1, 3)
     its = iterators(outer)
     parts: list[Scalar] = [
@@ -211,7 +219,8 @@ def elementwise_map(world: World) -> Scope:
 
 
 def product_of_sum(world: World) -> Tensor:
-    """``sum_y a * {b + c}[p]``: broadcasts and pieces of a concatenation among the terms."""
+    """``sum_y a * {b + c}[p]``, where the terms of the sum may be broadcast, or be pieces of a
+    concatenation."""
     pick = world.choices.pick
     shape = (world.extent(), world.extent())
     its = iterators(shape)
@@ -235,7 +244,7 @@ def product_of_sum(world: World) -> Tensor:
     other = leaf(world, (shape[1], columns))
     body = product([Read(inner, (i, k)), Read(other, (k, j))])
     if chance(world.choices, 2):
-        # The sum's first axis is the one that is reduced.
+        # Here the first axis of the inner sum is reduced, not the second.
         i, j, k = (at(it) for it in iterators((shape[1], columns, shape[0])))
         other = leaf(world, (shape[0], columns))
         body = product([Read(inner, (k, i)), Read(other, (k, j))])
@@ -262,7 +271,7 @@ def matrix_product(world: World, rows: int = 0, inner: int = 0, name: str = "") 
 
 
 def sum_of_products(world: World) -> Tensor:
-    """``{sum a*b}[x] + {sum a*c}[x]``: products that share a factor now and then."""
+    """``{sum a*b}[x] + {sum a*c}[x]``: a sum of products, which share a factor sometimes."""
     rows, inner = world.extent(), world.extent()
     products = [matrix_product(world, rows, inner, "a") for _ in range(world.choices.pick((2, 3)))]
     outer = products[0].traversal
@@ -286,9 +295,9 @@ def windows(world: World) -> Tensor:
     positions = [pick((2, 1, 3)) for _ in range(places)]
     taps = [pick((2, 1, 3)) for _ in range(places)]
     if chance(world.choices, 3):
-        # Larger than the windows that libraries have fast algorithms for.
+        # A window larger than 3, for which libraries have no fast algorithm.
         batch, taps[0] = 1, pick((4, 5))
-    # Taps are summed over, or axes of the result, as after a split of the sum.
+    # The taps are summed over; or they are axes of the result, as after a law has split the sum.
     split = chance(world.choices, 2)
     front, moved = (batch, filters, *positions), tuple(taps)
     outer, reduced = ((*front, *moved), (channels,)) if split else (front, (channels, *moved))
@@ -299,7 +308,7 @@ def windows(world: World) -> Tensor:
         padding = pick((0, 1, 0, 2))
         index = at(its[2 + axis]) * pick((1, 1, 2)) + at(tap) * pick((1, 1, 2)) - padding
         over.append(index)
-        # Padded on both sides, mostly: else the read is of another extent.
+        # Mostly the image's extent with equal padding at both ends; sometimes one more or less.
         image.append(max(1, index.range()[1] + 1 - padding + pick((0, 0, 0, 1, -1))))
     n, f, c = at(its[0]), at(its[1]), at(its[len(outer)])
     kernel = [at(it) for it in tapped]
@@ -309,9 +318,11 @@ def windows(world: World) -> Tensor:
 
 
 def wide_windows(world: World) -> Tensor:
-    """A 3 by 3 convolution of so many channels that fewer products are worth more additions."""
+    """A 3 by 3 convolution with enough channels for Winograd's algorithm, which saves products at
+    the cost of additions, to be worth it."""
     pick = world.choices.pick
-    # In tiles of two by two, of four by four, and of so many channels that roundings count little.
+    # (channels, options for extents): for tiles of 2 by 2, for tiles of 4 by 4, and with so many
+    # channels that the sum's own rounding outweighs the algorithm's.
     wide, sizes = pick(((14, (2, 2, 3)), (10, (4, 4, 3)), (17, (4, 4, 2))))
     filters, channels, positions = wide, wide - pick((0, 1)), [pick(sizes) for _ in range(2)]
     padding, dilation = pick((0, 1)), pick((1, 1, 2))
@@ -325,7 +336,8 @@ def wide_windows(world: World) -> Tensor:
 
 
 def epilogue(world: World) -> Tensor:
-    """``post(c[x] + b[channel] + r[x])`` after a product or a convolution."""
+    """``post(c[x] + b[channel] + r[x])``, where c is a product or a convolution, b a bias, r a
+    residual."""
     name = world.choices.pick(("Matmul", "Conv2d"))
     unknown = [None] * (4 if name == "Conv2d" else 0)
     types, attrs = fit(operator(name), world, None, [None, None], unknown)
@@ -349,7 +361,7 @@ def epilogue(world: World) -> Tensor:
 
 
 def constants(world: World) -> Tensor:
-    """A product in which factors over the same iterators are constant."""
+    """A product in which several factors over the same iterators are constant."""
     outer, inner = extents(world, 1, 2), extents(world, 1, 2)
     its = iterators((*outer, *inner))
     x = read(world, its, plain=True, name="x")
@@ -366,7 +378,8 @@ def constants(world: World) -> Tensor:
 
 
 def flattened(world: World) -> Tensor:
-    """Two iterators that count through one axis, as ``3*q + r`` for r < 3, shifted by others."""
+    """Reads at ``3*q + r`` with r < 3: two iterators that together go through one axis; sometimes
+    shifted by another iterator."""
     pick = world.choices.pick
     outer, (q, r) = extents(world, 0, 2), (world.extent(), world.extent())
     its = iterators((*outer, q, r))

@@ -1,8 +1,8 @@
-"""A whole search as a check: every member of every class, and the program that is extracted.
+"""The check of a whole search: all e-nodes of its e-graph, and the extracted programs.
 
-Saturates programs, evaluates each e-node (``consistency.py``), extracts the program of least FLOPs
-and of least estimated time, and holds it against the original: the same value, and a cost that is
-no higher. Nothing is compiled or timed.
+The search saturates programs, evaluates each e-node (``consistency.py``), and extracts the program
+of least FLOPs and the one of least estimated time. Each must have the value of the original, and
+cost no more. Nothing is compiled or timed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ OBJECTIVES = ("flops", "time")
 
 @dataclass(frozen=True)
 class Search:
-    """What was checked.
+    """A search that was checked.
 
     Attributes:
-        costs: for each objective the cost of the original, and of what was extracted.
-        found: for each objective the program that was extracted.
+        graph: the saturated e-graph.
+        consistency: what was compared in it.
+        costs: objective -> the costs of the original and of the extracted program.
+        found: objective -> the outputs of the extracted program.
     """
 
     graph: EGraph
@@ -72,7 +74,7 @@ def _profile() -> Profile:
 
 
 def estimated_plan(graph: EGraph, objective: str) -> Plan:
-    """The plan of least cost on the nominal target, with torch's kernels and nothing measured."""
+    """The plan of least cost on the nominal target, with torch's kernels and no measured times."""
     selection = Selection(graph, candidates(graph, (TorchBackend(),)))
     return selection.best(CostModel(NOMINAL, _profile(), objective))
 
@@ -90,13 +92,15 @@ def assert_search_sound(
     objectives: Sequence[str] = OBJECTIVES,
     choose: Chooser = estimated_plan,
 ) -> Search:
-    """Saturates programs together and checks everything that comes of it.
+    """Saturate programs in one e-graph, and check its classes and the extracted programs.
 
     Args:
-        rules: eqsynth's own by default.
-        env: arrays of inputs and weights by name; random where it is None.
-        choose: what chooses the program of an e-graph for an objective; eqsynth's own extraction,
-            or one of yours.
+        roots: the outputs of the programs.
+        rules: the rules; by default eqsynth's own.
+        phases, limits: the schedule and the limits of the saturation.
+        env: arrays of inputs and weights by name; random by default.
+        objectives: the objectives of extraction.
+        choose: the extraction: from an e-graph and an objective to a plan.
 
     Raises:
         EquivalenceError: members of a class, or the program that was extracted, have another value

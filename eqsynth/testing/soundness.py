@@ -1,8 +1,9 @@
-"""The checker of rules: every rule instantiated, fired, and its two sides compared.
+"""The checker of rules: it draws samples for a rule, fires the rule, and compares both sides.
 
-A rule is drawn samples for (``patterns.py``), fired alone in an e-graph (``firing.py``), and each
-equality that it states there is judged (``judging.py``): types, values over the reals, digits in
-float32, and exact equality in finite fields. What fails is made as small as hypothesis can.
+Samples are drawn from the rule's pattern (``patterns.py``), the rule is fired on them alone in an
+e-graph (``firing.py``), and each equality that it states there is judged (``judging.py``): types,
+values over the reals, digits in float32, and exact equality in finite fields. A counterexample is
+shrunk by hypothesis (``counterexample.py``).
 """
 
 from __future__ import annotations
@@ -33,34 +34,36 @@ from eqsynth.testing.patterns import sample_of
 from eqsynth.testing.templates import Sample, Template
 
 SAMPLES: Final = 20
-"""Accepted samples below which a rule counts as untested."""
+"""The least number of accepted samples; a rule with fewer counts as untested."""
 
 EXACT: Final = 40
-"""Samples below which none of it is called exact: of what seldom matches little was seen."""
+"""The least number of samples for the word "exact" in the result."""
 
 LIMIT_S: Final = 30.0
-"""Seconds of the processor that the check of one rule may take."""
+"""The CPU seconds that the check of one rule may take."""
 
-# Samples that share an e-graph: each e-graph costs as much as some thirty samples.
+# The number of samples in one e-graph, and its maximum: setting up an e-graph costs as much time as
+# some thirty samples.
 _BATCH: Final = 48
 _LARGEST_BATCH: Final = 160
-# Where a pattern is matched by going through all combinations of terms: samples of the first
-# e-graph, and seconds of one that the next may be larger than.
+# For patterns that the engine matches by trying all combinations of terms (``joins.py``): the
+# number of samples in the first e-graph, and the seconds below which the next may be larger.
 _FIRST_BATCH: Final = 6
 _FAST_S: Final = 0.3
-# Samples that are drawn at most for an equality that is wanted, and until the first one matches.
+# The most samples that are drawn per wanted equality; and the most until the first sample matches.
 _MOST_DRAWN: Final = 80
 _HOPELESS: Final = 384
-# More equalities than needed are judged where they come easily: so many times as many, from so
-# many samples; of laws, whose samples cost more, fewer.
+# If a rule matches often, more equalities than wanted are judged: up to this many times as many,
+# until this many samples are drawn. Laws have smaller numbers, since their samples cost more.
 _MORE: Final = 5
 _EAGER: Final = 800
 _MORE_LAWS: Final = 2
 _EAGER_LAWS: Final = 160
-# Samples of scopes come from families, and a rule fires on few of them: all of these take longer.
+# Factor on the numbers of samples above for rules about scopes: they are sampled on families, and
+# fire on few of them.
 _FAMILIES: Final = 4
-# Of so many samples, one is from a family on which the rule may not have fired yet; every second
-# one, while fewer than one of `_SELDOM` samples fire.
+# One in `_ELSEWHERE` samples is drawn from any family, also from those on which the rule hasn't
+# fired yet; one in two as long as the rule fires on fewer than one in `_SELDOM` samples.
 _ELSEWHERE: Final = 4
 _SELDOM: Final = 40
 
@@ -88,16 +91,16 @@ class UnsoundRule(RuleError):
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check of one rule found.
+    """The result of the check of one rule.
 
     Attributes:
-        accepted: distinct equalities that the rule stated and that were judged.
+        accepted: the number of distinct equalities that the rule stated and that were judged.
         exact: how many of them were decided in finite fields, or over all values of an index.
-        seconds: of the processor.
-        error: why the rule is refused; None if it is not.
-        overflows: the right side overflows in float16 on data of 100 and more, where the left
-            side doesn't. That is told, and no reason to refuse a rule.
-        timed_out: the time limit ended the check before it had as many samples as it wanted.
+        seconds: the CPU time of the check.
+        error: why the rule is refused; None if it isn't.
+        overflows: whether the right side overflows in float16 on data of 100 and more where the
+            left side doesn't. This is reported, but a rule isn't refused for it.
+        timed_out: whether the time limit ended the check before it had enough samples.
     """
 
     rule: Rule
@@ -110,15 +113,15 @@ class Checked:
 
     @property
     def method(self) -> str:
-        """``exact`` if there are many samples and each was decided so, at its own shapes; no
-        proof."""
+        """``exact`` if there are many samples and each was decided exactly, at its own shapes,
+        which is no proof for other shapes; else ``tested``; ``-`` without samples."""
         if not self.accepted:
             return "-"
         return "exact" if self.exact == self.accepted >= EXACT else "tested"
 
     @property
     def known(self) -> str:
-        """What is known after the check: ``tested (40 samples)``, ``exact at 80 samples``."""
+        """The result as text: ``tested (40 samples)``, ``exact at 80 samples``."""
         if not self.accepted:
             known = "-"
         elif self.method == "exact":
@@ -129,7 +132,8 @@ class Checked:
 
 
 def unites(rule: Rule) -> bool:
-    """Whether a rule states an equality of its own: a law's answer belongs to its request."""
+    """Whether a rule states an equality that is checked. The rule that applies a law's answer
+    isn't checked by itself, but with the rule that requests the law."""
     return rule.kind in ("rewrite", "law-request")
 
 
@@ -137,18 +141,20 @@ def check_rule(
     rules: RuleSet, rule: Rule, *, samples: int = SAMPLES, search_s: float = SEARCH_S,
     limit_s: float = LIMIT_S,
 ) -> Checked:  # fmt: skip
-    """Checks one rule on at least so many samples that it accepts.
+    """Check one rule.
 
     Args:
-        limit_s: seconds of the processor after which no further samples are drawn; a rule that
-            has been tested on fewer than wanted by then isn't refused, but `timed_out`.
-        search_s: seconds after which no smaller counterexample is looked for.
+        rules: the rule set that the rule belongs to.
+        samples: the number of equalities that are judged, at least.
+        search_s: the time limit of the search for a smaller counterexample, in seconds.
+        limit_s: the CPU seconds after which no further samples are drawn. A rule that has fewer
+            samples than wanted by then isn't refused, but `timed_out`.
     """
     return _Check(rules, rule, samples, search_s, limit_s).run()
 
 
 class _Check:
-    """The check of one rule, as it goes on."""
+    """The state of the check of one rule."""
 
     def __init__(
         self, rules: RuleSet, rule: Rule, samples: int, search_s: float, limit_s: float
@@ -164,7 +170,7 @@ class _Check:
         self.rejections: Counter[str] = Counter()
         self.seen: set[Any] = set()
         self.exact = 0
-        # Families of scopes, each as often as the rule has fired on it.
+        # The families on which the rule has fired; a family is in it once for each firing.
         self.fired_on: list[Family] = []
         self.drawn_from: dict[Tensor, Family] = {}
         self.overflows = False
@@ -175,10 +181,10 @@ class _Check:
         self.aim = self.wanted * more
 
     def run(self) -> Checked:
-        """Draws, fires and judges until there are enough equalities.
+        """Draw samples, fire the rule and judge its equalities, until there are enough.
 
-        Garbage isn't collected meanwhile: terms are many and have no cycles, and looking for some
-        takes a third of the time.
+        Python's garbage collector is off meanwhile: there are many terms, they have no cycles, and
+        the collector would take a third of the time.
         """
         collects = gc.isenabled()
         gc.disable()
@@ -196,7 +202,7 @@ class _Check:
             error = UnsoundRule("vacuous", self.rule, what, how_to_define(unknown))
             return self._checked(error)
         if self.rule.kind == "law-request" and claims_too_much(self.rule.law, self.rule.numerics):
-            # Samples seldom show it: digits are lost where terms are near each other.
+            # Samples seldom show this fault: digits are lost only where terms nearly cancel.
             what = f"the law {self.rule.law} isn't {self.rule.numerics}"
             hint = f"Say :numerics {NUMERICS.get(self.rule.law, 'real')}."
             return self._checked(UnsoundRule("numerics", self.rule, what, hint))
@@ -221,11 +227,13 @@ class _Check:
                 fired_s = time.process_time() - start
                 self._judge(pairs)
                 if self.blind:
-                    # The work grows with a high power of the samples: half as many more, or fewer.
+                    # The time grows with a high power of the number of samples. So the next e-graph
+                    # is 1.5 times as large if this one was fast, else half as large.
                     size = 3 * size // 2 if fired_s < _FAST_S else max(1, size // 2)
                     size = min(size, _LARGEST_BATCH)
                     continue
-                # As many as give what is missing, if they match as often as these did.
+                # The number of samples that would give the missing equalities, if they match as
+                # often as the last ones did.
                 rate, missing = (len(self.seen) - before) / size, self.aim - len(self.seen)
                 if self.seen:
                     size = int(missing / max(rate, 1e-3)) if aimed else _BATCH
@@ -261,10 +269,11 @@ class _Check:
         return found
 
     def _family(self, choices: RandomChoices) -> Family:
-        """Mostly one on which the rule fires; most laws wait for the canonical form."""
+        """A family for the next sample: mostly one on which the rule has fired before; else mostly
+        one in canonical form, which most laws need."""
         if self.template.own_families and not chance(choices, _ELSEWHERE):
             return choices.pick(self.template.own_families)
-        # Where it seldom fires there may be a family on which it fires often.
+        # A rule that seldom fires may fire often on a family that hasn't been tried yet.
         elsewhere = 2 if len(self.fired_on) * _SELDOM < self.drawn else _ELSEWHERE
         if self.fired_on and not chance(choices, elsewhere):
             return choices.pick(self.fired_on)
@@ -273,8 +282,8 @@ class _Check:
     # ---- firing and judging ---------------------------------------------------
 
     def _fired(self, samples: Sequence[Sample]) -> list[Pair]:
-        """The pairs of a batch, in any order; where the engine fails, those of its samples up to
-        the one on which it does."""
+        """The pairs that the rule unites on a batch, in random order. If the engine fails on the
+        batch, the samples are fired one by one, up to the one on which it fails."""
         try:
             pairs = fire(self.rules, self.rule, samples)
         except EqsynthError:
@@ -286,14 +295,18 @@ class _Check:
         if self.template.has_scopes:
             lefts = dict.fromkeys(pair.left for pair in pairs)
             self.fired_on += [self.drawn_from[t] for t in lefts if t in self.drawn_from]
-        # So that those that are judged come from all of the samples.
+        # Shuffled, so that the pairs that are judged come from all samples.
         random.Random(self.seed).shuffle(pairs)
         return pairs
 
     def _judge(self, pairs: Sequence[Pair]) -> None:
-        """Judges equalities, as long as more of them are wanted."""
+        """Judge equalities, as long as more of them are wanted.
+
+        Raises:
+            UnsoundRule: the sides of one differ.
+        """
         for pair in pairs:
-            # A side that is no term may be of lists.
+            # A side that isn't a valid term may contain lists, which have no hash.
             key = (pair.left, pair.right) if pair.problem is None else str(pair)
             if key in self.seen:
                 continue
@@ -350,8 +363,16 @@ _HINTS: Final = {
 def judged(
     pair: Pair, numerics: str, seed: int, turn: int, literals: Literals
 ) -> tuple[Difference | None, bool, bool]:
-    """How the sides of a pair differ, if they do; whether they are equal exactly; whether the
-    right side overflows in float16 on larger data."""
+    """Judge a pair.
+
+    Args:
+        numerics: the rule's claim about rounding.
+        turn: the number of the pair, which chooses the kinds of data.
+
+    Returns:
+        The difference of the sides, or None; whether they are equal exactly; and whether the right
+        side overflows in float16 on larger data.
+    """
     if pair.problem is not None:
         return Difference(*pair.problem), False, False
     if pair.sort == "Idx":

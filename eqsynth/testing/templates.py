@@ -1,6 +1,6 @@
-"""A sample of a rule, and what samples are drawn from: what the facts say of each variable.
+"""Templates of samples: the facts of a rule, sorted by the variable that they are about.
 
-Drawing them is ``patterns.py``'s.
+Not here: drawing samples from a template (``patterns.py``).
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from eqsynth.testing.literals import literals_of
 from eqsynth.testing.scope_rule_samples import families_of
 
 SLOTS: Final = (4, 6, 3)
-"""Extents of the iterators over which loose scalars and indices are built."""
+"""The extents of the iterators of scalars and indices that aren't part of a scope."""
 
 _COMPARISONS: Final = ("<", "<=", ">", ">=", "!=")
 
 
 @dataclass
 class Sample:
-    """Terms to be put into an e-graph: tensors, scalars and indices, and facts about scopes.
-
-    Scalars and indices are raw terms of the schema over tensors, since a rule may be about a form
-    that the IR never makes, as ``x + 0``.
+    """Terms that are put into an e-graph, on which a rule may match.
 
     Attributes:
-        slots: extents of the iterators of the loose ones.
+        tensors: terms of the IR.
+        raw: scalars and indices that stand alone, with their sort. They are raw terms, since a rule
+            may match a form that the IR never has, such as ``x + 0``.
+        derived: the scopes that are marked as made by a derivation.
+        slots: the extents of the iterators of ``raw``.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -43,7 +44,21 @@ class Sample:
 
 
 class Template:
-    """What every sample of one rule is built from: its facts, by what they say of a variable."""
+    """The facts of a rule, sorted for building samples.
+
+    Attributes:
+        definitions: variable -> the term that a fact equates it with: ``(= e (Relu x))``.
+        hints: variable -> other values that facts equate it with: ``(= n (+ k 1))``.
+        elements: vector -> position -> the value of the element there.
+        lengths: vector -> its length.
+        compared: pairs of compared values; a sample may put one at the boundary of the other.
+        types: ("shape" or "dtype", variable) -> values that facts give for it.
+        relations: the names of the relations among the facts.
+        constants: the variables that must be constant.
+        families: the families of scopes that samples are drawn from.
+        own_families: the families that match the left side of a rule of scopes.
+        true, asked: how often each condition held on a sample, and was evaluated.
+    """
 
     def __init__(self, rule: Rule, rules: RuleSet) -> None:
         self.rule = rule
@@ -56,9 +71,7 @@ class Template:
         self.hints: dict[str, list[Tree]] = {}
         self.elements: dict[str, dict[int, Tree]] = {}
         self.lengths: dict[str, int] = {}
-        # What an attribute is compared with, which is drawn at the boundary: x in `(<= x (+ y 1))`.
         self.compared: list[tuple[Tree, Tree]] = []
-        # ("shape", x) -> what the facts say that the shape of x is, and so its dtype.
         self.types: dict[tuple[str, str], list[Tree]] = {}
         self.relations: set[str] = set()
         self.constants: set[str] = set()
@@ -72,9 +85,7 @@ class Template:
                 self.relations.add(fact[0])
                 if fact[0] == "constant" and isinstance(fact[1], Var):
                     self.constants.add(fact[1].name)
-        # From which scopes are drawn; the checker keeps those on which the rule fires.
         self.families: tuple[Family, ...] = ALL_FAMILIES
-        # Those that a rule of scopes says by its own left side.
         self.own_families = families_of(rule.scopes) if rule.scopes else ()
         self._others: dict[str, Template] = {}
         self.true: Counter[str] = Counter()
@@ -95,7 +106,7 @@ class Template:
                 self.lengths[side[1].name] = other
 
     def row(self, name: str) -> Operator:
-        """The row of an operator, of the table or of a rule file.
+        """The row of an operator, from the IR's table or from a rule file.
 
         Raises:
             Rejected: there is none.
@@ -106,7 +117,7 @@ class Template:
         return row
 
     def of(self, name: str) -> Template:
-        """The template of another rule, which defines an operator that this one is about."""
+        """The template of another rule, which defines an operator that occurs in this one."""
         if name not in self._others:
             self._others[name] = Template(self.rules[name], self.rules)
         return self._others[name]

@@ -1,4 +1,4 @@
-"""Arguments that fit together, for the operators that slide a window."""
+"""Argument types and attributes that fit together, for convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eqsynth.testing.world import Attrs, Fit, Types, World, fill
 
 
 def pairs(world: World, options: Sequence[int]) -> tuple[int, int]:
-    """Two amounts, none smaller than the least of the options."""
+    """Two numbers, for the two spatial axes, at least as large as the least option."""
     least = min(options)
     return world.number(options, least), world.number(options, least)
 
@@ -26,7 +26,7 @@ def _window_attrs(world: World, attrs: Attrs, at: Sequence[int]) -> None:
 def _input_extents(
     world: World, want: Shape | None, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape
 ) -> Shape:
-    """Spatial extents on which a window fits, giving ``want`` positions if possible."""
+    """Spatial extents on which a window fits, with ``want`` windows along the axes if possible."""
     found = []
     for axis, k in enumerate(kernel):
         s, p, d = stride[axis], padding[axis], dilation[axis]

@@ -1,4 +1,7 @@
-"""What the terms of one sample have in common, so that they fit together often."""
+"""The world of a sample: the dtype and the few extents that its terms share.
+
+Terms with random shapes would seldom fit together; with three extents for all, they often do.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from eqsynth.testing.choices import Choices, chance
 from eqsynth.testing.literals import Literals
 
 MAX_ELEMENTS: Final = 400
-"""Elements that a tensor of a sample may have."""
+"""The most elements of a tensor of a sample."""
 
-# Extents and amounts that are seldom needed, and where a rule may be wrong all the same.
+# Extents, amounts and constants that are drawn seldom, in case a rule is wrong only there.
 _NOTHING: Final = Literals()
 _WIDE: Final = (8, 9, 12, 13, 16, 17)
 _AMOUNTS: Final = (5, 7, 12, -5)
@@ -23,11 +26,14 @@ _REALS: Final = (3.0, -2.0, 0.1, -0.3, 7.0, 1 / 3, 4.0, 0.25, 37.5, 1e-3, -1000.
 
 @dataclass
 class World:
-    """What the terms of one sample have in common, so that they fit together often.
+    """What the terms of one sample share.
 
     Attributes:
-        derived: scopes of the sample that are marked as what a derivation made.
-        literals: what the rule names.
+        choices: the source of decisions.
+        dtype: the dtype of most terms.
+        extents: the extents of axes.
+        derived: the scopes of the sample that are marked as made by a derivation.
+        literals: the numbers and dtypes that the rule names.
     """
 
     choices: Choices
@@ -42,11 +48,11 @@ class World:
     def shape(self, rank: int | None = None) -> Shape:
         rank = self.choices.pick((1, 2, 0, 3, 4, 2, 3, 5)) if rank is None else rank
         shape: list[int] = []
-        # What is made of a tensor of many axes, as a concatenation, has to have room as well.
+        # Tensors made from this one, such as a concatenation, must be small enough, too.
         room = MAX_ELEMENTS // (4 if rank > 2 else 1)
         for _ in range(rank):
             extent = self.extent()
-            # A tensor of many axes has a long one, not two.
+            # Only one axis of a tensor of many axes may be long.
             shape.append(extent if extent <= room else min(room, self.choices.pick((1, 2))))
             room //= max(shape[-1], 1)
         return tuple(shape)
@@ -55,10 +61,10 @@ class World:
         return TensorType(self.shape(rank), dtype or self.dtype)
 
     def number(self, options: Sequence[int], least: int | None = None) -> int:
-        """One of the options; now and then what the rule names, or what is seldom needed.
+        """One of the options; sometimes a number that the rule names, or an unusual one.
 
         Args:
-            least: what the number must be at least.
+            least: the least number that is allowed.
         """
         for one_in, others in ((3, self.literals.integers), (12, _AMOUNTS)):
             fitting = [n for n in others if least is None or n >= least]
@@ -67,7 +73,7 @@ class World:
         return self.choices.pick(options)
 
     def real(self, options: Sequence[float]) -> float:
-        """As `number`, of floats that need not be integers."""
+        """As `number`, for floats."""
         for one_in, others in ((3, self.literals.reals), (3, _REALS)):
             if others and chance(self.choices, one_in):
                 return self.choices.pick(others)
@@ -79,7 +85,7 @@ _DTYPES: Final = ("float32",) * 4 + (
 )  # fmt: skip
 # Laws of scopes are mostly about sums of floats.
 _SCOPE_DTYPES: Final = ("float32",) * 6 + ("int64", "float64", "int32", "bool", "uint8", "float16")
-# Of so many samples of a law of scopes, one has an extent beyond 7 (its points are many), or of 0.
+# One in this many samples of a law of scopes has a large extent (and so many points), or one of 0.
 _WIDE_SCOPES, _EMPTY_SCOPES = 8, 12
 
 
@@ -92,11 +98,11 @@ def draw_world(
     choices: Choices, dtypes: Sequence[str], literals: Literals = _NOTHING, wide: int = 3,
     empty: int = 6,
 ) -> World:  # fmt: skip
-    """A dtype and the few extents of a sample: equal ones meet often, 1 and 0 occur.
+    """Draw a world: a dtype, and three or four extents.
 
     Args:
-        wide: of so many samples, one has an extent that the rule names, or one beyond 7.
-        empty: of so many samples, one has an extent of 0.
+        wide: one in this many worlds has an extent that the rule names, or one above 7.
+        empty: one in this many worlds has an extent of 0.
     """
     pool = (1, 2, 3, 4, 5, 2, 3, 1, 6, 7)
     extents = [choices.pick(pool) for _ in range(3)]
@@ -110,7 +116,11 @@ def draw_world(
 
 
 def world_of_rule(choices: Choices, literals: Literals, scopes: bool) -> World:
-    """The world of a sample of a rule, of scopes or of operators."""
+    """The world of a sample of a rule.
+
+    Args:
+        scopes: whether the rule is about scopes, whose worlds are smaller.
+    """
     if scopes:
         return draw_world(choices, _SCOPE_DTYPES, literals, _WIDE_SCOPES, _EMPTY_SCOPES)
     return draw_world(choices, _DTYPES, literals)
