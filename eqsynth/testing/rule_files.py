@@ -165,7 +165,7 @@ def assert_rule_sound(
         RuleError: a file can't be loaded, or no rule has this name.
 
     >>> assert_rule_sound("simplify.egg", "relu-of-relu")[0].method
-    'exact'
+    'tested'
     """
     if isinstance(rules, RuleSet):
         loaded, names = rules, list(rules.names)

@@ -1,6 +1,7 @@
-"""Differential tests: every operator that eqsynth takes from torch, held against torch itself.
+"""Differential tests: every operator that eqsynth takes from torch, compared with torch itself.
 
-``row.py`` says what a row of the table is, ``table.py`` has all rows (``pointwise.py`` and its
-neighbours list them), ``columns.py`` computes a case in every way that eqsynth has, ``judge.py``
-says what is right, ``harness.py`` puts them together.
+The tests form a table. A row (``row.py``) is an operator with arguments; ``table.py`` collects all
+rows from ``pointwise.py`` and its neighbours. A column (``columns.py``) is one of the ways in which
+eqsynth computes: by the interpreter, by a backend, compiled, optimized. ``judge.py`` decides
+whether a result is right, and ``harness.py`` runs the table.
 """

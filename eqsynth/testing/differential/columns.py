@@ -1,11 +1,11 @@
-"""What eqsynth computes for cases, in every way that it has: the columns of the table.
+"""The columns of the table: all the ways in which eqsynth computes a case.
 
-``interpreter``: the terms that the entry builds, in NumPy. ``torch``, ``onednn``, ``tvm``: the same
-terms and the scopes that define them, through the kernels of that backend wherever it has any.
-``onnx``, ``onnxruntime``: as ONNX (``onnx_columns.py``), only where they are wanted.
-``compiled``: captured by ``torch.export`` (an expression: as it is) and lowered without a search,
-through torch. All cases of a batch share one export, one e-graph and one build of each backend.
-``optimized``, for a sample of the cases, is ``optimize`` itself.
+``interpreter`` evaluates the terms that the entry builds, in NumPy. ``torch``, ``onednn`` and
+``tvm`` run the same terms, or the scopes that define them, by the kernels of that backend where it
+has any, else by torch. ``onnx``, ``onnxruntime`` and others run them as ONNX (``onnx_columns.py``),
+if asked. ``compiled`` captures torch's operator by ``torch.export`` (or takes an expression) and
+lowers it without a search, by torch. All cases of a batch share one export, one e-graph and one
+build of each backend. ``optimized`` is ``optimize`` itself, if asked.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from eqsynth.testing.differential.onnx_columns import onnx_backends
 from eqsynth.testing.differential.row import Case, to_torch
 
 Run = Callable[[Sequence[torch.Tensor]], list["torch.Tensor | None"]]
-"""Takes the values of a case's operands; gives its results, None for one that isn't computed."""
+"""From the values of a case's operands to its results; None for a result that isn't computed."""
 
 COLUMNS: Final = ("interpreter", "torch", "onednn", "tvm", "compiled")
 
 
 @dataclass(frozen=True)
 class Built:
-    """The terms of a case as its entry builds them; None for a result that it doesn't give."""
+    """The terms of a case, built by its entry; None for a result that the entry doesn't give."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Tensor | None, ...]
 
 
 def tensors(result: Any) -> list[Any]:
-    """The results of an operator, in a list."""
+    """The results of an operator, as a list."""
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
@@ -65,16 +65,16 @@ def tensors(result: Any) -> list[Any]:
 
 
 def _name(position: int, value: torch.Tensor) -> str:
-    """Of an operand: cases share the inputs of one place, dtype and shape."""
+    """The name of an operand. Cases share an input of the same position, dtype and shape."""
     dtype = str(value.dtype).removeprefix("torch.")
     return "_".join(["x", str(position), dtype, *map(str, value.shape)])
 
 
 def built(case: Case, values: Sequence[torch.Tensor], example: Any) -> Built | None:
-    """The case's terms; None if the entry refuses, as it would in capture.
+    """Build the terms of a case; None if there is no entry, or it refuses, as it would in capture.
 
     Args:
-        example: what torch gives, for its shapes and dtypes; None if it isn't known.
+        example: torch's result, whose shapes and dtypes the terms must have.
     """
     inputs = [
         Input(_name(k, v), TensorType(tuple(v.shape), str(v.dtype).removeprefix("torch.")))
@@ -97,6 +97,8 @@ def built(case: Case, values: Sequence[torch.Tensor], example: Any) -> Built | N
 
 
 def interpreter(case: Built) -> Run:
+    """The column ``interpreter``."""
+
     def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         env = {i.name: _array(v) for i, v in zip(case.inputs, values, strict=True)}
         return [
@@ -112,13 +114,16 @@ def _array(value: torch.Tensor) -> Any:
 
 
 def _narrow(value: Any, term: Tensor) -> Any:
-    # Not through NumPy's float32 on the way to bfloat16: that would round twice.
+    # Floats stay float64: a conversion to float32 on the way to bfloat16 would round twice.
     return np.asarray(value, np.float64) if is_float(term.dtype) else value
 
 
 def over_backends(cases: Sequence[Built], wanted: Sequence[str] = COLUMNS) -> list[dict[str, Run]]:
-    """For each case and backend the program that uses the backend's kernels wherever it has one,
-    else torch's; no program where it has none."""
+    """The columns of the backends: for each case, backend -> program.
+
+    A program uses the backend's kernels where it has any, else torch's. A case that the backend has
+    no kernel for has no program.
+    """
     roots = list(dict.fromkeys(t for case in cases for t in case.outputs if t is not None))
     runs: list[dict[str, Run]] = [{} for _ in cases]
     if not roots:
@@ -140,8 +145,10 @@ def _programs(
     backends: Sequence[Backend],
     captured: Captured | None = None,
 ) -> list[Run | None]:
-    """One program a case, out of one plan and one build for all; the first of the backends is
-    preferred, and there is no program without a kernel of it."""
+    """A program for each case, out of one plan and one build for all cases.
+
+    Kernels of the first backend are preferred. A case without a kernel of it has no program.
+    """
     preferred = backends[0].name
 
     def cost(kernel: Kernel) -> float:
@@ -197,7 +204,7 @@ def _spec(names: Sequence[str]) -> Any:
 
 
 class _Batch(torch.nn.Module):
-    """Every case in one module: an export costs a hundred times what an operator of it does."""
+    """All cases in one module, since one export costs as much as a hundred operators in it."""
 
     def __init__(self, cases: Sequence[Case], names: Sequence[Sequence[str]]) -> None:
         super().__init__()
@@ -213,7 +220,7 @@ class _Batch(torch.nn.Module):
 def _module(
     cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]
 ) -> tuple[_Batch, dict[str, torch.Tensor], list[list[str]]]:
-    """The cases in one module, its operands by name, and the names that each case reads."""
+    """The cases as one module, its operands by name, and the names that each case reads."""
     names = [[_name(k, v) for k, v in enumerate(own)] for own in values]
     operands = {
         n: v for own, row in zip(values, names, strict=True) for v, n in zip(own, row, strict=True)
@@ -224,11 +231,13 @@ def _module(
 
 
 def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) -> list[Run | None]:
-    """The programs that torch's operators become; None where capture refuses, so that the
-    original runs.
+    """The column ``compiled``: programs captured from torch's operators; None for a case that
+    capture refuses.
+
+    If capture refuses all cases together, each half of them is tried by itself.
 
     Args:
-        values: of each case's operands, as examples.
+        values: the operands' values of each case, as example inputs.
     """
     module, operands, names = _module(cases, values)
     try:
@@ -256,7 +265,8 @@ def compiled(cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]]) ->
 
 
 def expressed(case: Built) -> Run | None:
-    """The compiled column of a function of ``eqsynth.ops``: its expression, lowered as it is."""
+    """The column ``compiled`` for a function of ``eqsynth.ops``: its expression, lowered without a
+    search."""
     outputs = [term for term in case.outputs if term is not None]
     captured = capture_expression([Expr(term) for term in outputs])
     roots = captured.program.outputs
@@ -272,9 +282,10 @@ def expressed(case: Built) -> Run | None:
 def optimized(
     cases: Sequence[Case], values: Sequence[Sequence[torch.Tensor]], time_limit_s: float
 ) -> list[Run | None]:
-    """The cases as one module that goes through ``optimize``; None where the original came back.
+    """The column ``optimized``: the cases as one module that is optimized; None if the result is
+    the original.
 
-    Few cases at a time: each run of one computes them all.
+    It should get few cases at a time, since each run of one case computes all of them.
     """
     module, operands, names = _module(cases, values)
     program = optimize(

@@ -1,4 +1,4 @@
-"""Rows of contractions: products of matrices, convolutions, attention, interpolation."""
+"""Rows of contractions: matrix products, convolutions, attention, interpolation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _matrices() -> list[Row]:
             scaled = {"beta": beta, "alpha": alpha}
             rows.append(_row("aten::addmm", _of(*shape), _of(3, 9), _of(9, 5), options=scaled))
     half = {"beta": 0.5, "alpha": 0.25}
-    # What isn't read may be anything; of integers torch takes no fraction but 0.
+    # With beta = 0 the first operand isn't read, so it may be NaN. For integers, torch takes no
+    # fractions as beta and alpha.
     nothing = _of(3, 5, kind="normal", change=all_nan)
     rows += [
         _row("aten::addmm", _of(5), _of(3, 9), _of(9, 5), dtypes=FLOATS, options=half),
@@ -188,7 +189,7 @@ def _attention() -> list[Row]:
                dtypes=_SINGLE, kinds=kinds) for heads in (1, 2, 4)),
         _row(name, _of(5, 8), _of(7, 8), _of(7, 8), dtypes=_SINGLE, kinds=kinds),
         _row(name, _of(3, 5, 8), _of(3, 7, 8), _of(3, 7, 8), dtypes=_SINGLE, kinds=kinds),
-        # Which weights are dropped is random.
+        # With dropout the result is random.
         _row(name, *square, None, 0.5, dtypes=FLOATS, kinds=("normal",), refused=True),
     ]  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""Rows of the operators that make constants, convert dtypes, or give back what they are given."""
+"""Rows of operators that make constants, convert dtypes, or return their operand unchanged."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _VALUES: Final = (0, 1, -1, 2.5, True, 300, float("inf"), float("nan"), 2**24 + 
 
 
 def _within(dtype: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Data that an integer dtype holds: what torch makes of others depends on the machine."""
+    """Data in the range of an integer dtype. Torch's result for other data depends on the
+    machine."""
     limits = torch.iinfo(getattr(torch, dtype))
 
     def held(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x
-        # Half of the largest: 2^31 - 1 itself would be 2^31 in float32.
+        # Half of the largest integer, since 2^31 - 1 would be rounded to 2^31 in float32.
         inside = x.double().nan_to_num(0.5).clamp(limits.min, limits.max // 2)
         return inside.to(x.dtype).nan_to_num()
 
@@ -92,7 +93,7 @@ def _identities() -> Iterator[Row]:
     for name in ("clone", "detach", "alias", "lift", "lift_fresh", "lift_fresh_copy"):
         yield Row(f"aten::{name}", (_X,), dtypes=ALL)
     yield Row("aten::contiguous", (_X,))
-    # What is empty may hold anything; eqsynth gives zeros.
+    # An empty tensor has undefined elements; eqsynth's are zeros.
     zeros: dict[str, Any] = {
         "aten::empty": torch.zeros, "aten::empty_like": torch.zeros_like,
         "aten::new_empty": lambda x, size: x.new_zeros(size),

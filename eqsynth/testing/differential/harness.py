@@ -1,9 +1,9 @@
-"""The table run: cases of a part of it computed in every column, and judged.
+"""The run of the table: cases are computed in every column, and judged.
 
-    run(part(ROWS, 3, 8)).failures
+    run(cases_of(ROWS, 3, 8)).failures
 
-A failure tells the operator, its arguments, the column, the smallest operands on which it is wrong,
-what came out and what should have.
+A failure has the operator, its arguments, the columns, the smallest operands on which the result is
+wrong, the result, and the expected one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ from eqsynth.testing.differential.judge import Wrong, compare
 from eqsynth.testing.differential.onnx_columns import ROUNDINGS
 from eqsynth.testing.differential.row import Case, Row
 
-# Cases that share one export and one build of each backend.
+# The number of cases that share one export and one build of each backend.
 BATCH = 400
-# Cases that are optimized together, and how long that may take.
+# The number of cases that are optimized together, and the time limit for them.
 AT_ONCE = 12
 TIME_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that some columns compute wrongly."""
+    """A case that some columns compute wrongly.
+
+    Attributes:
+        columns: the names of the columns.
+        kind: the kind of data.
+        operands: the operands at the wrong element.
+    """
 
     case: Case
     columns: str
@@ -49,13 +55,14 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What a run found.
+    """The result of a run.
 
     Attributes:
+        cases: the cases that were run.
         refused: cases that eqsynth leaves to torch.
-        unsupported: cases that torch itself has no kernel for; they count for nothing.
-        computed: how many cases each column has computed.
-        taken: operators of which at least one case was taken by its entry.
+        unsupported: cases that torch itself has no kernel for; they aren't among ``cases``.
+        computed: column -> the number of cases that it has computed.
+        taken: operators whose entry took at least one case.
     """
 
     cases: list[Case] = field(default_factory=list)
@@ -77,7 +84,16 @@ class Outcome:
 
 @dataclass
 class _Draw:
-    """One kind of data of a case: the values, what torch gives in their dtype and in float64."""
+    """A case's data of one kind, with torch's results.
+
+    Attributes:
+        values: the operands.
+        expected: torch's results in the operands' dtype, or the error that it raises.
+        several: whether torch returns several results.
+        truth: torch's results in float64.
+        slack: see ``judge.compare``.
+        scale: see ``judge.compare``.
+    """
 
     kind: str
     values: list[torch.Tensor]
@@ -90,7 +106,7 @@ class _Draw:
 
 @dataclass
 class _Tried:
-    """A case on its way."""
+    """A case with its data, its terms, and the program of each column."""
 
     case: Case
     draws: list[_Draw]
@@ -99,13 +115,17 @@ class _Tried:
 
 
 def cases_of(rows: Iterable[Row], part: int = 0, parts: int = 1) -> list[Case]:
-    """The cases of a part of the table; a case is always in the same one."""
+    """The cases in one of several parts of the table. A case is in the same part in every run."""
     return [case for row in rows for case in row.cases() if case.number(parts) == part % parts]
 
 
 def run(cases: Sequence[Case], wanted: Sequence[str] = columns.COLUMNS) -> Outcome:
-    """Computes the cases in every column, or in those of the backends that are wanted; the column
-    ``optimized`` only if it is.
+    """Compute the cases in the columns, and judge the results.
+
+    The columns ``interpreter`` and ``compiled`` are always computed.
+
+    Args:
+        wanted: the names of backends; and ``optimized``, if that column is wanted.
 
     >>> from eqsynth.testing.differential.row import Operand
     >>> print(run([Case(Row("aten::neg", (Operand((4,)),)), "float32")]))
@@ -164,7 +184,8 @@ def _optimize(tried: Sequence[_Tried]) -> None:
 
 
 def _build(tried: _Tried, outcome: Outcome) -> None:
-    """The terms of a case, and what is wrong with how the entry takes it."""
+    """Build the terms of a case. Note a failure if the entry refuses the case and shouldn't, or
+    takes it and shouldn't."""
     case = tried.case
     found = next((d for d in tried.draws if isinstance(d.expected, list)), None)
     if found is None:
@@ -185,7 +206,8 @@ def _build(tried: _Tried, outcome: Outcome) -> None:
 
 
 def _on_meta(case: Case, values: list[torch.Tensor]) -> Any:
-    """Shapes and dtypes of the results, where torch raises for all data that is tried."""
+    """Torch's results on tensors without data, for a case where torch raises an error on all data;
+    None if it raises one on those, too."""
     try:
         return case.call(case.row.function, [v.to("meta") for v in values])
     except (RuntimeError, NotImplementedError):
@@ -193,7 +215,8 @@ def _on_meta(case: Case, values: list[torch.Tensor]) -> Any:
 
 
 def _has_no_kernel(expected: object) -> bool:
-    """Whether torch refuses the dtypes or the attributes, whatever the data."""
+    """Whether torch's error means that it has no kernel for the dtypes or attributes; an error
+    about an index or a division by 0 comes from the data."""
     return isinstance(expected, Exception) and not (
         isinstance(expected, IndexError) or "ZeroDivision" in str(expected)
     )
@@ -204,7 +227,8 @@ def _whole(case: Case, column: str, got: str, expected: str) -> Failure:
 
 
 def _draw(case: Case, kind: str, values: list[torch.Tensor]) -> _Draw:
-    """What torch makes of the data. Each call has copies: some operators write."""
+    """Compute torch's results on the data. Each call gets copies, since some operators write into
+    their operands."""
     try:
         result = case.call(case.row.function, [v.clone() for v in values])
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -220,7 +244,10 @@ def _draw(case: Case, kind: str, values: list[torch.Tensor]) -> _Draw:
 def _in_float64(
     case: Case, function: Callable[..., Any], values: list[torch.Tensor], expected: list[Any]
 ) -> list[Any] | None:
-    """A function's results in float64; of integers that become floats, these in float64."""
+    """A function's results on operands converted to float64; None if no result is a float.
+
+    Integers are converted only if no operand is a float.
+    """
     if not any(isinstance(e, torch.Tensor) and e.is_floating_point() for e in expected):
         return None
     floats = any(v.is_floating_point() for v in values)
@@ -237,7 +264,7 @@ def _in_float64(
 def _slack(
     case: Case, values: list[torch.Tensor], truth: list[Any] | None
 ) -> list[torch.Tensor] | None:
-    """The most by which the truth changes along each row, where the operands' last digits do."""
+    """The largest change of the truth in each row when the last digits of the operands change."""
     if truth is None:
         return None
     function = case.row.truth or case.row.function
@@ -257,8 +284,11 @@ def _slack(
 
 
 def _nudged(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The value with its last digits changed; what is float64 has no truth in wider floats, so
-    that both sides of a comparison are off."""
+    """The value with its last digits changed at random.
+
+    For float64 the change is larger: the truth is also computed in float64, so that both sides of
+    the comparison are rounded.
+    """
     sides = 4 if value.dtype == torch.float64 else 1
     eps = torch.finfo(value.dtype if value.is_floating_point() else torch.float32).eps
     step = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
@@ -266,7 +296,7 @@ def _nudged(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _judged(tried: _Tried) -> list[Failure]:
-    """What is wrong with a case: a failure for each way of being wrong, with all of its columns."""
+    """The failures of a case; columns with the same wrong result share a failure."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for column, program in tried.runs.items():
         for draw in onnx_columns.kept(column, tried.draws):
@@ -279,8 +309,8 @@ def _judged(tried: _Tried) -> list[Failure]:
 
 
 def _leave(tried: _Tried, column: str) -> tuple[float, bool]:
-    """What a runtime that isn't ours may do: how many times as many roundings, and whether NaN may
-    get lost."""
+    """What other runtimes for ONNX may do: a factor on the roundings that are allowed, and whether
+    they may lose NaN."""
     runtime = column.partition("-")[0]
     if tried.built is None or runtime not in ("onnx", *onnx_columns.RUNTIMES):
         return 1.0, False
@@ -291,7 +321,12 @@ def _leave(tried: _Tried, column: str) -> tuple[float, bool]:
 def _wrong(
     case: Case, draw: _Draw, program: Run, times: float = 1.0, nan_is_lost: bool = False
 ) -> Wrong | None:
-    """What is wrong with a program on one kind of data."""
+    """What is wrong with a program's results on one kind of data; None if nothing is.
+
+    Args:
+        times: a factor on the roundings that are allowed.
+        nan_is_lost: whether the program may give numbers where torch gives NaN.
+    """
     try:
         got = program([v.clone() for v in draw.values])
     except (RuntimeError, IndexError, ValueError, EqsynthError) as error:
@@ -320,7 +355,8 @@ def _told(error: Exception) -> str:
 
 
 def _shown(draw: _Draw, wrong: Wrong) -> str:
-    """The operands of the wrong element, or where it is if they aren't broadcast to the result."""
+    """The position of the wrong element and the operands there; whole operands if they don't
+    broadcast to the result."""
     if wrong.at is None:
         return "the whole"
     assert isinstance(draw.expected, list)

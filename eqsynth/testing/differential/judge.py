@@ -1,8 +1,9 @@
-"""What a right result is: as near to the truth as torch's own, and where torch has none, none.
+"""The judge of a result: it must be about as near to the truth as torch's own result.
 
-Integers and bools are torch's, bit by bit. A float may be as far from the truth (torch in float64
-on the same data) as torch's result in the same dtype times a small factor, plus a few roundings of
-the truth; NaN and infinities lie where torch's do. Zeros have no sign (see ARCHITECTURE.md).
+Integers and bools must equal torch's. For floats the truth is torch's result in float64 on the same
+data. A float may differ from the truth by a small multiple of the error of torch's result in the
+same dtype, plus a few roundings of the truth. NaN and infinities must be where torch has them.
+Signs of zeros aren't compared (see ARCHITECTURE.md).
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from typing import Final
 
 import torch
 
-# How much further from the truth than torch's own result one may be.
+# The error that is allowed, as a multiple of the error of torch's own result.
 FACTOR: Final = 4.0
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """The first thing about a result that is wrong.
+    """What is wrong with a result.
 
     Attributes:
-        at: the position of the element; None if shape, dtype or the whole is wrong.
+        got, expected: the element and the expected one; or the shapes and dtypes.
+        at: the position of the element; None if the shape, dtype or whole result is wrong.
     """
 
     got: str
@@ -43,10 +45,11 @@ def compare(
 
     Args:
         expected: torch's result in the same dtype.
-        truth: torch's result in float64; None where only torch's own can be the measure.
-        scale: the size of what is rounded on the way; that of the result, if not given.
-        slack: by how much a rounding of the operands changes the truth; None for not at all.
-        operands: among the wrong elements, the one whose operands are smallest is told.
+        truth: torch's result in float64; None if only ``expected`` can be compared with.
+        roundings: how many roundings of its size a result may be off.
+        scale: the size of the intermediate values that are rounded; by default the result's size.
+        slack: the change of the truth when the operands are rounded; None for none.
+        operands: of several wrong elements, the one with the smallest operands is reported.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return Wrong(_kind(got), _kind(expected))
@@ -76,7 +79,8 @@ def _close(
     own = torch.where(finite, (same - exact).abs(), 0.0)
     size = exact.abs().nan_to_num(0.0, 0.0, 0.0)
     size = size if scale is None else torch.maximum(size, scale.nan_to_num(0.0, 0.0, 0.0))
-    # Torch in float64 is no judge of itself next to the least float64.
+    # For float64 the truth has the same precision as torch's result, so that errors next to the
+    # smallest float64 can't be measured.
     wide = expected.dtype == torch.float64
     least = 1e-300 if wide else roundings * limits.smallest_normal * limits.eps
     bound = FACTOR * own + roundings * limits.eps * size + least
@@ -84,14 +88,14 @@ def _close(
         bound = bound + roundings * slack
     close = (got - exact).abs() <= bound
     like_one = _same(got, same) | (_same(got, exact) & ~exact.isfinite())
-    # Next to the largest number, a rounding decides between it and infinity.
+    # Next to the dtype's largest number, a rounding may give that number or infinity.
     end = limits.max * (1 - roundings * limits.eps)
     at_end = (exact.abs() >= end) & (got.abs() >= end) & (got.sign() == exact.sign())
-    # Where torch overflows on the way and the truth is a number, the truth is right too.
+    # Where torch's computation overflows but the truth is a finite number, the truth is right, too.
     better = exact.isfinite() & ((got - exact).abs() <= roundings * limits.eps * size)
     right = like_one | torch.where(finite, close, better) | at_end
     if scale is not None:
-        # What overflows on the way may come out as another infinity, or as NaN.
+        # Where an intermediate value overflows, any infinity or NaN is right.
         right |= ~(scale < end) & ~got.isfinite()
     return right
 
@@ -101,7 +105,8 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _smallest(wrong: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The wrong element of smallest operands, if these are broadcast to the result."""
+    """The position of the wrong element with the smallest operands, as far as the operands
+    broadcast to the result."""
     size = torch.zeros(wrong.shape, dtype=torch.float64)
     for operand in operands:
         try:

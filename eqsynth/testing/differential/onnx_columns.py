@@ -1,8 +1,8 @@
-"""Columns of the table that run terms as ONNX, one by one: operators, and the scopes that define
-them.
+"""Columns of the table that run single terms as ONNX models.
 
-``onnx`` and ``onnx-scopes`` run in ONNX's own evaluator, the others on the engines that take ONNX,
-where these are installed. What is refused, or has no kernel in a runtime, runs through torch.
+Each runtime has two columns: ``onnx`` runs operators in ONNX's own evaluator, ``onnx-scopes`` the
+scopes that define them; other columns run on ONNX Runtime and OpenVINO, if these are installed. A
+term that ONNX can't express, or that a runtime has no kernel for, runs through torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Load = Callable[[Region], Runner]
 
 
 class Drawn(Protocol):
-    """Data of some kind."""
+    """An operand list of one kind of data."""
 
     kind: str
     values: list[torch.Tensor]
@@ -39,15 +39,16 @@ T = TypeVar("T", bound=Drawn)
 
 RUNTIMES: Final = ("onnxruntime", "openvino")
 ROUNDINGS: Final = 8.0
-"""How many times as many roundings as ours the functions of the runtimes may be off: they
-approximate some in their own way."""
+"""The factor on the roundings that are allowed for the runtimes, which approximate some functions
+in their own way."""
 
 TINY: Final = 1e-35
-"""Differences that don't count: the runtimes' exponentials end in 0 before denormals do."""
+"""Differences below this don't count: in the runtimes, exponentials are 0 already for arguments
+whose result is a denormal number."""
 
 
 def onnx_backends() -> tuple[OnnxBackend, ...]:
-    """Those of the runtimes that are installed."""
+    """The backends of ONNX's evaluator and of the runtimes that are installed."""
     loads: dict[str, Load] = {"onnx": by_evaluator}
     for name in RUNTIMES:
         if ENGINES[name].version() is not None:
@@ -60,7 +61,7 @@ def onnx_backends() -> tuple[OnnxBackend, ...]:
 
 
 def evaluated(model: bytes) -> Callable[[Arrays], Arrays]:
-    """A model in ONNX's reference evaluator."""
+    """A function that runs a model in ONNX's reference evaluator."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -75,10 +76,10 @@ def evaluated(model: bytes) -> Callable[[Arrays], Arrays]:
 
 
 def by_evaluator(region: Region) -> Runner:
-    """A region of one output in the reference evaluator.
+    """A function that runs a region of one output in the reference evaluator.
 
     Raises:
-        UnsupportedOperatorError: ONNX can't say it, or the evaluator doesn't compute it.
+        UnsupportedOperatorError: ONNX can't express the region, or the evaluator can't run it.
     """
     for part in topological(region.outputs):
         if part.dtype == "float64" and _takes_erf(part):
@@ -116,8 +117,8 @@ def _by_engine(engine: Engine) -> Load:
 
 
 def kept(column: str, draws: Sequence[T]) -> Sequence[T]:
-    """The draws on which a column is judged: OpenVINO takes denormals for 0, and NaN for larger
-    than any number."""
+    """The draws on which a column is judged. OpenVINO treats denormals as 0, and NaN as larger than
+    any number, so that it isn't judged on edge values and NaN."""
     if not column.startswith("openvino"):
         return draws
     plain = [d for d in draws if d.kind != "edges"]
@@ -125,14 +126,19 @@ def kept(column: str, draws: Sequence[T]) -> Sequence[T]:
 
 
 def loses_nan(terms: Iterable[Tensor | None]) -> bool:
-    """Whether a maximum or minimum is taken, in which a runtime may lose NaN."""
+    """Whether a term has a maximum or minimum, where a runtime may lose NaN."""
     whole = [term for term in terms if term is not None]
     return any(name in str(t) for t in topological(whole) for name in ("Max", "Min", "max", "min"))
 
 
 @dataclass
 class OnnxBackend:
-    """Single terms of one class through ONNX. Implements ``Backend``."""
+    """A backend that runs single terms of one class as ONNX models. Implements ``Backend``.
+
+    Attributes:
+        kind: ``Op`` or ``Scope``.
+        load: compiles a region in the runtime.
+    """
 
     name: str
     kind: type[Tensor]

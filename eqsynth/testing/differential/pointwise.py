@@ -1,4 +1,4 @@
-"""Rows of the operators that map elements: unary, binary and ternary, comparisons, activations."""
+"""Rows of elementwise operators: unary, binary and ternary ones, comparisons, activations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMN: Final = Operand((LARGE[0], 1))
 
 
 def above_least(x: torch.Tensor) -> torch.Tensor:
-    """Without the least integer, whose quotient by -1 ends torch's process."""
+    """Replace the least integer: dividing it by -1 would kill torch's process."""
     if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8):
         return x
     return x.clamp(min=torch.iinfo(x.dtype).min + 1)
@@ -34,8 +34,8 @@ _DIVIDEND: Final = Operand(change=above_least)
 
 # ---- one tensor -----------------------------------------------------------------------------
 
-# Operators without attributes, with the dtypes that they are tried with; and each scalar function
-# that torch has by itself, which as a part of ``nn.functional`` is of floats.
+# Operators without attributes -> the dtypes of their tests. Also here is each scalar function that
+# torch has; functions of ``nn.functional`` are tested on floats only.
 _UNARY: Final = {
     ALL: "neg sgn fix square bitwise_not isnan isinf absolute negative "
     + " ".join(f.torch for f in FUNCTIONS.values() if f.arity == 1 and f.torch == f.aten != ""),
@@ -44,7 +44,7 @@ _UNARY: Final = {
     INTEGERS: "relu6",
 }
 
-# Operators that torch decomposes or runs as they are: no entry, one column.
+# Operators without an entry, which torch decomposes or runs: only the column ``compiled``.
 _WITHOUT_ENTRY: Final = (
     "sinh cosh tan asin acos atan asinh acosh atanh erfc erfinv lgamma digamma "
     "round frac logit positive signbit isfinite isposinf isneginf deg2rad rad2deg nan_to_num "
@@ -53,7 +53,7 @@ _WITHOUT_ENTRY: Final = (
 
 
 def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """The same function without torch's cancellation of 1 and erf for negative arguments."""
+    """GELU without the cancellation of 1 + erf(x) that torch's has for negative arguments."""
     if approximate == "tanh":
         return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
     return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
@@ -99,7 +99,8 @@ _COMPARISONS: Final = "eq ne lt le gt ge".split()
 _SCALARS: Final = (0, 1, -1, 2.5, 300, math.inf, math.nan, True, 2**24 + 1, 2**53 + 1, 1e-3)
 
 
-# What is rounded on the way besides the result itself: the terms of a sum, and the exponent.
+# Functions for ``Row.scale``: the sizes of intermediate values, such as the terms of a sum or the
+# exponent of a power.
 
 
 def _sizes(*values: Any) -> torch.Tensor:
@@ -135,12 +136,13 @@ def _power_terms(x: Any, y: Any) -> torch.Tensor:
 
 
 def _dividend(x: torch.Tensor, y: Any) -> torch.Tensor:
-    """A number that is rounded to the dtype moves the multiple by as much of the dividend."""
+    """The size of the dividend: a divisor that is rounded to the dtype changes the subtracted
+    multiple in proportion to it."""
     return _sizes(x)
 
 
 def _remainder(x: Any, y: Any) -> torch.Tensor:
-    """Torch's own vectors round the quotient, and overflow."""
+    """The exact remainder; torch's vectorized code rounds the quotient, and overflows."""
     x, y = torch.broadcast_tensors(torch.as_tensor(x), torch.as_tensor(y, dtype=torch.float64))
     with np.errstate(invalid="ignore"):
         rest = torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
@@ -172,7 +174,7 @@ def _arithmetic() -> Iterator[Row]:
         yield Row(f"aten::{name}.Tensor", (X, X), dtypes=ALL)
     for mode in ("floor", "trunc", None):
         yield Row("aten::div.Tensor_mode", (X, X), {"rounding_mode": mode})
-        # torch raises for 0 among integers: the operator is left to it.
+        # Torch raises an error for integers divided by 0, so the operator is left to torch.
         yield Row("aten::div.Tensor_mode", (_DIVIDEND, DIVISOR), {"rounding_mode": mode}, INTEGERS)
         yield Row("aten::div.Tensor_mode", (_DIVIDEND, X), {"rounding_mode": mode}, INTEGERS)
         for scalar in (3, -7, 2.5, -0.1, 1, -1, 0, math.inf, 2**24 + 1):
@@ -208,7 +210,8 @@ def _arithmetic() -> Iterator[Row]:
 
 def _powers() -> Iterator[Row]:
     yield Row("aten::pow.Tensor_Tensor", (X, X), scale=_power_terms)
-    # Overflow of integers wraps alike only where torch multiplies; exponents are small.
+    # Integer powers that overflow wrap around as torch's do only where torch multiplies. So the
+    # exponents are small.
     small = Operand(within=(0, 7))
     yield Row("aten::pow.Tensor_Tensor", (X, small), dtypes=INTEGERS)
     yield Row("aten::pow.Tensor_Tensor", (X, Operand(within=(-5, 7))), dtypes=INTEGERS[1:])
@@ -239,7 +242,7 @@ def _tests() -> Iterator[Row]:
 
 
 def _promotion() -> Iterator[Row]:
-    """Two dtypes, tensors of rank 0 and broadcasting."""
+    """Rows for operands of two dtypes, of rank 0, and with broadcasting."""
     small, other = Operand((65,)), Operand((65,), "float32")
     for right in ALL:
         pair = (small, Operand((65,), right))
@@ -254,7 +257,7 @@ def _promotion() -> Iterator[Row]:
         yield Row(
             "aten::to.other", (Operand((65,), kind="normal", within=(0, 2)), other), dtypes=(right,)
         )
-    # Beyond float16, but not beyond what torch computes in.
+    # Numbers too large for float16, but not for float32, in which torch computes.
     large = Operand((), "float32", kind="offset 1e6")
     for name in ("add.Tensor", "mul.Tensor", "div.Tensor", "floor_divide", "maximum"):
         yield Row(f"aten::{name}", (small, large))

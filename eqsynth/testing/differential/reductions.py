@@ -1,4 +1,4 @@
-"""Rows of reductions: sums, extremes, truth, spread, norms, softmax and the normalizations."""
+"""Rows of reductions: sums, extremes, any and all, variances, norms, softmax, normalizations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eqsynth.testing.differential.row import ALL, Operand, Row
 
 _X: Final = Operand((13, 67))
 _IMAGE: Final = Operand((3, 5, 7))
-# Everything but edge values: what they overflow to depends on the order of a sum.
+# All kinds of data but edge values: whether a sum of these overflows depends on its order.
 FINITE: Final = (
     "normal", "offset 1e4", "offset 1e6", "mixed", "constant rows", "near equal", "sparse",
 )  # fmt: skip
@@ -28,14 +28,14 @@ def with_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_infinities(x: torch.Tensor) -> torch.Tensor:
-    """Rows of +inf, of -inf, of both, and of one of either among numbers."""
+    """Data with rows of +inf, of -inf, of both, and rows of numbers with one infinity."""
     x[0], x[1] = math.inf, -math.inf
     x[2, 0], x[2, 1], x[3, 4], x[4, 5] = math.inf, -math.inf, math.inf, -math.inf
     return x
 
 
 def small(x: torch.Tensor) -> torch.Tensor:
-    """Of a size at which a product of many neither overflows nor vanishes."""
+    """Data near 1, so that a product of many neither overflows nor underflows."""
     return x % 3 - 1 if not x.is_floating_point() else torch.tanh(x) + 1.2
 
 
@@ -80,7 +80,8 @@ def _sums() -> list[Row]:
         Row("aten::prod.dim_int", (product, 0, True), {"dtype": torch.float64}, ALL,
             kinds=("normal",), sensitive=True),
         *(Row("aten::prod.dim_int", (x, -1), kinds=("normal",), dtypes=_SINGLE) for x in _SPECIAL),
-        # Of integers modulo 2**64. Integers summed as floats of 16 bits are rounded twice by torch.
+        # Sums of integers are modulo 2**64. Torch rounds integers that are summed as floats of 16
+        # bits twice, so those are refused.
         Row("aten::prod.dim_int", (_X, 1), dtypes=_WHOLE, kinds=("mixed", "edges")),
         Row("aten::sum", (_X,), dtypes=_WHOLE, kinds=("edges",)),
         Row("aten::sum", (_X,), {"dtype": torch.float16}, _WHOLE, kinds=("normal",), refused=True),
@@ -127,10 +128,10 @@ def _extremes() -> list[Row]:
 
 
 def _spread() -> list[Row]:
-    """Float64 stays with torch (``aten_entries.spread``)."""
+    """Rows of var, std and var_mean; on float64 they stay opaque (``aten_entries.spread``)."""
     rows = []
     for name in ("var", "std", "var_mean"):
-        # The mean of infinities, which 1e6 is in float16, torch gives as NaN here.
+        # In float16, 1e6 is infinite, and torch's mean of infinities is NaN here.
         kinds = ("float32", "bfloat16", *(("float16",) * (name != "var_mean")))
         rows += [
             Row(f"aten::{name}", (_X,), dtypes=kinds, kinds=FINITE),
@@ -140,7 +141,8 @@ def _spread() -> list[Row]:
             Row(f"aten::{name}.correction", (_X, [-1]), {"correction": 0}, kinds, kinds=FINITE),
             Row(f"aten::{name}.correction", (_X, [-1]), dtypes=("float64",), refused=True),
             Row(f"aten::{name}", (_X,), dtypes=("float64",), refused=True),
-            # More corrections than elements: 0 / 0 or infinite, as torch has it.
+            # A correction larger than the number of elements: the result is NaN or infinite, as in
+            # torch.
             *(Row(f"aten::{name}.correction", (_IMAGE, axes), {"correction": n, "keepdim": n == 5},
                   _SINGLE, kinds=FINITE)
               for n in (0, 1, 2, 5, 7, 0.5) for axes in ([-1], [1], None, [0, 2])),
@@ -200,7 +202,8 @@ def positive(x: torch.Tensor) -> torch.Tensor:
 
 
 def _norm(entry: str, *args: Any, dtypes: tuple[str, ...] = FLOATS, **options: Any) -> Row:
-    """A normalization: next to 1e6, the last digit of a mean is a good part of a small variance."""
+    """A row of a normalization. For data around 1e6, an error in the last digit of the mean is
+    large beside a small variance, so the row is sensitive."""
     rest: dict[str, Any] = {"kinds": FINITE, "sensitive": True, "roundings": 16, **options}
     return Row(entry, args, dtypes=dtypes, **rest)
 
@@ -231,7 +234,7 @@ def _normalizations() -> list[Row]:
         _norm("ops.layer_norm", x, (5, 4), **single, reference=F.layer_norm),
         _norm("ops.batch_norm", x, w, b, **single, reference=F.batch_norm),
     ]
-    # A constant row has no variance: its normalization is 0, however large its numbers are.
+    # The variance of a constant row is 0, and so is its normalization, however large its numbers.
     far: dict[str, Any] = {"kinds": ("constant rows",), "dtypes": _SINGLE}
     flat = Operand((3, 2, 201), change=offset)
     rows += [

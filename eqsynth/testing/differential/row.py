@@ -1,6 +1,8 @@
-"""A row of the table: an operator, its arguments, and the dtypes and data that it is tried with.
+"""Rows of the table: an operator with its arguments, and the dtypes and data of its tests.
 
-A row becomes one :class:`Case` a dtype. Not here: how a case is computed (``columns.py``).
+    Row("aten::add.Tensor", (Operand(), Operand()), {"alpha": 2}, dtypes=("float32", "int64"))
+
+A row has a :class:`Case` for each dtype. Not here: how a case is computed (``columns.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from eqsynth.frontend import aten, ops
 from eqsynth.ir.types import FLOATS, INTEGERS, Shape, numpy_dtype
 from eqsynth.testing import edges
 
-# Large enough for every pair of edge values, and no multiple of a vector's length.
+# The default shape: large enough for every pair of edge values, and not a multiple of the length of
+# a vector register.
 LARGE: Final[Shape] = (65, 67)
 
 ALL: Final = (*FLOATS, *INTEGERS, "bool")
@@ -30,11 +33,11 @@ class Operand:
     """A tensor among the arguments of a row.
 
     Attributes:
-        dtype: None for the dtype of the case.
-        kind: of the data (``edges.KINDS``); None for the kind of the draw.
-        within: integers are drawn from this range, the second number excluded: positions.
-        nonzero: zeros become ones: divisors.
-        change: a function by its name that makes the operand's data of what was drawn.
+        dtype: the dtype; None for the dtype of the case.
+        kind: the kind of data (``edges.KINDS``); None for the kind of the draw.
+        within: integers are drawn from this range, without its end; for positions.
+        nonzero: zeros are replaced by ones; for divisors.
+        change: a named function that is applied to the drawn data.
     """
 
     shape: Shape = LARGE
@@ -58,7 +61,10 @@ class Operand:
 
 
 def to_torch(array: Any, dtype: str) -> torch.Tensor:
-    """NumPy has no bfloat16 that torch reads: through float32, which holds every one of them."""
+    """A NumPy array as a torch tensor of ``dtype``.
+
+    Torch can't read NumPy's bfloat16, so it is converted by float32, which holds every bfloat16.
+    """
     with np.errstate(all="ignore"):
         wide = array.astype(np.float32) if dtype == "bfloat16" else array
     return torch.from_numpy(np.array(wide)).to(getattr(torch, dtype))
@@ -66,22 +72,24 @@ def to_torch(array: Any, dtype: str) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """One operator with its other arguments fixed.
+    """An operator with operands and fixed other arguments.
 
     Attributes:
-        entry: ``aten::name.overload``, an operator of torch, or ``ops.name``, a function of
+        entry: ``aten::name.overload`` for an operator of torch, or ``ops.name`` for a function of
             ``eqsynth.ops``.
-        args: operands, and plain values as torch takes them (dtypes are torch's).
-        reference: torch's function for a row of ``eqsynth.ops``; that of ATen for other rows.
-        truth: a function that is right in float64, where torch's own loses digits.
-        scale: a function that gives the size of what is added up on the way, which is rounded
-            too: ``|x| + |y|`` for a sum.
-        kinds: data that all operands are drawn with, a draw each.
-        refused: eqsynth must leave the operator to torch, since it can't do it right.
-        raises: torch raises on all data, and so must eqsynth.
-        sensitive: a rounding of an operand may change the result as much as it does in float64:
-            sums that cancel, softmax of large numbers. Without this, only roundings of the result.
-        roundings: how many roundings the result may be off, besides what torch itself is.
+        args: operands, and other arguments as torch takes them (dtypes are torch's).
+        options: keyword arguments.
+        dtypes: the dtypes of the cases.
+        reference: torch's function for a row of ``eqsynth.ops``; by default the ATen operator.
+        truth: a function whose result in float64 is the truth, if torch's own loses digits.
+        scale: a function that gives the size of intermediate values, which are rounded, too:
+            ``|x| + |y|`` for a sum.
+        kinds: the kinds of data; all operands of a draw are of one kind.
+        refused: whether eqsynth must leave the operator to torch, since its result would be wrong.
+        raises: whether torch raises an error on all data, as eqsynth then must.
+        sensitive: whether the result may also change as much as the truth does when an operand is
+            rounded: sums that cancel, softmax of large numbers.
+        roundings: how many roundings the result may be off, besides torch's own error.
     """
 
     entry: str
@@ -103,7 +111,7 @@ class Row:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What computes the row in torch."""
+        """The function that computes the row in torch."""
         if self.reference is not None:
             return self.reference
         name, _, overload = self.entry.removeprefix("aten::").partition(".")
@@ -112,7 +120,7 @@ class Row:
 
     @property
     def own(self) -> Callable[..., Any] | None:
-        """What builds the row's terms in eqsynth; None if the table has no entry."""
+        """The function that builds the row's terms in eqsynth; None if the table has no entry."""
         if self.entry.startswith("ops."):
             found: Any = ops
             for part in self.entry.split(".")[1:]:
@@ -130,18 +138,19 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Text that is the case's own, in every run."""
+        """The case's name, which is unique and the same in every run."""
         options = [f"{k}={v!r}" for k, v in self.row.options.items()]
         args = [_text(arg, self.dtype) for arg in self.row.args]
         return f"{self.row.entry}({', '.join([*args, *options])})"
 
     def number(self, parts: int) -> int:
-        """Which of so many parts of the table the case belongs to: that of all cases of its
-        operator and dtype, which share their kernels."""
+        """The number of the part that the case is in, if the table has ``parts`` parts. All cases
+        of one operator and dtype are in one part, since they share kernels."""
         return _hash(f"{self.row.entry} {self.dtype}") % parts
 
     def draws(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
-        """The kinds of data, and the operands' values of that kind."""
+        """For each kind of data, the operands' values. Kinds that differ for floats only are left
+        out if there are no floats."""
         floats = any((o.dtype or self.dtype) in FLOATS for o in operands(self.row.args))
         seed = _hash(self.name)
         for kind in self.row.kinds:
@@ -155,7 +164,7 @@ class Case:
                 )
 
     def widened(self) -> Case:
-        """The case with every dtype of a float among its arguments made float64."""
+        """The case with float64 in place of every floating-point dtype among its arguments."""
 
         def wide(tree: Any) -> Any:
             if isinstance(tree, torch.dtype) and tree.is_floating_point:
@@ -169,7 +178,7 @@ class Case:
         return replace(self, row=replace(row, args=wide(row.args), options=options))
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
-        """The function on the row's arguments, with these values in the places of the operands."""
+        """Call a function on the row's arguments, with these values in place of the operands."""
         rest = iter(values)
         return function(*filled(self.row.args, rest), **filled(self.row.options, rest))
 
@@ -199,7 +208,7 @@ def operands(tree: Any) -> Iterator[Operand]:
 
 
 def filled(tree: Any, values: Iterator[Any]) -> Any:
-    """The tree with values in the places of its operands."""
+    """The tree with values in place of its operands."""
     if isinstance(tree, Operand):
         return next(values)
     if isinstance(tree, list | tuple):

@@ -1,4 +1,4 @@
-"""All rows, and which operators have none."""
+"""All rows of the table, and the operators that have no row."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROWS: Final[tuple[Row, ...]] = (
 
 
 def without_rows(rows: tuple[Row, ...] = ROWS) -> list[str]:
-    """Entries of the ATen table, and functions of ``eqsynth.ops``, that no row is for.
+    """Entries of the ATen table, and functions of ``eqsynth.ops``, that have no row.
 
-    A function that is an entry as it stands needs no row of its own.
+    A function that is itself the entry of an ATen operator with a row needs no row of its own.
     """
     keys = {_key(row.entry) for row in rows}
     covered = {id(aten.TABLE[key]) for key in keys if key in aten.TABLE}

@@ -1,6 +1,6 @@
 """Rows of views, which move elements and compute nothing, and of reads at positions that are data.
 
-One kind of data is enough: what a view does doesn't depend on it.
+They are tested on one kind of data, since a view doesn't depend on the values.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _orders() -> list[Row]:
     ]
     for name in ("tril", "triu"):
         rows += [_view(f"aten::{name}", _X, k, dtypes=("float32", "bool")) for k in (0, 2, -5, 100)]
-        # Elements of the other triangle are gone, whatever they are.
+        # Elements of the other triangle become 0, even if they are NaN or infinite.
         rows.append(_view(f"ops.{name}", Operand((2, 6, 7)), -1, reference=getattr(torch, name)))
     return rows
 
@@ -139,7 +139,7 @@ def _pads() -> list[Row]:
 
 
 def _reads() -> list[Row]:
-    """Positions that there are, that count from the end, and that there aren't."""
+    """Rows of reads at positions that are valid, negative, and out of range."""
     rows = []
     for kind in ("int64", "int32"):
         for within in ((0, 7), (3, 4), (-7, 0), (-9, -7), (7, 9)):
@@ -182,7 +182,8 @@ def _reads() -> list[Row]:
 
 
 def _functions() -> list[Row]:
-    """Functions of ``eqsynth.ops`` that are no entry as they stand, and Syno's primitives."""
+    """Rows of functions of ``eqsynth.ops`` that aren't themselves entries, and of Syno's
+    primitives."""
     return [
         _view("ops.squeeze", Operand((1, 4, 1)), reference=torch.squeeze),
         _view("ops.gather", Operand((7, 5)), 0, Operand((7, 5), "int64", within=(0, 7)),

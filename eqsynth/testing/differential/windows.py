@@ -12,7 +12,7 @@ from eqsynth.testing.differential.row import Operand, Row
 
 _SINGLE: Final = ("float32",)
 _X: Final = Operand((2, 3, 7, 6))
-# Window, stride, padding, dilation.
+# (window, stride, padding, dilation)
 _WINDOWS: Final[tuple[Any, ...]] = (
     ([3, 2], [], [0, 0], [1, 1]), ([3], [2], [1], [1]), ([2, 2], [2, 2], [1, 1], [1, 1]),
     ([3, 3], [3, 2], [1, 0], [1, 1]), ([2, 2], [1, 1], [0, 0], [2, 3]),

@@ -1,9 +1,9 @@
-"""Hypothesis strategies for tensor programs, for the tests of whoever builds on eqsynth.
+"""Hypothesis strategies for tensor programs, for eqsynth's tests and for projects that use it.
 
-``types.py`` dtypes, shapes and arrays; ``scopes.py`` index expressions and scopes; ``programs.py``
-programs of operators; ``modules.py`` torch modules, of lines (``layers.py``) that are put together
-by ``growing.py``. Each shrinks to its simplest value, which its docstring names. Needs hypothesis;
-``eqsynth.testing`` itself doesn't.
+``types.py`` has dtypes, shapes and arrays; ``scopes.py`` index expressions and scopes;
+``programs.py`` programs of operators, with ``structures.py``; ``modules.py`` torch modules, which
+``growing.py`` builds from the lines in ``layers.py``. Each strategy shrinks to the simplest value
+that its docstring names. hypothesis is needed here, but not for ``eqsynth.testing`` itself.
 
 >>> from hypothesis import find
 >>> from eqsynth.testing import strategies

@@ -1,6 +1,7 @@
-"""A torch module that grows line by line; each value is computed at once, so its type is known.
+"""A random torch module under construction: it grows line by line.
 
-Not here: which lines there are (``layers.py``), how a whole module is drawn (``modules.py``).
+The value of each line is computed at once, so that the next line can fit its shape and dtype. Not
+here: the lines (``layers.py``), and the strategy for a whole module (``modules.py``).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ _NAME = re.compile(r"\b(?:[vx]\d+|self\.l\d+)\b")
 
 
 Line = Callable[["Growing", str], str]
-"""Code over a value, from the module so far and the value's name."""
+"""A builder of a line: from the module so far and the name of a value, to code over the value."""
 
 
 class Growing:
-    """Layers, lines and values so far.
+    """A module under construction: its arguments, layers, lines and values so far.
 
     Attributes:
-        values: tensors by their names, arguments first.
-        dtype: of the floats.
-        size: elements at most of any value.
+        values: the values of arguments and lines, by name; arguments come first.
+        dtype: the dtype of floats.
+        size: the most elements of a value.
     """
 
     def __init__(self, draw: st.DrawFn, dtype: str, size: int) -> None:
@@ -45,7 +46,7 @@ class Growing:
     # ---- choices ----------------------------------------------------------------
 
     def pick(self, choices: Sequence[Any]) -> Any:
-        """One of these; the first is the simplest."""
+        """One of the choices; the first is the simplest."""
         return self.draw(st.sampled_from(list(choices)))
 
     def number(self, low: int, high: int) -> int:
@@ -53,11 +54,11 @@ class Growing:
         return self.draw(st.integers(low, high))
 
     def coin(self) -> bool:
-        """False is the simplest."""
+        """True or False; False is the simplest."""
         return self.draw(st.booleans())
 
     def axis(self, x: str) -> int:
-        """An axis of a value, from its front or from its back."""
+        """An axis of a value, positive or negative."""
         rank = self.values[x].dim()
         axis = self.number(0, rank - 1)
         return axis - rank if self.coin() else axis
@@ -65,14 +66,15 @@ class Growing:
     # ---- growth -----------------------------------------------------------------
 
     def argument(self, shape: Sequence[int], dtype: str = "", below: int | None = None) -> str:
-        """A new argument of the module."""
+        """Add an argument to the module, and return its name."""
         name = f"x{len(self._inputs)}"
         self._inputs[name] = Argument(tuple(shape), dtype or self.dtype, below)
         self.values[name] = ModuleCase(tuple(self._inputs.values())).arguments()[-1]
         return name
 
     def layer(self, code: str) -> str:
-        """A submodule or parameter; perhaps one that is there and has the same code."""
+        """Add a submodule or parameter, and return its name (``self.l0``). It may be one that
+        exists already with the same code."""
         for name, known in self._layers.items():
             if known == code and self.coin():
                 return f"self.{name}"
@@ -91,8 +93,8 @@ class Growing:
         return self.layer(f"nn.Parameter(torch.ones({', '.join(map(str, shape)) or '()'}))")
 
     def grow(self, build: Line, x: str) -> str | None:
-        """A new value, from what ``build`` makes of ``x``; None where torch refuses the line, or
-        where its value isn't fit."""
+        """Add the line that ``build`` makes of the value ``x``, and return the name of its value;
+        None if torch refuses the line, or its value is too large or complex."""
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of empty tensors and layers
@@ -109,7 +111,8 @@ class Growing:
     # ---- the end ----------------------------------------------------------------
 
     def case(self, result: str, seed: int) -> ModuleCase:
-        """The module that returns ``result``, code over the values, without what isn't used."""
+        """The module that returns ``result`` (code over the values), without unused arguments,
+        layers and lines; the others are numbered anew."""
         lines, used = [f"return {result}"], set(_NAME.findall(result))
         for name in reversed(self._lines):
             if name in used:

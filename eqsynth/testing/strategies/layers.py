@@ -1,7 +1,7 @@
-"""What a line of a random torch module may be, by the kind of value that it is of.
+"""The lines of random torch modules, by the shape and dtype of the value that they read.
 
-A builder takes the module so far and the name of a value, and gives code. What torch refuses of
-it, for an empty tensor or a dtype, isn't drawn.
+A builder takes the module so far and the name of a value, and returns code: ``"v0"`` ->
+``"self.l1(v0)"``. If torch refuses the code, for an empty tensor or a dtype, the line isn't added.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from eqsynth.testing.strategies.growing import Growing, Line
 
-# Of floats; where a function isn't defined everywhere, of what it is defined on.
+# Elementwise lines on floats. A function that isn't defined everywhere gets arguments on which it
+# is (``log(x^2 + 1)``).
 POINTWISE = (
     "F.relu({x})", "-{x}", "torch.abs({x})", "{x} + 0.5", "{x} * 2", "1 - {x}", "{x} / 3",
     "torch.tanh({x})", "torch.sigmoid({x})", "F.gelu({x})", "F.gelu({x}, approximate='tanh')",
@@ -31,20 +32,20 @@ POINTWISE = (
     "{x}.to(torch.float32)", "{x}.to(torch.float64)", "torch.full_like({x}, 0.5) * {x}",
 )  # fmt: skip
 
-# Of integers.
+# Lines on integers.
 INTEGRAL = (
     "{x} + 1", "{x} * 2", "-{x}", "{x} * {x}", "{x} // 2", "{x} % 3", "{x} > 1", "{x} == 0",
     "{x}.to(torch.float32)", "{x}.to(torch.int32)", "{x}.bool()", "torch.clamp({x}, 0, 2)",
     "torch.maximum({x}, {x} * 2)", "torch.abs({x})", "{x} & 1", "{x} / 2",
 )  # fmt: skip
 
-# Of bools.
+# Lines on bools.
 LOGICAL = (
     "~{x}", "{x} & ~{x}", "{x} | {x}", "{x} ^ True", "{x}.to(torch.float32)", "{x}.to(torch.int64)",
     "torch.where({x}, 1.0, -1.0)", "torch.any({x})", "torch.all({x}, {axis})",
 )  # fmt: skip
 
-# Operators that eqsynth has no entry for: they stay opaque, or torch decomposes them.
+# Operators without an entry in eqsynth: they stay opaque, or torch decomposes them.
 OPAQUE = (
     "torch.cumsum({x}, {axis})", "torch.sort({x}, {axis}).values", "torch.atan({x})",
     "torch.topk({x}, 1, {axis}).values", "torch.median({x}, {axis}).values",
@@ -94,12 +95,12 @@ IMAGES = (
 )  # fmt: skip
 
 
-# Of integers and bools without axes.
+# Lines on integers and bools of rank 0.
 _NUMBERS = ("{x} + {x}", "{x} == 0", "{x}.to(torch.float32)", "torch.maximum({x}, {x})")
 
 
 def of(templates: Sequence[str]) -> Line:
-    """A builder that fills one of these."""
+    """A builder that fills in one of the templates: ``{x}`` is the value, ``{axis}`` an axis."""
 
     def build(g: Growing, x: str) -> str:
         code: str = g.pick(templates)
@@ -124,7 +125,7 @@ def linear(g: Growing, x: str) -> str:
 
 
 def same_linear(g: Growing, x: str) -> str:
-    """A layer whose result has the shape of its argument, so that it may be used again."""
+    """A layer whose result has the shape of its argument, so that it may be applied again."""
     return g.layer(f"nn.Linear({(n := _shape(g, x)[-1])}, {n})") + f"({x})"
 
 
@@ -157,7 +158,7 @@ def group_norm(g: Growing, x: str) -> str:
 
 
 def _options(g: Growing, most: int, *names: str) -> str:
-    """Keyword arguments that differ from their defaults, 1 or 0."""
+    """Code of keyword arguments, without those that have their default: 0 for padding, else 1."""
     found = [(name, g.number(0, most) + (name != "padding")) for name in names]
     given = [f", {name}={n}" for name, n in found if n != (name != "padding")]
     return "".join(given)
@@ -212,7 +213,7 @@ def permute(g: Growing, x: str) -> str:
 
 
 def chunks(g: Growing, x: str) -> str:
-    """A gated unit: the parts of one tensor meet again."""
+    """The two halves of a tensor, added, multiplied or subtracted, as in a gated unit."""
     shape, axis = _shape(g, x), g.axis(x)
     even = [a for a, extent in enumerate(shape) if extent % 2 == 0 and extent]
     if not even:
@@ -222,14 +223,14 @@ def chunks(g: Growing, x: str) -> str:
 
 
 def scaled(g: Growing, x: str) -> str:
-    """A parameter of the shape of the last axes, some of extent 1."""
+    """A sum or product with a parameter of the shape of the last axes, some of extent 1."""
     shape = _shape(g, x)[-g.number(1, len(_shape(g, x))) :]
     shape = [extent if g.coin() else 1 for extent in shape]
     return f"{x} {g.pick(['+', '*', '-'])} {g.parameter(*shape)}"
 
 
 def projected(g: Growing, x: str) -> str:
-    """A product with a parameter, on one side of two."""
+    """A matrix product with a parameter, on the right or on the left."""
     shape = _shape(g, x)
     if g.coin():
         return f"{x} @ {g.parameter(shape[-1], g.number(1, 3))}"
@@ -237,7 +238,7 @@ def projected(g: Growing, x: str) -> str:
 
 
 def attention(g: Growing, x: str) -> str:
-    """Three linear layers of one value, and how they attend to each other."""
+    """Attention between three linear layers of one value, by torch's operator or written out."""
     n, m = _shape(g, x)[-1], g.number(1, 3)
     q, k, v = (g.layer(f"nn.Linear({n}, {m}, bias=False)") + f"({x})" for _ in range(3))
     if g.coin():
@@ -259,7 +260,7 @@ def recurrent(g: Growing, x: str) -> str:
 
 
 def looked_up(g: Growing, x: str) -> str:
-    """Rows by an argument of positions."""
+    """Rows of a value, at positions that are an argument."""
     extent = _shape(g, x)[0]
     at = g.argument((g.number(1, 3),), "int64", below=extent)
     forms = [f"{x}[{at}]", f"{x}.index_select(0, {at})", f"F.embedding({at}, {x})"]
@@ -273,14 +274,14 @@ def gathered(g: Growing, x: str) -> str:
 
 
 def embedded(g: Growing, x: str) -> str:
-    """A table of parameters, by integers that are made to fit."""
+    """Rows of an embedding, at positions computed from the value, modulo the number of rows."""
     rows = g.number(1, 4)
     table = g.layer(f"nn.Embedding({rows}, {g.number(1, 3)})")
     return f"{table}({x}.to(torch.int64) % {rows})"
 
 
 def combined(g: Growing, x: str) -> str:
-    """With another value: a residual, a gate, a comparison."""
+    """An elementwise operator on this value and another one: a residual, a gate, a comparison."""
     fitting = [y for y in g.values if y != x and _fits(g.values[x], g.values[y])]
     y = g.pick(fitting) if fitting else x
     form = g.pick(["{} + {}", "{} * {}", "{} - {}", "torch.maximum({}, {})", "{} < {}",
@@ -295,7 +296,7 @@ def _fits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def joined(g: Growing, x: str) -> str:
-    """A concatenation or a product with another value, where the shapes fit."""
+    """A concatenation or a matrix product with another value whose shape fits."""
     mine = g.values[x]
     options = [f"torch.cat([{x}, {x}], -1)"]
     for y, other in g.values.items():
@@ -331,7 +332,7 @@ _BOOL: Sequence[Line] = (of(LOGICAL), of(SHAPES), permute, reshape)
 
 
 def lines_of(value: torch.Tensor) -> Sequence[Line]:
-    """What may be done with a value of this shape and dtype."""
+    """The builders of lines for a value of this shape and dtype."""
     rank, dtype = value.dim(), value.dtype
     if rank == 0:
         return (of(POINTWISE if dtype.is_floating_point else _NUMBERS), combined)

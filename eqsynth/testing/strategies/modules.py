@@ -26,16 +26,18 @@ def torch_modules(
     largest: int = 4,
     size: int = 1024,
 ) -> ModuleCase:
-    """Modules of some lines: layers and functions, of images, sequences and matrices, with values,
-    layers and parameters that are used several times, opaque operators, and results that are a
-    tensor, a tuple, a list or a dict.
+    """Modules of a few lines, over images, sequences, matrices and vectors.
+
+    They have layers, functions and opaque operators. Values, layers and parameters may be used
+    several times. The result is a tensor, a tuple, a list or a dict.
 
     Args:
-        steps: lines at most, not counting the last.
-        dtypes: of the first argument; the first is the simplest. Layers have the first float.
-        empty: extents of arguments may be 0.
-        largest: largest extent of the first argument; images are twice as large.
-        size: elements at most of any value.
+        steps: the most lines, without the last one.
+        dtypes: the dtypes of the first argument, the simplest first. Layers have the first float
+            dtype among them.
+        empty: whether extents of arguments may be 0.
+        largest: the largest extent of the first argument; images may be twice as large.
+        size: the most elements of a value.
 
     >>> from hypothesis import find
     >>> find(torch_modules(), lambda case: "Conv2d" in repr(case))
@@ -58,7 +60,8 @@ def torch_modules(
     if rank == 4:
         shape = (*shape[:2], *(extent * draw(st.integers(1, 2)) for extent in shape[2:]))
     values = [g.argument(shape, dtype)]
-    # A stop is drawn even where there is no choice, so that a step can be taken out of the middle.
+    # Whether to stop is drawn even after the last step, so that hypothesis can remove a step from
+    # the middle without changing the meaning of the draws after it.
     while draw(st.integers(0, 9)) and steps > 0:
         steps -= 1
         value = draw(_lines(g, values))
@@ -71,13 +74,14 @@ def torch_modules(
 
 @st.composite
 def _lines(draw: st.DrawFn, g: Growing, values: Sequence[str]) -> str | None:
-    """A line of one of the last values, as one thing to draw: it is taken out whole."""
+    """A line over one of the last values. It is one draw, so that shrinking removes it as a
+    whole."""
     x = values[-1 - draw(st.sampled_from([0, 0, 0, 0, 1, 2])) % len(values)]
     return g.grow(draw(st.sampled_from(list(lines_of(g.values[x])))), x)
 
 
 def _result(draw: st.DrawFn, values: Sequence[str]) -> str:
-    """The last value; or several, in one of the ways in which modules return them."""
+    """Code of the result: the last value, or a tuple, list or dict with it."""
     last, other = values[-1], values[draw(st.integers(0, len(values) - 1))]
     forms = [last] * 5 + [f"({last}, {other})", f"[{last}]", f"{{'a': {last}, 'b': ({other},)}}"]
     return str(draw(st.sampled_from(forms)))

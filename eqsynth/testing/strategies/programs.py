@@ -1,7 +1,7 @@
-"""Hypothesis strategies of operator programs: terms over the operators of the table.
+"""Hypothesis strategies of operator programs: terms over the operators of the IR.
 
-A program grows operator by operator; each takes one or two of the values that are there, so that
-values are shared. The simplest program is one unary operator of one element.
+A program grows operator by operator. Each reads one or two of the values so far, so that values are
+shared. The simplest program is one unary operator on one element.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ _UNARY = [
     for row in OPERATORS.values()
     if row.kind == "elementwise" and row.arity == 1 and not row.attrs
 ]
-_BINARY = [
-    row.name for row in OPERATORS.values() if row.kind == "elementwise" and row.arity == 2
-]
+_BINARY = [row.name for row in OPERATORS.values() if row.kind == "elementwise" and row.arity == 2]
 
 Join = Callable[[st.DrawFn, Tensor, Sequence[Tensor]], Op]
-"""A builder over a tensor and others that are there."""
+"""Draws an operator over a tensor and, if it takes a second one, another value of the program."""
 
 
 def _permute(draw: st.DrawFn, x: Tensor) -> Op:
@@ -150,7 +148,7 @@ def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
-    """A convolution or pooling over the tensor as an image."""
+    """A convolution or pooling over the tensor reshaped to an image."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
         return simple(x)
     height = max(d for d in range(1, 5) if x.type.size % d == 0)
@@ -172,7 +170,7 @@ def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
 
 
 def _meets_data(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> bool:
-    """Is there an element under each window, and not padding alone?"""
+    """Whether each window contains an element of the tensor, and not only padding."""
     starts = range(-padding, extent + padding - dilation * (kernel - 1), stride)
     taps = range(0, dilation * kernel, dilation)
     return all(any(0 <= start + tap < extent for tap in taps) for start in starts)
@@ -198,7 +196,7 @@ def _conv_transpose(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _grouped_conv(draw: st.DrawFn, x: Tensor) -> Op:
-    """A convolution over the first axis as channels: dense, grouped or depthwise."""
+    """A dense, grouped or depthwise convolution, with the first axis as channels."""
     if 0 in x.shape or x.type.size > 64 or not is_float(x.dtype):
         return simple(x)
     channels = x.shape[0]
@@ -220,7 +218,7 @@ def _gather(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _with_constant(draw: st.DrawFn, x: Tensor) -> Op:
-    """A number or a count beside the tensor: scaling, bias, positions."""
+    """The tensor plus or times a constant or its positions."""
     name = draw(st.sampled_from(["Add", "Mul"] if x.dtype != "bool" else ["Maximum"]))
     if draw(st.booleans()):
         values = [2.0, 1.0, 0.0, -1.0, 0.5] if is_float(x.dtype) else [1.0, 0.0]
@@ -229,7 +227,7 @@ def _with_constant(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
-    """Two values that are there, of shapes that broadcast."""
+    """A binary operator on two values of the program whose shapes broadcast."""
     fitting = [
         y
         for y in pool
@@ -243,7 +241,7 @@ def _combined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
 
 
 def _product(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
-    """A product of two matrices that are there, one of them perhaps transposed."""
+    """A product of two matrices of the program, the second one perhaps transposed."""
     if len(x.shape) != 2 or x.dtype == "bool":
         return simple(x)
     options: list[Tensor] = []
@@ -255,7 +253,7 @@ def _product(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
 
 
 def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
-    """A concatenation of values that are there."""
+    """A concatenation of values of the program."""
     axis = axis_of(draw, x)
 
     def rest(y: Tensor) -> tuple[int, ...]:
@@ -289,16 +287,17 @@ def operator_programs(
     size: int = 512,
     structures: bool = False,
 ) -> Tensor:
-    """Terms of some operators; the last one uses what some of the others gave.
+    """Terms of a few operators, some of which read results of the others.
 
     Args:
-        steps: operators at most, not counting what an operator needs to be well typed.
-        dtypes: of the input; the first is the simplest.
-        empty: extents may be 0.
-        largest: largest extent of the input.
-        size: elements at most of any value.
-        structures: steps may also be what laws look for and chance rarely makes (bands, rows by
-            data, identity matrices, …: ``structures.py``); a failure then shrinks less far.
+        steps: the most operators, without those that a step needs to be well typed (a reshape).
+        dtypes: the dtypes of the input, the simplest first.
+        empty: whether extents may be 0.
+        largest: the largest extent of the input.
+        size: the most elements of a value.
+        structures: whether a step may also be a structure that some law needs, and that single
+            random operators seldom form (``structures.py``: bands, look-ups of rows, identity
+            matrices). A failure then shrinks less far.
     """
     joins = [*_JOINS, *[lambda d, x, _pool: structure(d, x)] * 16] if structures else _JOINS
     shape = draw(shapes((1, 3), largest, empty=empty))
@@ -314,8 +313,8 @@ def operator_programs(
 
 @st.composite
 def _steps(draw: st.DrawFn, pool: Sequence[Tensor], joins: Sequence[Join]) -> Op | None:
-    """One more operator, or None, which ends the program. A draw of its own, so that shrinking can
-    leave it out whole."""
+    """One more operator, or None, which ends the program. It is one draw, so that shrinking removes
+    it as a whole."""
     if draw(st.integers(0, 7)) == 0:
         return None
     x = pool[-1 - draw(st.sampled_from([0, 0, 0, 1, 2])) % len(pool)]

@@ -1,8 +1,8 @@
-"""Hypothesis strategies of scopes: index expressions, reads, scalar bodies, scopes of scopes.
+"""Hypothesis strategies of scopes: index expressions, reads, scalar bodies, nested scopes.
 
-Tensors are named by their type, so two reads of one shape are often reads of one tensor; extents
-come from the indices, so that most reads are in range and many lie partly outside. The simplest
-scope reads one element of one tensor at a bare iterator.
+A tensor is named by its type, so that two reads of one shape often read one tensor. The shapes of
+tensors follow from the indices, so that most reads are in range and many lie partly outside. The
+simplest scope reads one element of one tensor at a bare iterator.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FUNCTIONS = ("max", "relu")
 EXTENTS = st.sampled_from([1, 2, 2, 3, 3, 4])
 
 BARE = ("bare",)
-# Bare indices and windows: what convolutions are made of.
+# Bare and mixed indices, as in convolutions.
 WINDOWS = ("bare", "mixed", "mixed")
 ANY = ("bare", "bare", "bare", "bare", "mixed", "mixed", "scaled", "divided", "number")
-# Also the smaller or larger of an index and a number: what padding by repetition reads.
+# Also minima and maxima of an index and a number, as in padding by repetition.
 BOUNDED = (*ANY, "bounded", "bounded", "bounded")
-# Operations on operations, and terms that only laws see to be alike: what views of views leave.
+# Nested operations, and terms that only a law shows to be related, as views of views leave them.
 NESTED = ("bare", "bounded", "nested", "nested", "alike", "alike")
 
 
@@ -37,11 +37,11 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
     """Indices over some of the iterators: bare, affine, or under ``//`` and ``%``.
 
     Args:
-        kinds: any of ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided``,
-            ``bounded`` (min(a*i + c, n), max, and these under //), ``nested`` (several of //, %,
-            min and max, one of the other), ``alike`` (sums of x // n, x % n and (x + k*n) // n) and
-            ``number``; more often those that stand more often. ``ANY``, ``BARE``, ``WINDOWS``,
-            ``BOUNDED``, ``NESTED``.
+        kinds: the kinds that are drawn; a kind that occurs more often is more likely. There are
+            ``bare``, ``mixed`` (a*i + b*j + c), ``scaled`` (a*i + c), ``divided``, ``bounded``
+            (min(a*i + c, n), max, and these under //), ``nested`` (//, %, min and max in each
+            other), ``alike`` (sums of x // n, x % n and (x + k*n) // n) and ``number``. Lists of
+            kinds are ``ANY``, ``BARE``, ``WINDOWS``, ``BOUNDED`` and ``NESTED``.
     """
     if not iterators:
         return Index(draw(st.integers(0, 2)))
@@ -77,7 +77,7 @@ def indices(draw: st.DrawFn, iterators: Sequence[It], kinds: Sequence[str] = ANY
 
 @st.composite
 def _operations(draw: st.DrawFn, index: Index) -> Index:
-    """An operation on an index and a number."""
+    """An operation on an index and a number: min, max, // or %."""
     name = draw(st.sampled_from(["min", "max", "//", "%"]))
     if name == "min":
         return index.minimum(draw(st.integers(-2, 4)))
@@ -89,7 +89,8 @@ def _operations(draw: st.DrawFn, index: Index) -> Index:
 
 @st.composite
 def _alike(draw: st.DrawFn, x: Index, y: Index) -> Index:
-    """A sum of what laws join: ``x // n`` and ``x % n``, or ``x // n`` and ``(x + k*n) // n``."""
+    """A sum of indices that a law can join: ``x // n`` and ``x % n``, or ``x // n`` and
+    ``(x + k*n) // n``."""
     n, scale = draw(st.integers(2, 3)), draw(st.sampled_from([1, 1, 2, -1, 3]))
     if draw(st.booleans()):
         index = (x // n * n + x % n) * scale
@@ -109,7 +110,7 @@ def reads(
     kinds: Sequence[str] = ANY,
     dtypes: Sequence[str] = FLOAT,
 ) -> Read:
-    """Reads at random indices of a tensor that mostly holds them."""
+    """Reads at random indices, of a tensor that is mostly large enough for them."""
     rank = draw(st.integers(0 if kinds == BARE else 1, 3))
     at = [draw(indices(iterators, kinds)) for _ in range(rank)]
     slack = st.just(0) if kinds == BARE else st.sampled_from([0, 0, 0, -1, -2, 1])
@@ -132,17 +133,17 @@ def products(
     kinds: Sequence[str] = ANY,
     fills: Sequence[float] = (0.0,),
 ) -> Scope:
-    """Scopes ``L sum . number * read * …``: what contractions are.
+    """Scopes ``L sum . number * read * …``, the form of contractions.
 
     Args:
-        factors, traversal, reduction: least and largest number of reads, and of iterators.
+        factors: the least and largest number of reads.
+        traversal, reduction: the least and largest number of iterators.
     """
     outer = draw(st.lists(extents, min_size=traversal[0], max_size=traversal[1]))
     reduced = draw(st.lists(extents, min_size=reduction[0], max_size=reduction[1]))
     iterators = [It(slot, extent) for slot, extent in enumerate((*outer, *reduced))]
     parts: list[Scalar] = [
-        draw(reads(iterators, fills=fills, kinds=kinds))
-        for _ in range(draw(st.integers(*factors)))
+        draw(reads(iterators, fills=fills, kinds=kinds)) for _ in range(draw(st.integers(*factors)))
     ]
     if draw(st.integers(0, 3)) == 3:
         parts.append(Num(draw(st.sampled_from([-1.0, 0.5, 3.0]))))
@@ -161,9 +162,9 @@ def bodies(
     """Any body: sums, products, functions, values of indices, reads with any fill.
 
     Args:
-        functions: of ``eqsynth/ir/functions.py``, besides sums and products; ``cast`` too, and
-            ``one``: 1 where two indices are equal, else 0. Of two arguments one is often a zero, or
-            the other again.
+        functions: the functions besides sums and products: names of ``eqsynth/ir/functions.py``,
+            ``cast``, and ``one``, which is 1 where two indices are equal and else 0. For a function
+            of two arguments, one is often 0 or equal to the other.
     """
     if depth == 0 or draw(st.integers(0, 2)) == 0:
         kind = draw(st.sampled_from(["read", "read", "read", "number", "value"]))
@@ -203,8 +204,8 @@ def scopes(
     """Any scope.
 
     Args:
-        empty: extents may be 0.
-        dtypes: of what is read, and cast to.
+        empty: whether extents may be 0.
+        dtypes: the dtypes of tensors and of casts.
         functions: see :func:`bodies`.
     """
     extents = st.sampled_from([1, 2, 2, 3, 3, 4, *([0] if empty else [])])
@@ -224,8 +225,8 @@ def reads_of(
     fill: float = 0.0,
     kinds: Sequence[str] = ANY,
 ) -> Read:
-    """Reads of a given tensor, mostly near its extents; at other kinds of indices than ``ANY``,
-    more often at one of those."""
+    """Reads of a given tensor. Indices are mostly iterators that fit its extents; for other kinds
+    than ``ANY``, more of them are of these kinds."""
     at, often = [], 3 if kinds == ANY else 1
     for extent in tensor.shape:
         fitting = [i for i in iterators if i.extent <= extent]
@@ -243,7 +244,7 @@ def reads_of(
 def nested_scopes(
     draw: st.DrawFn, inners: st.SearchStrategy[Scope], kinds: Sequence[str] = ANY
 ) -> tuple[Scope, Read, Scope]:
-    """A scope, a read in it, and the scope that the read reads, at indices of these kinds."""
+    """A scope, a read in it at indices of these kinds, and the inner scope that is read."""
     inner = draw(inners)
     traversal = draw(st.lists(EXTENTS, min_size=1, max_size=3))
     reduced = draw(st.lists(EXTENTS, min_size=0, max_size=2))

@@ -1,7 +1,8 @@
-"""Builders of several operators at once: structures that laws look for and chance rarely makes.
+"""Builders of several operators at once, for laws that need a certain structure.
 
-Bands of matrices, rows by data, identity matrices, constants that meet, products that share an
-operand, views and their opposites. Not here: single operators (``programs.py``).
+Single random operators seldom form these structures: bands of matrices, look-ups of rows, identity
+matrices, sums of several constants, products with a common operand, views and their inverses. Not
+here: single operators (``programs.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from eqsynth.testing.strategies.terms import Build, axis_of, leaf, number, op, s
 
 
 def _matrix(x: Tensor, most: int = 64) -> Tensor | None:
-    """A float of several axes as a matrix."""
+    """A small float tensor of two axes or more as a matrix; None for other tensors."""
     if len(x.shape) < 2 or 0 in x.shape or x.type.size > most or not is_float(x.dtype):
         return None
     if len(x.shape) == 2:
@@ -63,7 +64,7 @@ def _grouped_up_convolution(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _identity(draw: st.DrawFn, x: Tensor) -> Op:
-    """The product with an identity matrix, some of its rows perhaps missing."""
+    """A product with an identity matrix, of which some rows may be missing."""
     matrix = _matrix(x)
     if matrix is None or x.dtype not in ("float32", "float64"):
         return simple(x)
@@ -74,7 +75,7 @@ def _identity(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _rows(draw: st.DrawFn, x: Tensor) -> Op:
-    """Rows by data of a product; or a product of rows of a table with constants."""
+    """Rows of a product, chosen by an index tensor; or a product of rows of a table."""
     matrix = _matrix(x)
     if matrix is None:
         return simple(x)
@@ -90,7 +91,7 @@ def _rows(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _constants(draw: st.DrawFn, x: Tensor) -> Op:
-    """Several constants added or multiplied; a map of constants in the middle."""
+    """Sums or products with two constants, some of which are computed (``tanh(b)``)."""
     if not is_float(x.dtype):
         return simple(x)
     name = draw(st.sampled_from(["Add", "Mul"]))
@@ -105,7 +106,7 @@ def _constants(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _clamped(draw: st.DrawFn, x: Tensor) -> Op:
-    """The larger or smaller of the tensor and a number, on either side."""
+    """The maximum or minimum of the tensor and a number, in either order."""
     if x.dtype == "bool":
         return simple(x)
     bound = op("Full", attrs=((1,), draw(st.sampled_from([0.0, 1.0])), x.dtype))
@@ -114,7 +115,7 @@ def _clamped(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _shared(draw: st.DrawFn, x: Tensor) -> Op:
-    """Two products of one operand, and what is done with both."""
+    """Two products with a common operand, joined by an elementwise operator."""
     matrix = _matrix(x)
     if matrix is None:
         return simple(x)
@@ -125,7 +126,7 @@ def _shared(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _split_and_merged(draw: st.DrawFn, x: Tensor) -> Op:
-    """An axis split and merged, or the other way round; perhaps at another place."""
+    """An axis split and merged again, or merged and split; perhaps at another place."""
     axis, turned = axis_of(draw, x), draw(st.booleans())
     extent = x.shape[axis]
     blocks = [n for n in range(1, max(extent, 1) + 1) if extent % n == 0]
@@ -140,7 +141,7 @@ def _split_and_merged(draw: st.DrawFn, x: Tensor) -> Op:
 
 
 def _diagonal(draw: st.DrawFn, x: Tensor) -> Op:
-    """A gather along an axis at positions that are counted, not given."""
+    """A gather along an axis at positions that are computed (``Iota``)."""
     if 0 in x.shape:
         return simple(x)
     axis = axis_of(draw, x)
@@ -155,5 +156,5 @@ _STRUCTURES: Sequence[Build] = (
 
 
 def structure(draw: st.DrawFn, x: Tensor) -> Op:
-    """One of them."""
+    """One of the structures over a tensor."""
     return draw(st.sampled_from(list(_STRUCTURES)))(draw, x)

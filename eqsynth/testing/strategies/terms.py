@@ -1,4 +1,4 @@
-"""Operators and leaves of random programs: what the builders of programs are written with."""
+"""Small functions for the builders of random programs: operators, leaves, numbers, axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eqsynth.ir.tensor import Input, Op, Tensor, Weight
 from eqsynth.ir.types import TensorType
 
 Build = Callable[[st.DrawFn, Tensor], Op]
-"""Draws an operator over a tensor; where it can't take this tensor, ``Relu`` (of bools, not)."""
+"""Draws an operator over a tensor; if the operator can't take this tensor, ``simple(x)``."""
 
 
 def op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
@@ -19,12 +19,13 @@ def op(name: str, *args: Tensor, attrs: tuple[Attr, ...] = ()) -> Op:
 
 
 def leaf(name: str, *shape: int, dtype: str = "float32", constant: bool = False) -> Input | Weight:
-    """A tensor named by its type, so that one name never has two."""
+    """An input or weight whose name contains its type, so that a name has only one type."""
     full = name + "x".join(map(str, shape)) + ("" if dtype == "float32" else f"_{dtype}")
     return (Weight if constant else Input)(full, TensorType(shape, dtype))
 
 
 def simple(x: Tensor) -> Op:
+    """The simplest operator on a tensor: ``Relu``, or ``LogicalNot`` of bools."""
     return op("LogicalNot" if x.dtype == "bool" else "Relu", x)
 
 

@@ -13,7 +13,7 @@ from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import DTYPES, TensorType, is_float
 
-# Larger arrays aren't drawn element by element.
+# The most elements of an array that is drawn element by element.
 _FEW = 16
 
 
@@ -23,10 +23,10 @@ def dtypes(names: Sequence[str] = ("float32", *DTYPES)) -> st.SearchStrategy[str
 
 
 def extents(largest: int = 4, *, empty: bool = False) -> st.SearchStrategy[int]:
-    """Extents; 1 is the simplest. Odd ones and 1 come as often as others.
+    """Extents from 1 to ``largest``, equally likely; 1 is the simplest.
 
     Args:
-        empty: 0 is an extent too.
+        empty: whether 0 is an extent, too.
     """
     return st.sampled_from([*range(1, largest + 1), *([0] if empty else [])])
 
@@ -34,7 +34,7 @@ def extents(largest: int = 4, *, empty: bool = False) -> st.SearchStrategy[int]:
 def shapes(
     rank: tuple[int, int] = (1, 3), largest: int = 4, *, empty: bool = False
 ) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes of ``rank[0]`` to ``rank[1]`` axes; the simplest is that of least rank, of ones."""
+    """Shapes of ``rank[0]`` to ``rank[1]`` axes; the simplest has the least rank, and extents 1."""
     lists = st.lists(extents(largest, empty=empty), min_size=rank[0], max_size=rank[1])
     return lists.map(tuple)
 
@@ -45,19 +45,19 @@ def tensor_types(
     of: st.SearchStrategy[tuple[int, ...]] | None = None,
     dtype: st.SearchStrategy[str] | None = None,
 ) -> TensorType:
-    """Types of tensors."""
+    """Types of tensors, of shapes from ``of`` and dtypes from ``dtype``."""
     return TensorType(draw(shapes() if of is None else of), draw(dtype or dtypes()))
 
 
 @st.composite
 def arrays(draw: st.DrawFn, type_: TensorType, kinds: Sequence[str] = ()) -> Any:
-    """Arrays of a type: floats in float64, as the interpreter has them.
+    """Arrays of a type, with floats in float64, as the interpreter has them.
 
-    Small arrays may also be drawn element by element, as integers between -3 and 3: so an array
-    that shrinks ends as zeros with a 1 where it matters.
+    Small arrays may also be drawn element by element, as integers from -3 to 3. Such an array
+    shrinks to zeros with a 1 at the element that matters.
 
     Args:
-        kinds: of ``eqsynth.ir.data``, or ``few``: element by element. All by default.
+        kinds: kinds of ``eqsynth.ir.data``, or ``few`` for element by element; by default all.
     """
     known = list(kinds or (FLOATS if is_float(type_.dtype) else INTEGERS))
     if type_.size <= _FEW and not kinds:
@@ -74,9 +74,9 @@ def arrays(draw: st.DrawFn, type_: TensorType, kinds: Sequence[str] = ()) -> Any
 
 @st.composite
 def environments(draw: st.DrawFn, *terms: Tensor, kinds: Sequence[str] = ()) -> dict[str, Any]:
-    """Arrays for the inputs and weights of terms, by name: what ``evaluate`` takes.
+    """Arrays for the inputs and weights of terms, by name, as ``evaluate`` takes them.
 
-    Integers that are positions (of an embedding, of a gather) lie in range.
+    Integers that are positions (in an embedding or a gather) are in range.
     """
     env: dict[str, Any] = {}
     bounds = positions(topological(terms))
