@@ -1,9 +1,10 @@
-"""Rules that write themselves: ``eqsynth rules generate`` [TASO §2, §4].
+"""Finds equalities that the rules don't derive: ``eqsynth rules generate`` [TASO §2, §4].
 
-Operator graphs over typed inputs are enumerated up to a number of operators. Graphs with the same
-values are a candidate; what renaming of inputs and common subgraphs make redundant is left out.
-What saturation doesn't derive of the rest is the remainder: the measure of how complete the rules
-are, and what a new rule may be written from.
+All operator graphs over typed inputs, up to a number of operators, are enumerated and evaluated.
+Two graphs with the same values are a candidate, such as ``x + y`` and ``y + x``. Candidates that
+follow from others by renaming inputs or by common subgraphs are removed. The candidates that
+saturation doesn't derive are the remainder: their number measures how complete the rules are, and
+each may become a new rule.
 
 Not here: whether an equality holds for all sizes (``verify/``), samples of rules (``testing/``).
 """

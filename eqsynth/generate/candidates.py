@@ -1,21 +1,21 @@
-"""From equal graphs to substitutions that say something [TASO §2.2, §4, Table 3].
+"""Pairs of equal graphs, without the redundant ones [TASO §2.2, §4, Table 3].
 
-A candidate is two graphs whose outputs have the same values, in whatever order: the first graph of
-its fingerprint, and a later one. Redundant is what follows from a more general candidate:
+A candidate is two graphs whose outputs have the same values, in any order: the first graph with a
+fingerprint, and a later one. A candidate is redundant if it follows from a more general one:
 
-- by renaming inputs: ``x + x = x + x`` from ``x + y = y + x``. Of candidates that differ in which
-  of their inputs are the same, the most general one stays.
-- by a common subgraph: where both sides compute ``relu(x)``, and the equality holds with any
-  tensor in its place. The other form of the paper, a common output, can't occur: what has the value
-  of an earlier term isn't an argument, so the sides of a candidate never end in the same operator
-  on the same arguments, and graphs of two outputs that share one are not paired.
-- by subsumption: a subgraph of one side alone that may be any tensor
-  (``split0(concat(x, relu(y))) = x``). The paper's §4 defines redundancy so, and its two prunings
-  leave these. A constant is a subgraph without inputs.
+- by renaming inputs: ``x + x = x + x`` follows from ``x + y = y + x``. Of candidates that differ
+  only in which inputs are the same, the most general one stays.
+- by a common subgraph: both sides compute ``relu(x)``, and the equality holds with any tensor in
+  its place. The paper's other case, a common output, can't occur: a term with the value of an
+  earlier term is never an argument, so the two sides never end in the same operator on the same
+  arguments, and graphs of two outputs that share an output aren't paired.
+- by subsumption: a subgraph of only one side may be any tensor (``split0(concat(x, relu(y))) =
+  x``). The definition of redundancy in the paper's §4 covers this case, but its two prunings don't
+  remove it. A constant is a subgraph without inputs.
 
-A graph of two outputs is two equalities, each a candidate of its own. What it adds is that the
-outputs share work: such pairs are made where a side's outputs share an operator, of up to as many
-operators as were asked for.
+Two equal graphs of two outputs are two equalities, which are candidates by themselves. The pair
+adds something only if the outputs of a graph share work. So graphs of two outputs are paired if the
+outputs of at least one of them share an operator, up to the given number of operators.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from eqsynth.ir.tensor import Input, Tensor
 Side = tuple[int | Row, ...]
 
 _Known = tuple[int | Row, int, frozenset[int]]
-"""A term with its fingerprint and the applications that it needs."""
+"""A term, its fingerprint, and the operator applications that it needs."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Two graphs of the same values, output by output.
+    """Two graphs with the same values, output by output.
 
     Attributes:
-        left, right: the outputs, each a term of the table or a row of one; the mapping of outputs
-            is their order.
+        left, right: the outputs of each graph, as terms of the table or rows; outputs at the same
+            position are equal.
     """
 
     table: Table = field(repr=False)
@@ -51,7 +51,7 @@ class Candidate:
 
     @cached_property
     def terms(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Both sides as terms of the IR."""
+        """Return both sides as terms of the IR."""
         made: dict[int, Tensor] = {}
         left, right = (
             tuple(self.table.term(output, made) for output in side)
@@ -65,17 +65,19 @@ class Candidate:
 
     @property
     def operators(self) -> int:
-        """Of the larger side."""
+        """The number of operators of the larger side."""
         return max(len(_closure(self.table, side)) for side in (self.left, self.right))
 
 
 @dataclass
 class Counts:
-    """Table 3's rows, of one output and of two; and one more.
+    """The rows of TASO's Table 3, for graphs of one output and of two, and one row more
+    (``subsumed``).
 
     Attributes:
-        graphs: that were enumerated.
-        initial, renamed, common, subsumed: candidates, and how many are left after each pruning.
+        graphs: the number of enumerated graphs.
+        initial, renamed, common, subsumed: the number of candidates, and the numbers that are left
+            after each pruning.
     """
 
     graphs: int = 0
@@ -89,7 +91,7 @@ def reduced(
     found: Enumerated,
     told: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[list[Candidate], Counts]:
-    """The candidates that say something, smallest first, and how many there were on the way."""
+    """Return the candidates that aren't redundant, smallest first, and counts of each pruning."""
     table = found.table
     counts = Counts(graphs=sum(found.evaluated))
     single = [Candidate(table, (earlier,), (row,)) for earlier, row in found.equal]
@@ -122,13 +124,11 @@ def _closure(table: Table, side: Side) -> frozenset[int]:
 
 
 def _of_two_outputs(found: Enumerated) -> tuple[list[Candidate], int]:
-    """Candidates of two outputs: graphs with the same fingerprint, of which the later one or the
-    first shares an operator between its outputs, and which share no output."""
+    """Return candidates of two outputs: graphs with the same fingerprint and no common output, at
+    least one of which shares an operator between its outputs."""
     table, operators = found.table, found.operators
     terms: list[_Known] = [
-        (n, table.hashes[n], table.closure[n])
-        for level in table.levels[1:operators]
-        for n in level
+        (n, table.hashes[n], table.closure[n]) for level in table.levels[1:operators] for n in level
     ]
     top: dict[frozenset[int], list[_Known]] = defaultdict(list)
     for earlier, row in found.equal:
@@ -144,7 +144,7 @@ def _of_two_outputs(found: Enumerated) -> tuple[list[Candidate], int]:
     graphs = 0
     for (a, hash_a, _), (b, hash_b, _) in _sharing(terms, top, operators):
         graphs += 1
-        # The pair in the order of its values: which output is which follows from them.
+        # Sort the pair by the outputs' values, so that outputs at the same position are equal.
         side: Side = (a, b) if hash_a <= hash_b else (b, a)
         least = first.setdefault(symmetric((hash_a, hash_b)), side)
         if least == side or set(least) & set(side):
@@ -162,8 +162,8 @@ def _shares(table: Table, side: Side) -> bool:
 def _sharing(
     terms: Sequence[_Known], top: dict[frozenset[int], list[_Known]], operators: int
 ) -> Iterator[tuple[_Known, _Known]]:
-    """Pairs of outputs of graphs, those of fewest operators first; neither output is needed by the
-    other, and they share an operator or have one each."""
+    """Yield pairs of outputs that share an operator or have one operator each, fewest operators
+    first; neither output needs the other."""
     users: dict[int, list[int]] = defaultdict(list)
     for at, (_, _, needed) in enumerate(terms):
         for application in needed:
@@ -177,7 +177,7 @@ def _sharing(
             for b in sharing[:n]:
                 needed = terms[a][2] | terms[b][2]
                 least = min(terms[a][2] & terms[b][2])
-                # Each pair once: under the first operator that it shares.
+                # Yield each pair once, for the first operator that it shares.
                 if len(needed) <= operators and sharing is users[least]:
                     found[len(needed)].append((b, a))
     for size in range(1, operators + 1):
@@ -194,14 +194,14 @@ def _sharing(
 
 @dataclass(frozen=True)
 class _Form:
-    """A term without the names of its inputs, and the inputs in the order they occur."""
+    """A term without the names of its inputs, and the inputs in order of occurrence."""
 
     skeleton: int
     inputs: tuple[str, ...]
 
 
 class _Names:
-    """Terms up to the names of their inputs."""
+    """Compares terms up to the names of their inputs."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -209,7 +209,7 @@ class _Names:
         self._forms: dict[int, _Form] = {}
 
     def form(self, output: int | Row, fresh: dict[int, str] | None = None) -> _Form:
-        """A term's form; ``fresh`` are terms that are taken for inputs, with their names."""
+        """Return a term's form; the terms of ``fresh`` count as inputs with the given names."""
         is_plain = fresh is None
         if isinstance(output, int):
             if fresh and output in fresh:
@@ -238,7 +238,7 @@ class _Names:
     def key(
         self, candidate: Candidate, fresh: dict[int, str] | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Skeletons of both sides, and which of the inputs are the same."""
+        """Return both sides without names of inputs, and which of the inputs are the same."""
         forms = [self.form(o, fresh) for o in (*candidate.left, *candidate.right)]
         numbers: dict[str, int] = {}
         inputs = (name for form in forms for name in form.inputs)
@@ -246,8 +246,8 @@ class _Names:
         return tuple(form.skeleton for form in forms), same
 
     def most_general(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """One candidate of those that are the same but for names, and none that another one becomes
-        when two of its inputs are made one."""
+        """Return one of the candidates that differ in names only, without a candidate that another
+        one becomes if two of its inputs are made equal."""
         groups: dict[tuple[int, ...], dict[tuple[int, ...], Candidate]] = defaultdict(dict)
         for candidate in candidates:
             skeletons, same = self.key(candidate)
@@ -261,7 +261,7 @@ class _Names:
 
 
 def _refines(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
-    """Whether places that ``fine`` gives one input have one in ``coarse`` too."""
+    """Whether any two positions with one input in ``fine`` have one input in ``coarse`` too."""
     image: dict[int, int] = {}
     return all(image.setdefault(a, b) == b for a, b in zip(fine, coarse, strict=True))
 
@@ -270,7 +270,7 @@ def _refines(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
 
 
 class _Pruning:
-    """Whether a candidate holds with some tensor in the place of one of its subgraphs."""
+    """Checks whether a candidate holds with any tensor in place of one of its subgraphs."""
 
     def __init__(self, table: Table, names: _Names, denominator: int) -> None:
         self._table, self._names, self._denominator = table, names, denominator
@@ -280,14 +280,14 @@ class _Pruning:
         }
 
     def is_general(self, candidate: Candidate, *, common: bool) -> bool:
-        """False where a subgraph that both sides have (or one of them, if not ``common``) may be
-        any tensor."""
+        """Whether no subgraph may be replaced by any tensor: no subgraph that both sides have if
+        ``common``, or that at least one side has otherwise."""
         left, right = (self._inner(side) for side in (candidate.left, candidate.right))
         chosen = left & right if common else left ^ right
         return not any(self._holds(candidate, number) for number in chosen)
 
     def _inner(self, side: Side) -> frozenset[int]:
-        """The terms below the outputs that are no inputs."""
+        """Return the terms below the outputs, without inputs."""
         found: set[int] = set()
         waiting = list(side)
         while waiting:
@@ -300,8 +300,8 @@ class _Pruning:
         return frozenset(found)
 
     def _holds(self, candidate: Candidate, number: int) -> bool:
-        """Whether the outputs stay equal when a term is a tensor of its own. A side that is the
-        term stays as it is, and then they are not."""
+        """Whether the outputs stay equal if a term is replaced by a new tensor. If a side is the
+        term itself, they don't."""
         fresh = {number: "fresh"}
         key = self._names.key(candidate, fresh)
         known = self._known.get(key)

@@ -1,8 +1,8 @@
-"""What saturation derives of the candidates, and what remains (derivability, as Ruler has it).
+"""Decides which candidates the rules derive (Ruler calls this derivability).
 
-A candidate is first held against samples: in a finite field and in floats [TASO §2.2, step 2]. Then
-the proof search behind ``prove_equal`` looks for a derivation. Answers are kept, under the terms,
-the rules and eqsynth's code; those that a deadline ended are not.
+A candidate is first checked on samples, in a finite field and in floats [TASO §2.2, step 2]. Then
+the proof search behind ``prove_equal`` looks for a derivation. Answers are cached by terms, rules
+and eqsynth's code, except those of a search that a deadline ended.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _KINDS: Final = ("normal", "negative", "sparse")
 
 @dataclass(frozen=True)
 class Derived:
-    """What was found of a candidate.
+    """The outcome of a candidate.
 
     Attributes:
         outcome: ``same`` if both sides are one term, ``refuted`` if they differ on a sample.
-        why: why the search ended, or the sample.
-        is_exact: the sides are equal in every finite field that was tried.
+        why: the reason why the search ended, or the sample.
+        is_exact: whether the sides are equal in every finite field that was tried.
     """
 
     candidate: Candidate
@@ -67,10 +67,11 @@ def derive(
     executor: Executor | None = None,
     limit_s: float = LIMIT_S,
 ) -> Iterator[Derived]:
-    """Looks for a derivation of each candidate by eqsynth's rules and those of files, in order.
+    """Look for a derivation of each candidate by eqsynth's rules and the rules of ``files``; yield
+    the outcomes in the order of the candidates.
 
     Args:
-        executor: where the searches run, by default one process of this machine.
+        executor: runs the searches; by default one process on this machine.
 
     Raises:
         RuleError: a file can't be used.
@@ -128,7 +129,7 @@ def decide(
     enodes: int,
     limit_s: float,
 ) -> tuple[Outcome, str, bool, float]:
-    """A worker's task: outcome, why, whether exact in finite fields, seconds of the processor."""
+    """Decide one candidate in a worker; return outcome, reason, ``is_exact``, and CPU seconds."""
     begin = time.process_time()
     exact = True
     for a, b in zip(left, right, strict=True):

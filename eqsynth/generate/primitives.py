@@ -1,12 +1,12 @@
-"""What graphs are made of: TASO's operators with their parameters, and typed inputs (Table 1).
+"""The operators and inputs of enumerated graphs: TASO's operators with parameters (Table 1).
 
-A primitive says which term it is of tensors; what that term means is the interpreter's business,
-and which types it takes the operator table's. So an operator is added in one place: a row here, or,
-without touching this file, its definition in a rule file that ``eqsynth rules generate`` is given.
+A primitive builds a term from tensors; the interpreter evaluates the term, and the operator table
+checks its types. So an operator is added in one place: a row here, or a definition in a rule file
+that is passed to ``eqsynth rules generate``.
 
-Inputs fall into two worlds that share no types, matrices and images, and are enumerated apart. A
-split halves an axis: TASO's split trees recover where a tensor was put together, and of two tensors
-of one size that is the middle.
+There are two worlds, matrices and images, which share no types and are enumerated separately. A
+split halves an axis: TASO's split trees undo a concatenation, and a concatenation of two tensors of
+equal size is undone in the middle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eqsynth.ir.tensor import Input, Op, Tensor
 from eqsynth.ir.types import TensorType
 
 MATRIX: Final = 3
-"""Rows and columns of a matrix: odd, so that what has an even extent was put together."""
+"""Rows and columns of an input matrix: odd, so that only a concatenation has an even extent."""
 
 CHANNELS: Final = 2
 IMAGE: Final = (1, CHANNELS, 5, 4)
@@ -30,11 +30,11 @@ KERNEL: Final = 3
 
 @dataclass(frozen=True)
 class Primitive:
-    """An operator of the enumeration, with its parameters chosen.
+    """An operator of the enumeration, with fixed parameters.
 
     Attributes:
-        build: the results, or None where the arguments don't fit. A split has two.
-        of_inputs: applied to inputs alone [TASO §2.2, enlarge].
+        build: returns the results (a split has two), or None if the arguments don't fit.
+        of_inputs: whether it is applied to inputs only [TASO §2.2, enlarge].
     """
 
     name: str
@@ -43,7 +43,7 @@ class Primitive:
     of_inputs: bool = False
 
     def results(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The terms that it makes of others; none where they don't fit."""
+        """Return the result terms for these arguments; none if the arguments don't fit."""
         try:
             return self.build(*args) or ()
         except EqsynthError:
@@ -55,7 +55,7 @@ class World:
     """Inputs and constants by name, and the primitives that take them.
 
     Attributes:
-        divisor: what one operator divides by, or a multiple of it.
+        divisor: a multiple of every number that one operator divides by.
     """
 
     name: str
@@ -73,13 +73,13 @@ def _full(shape: tuple[int, ...], value: float) -> Tensor:
 
 
 def identity(n: int) -> Tensor:
-    """The identity of matmul: 1 where row and column are the same."""
+    """Return the identity of matmul: 1 where row and column are equal."""
     rows, columns = (Op("Iota", (), ((n, n), axis, "int64")) for axis in (0, 1))
     return Op("Cast", (Op("Equal", (rows, columns)),), ("float32",))
 
 
 def conv_identity(channels: int, kernel: int) -> Tensor:
-    """The identity of convolution: 1 in the kernel's middle, from each channel to itself."""
+    """Return the identity of convolution: 1 at the kernel's centre, from each channel to itself."""
     ones = Op("Reshape", (identity(channels),), ((channels, channels, 1, 1),))
     around = (0, 0, kernel // 2, kernel // 2)
     return Op("Pad", (ones,), (around, around, 0.0))
@@ -127,7 +127,7 @@ def _split(axis: int, base: int) -> Callable[..., tuple[Tensor, ...] | None]:
 
 
 def _is_image(x: Tensor) -> bool:
-    """Kernels are square, and images are not."""
+    """Whether a tensor is an image: kernels are square, and images aren't."""
     return len(x.shape) == 4 and x.shape[2] != x.shape[3]
 
 
@@ -137,7 +137,7 @@ def _conv(stride: int, same: bool, relu: bool) -> Callable[..., tuple[Tensor, ..
             return None
         groups, rest = divmod(x.shape[1], w.shape[1])
         if rest or not groups or w.shape[0] % groups or (same and w.shape[2] == 1):
-            return None  # without a border the paddings are the same
+            return None  # for a 1x1 kernel, both kinds of padding are the same
         pad = w.shape[2] // 2 if same else 0
         conv = Op("Conv2d", (x, w), ((stride, stride), (pad, pad), (1, 1), groups))
         return (Op("Relu", (conv,)) if relu else conv,)
@@ -204,7 +204,7 @@ _IMAGES: Final = (
 
 
 def worlds_of(inputs: int) -> tuple[World, ...]:
-    """The two worlds, with so many matrices (images: one less, and as many kernels)."""
+    """Return the two worlds: ``inputs`` matrices; one image less, and as many kernels as images."""
     names = [f"x{n}" for n in range(inputs)]
     matrices: dict[str, Tensor] = {name: _input(name, MATRIX, MATRIX) for name in names}
     scalar = {"s": _input("s")}
@@ -231,7 +231,7 @@ WORLDS: Final = worlds_of(3)
 
 
 def with_own(worlds: tuple[World, ...], own: Mapping[str, Operator]) -> tuple[World, ...]:
-    """The worlds with the operators of a rule file: those that take tensors and nothing else."""
+    """Return the worlds with the operators of a rule file that take only tensors."""
     rows = tuple(
         Primitive(name, row.arity, _defined(row))
         for name, row in own.items()

@@ -1,8 +1,7 @@
-"""The terms of an enumeration: each is an operator applied to others, named by its number.
+"""The table of an enumeration's terms: each is an operator applied to earlier terms, by number.
 
-What is equal to an earlier term is never an argument: the earlier one stands for it. So a term's
-arguments are the first of their values, and what is said of ``x`` isn't said again of
-``transpose(transpose(x))``.
+A term with the value of an earlier term is never an argument; the earlier term is used instead. So
+an equality of ``x`` isn't found again for ``transpose(transpose(x))``.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _POLYNOMIALS: Final = frozenset({
 
 @dataclass(frozen=True)
 class Template:
-    """One result of a primitive on arguments of some types: a term over the inputs "0", "1", …
+    """One result of a primitive for arguments of given types: a term over the inputs "0", "1", …
 
     Attributes:
-        index: of the primitive in its world.
-        output: which of the primitive's results.
+        index: the number of the primitive in its world.
+        output: the number of the result among the primitive's results.
     """
 
     index: int
@@ -36,12 +35,12 @@ class Template:
 
     @cached_property
     def compares(self) -> bool:
-        """Whether an operator in it is no polynomial, or isn't known to be one."""
+        """Whether the term contains an operator that isn't known to be a polynomial."""
         made = (part for part in topological([self.term]) if isinstance(part, Op))
         return any(op.name not in _POLYNOMIALS for op in made)
 
     def on(self, args: Sequence[Tensor]) -> Tensor:
-        """The term of these arguments."""
+        """Return the term for these arguments."""
         return _on(self.term, {str(n): arg for n, arg in enumerate(args)}, {})
 
 
@@ -63,13 +62,13 @@ Row = tuple[int, tuple[int, ...]]
 
 @dataclass
 class Table:
-    """Terms of a world by number, the leaves first.
+    """The terms of a world by number, leaves first.
 
     Attributes:
-        rows: of each term its template and arguments; of a leaf its name.
-        closure: the applications that each term needs, itself among them. The two halves of a split
-            are one application.
-        levels: numbers of the terms that need so many operators.
+        rows: the template and arguments of each term; the name of a leaf.
+        closure: the operator applications that each term needs, including its own. The two halves
+            of a split are one application.
+        levels: for each number of operators, the numbers of the terms that need so many.
     """
 
     world: World
@@ -85,7 +84,7 @@ class Table:
     )
     _applications: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
 
-    # Fingerprints on the first assignments, and on the further ones where they were asked for.
+    # Fingerprints on the first assignments, and, for some terms, on the further assignments.
     plain: list[int] = field(default_factory=list)
     further: dict[int, int] = field(default_factory=dict)
     compares: list[bool] = field(default_factory=list)
@@ -105,15 +104,15 @@ class Table:
         return len(self.rows) - 1
 
     def compares_in(self, row: Row) -> bool:
-        """Whether a term's value depends on which of two numbers is larger."""
+        """Whether a term's value may depend on a comparison of two numbers."""
         return self.templates[row[0]].compares or any(self.compares[arg] for arg in row[1])
 
     def add(self, row: Row, fingerprint: int, plain: int) -> int:
-        """A term that is new; its number.
+        """Add a new term and return its number.
 
         Args:
-            fingerprint: no other term of the table has it.
-            plain: its fingerprint on the first assignments.
+            fingerprint: the term's fingerprint, which no other term of the table has.
+            plain: the term's fingerprint on the first assignments.
         """
         needed = self.needed(row)
         while len(self.levels) <= len(needed):
@@ -128,7 +127,7 @@ class Table:
         return len(self.rows) - 1
 
     def needed(self, row: Row) -> frozenset[int]:
-        """The applications that a term needs."""
+        """Return the operator applications that a term needs."""
         template, args = row
         own = self._applications.setdefault(
             (self.templates[template].index, args), len(self._applications)
@@ -136,7 +135,7 @@ class Table:
         return frozenset((own,)).union(*(self.closure[arg] for arg in args))
 
     def fitting(self, types: tuple[TensorType, ...]) -> tuple[tuple[int, ...], ...]:
-        """The templates for arguments of these types, together the results of one primitive."""
+        """Return the templates for arguments of these types, one group for each primitive."""
         found = self._fitting.get(types)
         if found is None:
             made = []
@@ -156,7 +155,8 @@ class Table:
         return self.world.primitives[self.templates[template].index]
 
     def term(self, number: int | Row, made: dict[int, Tensor] | None = None) -> Tensor:
-        """A term of the IR; ``made`` says what stands for some numbers, and keeps the others."""
+        """Return a term of the IR. ``made`` maps numbers to terms to use for them, and the terms
+        built here are added to it."""
         made = {} if made is None else made
         if isinstance(number, int) and number in made:
             return made[number]
@@ -170,7 +170,7 @@ class Table:
         return found
 
     def text(self, number: int | Row, names: Mapping[int, str] | None = None) -> str:
-        """A term in TASO's words: ``matmul(x0, transpose(x1))``."""
+        """Return a term as text, with TASO's names: ``matmul(x0, transpose(x1))``."""
         row = self.rows[number] if isinstance(number, int) else number
         if isinstance(number, int) and names and number in names:
             return names[number]
