@@ -64,7 +64,7 @@ def view_chain(scope: Scope) -> Tensor | None:
     >>> x = Input("x", TensorType((24,), "float32"))
     >>> i, j = Index.iterator(0, 4), Index.iterator(1, 6)
     >>> print(view_chain(Scope((4, 6), (), Read(x, (6 * i + j,)))))
-    Split(x, 0, 6)
+    t0 = Split(x, 0, 6)  # float32[4, 6]
     """
     body = scope.body
     if scope.reduction or not isinstance(body, Read) or 0 in (*scope.shape, *body.tensor.shape):

@@ -44,7 +44,7 @@ def torch_modules(
     ModuleCase(
         inputs=(Argument((1, 1, 1, 1)),),
         layers=(
-            'l0 = nn.Conv2d(1, 1, 1)',
+            'l0 = nn.Conv2d(1, 1, (1, 1), padding=(0, 0))',
         ),
         forward=(
             'v0 = self.l0(x0)',
